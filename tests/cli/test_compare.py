@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from setpoint.cli.compare import COMMAND, MOST, run
+from setpoint.cli.compare import COMMAND, MOST
 
 from ..snapshots import compare
 from .conftest import CommandLine
@@ -117,7 +117,7 @@ def test_a_narrow_terminal(runs: CommandLine, monkeypatch: pytest.MonkeyPatch) -
     for width in (60, 30):
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setattr(sys, "stdout", Terminal())
-        assert run(COMMAND.parse(["small.toml", "tiny"])) == 0
+        assert COMMAND.run(COMMAND.parse(["small.toml", "tiny"])) == 0
         lines = sys.stdout.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
         assert max(map(len, lines)) <= width and len(lines) > 10
         assert lines[0].split()[:2] == ["run", "small.toml"]

@@ -14,7 +14,7 @@ import pytest
 
 import setpoint
 from setpoint.cli.main import main
-from setpoint.cli.outcome import COMMANDS, guarded, joined, module_of
+from setpoint.cli.outcome import COMMANDS, command_of, guarded, joined
 from setpoint.config import SetpointError, compose, fingerprint
 from setpoint.train.config import Job
 
@@ -62,10 +62,8 @@ def test_mistyped_commands(cli: CommandLine) -> None:
 
 
 def test_examples_of_the_manuals_parse(cli: CommandLine) -> None:
-    from importlib import import_module
-
     for name in COMMANDS:
-        command = import_module(module_of(name)).COMMAND
+        command = command_of(name)
         for line, _ in command.examples:
             words = shlex.split(line.removeprefix('eval "$(').removesuffix(')"'))
             words = words[: words.index("|")] if "|" in words else words

@@ -22,11 +22,10 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.cli.outcome import COMMANDS, module_of
+from setpoint.cli.outcome import COMMANDS, command_of
 from setpoint.config import COMMAND_LINE, Config, Invalid, Origin, PlainScalar, SetpointError
 from setpoint.config.schema.field import FieldInfo
 from setpoint.config.schema.tree import all_fields
@@ -201,7 +200,7 @@ def _command_problems(command: str) -> Iterator[str]:
     if name not in COMMANDS:
         yield f"there is no command {command}"
         return
-    known = {option.name for option in import_module(module_of(name)).COMMAND.options}
+    known = {option.name for option in command_of(name).options}
     yield from (f"{command}: there is no option {each}" for each in options if each not in known)
 
 

@@ -91,6 +91,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Resolve, check, and print what the run would be."""
     composition = open_source(arguments.source, arguments)

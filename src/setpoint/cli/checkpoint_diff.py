@@ -45,6 +45,7 @@ COMMAND = Command(
 HEADINGS = ("tensor", "shape", "dtype", "|A|", "|A - B|", "relative", "largest")
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print what differs; 1 if anything does."""
     refuse_overrides(arguments)

@@ -29,6 +29,7 @@ COMMAND = Command(
 HEADINGS = ("checkpoint", "written", "size", "ranks", "tensors", "metric", "")
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print the table."""
     refuse_overrides(arguments)

@@ -76,6 +76,7 @@ class Fate(NamedTuple):
     reasons: list[str]
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print what stays, and remove the rest if asked for.
 

@@ -29,6 +29,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print a line for each checkpoint, and one for each file that is not as it was written.
 

@@ -172,7 +172,7 @@ class Arguments:
 
 
 class Command:
-    """A command's manual page and its options.
+    """A command: its manual page, its options, and the function that it decorates.
 
     Arguments:
         usage: the arguments, without `setpoint NAME`.
@@ -201,6 +201,12 @@ class Command:
         self.examples = examples
         self.positional = positional
         self.program = program
+        self.run: Callable[[Arguments], int]
+
+    def __call__(self, run: Callable[[Arguments], int]) -> Command:
+        """Decorate the function that carries the command out and returns the exit status."""
+        self.run = run
+        return self
 
     @property
     def title(self) -> str:
@@ -211,7 +217,7 @@ class Command:
         """The same command of a script with a root class of its own."""
         at_least, at_most = self.positional
         leading = self.usage.startswith("SOURCE")
-        return Command(
+        command = Command(
             self.name,
             f"[SOURCE]{self.usage.removeprefix('SOURCE')}" if leading else self.usage,
             self.description.replace(SOURCE_HELP, own_source_help(program)).replace(
@@ -222,6 +228,7 @@ class Command:
             (0 if leading else at_least, at_most),
             program,
         )
+        return command(self.run) if hasattr(self, "run") else command
 
     def parse(self, tokens: Sequence[str]) -> Arguments:
         """Split the tokens into positional arguments, options and overrides.

@@ -50,6 +50,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print the table, and draw what was asked for.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from importlib import import_module
 from typing import NamedTuple
 
 from setpoint.cli.command import Command, Option
 from setpoint.cli.completion import SCRIPTS
 from setpoint.cli.list import KINDS
-from setpoint.cli.outcome import COMMANDS, GROUPS, joined, module_of
+from setpoint.cli.outcome import COMMANDS, GROUPS, command_of, joined
 from setpoint.cli.sources.offer import files, offer, sweeps
 from setpoint.config import TAG, Config, all_fields, known_cautions, known_tags, modifiers, presets
 
@@ -29,7 +28,7 @@ class Line(NamedTuple):
 
 
 def _command(name: str) -> Command | None:
-    return import_module(module_of(name)).COMMAND if name in COMMANDS else None
+    return command_of(name) if name in COMMANDS else None
 
 
 SETPOINT = Line(COMMANDS, _command)

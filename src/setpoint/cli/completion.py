@@ -58,6 +58,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print the script for one shell."""
     shell = arguments.positional[0]

@@ -36,6 +36,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print the rows."""
     count = arguments.integer(COUNT) or SHOWN

@@ -85,6 +85,7 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
     return PreparedJob(job, tokenizer, names, found)
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Prepare everything, and say where it lies."""
     found = prepare_job(arguments).found

@@ -37,6 +37,7 @@ COMMAND = Command(
 )  # fmt: skip
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Push everything, and say where it is."""
     token = arguments.value("--token")

@@ -25,6 +25,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print tables, and the lengths as bars."""
     found = open_data(arguments)

@@ -67,6 +67,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print the differences; 1 if there are any."""
     sources = arguments.positional

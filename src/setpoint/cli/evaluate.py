@@ -68,6 +68,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print a row for each text."""
     tasks: dict[str, Any] = {"evaluation": _evaluation(arguments)}

@@ -42,6 +42,7 @@ COMMAND = Command(
 )  # fmt: skip
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Write the directory, and say where it is."""
     found: dict[str, Any] = {}

@@ -39,6 +39,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print the fingerprint, or two of them, with what is in them if asked."""
     if len(arguments.positional) == 2:

@@ -76,6 +76,7 @@ NUMBERS = {
 """Options with a number: the least it may be, whole or not."""
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print each prompt and its continuation, a single one as it is made."""
     tasks: dict[str, Any] = {"generation": _generation(arguments)}

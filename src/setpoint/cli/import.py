@@ -46,6 +46,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print or write the fragment."""
     refuse_misspelt_options(arguments, ())

@@ -37,6 +37,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Do the tasks, and print what they came to."""
     require_ranks(arguments)

@@ -89,6 +89,7 @@ OF_KUBERNETES = (KIND, NAMESPACE)
 _TIME = re.compile(r"\d+(-\d+(:\d+){0,2}|(:\d+){0,2})")
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Check, then write and submit, or print."""
     by_slurm = _refuse_options(arguments)

@@ -48,6 +48,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print the asked-for lists."""
     root = arguments.command.program.root

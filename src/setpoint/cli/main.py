@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from importlib import import_module
 
 from setpoint import __version__
 from setpoint.cli.outcome import (
@@ -22,10 +21,10 @@ from setpoint.cli.outcome import (
     STATUSES,
     WRONG,
     Uncollected,
+    command_of,
     guarded,
     interrupted,
     joined,
-    module_of,
     show_users_frames,
 )
 from setpoint.resilience.signals import NAMES, PREEMPT, SAVE, StopRequest
@@ -120,10 +119,10 @@ def _dispatch(words: list[str]) -> int:
 
         meant = did_you_mean(name, [*COMMANDS, "--help", "--version"], " ")
         raise SetpointError(f"there is no command {name!r}.{meant} Commands: {', '.join(COMMANDS)}")
-    module = import_module(module_of(name))
-    parsed = module.COMMAND.parse(rest)
+    command = command_of(name)
+    parsed = command.parse(rest)
     if parsed.has("--help"):
-        print(module.COMMAND.manual())
+        print(command.manual())
         return 0
     if "RANK" in os.environ and name not in ON_RANKS:
         from setpoint.parallel.rank import launched
@@ -137,7 +136,7 @@ def _dispatch(words: list[str]) -> int:
                 f"(WORLD_SIZE).\nValid: setpoint {name} without torchrun; {', '.join(others)} and "
                 f"{last} run on several ranks"
             )
-    return module.run(parsed)
+    return command.run(parsed)
 
 
 def _overview(group: str | None = None) -> str:

@@ -58,6 +58,7 @@ class Change(NamedTuple):
     is_record: bool = False
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print what would change, or change it."""
     prepare(arguments)

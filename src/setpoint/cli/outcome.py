@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from setpoint.cli.command import Command
     from setpoint.config import SetpointError
 
 COMMANDS = {
@@ -59,6 +60,8 @@ COMMANDS = {
     "tokenizer train": "train a BPE tokenizer on the texts of a configuration",
     "completion": "print the completion script for a shell",
 }
+CHAPTERS: dict[str, str] = {}
+"""The modules of commands that are not in one of their own."""
 LONG = frozenset(
     (
         *("train", "verify", "rerun", "replay", "sweep", "migrate", "import", "infer"),
@@ -94,9 +97,19 @@ def joined(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def module_of(name: str) -> str:
-    """Where a command is defined."""
-    return f"setpoint.cli.{name.replace(' ', '_')}"
+def command_of(name: str) -> Command:
+    """Import the chapter of a command, and return the command.
+
+    A chapter is the module in `CHAPTERS`, or the one with the name of the command.
+    """
+    from setpoint.cli.command import Command
+
+    module = import_module(f"setpoint.cli.{CHAPTERS.get(name, name.replace(' ', '_'))}")
+    return next(
+        value
+        for value in vars(module).values()
+        if isinstance(value, Command) and value.name == name
+    )
 
 
 class Uncollected:
@@ -270,8 +283,7 @@ def _print_or_abandon(*lines: str) -> None:
 def _speaks_json(name: str) -> bool:
     if name not in COMMANDS:
         return False
-    command = import_module(module_of(name)).COMMAND
-    return any(option.name == "--json" for option in command.options)
+    return any(option.name == "--json" for option in command_of(name).options)
 
 
 def _open_closed_streams() -> None:

@@ -7,7 +7,6 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 from setpoint.cli.command import (
@@ -20,7 +19,14 @@ from setpoint.cli.command import (
     Program,
 )
 from setpoint.cli.outcome import COMMANDS as ALL_COMMANDS
-from setpoint.cli.outcome import INTERRUPTED, Uncollected, guarded, report, show_users_frames
+from setpoint.cli.outcome import (
+    INTERRUPTED,
+    Uncollected,
+    command_of,
+    guarded,
+    report,
+    show_users_frames,
+)
 from setpoint.cli.style import bold, print_cautions, print_notes
 from setpoint.config import (
     Config,
@@ -48,8 +54,6 @@ COMMANDS = (
     "migrate",
     "completion",
 )
-MODULES = {"sweep": "own_sweep"}
-"""Where a command of scripts is another than Setpoint's."""
 NOT_HERE = (*(name for name in ALL_COMMANDS if name not in COMMANDS), "run", "report")
 """Commands of `setpoint`, and words like them, that a script does not have."""
 ABOUT = {**ALL_COMMANDS, "sweep": "run many points, all checked first"}
@@ -173,12 +177,11 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
         import_presets(program.root)
         return run(words[1:], Line(COMMANDS, lambda name: _command(name, program)))
     if words and words[0] in COMMANDS:
-        module = _module(words[0])
-        parsed = module.COMMAND.of(program).parse(words[1:])
+        parsed = _command(words[0], program).parse(words[1:])
         if parsed.has("--help"):
             print(parsed.command.manual())
             return 0
-        return module.run(parsed)
+        return parsed.command.run(parsed)
     command = RUN.of(program)
     _refuse_command(program, words)
     parsed = command.parse(words)
@@ -215,12 +218,12 @@ def _refuse_command(program: Program, words: list[str]) -> None:
     )
 
 
-def _module(name: str) -> Any:
-    return import_module(f"setpoint.cli.{MODULES.get(name, name)}")
-
-
 def _command(name: str, program: Program) -> Command:
-    return (_module(name).COMMAND if name in COMMANDS else RUN).of(program)
+    if name == "sweep":  # another than Setpoint's
+        from setpoint.cli.own_sweep import COMMAND
+
+        return COMMAND.of(program)
+    return (command_of(name) if name in COMMANDS else RUN).of(program)
 
 
 def _verify(config: Config) -> None:

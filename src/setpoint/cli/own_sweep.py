@@ -72,6 +72,7 @@ class ScriptTask(Task):
         return "skip: finished" if self.status == FINISHED else "start"
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Prepare, launch and report.
 

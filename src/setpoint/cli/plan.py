@@ -65,6 +65,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Search, and print what was found."""
     from setpoint.plan.search import least_memory, search

@@ -52,6 +52,7 @@ FIRST = {
 HEADINGS = ("module", "", "min", "max", "mean", "rms", "not finite")
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Run the step, and print what it comes to."""
     refuse_overrides(arguments)

@@ -45,6 +45,7 @@ COMMAND = Command(
 )  # fmt: skip
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Write the file, and print where it is; what was left out is named on standard error."""
     refuse_overrides(arguments)

@@ -32,6 +32,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Compare the environments, train, compare the runs and print.
 

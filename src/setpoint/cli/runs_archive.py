@@ -19,6 +19,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Set the mark, or take it away."""
     refuse_overrides(arguments)

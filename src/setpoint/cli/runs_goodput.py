@@ -27,6 +27,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print a table for each run."""
     refuse_overrides(arguments)

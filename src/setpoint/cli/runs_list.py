@@ -50,6 +50,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print the table."""
     refuse_overrides(arguments)

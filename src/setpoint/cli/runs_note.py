@@ -18,6 +18,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Write the note."""
     refuse_overrides(arguments)

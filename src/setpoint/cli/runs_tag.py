@@ -23,6 +23,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Tag the runs."""
     refuse_overrides(arguments)

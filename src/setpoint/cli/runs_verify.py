@@ -37,6 +37,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Verify the runs."""
     refuse_overrides(arguments)

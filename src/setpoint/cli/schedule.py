@@ -43,6 +43,7 @@ FOR_MACHINES = 100  # rows of JSON, unless --every says otherwise
 BARS, LENGTH = 16, 40  # rows of the plain drawing, and signs of its longest bar
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Draw, or print the numbers."""
     path, every = arguments.value("--plot"), arguments.integer("--every") or 0

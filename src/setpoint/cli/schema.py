@@ -43,6 +43,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print or write the schema."""
     from setpoint.editor_schema.document import json_schema

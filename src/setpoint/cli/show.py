@@ -54,6 +54,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print the configuration in the asked-for format."""
     chosen = arguments.value("--format") or ("json" if arguments.has("--json") else "toml")

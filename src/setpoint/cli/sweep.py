@@ -61,6 +61,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Prepare, launch and report.
 

@@ -36,6 +36,7 @@ COMMAND = Command(
 )  # fmt: skip
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Train, write, and say what came of it."""
     size, output = arguments.integer(VOCAB_SIZE), arguments.value(OUTPUT)

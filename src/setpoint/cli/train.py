@@ -79,6 +79,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Resolve, check, train, and print the summary."""
     source = arguments.positional[0]

@@ -42,6 +42,7 @@ LONGEST = 600  # characters of an error
 SHOWN = ("mean_loss", "lr", "grad_norm", "tokens_per_second", "mfu", "data_wait")
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Look until the run has ended."""
     refuse_overrides(arguments)

@@ -44,6 +44,7 @@ COMMAND = Command(
 )
 
 
+@COMMAND
 def run(arguments: Arguments) -> int:
     """Print the chain of origins of one field, or of every field of a section."""
     program = arguments.command.program
