@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from setpoint.config.migrations.operations import Added, Converted, Meant, Renamed, Retired
+from setpoint.config.migrations.operations import Added, Converted, Renamed, Retired
 from setpoint.train.config import Job
 
 from ..snapshots import compare
@@ -31,7 +31,6 @@ def older(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
         Renamed("optim", "optimizer"),
         Retired("fp16", "use precision.compute"),
         Converted("batch.tokens", lambda n: n * 2, "counts both halves"),
-        Meant("data.held_out", "a fraction of the documents", when=lambda value: value == 0.1),
         Added("silence", []),
     )
     for operation in operations:

@@ -32,7 +32,7 @@ COMMAND = Command(
     "migrate",
     "FILE_OR_RUN_DIRECTORY...",
     "Bring configuration files and records of runs that an older Setpoint wrote up to date:\n"
-    "renamed, moved, split, merged and retired fields, and values that are written in another\n"
+    "renamed, moved and retired fields, and values that are written in another\n"
     "way. By default the changes are printed and nothing is written. Old files and records are\n"
     "read without this: in memory, if they say which schema they are of.",
     [

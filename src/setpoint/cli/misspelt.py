@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from setpoint.cli.command import Arguments
-from setpoint.config import Config, SetpointError, did_you_mean, former, known_elsewhere
+from setpoint.config import Config, SetpointError, did_you_mean, known_elsewhere, retired_hint
 
 CLOSE = 0.81
 
@@ -34,7 +34,7 @@ def refuse_misspelt_options(
         if word.removeprefix("no_") in fields:
             continue
         command = arguments.command
-        if former(root, word):
+        if retired_hint(root, word):
             continue  # it was a field once, and is answered as one
         options = [option.name for option in command.options]
         close = _closest(word, options)

@@ -12,7 +12,7 @@ from setpoint.config import (
     SUFFIXES,
     Composition,
     Document,
-    Moved,
+    MigratedDocument,
     Origin,
     SetpointError,
     is_mapping,
@@ -97,7 +97,7 @@ class Opener:
         assert file is not None  # the axis is refused where it is not the file's own
         parent = self._parent(file, below)
         data = {EXTENDS: parent, **file.data}
-        return Moved(file, data, lambda path: path)
+        return MigratedDocument(file, data, lambda path: path)
 
     def _parent(self, file: Document, below: Setting) -> str:
         text = below.value

@@ -90,22 +90,19 @@ if TYPE_CHECKING:
     from .layers.presets import presets as presets
     from .layers.presets import unknown_preset as unknown_preset
     from .migrations.chain import HEADER as HEADER
-    from .migrations.chain import Moved as Moved
-    from .migrations.chain import Operation as Operation
-    from .migrations.chain import Tree as Tree
-    from .migrations.chain import guessed as guessed
+    from .migrations.chain import MigratedDocument as MigratedDocument
     from .migrations.chain import migrate as migrate
     from .migrations.chain import migration as migration
+    from .migrations.chain import oldest_schema as oldest_schema
+    from .migrations.chain import retired_hint as retired_hint
     from .migrations.chain import schema_of as schema_of
     from .migrations.operations import Added as Added
     from .migrations.operations import Converted as Converted
-    from .migrations.operations import Meant as Meant
-    from .migrations.operations import Merged as Merged
+    from .migrations.operations import Operation as Operation
     from .migrations.operations import Renamed as Renamed
     from .migrations.operations import Retired as Retired
-    from .migrations.operations import Split as Split
-    from .migrations.tombstone import former as former
-    from .migrations.tombstone import oldest_schema as oldest_schema
+    from .migrations.operations import Tree as Tree
+    from .migrations.operations import guessed as guessed
     from .other_names import Converter as Converter
     from .other_names import Given as Given
     from .other_names import Ours as Ours
@@ -293,9 +290,10 @@ _NAMES = {
         "load_plugins modifier modifiers preset preset_named preset_parameters preset_summary "
         "presets unknown_preset"
     ),
-    "migrations.chain": "HEADER Moved Operation Tree guessed migrate migration schema_of",
-    "migrations.operations": "Added Converted Meant Merged Renamed Retired Split",
-    "migrations.tombstone": "former oldest_schema",
+    "migrations.chain": (
+        "HEADER MigratedDocument migrate migration oldest_schema retired_hint schema_of"
+    ),
+    "migrations.operations": "Added Converted Operation Renamed Retired Tree guessed",
     "other_names": "Converter Given Ours answer",
     "record.compare": (
         "ABSENT Difference Entry Row Table compare difference_of differences explain leaf_table "

@@ -3,16 +3,8 @@
 from collections.abc import Iterable
 
 from setpoint.config import RUNTIME, Config, derive, derived, field
-from setpoint.config.migrations.chain import Operation, migration
-from setpoint.config.migrations.operations import (
-    Added,
-    Converted,
-    Meant,
-    Merged,
-    Renamed,
-    Retired,
-    Split,
-)
+from setpoint.config.migrations.chain import migration
+from setpoint.config.migrations.operations import Added, Converted, Operation, Renamed, Retired
 
 # What a record of schema 1 held.
 FIRST = {
@@ -20,7 +12,6 @@ FIRST = {
     "optim": {"type": "adam_w", "lr": 0.1, "wd": 0.01, "warm": 100},
     "train": {"log_every": 5, "batch": 6, "lr_floor": 0.5},
     "hours": 1,
-    "minutes": 30,
     "fp16": True,
     "sources": [{"path": "a", "w": 2.0}, {"path": "b", "w": 1.0}],
     "evaluation": None,
@@ -138,7 +129,9 @@ def optimizer_and_batch() -> Iterable[Operation]:
         Converted("optim.type", lambda tag: {"adam_w": "adamw"}.get(tag, tag), "AdamW is one word"),
         Renamed("optim", "optimizer"),
         Renamed("optimizer.wd", "optimizer.weight_decay", of="adamw"),
-        Split("train.batch", ("batch.micro", "batch.accumulation"), lambda n: (n // 2, 2)),
+        Renamed("train.batch", "batch.micro"),
+        Converted("batch.micro", lambda n: n // 2, "counts one portion of two"),
+        Added("batch.accumulation", 2),
         Retired("fp16", "it did nothing; use precision.compute", neutral=False),
         Renamed("sources.*.w", "sources.*.weight"),
         Added("optimizer.fused", False, of="adamw", what="the default is the fused kernel"),
@@ -149,10 +142,12 @@ def optimizer_and_batch() -> Iterable[Operation]:
 def sections() -> Iterable[Operation]:
     """No section named train."""
     return [
-        Split("train", ("tracking.log_every", "schedule.lr_floor")),
+        Renamed("train.log_every", "tracking.log_every"),
+        Renamed("train.lr_floor", "schedule.lr_floor"),
         Renamed("tracking.log_every", "tracking.every"),
         Renamed("schedule.lr_floor", "schedule.floor"),
-        Merged(("hours", "minutes"), "minutes", lambda h, m: 60 * h + m, defaults=(0, 0)),
+        Renamed("hours", "minutes"),
+        Converted("minutes", lambda hours: hours * 60, "counts minutes, not hours"),
         Renamed("optimizer.warm", "optimizer.warmup_tokens"),
         Converted("optimizer.warmup_tokens", lambda n: n * 1000, "counts tokens, not steps"),
         Renamed("eval_every", "evaluation.every"),
@@ -161,5 +156,4 @@ def sections() -> Iterable[Operation]:
             "batch.total", lambda data: data["batch"]["micro"] * data["batch"]["accumulation"],
             derived=True,
         ),
-        Meant("schedule.floor", "a fraction of the peak, no more a rate", when=lambda v: v > 0),
     ]  # fmt: skip

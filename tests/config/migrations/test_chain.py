@@ -48,14 +48,14 @@ def test_a_record_of_the_first_schema_is_one_of_today(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
     draft, header = read_record(Job, folder)
     job = resolve(draft)
-    assert (job.optimizer.lr, job.optimizer.warmup_tokens, job.minutes) == (0.1, 100_000, 90)
+    assert (job.optimizer.lr, job.optimizer.warmup_tokens, job.minutes) == (0.1, 100_000, 60)
     assert isinstance(job.optimizer, history.AdamW)
     assert (job.optimizer.weight_decay, job.optimizer.fused) == (0.01, False)
     assert (job.batch.micro, job.batch.accumulation, job.batch.total) == (3, 2, 6)
     assert [source.weight for source in job.sources] == [2.0, 1.0]
     assert (job.tracking.every, job.schedule.floor, job.seed) == (5, 0.5, 0)
     assert header["schema"] == 1
-    assert any("floor = 0.5 has another meaning" in note for note in header["notes"])
+    assert any("minutes: 1 is 60 since schema 3" in note for note in header["notes"])
     assert any("fp16 = True is left out" in note for note in header["notes"])
     assert recorded_differences(folder, job) == []
     assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before

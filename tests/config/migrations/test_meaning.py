@@ -1,11 +1,9 @@
 """Fields whose values stand for something else now, and new ones."""
 
-from typing import Any
-
 import pytest
 
 from setpoint.config import RUNTIME, SetpointError
-from setpoint.config.migrations.operations import Added, Converted, Meant
+from setpoint.config.migrations.operations import Added, Converted
 from setpoint.config.words.texts import PlainScalar
 
 from .test_moving import applied
@@ -76,17 +74,3 @@ def test_a_new_value_may_follow_from_the_others_and_from_the_variant() -> None:
     assert "total" not in applied(operation, {"o": {"type": "y", "a": 3}}, o__a=3).data["o"]
     with pytest.raises(SetpointError, match=r"o\.total = None cannot be migrated to schema 2"):
         applied(operation, {"o": {"type": "x"}}, o__a=3)
-
-
-def test_another_meaning_is_told() -> None:
-    def told(operation: Meant, data: dict[str, Any]) -> list[str]:
-        return applied(operation, data).notes
-
-    always = Meant("floor", "a fraction of the peak")
-    assert told(always, {"floor": 0.1}) == [
-        "floor = 0.1 has another meaning since schema 2: a fraction of the peak"
-    ]
-    assert told(always, {}) == []
-    some = Meant("floor", "a fraction of the peak", when=lambda value: value > 0)
-    assert told(some, {"floor": 0.0}) == []
-    assert len(told(some, {"floor": 0.5})) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.migrations.tombstone import former, oldest_schema
+from setpoint.config.migrations.chain import oldest_schema, retired_hint
 
 from ...snapshots import compare
 from .history import FIRST, Job, Sgd, Source
@@ -75,14 +75,14 @@ def test_a_switch_without_a_value() -> None:
 
 
 def test_a_key_that_no_schema_had_gets_the_usual_answer() -> None:
-    assert former(Job, "optimiser") == ""
+    assert retired_hint(Job, "optimiser") == ""
     with pytest.raises(ConfigError, match=r"Did you mean optimizer\.lr\?"):
         compose(Job, flags=["--optimiser.lr=1"]).resolve()
 
 
 def test_a_key_that_moved_twice_is_answered_with_todays_place() -> None:
-    assert former(Job, "optim.warm").endswith("write optimizer.warmup_tokens.")
-    assert former(Job, "train.log_every").endswith("write tracking.every.")
+    assert retired_hint(Job, "optim.warm").endswith("write optimizer.warmup_tokens.")
+    assert retired_hint(Job, "train.log_every").endswith("write tracking.every.")
 
 
 def test_the_schema_of_a_file_that_does_not_say_it() -> None:

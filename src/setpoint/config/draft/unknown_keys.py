@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..migrations.tombstone import former, former_in
+from ..migrations.chain import retired_hint, retired_hint_in
 from ..schema.tree import all_fields, classes_at, field_of, first_places
 from ..values.node import Node
 from ..words.errors import Invalid
@@ -15,7 +15,7 @@ from ..words.names import SHORT, folded
 def unknown_key(cls: type[Node], key: str) -> Invalid:
     """The error for a key that a section does not have, or no longer has."""
     error = cls.__setpoint__.unknown(key)
-    error.hint = former_in(cls, key) or error.hint
+    error.hint = retired_hint_in(cls, key) or error.hint
     return error
 
 
@@ -25,7 +25,7 @@ def place_of(root: type[Node], key: str, path: str, loose: bool = True) -> str:
     Returns:
         the sentence, or the empty string where nothing is close.
     """
-    gone = former(root, path)
+    gone = retired_hint(root, path)
     if gone:
         return gone
     section, _, last = path.rpartition(".")

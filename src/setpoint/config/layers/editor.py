@@ -9,7 +9,7 @@ from ..draft.copying import MANY_ORIGINS, draft_of, one_layer, successor
 from ..draft.shared_sections import bind, switch
 from ..draft.unknown_keys import known_elsewhere, unknown_key
 from ..draft.walk import TAG, reached
-from ..migrations.tombstone import former
+from ..migrations.chain import retired_hint
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType
@@ -154,7 +154,7 @@ class Editor(EditorBase):
             return whole
         names = [name for key in entries for name in (str(key), dotted((*path, str(key))))]
         foreign = any(known_elsewhere(type(self.root), name) for name in names)
-        if not foreign or former(type(self.root), dotted(path)):
+        if not foreign or retired_hint(type(self.root), dotted(path)):
             return whole
         return [((*path, str(key)), item) for key, item in entries.items()]
 

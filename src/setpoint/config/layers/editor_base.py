@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any
 
 from ..draft.unknown_keys import name_here, place_of
-from ..migrations.tombstone import former
+from ..migrations.chain import retired_hint
 from ..schema.field import FieldInfo
 from ..schema.tree import names_secret
 from ..types.base import FieldType
@@ -79,7 +79,9 @@ class EditorBase(ABC):
             problem = problem_of(part, path, value, origin.describe(full))
             if part.message.startswith("unknown key"):
                 key, root = str(full[-1]), type(self.root)
-                gone = former(root, dotted(full), origin.label if origin.layer == FILE else None)
+                gone = retired_hint(
+                    root, dotted(full), origin.label if origin.layer == FILE else None
+                )
                 foreign = not gone and not meant
                 meant = gone or name_here(root, key) or meant
                 place = meant or place_of(root, key, dotted(full), loose=not part.hint)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..draft.unknown_keys import known_elsewhere, place_of
 from ..draft.walk import TAG
-from ..migrations.tombstone import former
+from ..migrations.chain import retired_hint
 from ..schema.tree import classes_at, field_of
 from ..types.base import FieldType
 from ..types.containers import AnyOfType, OptionalType, unwrapped
@@ -123,7 +123,7 @@ def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
         elif following is not None:
             flags.append(Flag(path, following, label))
             at += 1
-        elif said := former(cls, ".".join(path)):  # a switch that was retired has no value
+        elif said := retired_hint(cls, ".".join(path)):  # a switch that was retired has no value
             raise SetpointError(f"{name}: {said}")
         elif known_elsewhere(cls, path[-1]) or (path[1:] == () and path[0] not in fields):
             # What names no field is answered as such, together with whatever else is wrong.

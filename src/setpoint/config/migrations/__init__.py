@@ -1,4 +1,4 @@
-"""What became of older schemas: chains of migrations, and files of older schemas written anew.
+"""Old schemas: declared changes, records and files brought up to date, hints for old keys.
 
 It works on plain data and on config classes; it uses `schema`, `files` and what is below them.
 """

@@ -1,15 +1,242 @@
-"""What became of fields: they are elsewhere or gone, new, or their values mean another thing."""
+"""The changes that lead from one schema to the next, and the plain data that they are made to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from ..schema.bounds import IDENTITY, Role
 from ..values.origin import DERIVED, RECORD
-from ..words.names import Path, dotted
-from ..words.shown import MISSING, shown
-from .chain import Operation, Tree, converted, filled, left_out, move, with_value
+from ..values.scalar import Struct
+from ..words.errors import SetpointError
+from ..words.names import Path, dotted, within
+from ..words.shown import MISSING, children, item_at, listed, nested, rebuild
+from ..words.texts import PlainScalar, guess
+
+Entry = dict[str, Any]
+Step = tuple[str, Path, Any]
+"""A step of a migration, as it is repeated on the text of a file: ("move", old path, new path),
+("put", path, value) or ("remove", path, None)."""
+NAMES = r"[A-Za-z_]\w*(?:\.\w+)*"
+REFERENCE = r"\$\{[^}]*\}"
+
+
+class Tree:
+    """Data that is being migrated.
+
+    Arguments:
+        data: nested plain data; a copy is changed.
+        origins: of a record, by dotted path; they follow their values.
+        complete: whether every value is there, as in a record; a file may leave out any.
+    """
+
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        origins: Mapping[str, Entry] | None = None,
+        *,
+        complete: bool = False,
+    ) -> None:
+        self.data: dict[str, Any] = listed(data)
+        self.origins: dict[str, Entry] = listed(origins or {})
+        self.complete = complete
+        self.notes: list[str] = []
+        self.steps: list[Step] = []
+
+    def find(self, pattern: str, variant: str | None = None) -> list[Path]:
+        """The places that a pattern means and that exist.
+
+        Arguments:
+            pattern: a dotted path; `*` stands for each item of a list or mapping. Hyphens and
+                underscores are the same. `x.type` is found in `x = "adamw"`, too.
+            variant: the `type` of the section around them; also a file that leaves it to what it
+                extends has such places.
+        """
+        places = _find(self.data, tuple(pattern.split(".")), ())
+        return [p for p in places if variant is None or self.variant_of(p) in (variant, None)]
+
+    def get(self, path: Path) -> Any:
+        """The value at a place that exists."""
+        node: Any = self.data
+        for part in path:
+            node = node[part]
+        return node
+
+    def plain(self, path: Path) -> Any:
+        """The value at a place that exists; texts without quotes are read as YAML reads them."""
+        return guessed(self.get(path))
+
+    def variant_of(self, path: Path) -> str | None:
+        """The `type` of the section that a place lies in."""
+        node: Any = self.data
+        for part in path[:-1]:
+            node = item_at(node, part)
+        tag: object = cast(Any, node).get("type") if isinstance(node, dict) else node
+        return tag if isinstance(tag, str) else None
+
+    def move(self, old: Path, new: Path) -> None:
+        """Take a value with all that is below it to another place, and rename references to it.
+
+        Sections on the way are made, and one that is left empty goes. Where a section on the way is
+        null, the value is left out with a note.
+
+        Raises:
+            SetpointError: if something is there already, or no section can be.
+        """
+        value, text = self.get(old), repr(self.plain(old))
+        del self.get(old[:-1])[old[-1]]
+        section: Any = self.data
+        for depth, part in enumerate(new[:-1], 1):
+            inner: Any = item_at(section, part)
+            if inner is None or inner == "null":
+                self.notes.append(
+                    f"{dotted(old)} = {text} is left out: it belongs to {dotted(new[:-1])} now, "
+                    f"which is null"
+                )
+                return self._removed(old)
+            if inner is MISSING and isinstance(section, dict):
+                inner = section[part] = {}
+            elif isinstance(inner, str) and "${" not in inner:
+                inner = section[part] = {"extends" if inner.startswith("@") else "type": inner}
+            elif not isinstance(inner, list if isinstance(new[depth], int) else dict):
+                raise SetpointError(
+                    f"{dotted(new)} has no place: {dotted(new[:depth])} is {guessed(inner)!r}; set "
+                    f"{dotted(old)} by hand as the new schema wants it"
+                )
+            section = cast(Any, inner)
+        if isinstance(section, dict) and new[-1] in section:
+            raise SetpointError(
+                f"both {dotted(old)} and {dotted(new)} are set, and they are the same field now; "
+                f"leave {dotted(old)} out"
+            )
+        section[new[-1]] = value
+        self.steps.append(("move", old, new))
+        before, after = dotted(old), dotted(new)
+        self.origins = {
+            after + key[len(before) :] if within(key, before) else key: entry
+            for key, entry in self.origins.items()
+        }
+        self.rename_references(before, after)
+        self._prune(old[:-1])
+
+    def put(self, path: Path, value: Any) -> None:
+        """Set a value in a section that exists; where it has origins, the last one gives it."""
+        self.get(path[:-1])[path[-1]] = value
+        self.steps.append(("put", path, value))
+        entry = self.origins.get(dotted(path))
+        if entry is not None:
+            entry["value"] = entry["layers"][-1]["value"] = value
+
+    def remove(self, path: Path) -> None:
+        """Take away a value that exists, with its origins; a section that is left empty goes."""
+        del self.get(path[:-1])[path[-1]]
+        self._removed(path)
+
+    def _removed(self, path: Path) -> None:
+        self.steps.append(("remove", path, None))
+        self.origins = {k: v for k, v in self.origins.items() if not within(k, dotted(path))}
+        self._prune(path[:-1])
+
+    def _prune(self, path: Path) -> None:
+        if path and self.get(path) == {}:
+            self.remove(path)
+
+    def old_path(self, path: Path) -> Path:
+        """The place where a value was in the data as it came."""
+        for kind, old, new in reversed(self.steps):
+            if kind == "move" and path[: len(new)] == new:
+                path = (*old, *path[len(new) :])
+        return path
+
+    def rename_references(self, old: str, new: str) -> None:
+        """Let references to a field name its new path."""
+
+        def renamed(text: str) -> str:
+            def name(match: re.Match[str]) -> str:
+                word = match.group()
+                return new + word[len(old) :] if within(word, old) else word
+
+            return re.sub(REFERENCE, lambda match: re.sub(NAMES, name, match.group()), text)
+
+        for path, text in list(nested(self.data)):
+            if isinstance(text, str) and renamed(text) != text:
+                self.put(path, renamed(text))
+        for entry in self.origins.values():
+            for layer in entry["layers"]:
+                if isinstance(layer["value"], str):
+                    layer["value"] = renamed(layer["value"])
+
+
+def guessed(value: Any) -> Any:
+    """A value with every text without quotes read as YAML's core schema reads it."""
+    return guess(value) if isinstance(value, PlainScalar) else rebuild(value, guessed)
+
+
+def _find(node: Any, pattern: tuple[str, ...], path: Path) -> Iterator[Path]:
+    if not pattern:
+        yield path
+    elif pattern == ("type",) and isinstance(node, str):
+        if node != "null" and "${" not in node:
+            yield path  # the section is given by its variant's name alone
+    else:
+        for key, item in list(children(node)):
+            if pattern[0] in ("*", str(key).replace("-", "_")):
+                yield from _find(item, pattern[1:], (*path, key))
+
+
+def filled(old: str, new: str, path: Path) -> Path:
+    """A new path with the keys that `*` stood for in the old one."""
+    keys = [key for part, key in zip(old.split("."), path, strict=True) if part == "*"]
+    return tuple(keys.pop(0) if part == "*" else part for part in new.split("."))
+
+
+class Operation(Struct):
+    """One change between a schema and the next.
+
+    Arguments:
+        of: the variant (`type`) of the section that the change is about; None for all.
+    """
+
+    schema = 0
+    """The schema that the change leads to; set when a migration is registered."""
+    old = ""
+    """The key that is no field any more, if the change takes one away."""
+    new = ""
+    """The key that stands for it."""
+    of = cast("str | None", None)
+
+    def apply(self, tree: Tree) -> None:
+        """Make the change.
+
+        Raises:
+            SetpointError: if a value cannot be taken over.
+        """
+        raise NotImplementedError
+
+    def sentence(self) -> str:
+        """The hint for the old key, without its end: `optim was renamed to optimizer in ...`."""
+        return f"{self.old} was changed in schema {self.schema}"
+
+    def call(self, function: Callable[[Any], Any], path: Path, value: Any, data: Any) -> Any:
+        """Run a function of a migration on data that may be anything.
+
+        Raises:
+            SetpointError: if it fails, or the value holds a reference.
+        """
+        title = f"{dotted(path)} = {value!r}"
+        if "${" in str(value):
+            raise SetpointError(
+                f"{title} holds a reference, whose value cannot be converted to schema "
+                f"{self.schema}; change it by hand"
+            )
+        try:
+            return function(data)
+        except Exception as error:
+            raise SetpointError(
+                f"{title} cannot be migrated to schema {self.schema}: "
+                f"{type(error).__name__}: {error}; change it by hand"
+            ) from error
 
 
 class Renamed(Operation):
@@ -29,146 +256,14 @@ class Renamed(Operation):
         if self.of is None and "*" not in self.old:
             # A file may refer to what it leaves to others to set.
             tree.rename_references(self.old, self.new)
-        for path in self.places(tree, self.old):
-            place = filled(self.old, self.new, path)
-            if not left_out(tree, path, place):
-                tree.move(path, place)
+        for path in tree.find(self.old, self.of):
+            tree.move(path, filled(self.old, self.new, path))
 
-    def old_keys(self) -> tuple[str, ...]:
-        """See `Operation.old_keys`."""
-        return (self.old,)
-
-    def new_key(self, old: str) -> str | None:
-        """See `Operation.new_key`."""
-        return self.new
-
-    def sentence(self, old: str) -> str:
+    def sentence(self) -> str:
         """See `Operation.sentence`."""
         same = self.old.rpartition(".")[0] == self.new.rpartition(".")[0]
         verb = "renamed" if same else "moved"
         return f"{self.old} was {verb} to {self.new} in schema {self.schema}"
-
-
-class Split(Operation):
-    """One field has become several, or the fields of one section have gone into several.
-
-    Arguments:
-        divide: gives the value of each from the old one. For a section it may be left out: then
-            `new` are the new places of its fields, each with the name that it had.
-    """
-
-    old: str
-    new: Sequence[str]
-    divide: Callable[[Any], Sequence[Any]] | None = None
-    of: str | None = None
-
-    def apply(self, tree: Tree) -> None:
-        """See `Operation.apply`."""
-        if self.divide is None:
-            for new in self.new:
-                old = f"{self.old}.{new.rpartition('.')[2]}"
-                for path in self.places(tree, old):
-                    move(tree, path, filled(old, new, path))
-            return
-        divide = self.divide
-        for path in self.places(tree, self.old):
-            value = tree.plain(path)
-            entry = tree.origins.get(dotted(path))
-            first = filled(self.old, self.new[0], path)
-            values = converted(self, path, value, lambda value=value: tuple(divide(value)))
-            if any(left_out(tree, path, filled(self.old, new, path)) for new in self.new):
-                continue
-            tree.move(path, first, same=False)
-            for new, part in zip(self.new, values, strict=True):
-                place = filled(self.old, new, path)
-                tree.put(place, part)
-                tree.follow(place, first)
-                if entry is not None:
-                    tree.origins[dotted(place)] = with_value(entry, part)
-
-    def old_keys(self) -> tuple[str, ...]:
-        """See `Operation.old_keys`."""
-        if self.divide is None:
-            return tuple(f"{self.old}.{new.rpartition('.')[2]}" for new in self.new)
-        return (self.old,)
-
-    def new_key(self, old: str) -> str | None:
-        """See `Operation.new_key`."""
-        if self.divide is None:
-            return next(n for n in self.new if n.rpartition(".")[2] == old.rpartition(".")[2])
-        return None
-
-    def sentence(self, old: str) -> str:
-        """See `Operation.sentence`."""
-        if self.divide is None:
-            return f"{old} was moved to {self.new_key(old)} in schema {self.schema}"
-        return f"{self.old} was split into {' and '.join(self.new)} in schema {self.schema}"
-
-
-class Merged(Operation):
-    """Several fields have become one.
-
-    Arguments:
-        old: the paths of the schema before; `*` stands for each item of a list or mapping.
-        new: the path now, with as many `*`.
-        defaults: what the old fields were where a file leaves them out.
-    """
-
-    old: Sequence[str]
-    new: str
-    combine: Callable[..., Any]
-    defaults: Sequence[Any]
-    of: str | None = None
-
-    def apply(self, tree: Tree) -> None:
-        """See `Operation.apply`."""
-        places = [self.places(tree, old) for old in self.old]
-        # What one `*` stands for goes together.
-        for new in dict.fromkeys(
-            filled(old, self.new, path)
-            for old, paths in zip(self.old, places, strict=True)
-            for path in paths
-        ):
-            found = [
-                next((path for path in paths if filled(old, self.new, path) == new), None)
-                for old, paths in zip(self.old, places, strict=True)
-            ]
-            self._merge(tree, found, new)
-
-    def _merge(self, tree: Tree, found: list[Path | None], place: Path) -> None:
-        given = [path for path in found if path is not None]
-        values = [
-            default if path is None else tree.plain(path)
-            for path, default in zip(found, self.defaults, strict=True)
-        ]
-        # A layer that was touched counts more than a default that happens to come first.
-        entries = [tree.origins[dotted(p)] for p in given if dotted(p) in tree.origins]
-        entries.sort(key=lambda entry: entry["layers"][-1]["layer"] == "default")
-        value = converted(self, given[0], values, lambda: self.combine(*values))
-        if tree.is_off(place):
-            for path in given:
-                left_out(tree, path, place)
-            return
-        if place not in given:
-            tree.move(given.pop(0), place, same=False)
-        for path in given:
-            if path != place:
-                tree.remove(path)
-        tree.put(place, value)
-        if entries:
-            tree.origins[dotted(place)] = with_value(entries[0], value)
-
-    def old_keys(self) -> tuple[str, ...]:
-        """See `Operation.old_keys`."""
-        return tuple(old for old in self.old if old != self.new)
-
-    def new_key(self, old: str) -> str | None:
-        """See `Operation.new_key`."""
-        return None
-
-    def sentence(self, old: str) -> str:
-        """See `Operation.sentence`."""
-        return f"{' and '.join(self.old)} were merged into {self.new} in schema {self.schema}"
 
 
 class Retired(Operation):
@@ -186,7 +281,7 @@ class Retired(Operation):
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
-        for path in reversed(self.places(tree, self.old)):
+        for path in reversed(tree.find(self.old, self.of)):
             value = tree.plain(path)
             if value != self.neutral:
                 tree.notes.append(
@@ -195,11 +290,7 @@ class Retired(Operation):
                 )
             tree.remove(path)
 
-    def old_keys(self) -> tuple[str, ...]:
-        """See `Operation.old_keys`."""
-        return (self.old,)
-
-    def sentence(self, old: str) -> str:
+    def sentence(self) -> str:
         """See `Operation.sentence`."""
         return f"{self.old} was retired in schema {self.schema}: {self.advice}"
 
@@ -208,8 +299,7 @@ class Converted(Operation):
     """A field has the same name, and its value is written in another way, such as another unit.
 
     Arguments:
-        what: what has changed, as a sentence, for instance `is counted in tokens, not steps`;
-            empty where it is the same value, written in another way.
+        what: the change, as in `is counted in tokens, not steps`.
     """
 
     path: str
@@ -219,30 +309,23 @@ class Converted(Operation):
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
-        for path in self.places(tree, self.path):
+        for path in tree.find(self.path, self.of):
             before = tree.plain(path)
-            if not self.what and "${" in str(before):
-                continue
-            value = converted(self, path, before, lambda before=before: self.convert(before))
+            value = self.call(self.convert, path, before, before)
             if value == before and type(value) is type(before):
                 continue
             tree.put(path, value)
-            entry = tree.origins.get(dotted(path))
-            if entry is not None:
-                tree.origins[dotted(path)] = with_value(entry, value)
-            if self.what:
-                tree.notes.append(
-                    f"{dotted(path)}: {before!r} is {value!r} since schema {self.schema}: "
-                    f"{self.what}"
-                )
+            tree.notes.append(
+                f"{dotted(path)}: {before!r} is {value!r} since schema {self.schema}: {self.what}"
+            )
 
 
 class Added(Operation):
-    """A field is new; what runs effectively had before may be another value than today's default.
+    """A field is new; runs before it effectively had a value, whatever today's default is.
 
     Arguments:
-        value: what every run before had, in plain data, with all its fields where it is a section;
-            or a function that says it from the data.
+        value: of every run before, in plain data, with all its fields where it is a section; or a
+            function that makes it from the data.
         derived: whether the field is computed from others unless given.
         what: a sentence for files, which mean today's default by what they leave out; to be given
             where that default is another value than the one that runs had before.
@@ -266,19 +349,19 @@ class Added(Operation):
             path: Path = (*above, name)
             if not isinstance(tree.get(above), dict) or name in tree.get(above):
                 continue
-            if self.of not in (None, tree.parent_type(path)):
+            if self.of not in (None, tree.variant_of(path)):
                 continue
             value = self.value
-            if callable(self.value):
-                value = converted(self, path, None, lambda: self.value(tree.data))
+            if callable(value):
+                value = self.call(value, path, None, tree.data)
             tree.put(path, value)
             layer = DERIVED if self.derived else RECORD
-            origin = f"before schema {self.schema}"
             for leaf, part in _leaves(path, value):
+                origin = {"layer": layer, "origin": f"before schema {self.schema}", "value": part}
                 tree.origins[dotted(leaf)] = {
                     "value": part,
                     "role": self.role.name,
-                    "layers": [{"layer": layer, "origin": origin, "value": part}],
+                    "layers": [origin],
                 }
 
 
@@ -289,32 +372,3 @@ def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
             yield from _leaves((*path, name), part)
     else:
         yield path, value
-
-
-class Meant(Operation):
-    """A field has the same name and value, but they mean something else now.
-
-    Arguments:
-        what: what has changed, as a sentence; shown whenever an older record or file is loaded.
-    """
-
-    path: str
-    what: str
-    when: Callable[[Any], bool] | None = None
-    of: str | None = None
-
-    def apply(self, tree: Tree) -> None:
-        """See `Operation.apply`."""
-        for path in self.places(tree, self.path):
-            value = tree.plain(path)
-            when = self.when
-            # The value of a reference is not known yet; a note too many does no harm.
-            if when is not None and "${" not in str(value):
-                noted = converted(self, path, value, lambda value=value, when=when: when(value))
-            else:
-                noted = True
-            if noted:
-                tree.notes.append(
-                    f"{dotted(path)} = {shown(value)} has another meaning since schema "
-                    f"{self.schema}: {self.what}"
-                )
