@@ -212,7 +212,7 @@ class Operation(Struct):
         Raises:
             SetpointError: if a value cannot be taken over.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say what it does")
 
     def sentence(self) -> str:
         """The hint for the old key, without its end: `optim was renamed to optimizer in ...`."""
