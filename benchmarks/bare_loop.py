@@ -29,7 +29,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import setpoint.presets  # noqa: E402, F401 - registers the preset
-from setpoint.cli.style import table  # noqa: E402
+from setpoint.cli.output import table  # noqa: E402
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.keyed_random import shuffled  # noqa: E402
 from setpoint.model.config import Transformer as TransformerConfig  # noqa: E402

@@ -18,7 +18,7 @@ from typing import Any
 
 import setpoint.presets  # noqa: F401 - registers the preset
 from peers.tiny import write_programs
-from setpoint.cli.style import table
+from setpoint.cli.output import table
 from setpoint.config import Config
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import leaves

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from setpoint.cli.style import table
+from setpoint.cli.output import table
 from setpoint.config import Config
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import leaves

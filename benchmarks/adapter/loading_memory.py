@@ -27,7 +27,7 @@ import torch  # noqa: E402
 from setpoint.adapter.config import QLoRA  # noqa: E402
 from setpoint.adapter.plan import quantized_sites, sites_of  # noqa: E402
 from setpoint.adapter.quantize.apply import quantize_base  # noqa: E402
-from setpoint.cli.style import table  # noqa: E402
+from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
 from setpoint.model.pretrained.read_config import read_config  # noqa: E402

@@ -24,7 +24,7 @@ from torch import Tensor  # noqa: E402
 from setpoint.adapter.quantize.backend import format_of  # noqa: E402
 from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Quantization  # noqa: E402
 from setpoint.adapter.quantize.formats import Box  # noqa: E402
-from setpoint.cli.style import table  # noqa: E402
+from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 
 FORMATS: dict[str, tuple[Quantization, float]] = {

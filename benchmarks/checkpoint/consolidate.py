@@ -23,7 +23,7 @@ import torch  # noqa: E402
 
 from setpoint.checkpoint.convert import convert  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
-from setpoint.cli.style import table  # noqa: E402
+from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import compose, record_files  # noqa: E402
 from setpoint.model import save_pretrained  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402

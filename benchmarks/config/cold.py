@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from setpoint.cli.style import table
+from setpoint.cli.output import table
 from support.process import clean_environment, cpu_milliseconds
 
 from . import tree

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.style import table
+from setpoint.cli.output import table
 
 from . import operations
 from .programs import OURS, write_programs

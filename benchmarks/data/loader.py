@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from setpoint.cli.style import table
+from setpoint.cli.output import table
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.feed import Feed

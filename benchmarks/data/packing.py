@@ -26,7 +26,7 @@ import pyarrow as pa
 import torch
 from datasets import Dataset, disable_progress_bars
 
-from setpoint.cli.style import table
+from setpoint.cli.output import table
 from setpoint.config import resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus

@@ -47,7 +47,7 @@ from gpu.cases import (
 )
 from gpu.trace import Activity, activity_of, read
 from setpoint.cli.check_plan import make_plan
-from setpoint.cli.style import table
+from setpoint.cli.output import table
 from setpoint.config import SetpointError
 from setpoint.track.accelerators import peak_of
 from setpoint.train.config import Job

@@ -22,7 +22,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from model.architectures import ARCHITECTURES, Body, Sides, sides_of  # noqa: E402
 from model.bare import Shape  # noqa: E402
-from setpoint.cli.style import table  # noqa: E402
+from setpoint.cli.output import table  # noqa: E402
 from support.memory import peak_bytes  # noqa: E402
 from support.turns import clocks_in_turns, misses, ratio  # noqa: E402
 

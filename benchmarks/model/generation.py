@@ -22,7 +22,7 @@ import torch  # noqa: E402
 
 from model.architectures import ARCHITECTURES, theirs_and_ours  # noqa: E402
 from model.bare import Shape  # noqa: E402
-from setpoint.cli.style import table  # noqa: E402
+from setpoint.cli.output import table  # noqa: E402
 from setpoint.infer.generation import Sampling, generate  # noqa: E402
 from support.turns import clocks_in_turns, misses, ratio  # noqa: E402
 

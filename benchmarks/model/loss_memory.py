@@ -26,7 +26,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from setpoint.cli.style import table  # noqa: E402
+from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.loss import liger, linear  # noqa: E402
 from setpoint.loss.config import (  # noqa: E402

@@ -22,7 +22,7 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from setpoint.cli.style import table  # noqa: E402
+from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.model.config import Transformer  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from setpoint.cli.style import table
+from setpoint.cli.output import table
 from setpoint.config import record_files
 from setpoint.config.composition import compose
 from setpoint.train.config import Job

@@ -33,7 +33,7 @@ from train.work import MODELS  # before torch, whose threads it prepares
 # isort: split
 import torch
 
-from setpoint.cli.style import table
+from setpoint.cli.output import table
 from support.turns import Clocks, misses, ratio
 
 OURS, BARE = "setpoint", "bare"

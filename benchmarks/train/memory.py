@@ -21,7 +21,7 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from setpoint.cli.style import table  # noqa: E402
+from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.loss.config import ChunkedCrossEntropy  # noqa: E402
 from setpoint.memory.config import (  # noqa: E402

@@ -24,7 +24,7 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from setpoint.cli.style import table  # noqa: E402
+from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.optim import config  # noqa: E402
 from support.turns import clocks_in_turns, misses, ratio  # noqa: E402

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from setpoint.cli.style import table
+from setpoint.cli.output import table
 
 BOUND = 1.3
 MEANINGS = {

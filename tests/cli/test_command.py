@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.cli.command import Command, Option
+from setpoint.cli.options import Command, Option
 from setpoint.config import SetpointError
 
 from ..snapshots import compare

@@ -1,6 +1,6 @@
 import pytest
 
-from setpoint.cli.style import print_notes
+from setpoint.cli.output import print_notes
 
 
 def test_each_note_once_and_not_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from setpoint.cli.style import styled, table, wrapped
+from setpoint.cli.output import styled, table, wrapped
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import Arguments, Option
+from setpoint.cli.options import Arguments, Option
 from setpoint.config import SetpointError, printable
 from setpoint.ops.proof import Seal
 

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from setpoint.cli.command import (
+from setpoint.cli.options import (
     COMMON,
     GPU,
     GPU_OPTIONS,
@@ -19,9 +19,9 @@ from setpoint.cli.command import (
     Command,
     Option,
 )
+from setpoint.cli.output import bold, table
 from setpoint.cli.source import open_source, run_directory_given
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
-from setpoint.cli.style import bold, table
 from setpoint.config import (
     NEEDS,
     Caution,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.style import bold, table
+from setpoint.cli.output import bold, table
 from setpoint.config import SetpointError
 from setpoint.optim.grouping import GroupRow, gather, group_rows
 from setpoint.parallel.engines import zero_settings

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from setpoint.checkpoint.folder import list_checkpoints, readable_pointer
 from setpoint.checkpoint.places import find_place
 from setpoint.cli.checkpoint import RUN_HELP
-from setpoint.cli.command import IMPORT, JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.diff import render
+from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.outcome import FAILED, Loading
+from setpoint.cli.output import print_notes, table
 from setpoint.cli.source_table import open_table
-from setpoint.cli.style import print_notes, table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import Row, SetpointError, compare, difference_of
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from setpoint.checkpoint.places import CheckpointEntry
 from setpoint.cli.checkpoint import RUN_OR_URL_HELP, folder_of, state_of
-from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
-from setpoint.cli.style import print_notes, table
+from setpoint.cli.options import JSON, Arguments, Command, refuse_overrides
+from setpoint.cli.output import print_notes, table
 from setpoint.ops.remote_survey import RemotePlace
 from setpoint.units.size import in_units
 

@@ -23,8 +23,8 @@ from setpoint.checkpoint.places import (
     survey,
 )
 from setpoint.cli.checkpoint import RUN_OR_URL_HELP, folder_of
-from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
-from setpoint.cli.style import table
+from setpoint.cli.options import JSON, Arguments, Command, Option, refuse_overrides
+from setpoint.cli.output import table
 from setpoint.config import (
     CONFIG,
     ORIGINS,

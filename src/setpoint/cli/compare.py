@@ -6,9 +6,9 @@ import os
 import sys
 from typing import Any
 
-from setpoint.cli.command import IMPORT, JSON, Arguments, Command, Option
+from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
+from setpoint.cli.output import table
 from setpoint.cli.source_table import open_table
-from setpoint.cli.style import table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import ABSENT, SetpointError
 from setpoint.report.figure import refuse_suffix, save

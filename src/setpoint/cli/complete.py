@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from setpoint.cli.command import Command, Option
 from setpoint.cli.completion import SCRIPTS
 from setpoint.cli.list import KINDS
+from setpoint.cli.options import Command, Option
 from setpoint.cli.outcome import COMMANDS, GROUPS, command_of, joined
 from setpoint.cli.sources.offer import files, offer, sweeps
 from setpoint.config import TAG, Config, all_fields, known_cautions, known_tags, modifiers, presets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from setpoint.cli.command import Arguments, Command
+from setpoint.cli.options import Arguments, Command
 from setpoint.config import SetpointError, did_you_mean
 
 # NAME stands for the command that is completed, FUNCTION for a name in the shell; what is typed

@@ -10,7 +10,7 @@ from setpoint.config import ConfigError, SetpointError, verify
 from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
-    from setpoint.cli.command import Arguments
+    from setpoint.cli.options import Arguments
     from setpoint.data.prepared.use import Sides
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job

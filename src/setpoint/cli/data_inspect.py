@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.data import JobData, open_data, require_source
-from setpoint.cli.style import bold, colours, dim, styled, table
+from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.output import bold, colours, dim, styled, table
 from setpoint.config import SetpointError
 
 if TYPE_CHECKING:

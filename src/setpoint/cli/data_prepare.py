@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source
 from setpoint.config import ConfigError, verify
 from setpoint.track.progress import make_work_progress

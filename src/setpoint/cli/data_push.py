@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.data_prepare import OUTPUT, WORKERS, prepare_job
+from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.config import Invalid, Secret, SetpointError
 from setpoint.hub.upload import require_id
 

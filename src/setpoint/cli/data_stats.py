@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command
 from setpoint.cli.data import JobData, open_data
-from setpoint.cli.style import bold, table
+from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command
+from setpoint.cli.output import bold, table
 from setpoint.config import SetpointError
 
 WIDTH = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from setpoint.cli.command import (
+from setpoint.cli.options import (
     FILE,
     RANKED,
     SOURCE_HELP,
@@ -13,10 +13,10 @@ from setpoint.cli.command import (
     Arguments,
     Command,
     Option,
+    refuse_misspelt_options,
 )
-from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.output import bold, dim, table
 from setpoint.cli.source_table import open_table
-from setpoint.cli.style import bold, dim, table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import (
     ROLES,

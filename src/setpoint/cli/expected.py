@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from setpoint.cli.command import (
+from setpoint.cli.options import (
     GPU,
     GPU_OPTIONS,
     MACHINES,
@@ -15,7 +15,7 @@ from setpoint.cli.command import (
     TIMELINE,
     Arguments,
 )
-from setpoint.cli.style import bold, table, wrapped
+from setpoint.cli.output import bold, table, wrapped
 from setpoint.config import SetpointError
 from setpoint.units.size import in_units
 

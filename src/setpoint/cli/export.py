@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.options import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
 from setpoint.cli.results import tell_cautions
 from setpoint.cli.start_ranks import NPROC, start_ranks

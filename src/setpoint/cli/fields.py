@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from setpoint.cli.style import styles
+from setpoint.cli.output import styles
 from setpoint.cli.value import plain
 from setpoint.config import Config, FieldInfo, all_fields, plain_text
 from setpoint.editor_schema.help import field_help

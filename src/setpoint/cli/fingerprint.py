@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.options import RANKED, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.output import dim
 from setpoint.cli.source import open_source
-from setpoint.cli.style import dim
 from setpoint.cli.value import plain, value_text
 from setpoint.config import (
     canonical,

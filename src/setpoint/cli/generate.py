@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.options import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
 from setpoint.cli.results import tell_profiles
 from setpoint.cli.start_ranks import NPROC, SEVERAL, start_ranks

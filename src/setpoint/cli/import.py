@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import Arguments, Command, Option
-from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.options import Arguments, Command, Option, refuse_misspelt_options
 from setpoint.config import (
     Config,
     ConfigError,

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.options import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.train import NNODES, NPROC, RESTARTS, refuse_checkpoint, words_of
 from setpoint.cluster.kubernetes import manifest

@@ -6,11 +6,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from setpoint.cli.command import IMPORT, JSON, Arguments, Command
 from setpoint.cli.fields import field_rows, fields_text, searched, word_finder
-from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.options import IMPORT, JSON, Arguments, Command, refuse_misspelt_options
+from setpoint.cli.output import bold, styled, table
 from setpoint.cli.source import prepare
-from setpoint.cli.style import bold, styled, table
 from setpoint.config import (
     Config,
     SetpointError,

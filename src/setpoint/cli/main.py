@@ -122,7 +122,9 @@ def _dispatch(words: list[str]) -> int:
     command = command_of(name)
     parsed = command.parse(rest)
     if parsed.has("--help"):
-        print(command.manual())
+        from setpoint.cli.output import manual
+
+        print(manual(command))
         return 0
     if "RANK" in os.environ and name not in ON_RANKS:
         from setpoint.parallel.rank import launched
@@ -140,7 +142,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _overview(group: str | None = None) -> str:
-    from setpoint.cli.style import bold
+    from setpoint.cli.output import bold
 
     if group is not None:
         within = {name: what for name, what in COMMANDS.items() if name.startswith(f"{group} ")}

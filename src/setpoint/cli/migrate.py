@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from setpoint.cli.command import IMPORT, Arguments, Command, Option
+from setpoint.cli.options import IMPORT, Arguments, Command, Option
+from setpoint.cli.output import print_notes
 from setpoint.cli.rewrite import rewrite_document
 from setpoint.cli.source import prepare
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
-from setpoint.cli.style import print_notes
 from setpoint.config import (
     HEADER,
     Config,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from setpoint.cli.command import Command
+    from setpoint.cli.options import Command
     from setpoint.config import SetpointError
 
 COMMANDS = {
@@ -102,7 +102,7 @@ def command_of(name: str) -> Command:
 
     A chapter is the module in `CHAPTERS`, or the one with the name of the command.
     """
-    from setpoint.cli.command import Command
+    from setpoint.cli.options import Command
 
     module = import_module(f"setpoint.cli.{CHAPTERS.get(name, name.replace(' ', '_'))}")
     return next(
@@ -245,7 +245,7 @@ def interrupted(error: KeyboardInterrupt) -> int:
 
 def report(error: SetpointError, for_machines: bool = False) -> None:
     """Say what is wrong: in words on standard error, and as JSON on standard output if asked."""
-    from setpoint.cli.style import styled
+    from setpoint.cli.output import styled
     from setpoint.config import log_of, traceback_to_show
 
     if for_machines:

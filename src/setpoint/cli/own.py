@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from setpoint.cli.command import (
+from setpoint.cli.options import (
     FILE,
     IMPORT,
     SOURCE_HELP,
@@ -27,7 +27,7 @@ from setpoint.cli.outcome import (
     report,
     show_users_frames,
 )
-from setpoint.cli.style import bold, print_cautions, print_notes
+from setpoint.cli.output import bold, manual, print_cautions, print_notes
 from setpoint.config import (
     Config,
     ConfigError,
@@ -179,7 +179,7 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
     if words and words[0] in COMMANDS:
         parsed = _command(words[0], program).parse(words[1:])
         if parsed.has("--help"):
-            print(parsed.command.manual())
+            print(manual(parsed.command))
             return 0
         return parsed.command.run(parsed)
     command = RUN.of(program)
@@ -268,7 +268,7 @@ def _overview(program: Program, command: Command) -> str:
     from setpoint.cli.fields import field_rows, fields_text
 
     about = (program.root.__doc__ or "").strip()
-    text = command.manual().partition("\n")[2]
+    text = manual(command).partition("\n")[2]
     lines = [
         bold(f"{program.name} [SOURCE] [OVERRIDES]"),
         bold(f"{program.name} COMMAND [SOURCE] [OVERRIDES]"),

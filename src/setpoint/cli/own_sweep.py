@@ -11,8 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.options import (
+    COMMON,
+    JSON,
+    SOURCE_HELP,
+    Arguments,
+    Command,
+    Option,
+    refuse_misspelt_options,
+)
 from setpoint.cli.source import prepare as import_what_is_named
 from setpoint.cli.sweep import COMMAND as SWEEP
 from setpoint.cli.sweep import carry_out

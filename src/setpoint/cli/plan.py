@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import (
+from setpoint.cli.expected import Asked, asked_of, expect
+from setpoint.cli.options import (
     COMMON,
     GPU,
     GPU_OPTIONS,
@@ -17,9 +18,8 @@ from setpoint.cli.command import (
     Command,
     Option,
 )
-from setpoint.cli.expected import Asked, asked_of, expect
+from setpoint.cli.output import bold, table
 from setpoint.cli.source import open_source
-from setpoint.cli.style import bold, table
 from setpoint.config import (
     COMMAND_LINE,
     ENVIRONMENT,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import IMPORT, JSON, Arguments, Command, Option, refuse_overrides
+from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.outcome import Loading
+from setpoint.cli.output import print_notes, table
 from setpoint.cli.source import open_source, run_directory_given
-from setpoint.cli.style import print_notes, table
 from setpoint.config import SetpointError, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.track.jsonl import plain_numbers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
-from setpoint.cli.style import print_notes
+from setpoint.cli.options import JSON, Arguments, Command, Option, refuse_overrides
+from setpoint.cli.output import print_notes
 from setpoint.config import SetpointError
 from setpoint.files.lock import is_locked
 from setpoint.report.page.content import document

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.style import styled, table
+from setpoint.cli.output import styled, table
 
 if TYPE_CHECKING:
     from setpoint.infer.inference import Results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from setpoint.cli.command import Arguments, Command, Option, refuse_overrides
+from setpoint.cli.options import Arguments, Command, Option, refuse_overrides
 from setpoint.cli.runs import relabel, run_directories
 
 COMMAND = Command(

@@ -6,9 +6,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from setpoint.cli.command import JSON, Arguments, Command, refuse_overrides
+from setpoint.cli.options import JSON, Arguments, Command, refuse_overrides
+from setpoint.cli.output import table
 from setpoint.cli.runs import run_directories
-from setpoint.cli.style import table
 from setpoint.track.console import short_time
 from setpoint.train.run_status import goodput_of
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
-from setpoint.cli.style import print_notes, table
+from setpoint.cli.options import JSON, Arguments, Command, Option, refuse_overrides
+from setpoint.cli.output import print_notes, table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import ABSENT, SetpointError
 from setpoint.report.table import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from setpoint.cli.command import Arguments, Command, refuse_overrides
+from setpoint.cli.options import Arguments, Command, refuse_overrides
 from setpoint.cli.runs import relabel, run_directories
 
 COMMAND = Command(

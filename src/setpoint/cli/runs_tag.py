@@ -6,9 +6,9 @@ import re
 import sys
 from dataclasses import replace
 
-from setpoint.cli.command import Arguments, Command, Option, refuse_overrides
+from setpoint.cli.options import Arguments, Command, Option, refuse_overrides
+from setpoint.cli.output import print_notes
 from setpoint.cli.runs import relabel, run_directories
-from setpoint.cli.style import print_notes
 from setpoint.config import SetpointError
 from setpoint.runs.labels import Labels, read_labels
 

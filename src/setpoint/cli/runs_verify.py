@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
+from setpoint.cli.options import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.runs import run_directories
 from setpoint.config import SetpointError, printable, read_record, resolve
 from setpoint.ops.proof import verify_chain

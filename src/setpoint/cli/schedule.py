@@ -6,9 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.output import print_cautions, table
 from setpoint.cli.source import open_source
-from setpoint.cli.style import print_cautions, table
 from setpoint.config import Config, SetpointError, cautions_of
 from setpoint.plan.curve import Curve, Point, draw_curve
 from setpoint.report.figure import refuse_suffix, save

@@ -6,9 +6,17 @@ import json
 import os
 from typing import Any
 
-from setpoint.cli.command import IMPORT, INFERENCE, TRAINING, Arguments, Command, Option, Program
 from setpoint.cli.list import load_what_can_be_loaded
-from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.options import (
+    IMPORT,
+    INFERENCE,
+    TRAINING,
+    Arguments,
+    Command,
+    Option,
+    Program,
+    refuse_misspelt_options,
+)
 from setpoint.cli.source import prepare
 from setpoint.config import SetpointError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, cast
 
-from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.options import RANKED, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.output import print_notes
 from setpoint.cli.source import open_source, run_directory_given
-from setpoint.cli.style import print_notes
 from setpoint.config import (
     Config,
     SetpointError,

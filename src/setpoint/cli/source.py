@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import GPU, Arguments, import_named
-from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.options import GPU, Arguments, import_named, refuse_misspelt_options
 from setpoint.cli.sources.kind import (
     OTHER,
     RECORDED,
@@ -123,7 +122,7 @@ def open_source(
         # What the weights come with lies under all layers, and is known only after them.
         composition.problems.extend(adopt(composition.draft))
     if composition.notes:
-        from setpoint.cli.style import print_notes
+        from setpoint.cli.output import print_notes
 
         print_notes(composition.notes)
     composition.label = "standard input" if source == "-" else str(title or "the defaults")

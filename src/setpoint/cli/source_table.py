@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from setpoint.cli.command import Arguments
+from setpoint.cli.options import Arguments
+from setpoint.cli.output import print_notes
 from setpoint.cli.source import open_source, prepare, root_of
 from setpoint.cli.sources.kind import RECORDED, kind_of
-from setpoint.cli.style import print_notes
 from setpoint.config import Table, leaf_table, prefix_of, recorded_table
 
 LAYERS = ("--with", "--file", "--world-size", "--config-from-stdin")

@@ -6,7 +6,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, TextIO, cast
 
-from setpoint.cli.command import Arguments
+from setpoint.cli.options import Arguments
 from setpoint.config import MAX_BYTES, SetpointError, parse_bytes
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from setpoint.cli.command import Arguments, Option
+from setpoint.cli.options import Arguments, Option
 from setpoint.cli.outcome import Loading
 from setpoint.config import (
     COMMAND_LINE,

@@ -6,9 +6,16 @@ import json
 import sys
 from typing import Any
 
-from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.misspelt import refuse_misspelt_options
-from setpoint.cli.style import bold, dim, print_notes, styled, table
+from setpoint.cli.options import (
+    COMMON,
+    JSON,
+    SOURCE_HELP,
+    Arguments,
+    Command,
+    Option,
+    refuse_misspelt_options,
+)
+from setpoint.cli.output import bold, dim, print_notes, styled, table
 from setpoint.cli.sweep_points import Prepared, prepare
 from setpoint.config import RunError, prefix_of
 from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED

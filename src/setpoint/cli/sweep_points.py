@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from setpoint.cli.command import Arguments
+from setpoint.cli.options import Arguments
 from setpoint.cli.source import prepare as import_what_is_named
 from setpoint.cli.sweep_source import Opener, space_of_call
 from setpoint.config import (

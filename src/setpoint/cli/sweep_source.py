@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from setpoint.cli.command import Arguments
+from setpoint.cli.options import Arguments
 from setpoint.cli.source import open_source
 from setpoint.config import (
     SUFFIXES,

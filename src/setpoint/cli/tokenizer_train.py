@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source
 from setpoint.config import ConfigError, SetpointError, did_you_mean, verify
 from setpoint.data.sources.named_templates import NAMED

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.options import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import TRACEBACK, Loading
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of

@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.command import JSON, Arguments, Command, Option, refuse_overrides
-from setpoint.cli.style import bold
+from setpoint.cli.options import JSON, Arguments, Command, Option, refuse_overrides
+from setpoint.cli.output import bold
 from setpoint.config import SetpointError, did_you_mean
 from setpoint.report.status import FAILED, RUNNING
 from setpoint.report.terminal import chart

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from setpoint.cli.command import COMMON, FILE, WITH, Arguments, Option
+from setpoint.cli.options import COMMON, FILE, WITH, Arguments, Option
+from setpoint.cli.output import print_cautions
 from setpoint.cli.source import open_source, prepare, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, OTHER, RUN, is_hugging_face_directory, kind_of
 from setpoint.cli.sources.record import checkpoint_and_run, open_record
 from setpoint.cli.start_ranks import count_ranks, require_ranks, speaks
-from setpoint.cli.style import print_cautions
 from setpoint.cli.value import value_text
 from setpoint.config import (
     ABSENT,

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Program
+from setpoint.cli.options import RANKED, SOURCE_HELP, Arguments, Command, Program
+from setpoint.cli.output import bold, dim, wrapped
 from setpoint.cli.source import open_source
-from setpoint.cli.style import bold, dim, wrapped
 from setpoint.cli.value import plain, value_text
 from setpoint.config import (
     SUFFIXES,

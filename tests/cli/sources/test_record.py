@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.cli.command import Arguments, Program
+from setpoint.cli.options import Arguments, Program
 from setpoint.cli.show import COMMAND
 from setpoint.cli.source import open_source
 from setpoint.config import Config, SetpointError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.places import find_checkpoint, verify_record
-from setpoint.cli.command import Arguments
+from setpoint.cli.options import Arguments
 from setpoint.config import SetpointError, is_record
 
 from .kind import CHECKPOINT, REVISION

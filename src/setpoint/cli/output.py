@@ -1,4 +1,4 @@
-"""Colour on a terminal and plain text elsewhere, and what stops nothing on standard error."""
+"""Results as text or JSON, colour on a terminal, tables, notes and cautions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,45 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TextIO
 
+from setpoint.cli.options import Arguments, Command
 from setpoint.config import Caution, Problem
+
+
+def emit(
+    arguments: Arguments,
+    facts: object | Callable[[], object],
+    text: str | Callable[[], str],
+) -> None:
+    """Print a result: as JSON with `--json`, as text otherwise.
+
+    Arguments:
+        facts: plain data, or a function that makes it.
+        text: likewise a text or a function; the other of the two is not called.
+    """
+    if not arguments.has("--json"):
+        print(text() if callable(text) else text)
+        return
+    import json
+
+    print(json.dumps(facts() if callable(facts) else facts, indent=2))
+
+
+def manual(command: Command) -> str:
+    """The manual page of a command."""
+    lines = [bold(f"{command.title} {command.usage}"), "", command.description.strip(), ""]
+    rows: list[tuple[str, str]] = []
+    for option in command.options:
+        repeat = " May be repeated." if option.repeat else ""
+        rows.append((" ".join(filter(None, (option.name, option.metavar))), option.help + repeat))
+    lines += [bold("Options"), *_indented(rows)]
+    if command.examples:
+        lines += ["", bold("Examples"), *_indented(command.examples)]
+    return "\n".join(lines)
+
+
+def _indented(rows: Sequence[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in rows) + 2
+    return [f"  {name:<{width}}{text}" for name, text in rows]
 
 
 def _colour(stream: TextIO) -> bool:

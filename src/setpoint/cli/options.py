@@ -1,13 +1,20 @@
-"""What a command says about itself, and how its arguments are split up."""
+"""Commands and their options: the manual page, and the arguments of one call, split and checked."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeAlias
 
-from setpoint.config import Config, SetpointError, can_be_named
+from setpoint.config import (
+    Config,
+    SetpointError,
+    can_be_named,
+    did_you_mean,
+    known_elsewhere,
+    retired_hint,
+)
 
 TRAINING = "setpoint.train.config:Job"
 INFERENCE = "setpoint.infer.config:Inference"
@@ -53,40 +60,80 @@ SETPOINT = Program("setpoint")
 """The command `setpoint`, and its training jobs."""
 
 
-N = TypeVar("N", int, float)
+CLOSE = 0.81
+"""The likeness from which an unknown flag is taken for an option that is misspelt."""
+ValueType: TypeAlias = type[int] | type[float] | type[str]
 LARGEST = 2**63 - 1
-"""The largest whole number that an option takes: what 64 bits hold, as torch's numbers do."""
+"""The largest number that an option takes: what 64 bits hold, as torch's numbers do."""
 
 
-class Option:
+class Option(NamedTuple):
     """One option of a command, as opposed to an override of the configuration.
 
     Arguments:
         metavar: what stands for its value in the manual; None for a switch.
-        choices: the words it takes, for completion; empty where they cannot be listed.
+        repeat: it may be given several times, and a value with `choices` lists them with commas.
+        choices: the words it takes; with a number as `type`, words in place of one.
+        type: `int` and `float` are read as fields read them.
+        at_least: the smallest number; by default 1 for an int and 0 for a float.
+        requires: options of which at least one must be given beside it.
+        excludes: options that contradict it.
     """
 
-    __slots__ = ("choices", "help", "metavar", "name", "repeat")
+    name: str
+    help: str
+    metavar: str | None = None
+    repeat: bool = False
+    choices: Sequence[str] = ()
+    type: ValueType = str
+    at_least: float | None = None
+    requires: Sequence[str] = ()
+    excludes: Sequence[str] = ()
 
-    def __init__(
-        self,
-        name: str,
-        help: str,
-        metavar: str | None = None,
-        repeat: bool = False,
-        choices: Sequence[str] = (),
-    ) -> None:
-        self.name = name
-        self.help = help
-        self.metavar = metavar
-        self.repeat = repeat
-        self.choices = choices
+    def check(self, text: str) -> None:
+        """Check one value.
+
+        Raises:
+            SetpointError: if it is not of the type, below the least, or none of the choices.
+        """
+        for word in text.split(",") if self.repeat and self.choices else [text]:
+            if word in self.choices:
+                continue
+            if self.choices and (self.type is str or not word.isdecimal()):
+                number = "" if self.type is str else " or a number"
+                raise SetpointError(
+                    f"{self.name} is one of {', '.join(self.choices)}{number}; got {word!r}."
+                    + did_you_mean(word, self.choices, " ")
+                )
+            if self.type is not str:
+                read_number(self.name, word, self.type, self.at_least)
+
+
+def read_number(name: str, text: str, type: ValueType, at_least: float | None = None) -> float:
+    """Read the number that an option is given.
+
+    Raises:
+        SetpointError: if it is not of the type, or out of range.
+    """
+    at_least = (1 if type is int else 0) if at_least is None else at_least
+    try:
+        if not text.isascii() or "_" in text:  # which Python reads, and no field does
+            raise ValueError
+        number = int(text) if type is int else float(text)
+    except ValueError:
+        kind = "an int" if type is int else "a float"
+        raise SetpointError(f"{name} needs {kind}, got {text!r}") from None
+    if not number >= at_least:
+        raise SetpointError(f"{name} must be at least {at_least:g}, got {text}")
+    if number > LARGEST:
+        raise SetpointError(f"{name} must be at most {LARGEST}, got {text}")
+    return number
 
 
 WITH = Option("--with", "Apply a modifier, as 'smoke(steps=5)'; it beats files.", "MODIFIER", True)
 FILE = Option("--file", "Put a further configuration file on top of the source.", "FILE", True)
 IMPORT = Option("--import", "Import a module first: classes and presets of yours.", "MODULE", True)
-WORLD_SIZE = Option("--world-size", "Resolve for this many ranks.", "N")
+WORLD_SIZE = Option("--world-size", "Resolve for this many ranks.", "N", type=int)
 STDIN = Option("--config-from-stdin", "Put a configuration file from standard input on top.")
 STDIN_FORMAT = Option(
     "--stdin-format",
@@ -141,34 +188,19 @@ class Arguments:
         """An option's value."""
         return self.options[name][-1] if name in self.options else None
 
-    def integer(self, name: str, at_least: int = 1) -> int | None:
-        """An option's value as a whole number.
+    def values(self, name: str) -> list[str]:
+        """The values of an option that may be repeated."""
+        return self.options.get(name, [])
 
-        Raises:
-            SetpointError: if it is not such a number, or above `LARGEST`.
-        """
-        result = self._number(name, int, at_least, "an int")
-        if result is not None and result > LARGEST:
-            raise SetpointError(f"{name} must be at most {LARGEST}, got {result}")
-        return result
-
-    def number(self, name: str, at_least: float) -> float | None:
-        """An option's value as a number; see `integer`."""
-        return self._number(name, float, at_least, "a float")
-
-    def _number(self, name: str, read: Callable[[str], N], at_least: N, kind: str) -> N | None:
+    def integer(self, name: str, at_least: int | None = None) -> int | None:
+        """The value of an option of type int."""
         text = self.value(name)
-        if text is None:
-            return None
-        try:
-            if not text.isascii() or "_" in text:  # which Python reads, and no field does
-                raise ValueError
-            result = read(text)
-        except ValueError:
-            raise SetpointError(f"{name} needs {kind}, got {text!r}") from None
-        if not result >= at_least or result == float("inf"):
-            raise SetpointError(f"{name} must be at least {at_least}, got {text}")
-        return result
+        return None if text is None else int(read_number(name, text, int, at_least))
+
+    def number(self, name: str, at_least: float | None = None) -> float | None:
+        """The value of an option of type float."""
+        text = self.value(name)
+        return None if text is None else read_number(name, text, float, at_least)
 
 
 class Command:
@@ -288,10 +320,26 @@ class Command:
                 parsed.positional.append(token)
         if not parsed.has("--help"):
             self._source_on_standard_input(parsed)
-            if len(parsed.positional) < self.positional[0] and "OVERRIDES" not in self.usage:
-                refuse_overrides(parsed)  # one of these may have taken what is missing
+            self._check(parsed, table)
+            if "OVERRIDES" not in self.usage:
+                refuse_overrides(parsed)
             self._count(parsed.positional, parsed.overrides)
         return parsed
+
+    def _check(self, parsed: Arguments, table: dict[str, Option]) -> None:
+        """Check the values of options, and that none is without effect or contradicts another."""
+        for name, texts in parsed.options.items():
+            option = table[name]
+            for text in texts:
+                if option.metavar is not None:
+                    option.check(text)
+            required = [table[other] for other in option.requires if other in table]
+            if required and not any(parsed.has(other.name) for other in required):
+                needed = " or ".join(" ".join(filter(None, (o.name, o.metavar))) for o in required)
+                raise SetpointError(f"{name} has no effect without {needed}")
+            for other in option.excludes:
+                if parsed.has(other):
+                    raise SetpointError(f"{name} and {other} contradict each other; give one")
 
     def _is_number(self, token: str, parsed: Arguments) -> bool:
         """Whether a word is a number below zero in the place of an argument, as `replay RUN -3`."""
@@ -397,23 +445,6 @@ class Command:
                 f"{written(values, Origin(COMMAND_LINE))}"
             )
 
-    def manual(self) -> str:
-        """The manual page."""
-        from .style import bold
-
-        lines = [bold(f"{self.title} {self.usage}"), "", self.description.strip(), ""]
-        lines.append(bold("Options"))
-        names = [" ".join(filter(None, (each.name, each.metavar))) for each in self.options]
-        width = max(map(len, names)) + 2
-        for name, option in zip(names, self.options, strict=True):
-            repeat = " May be repeated." if option.repeat else ""
-            lines.append(f"  {name:<{width}}{option.help}{repeat}")
-        if self.examples:
-            lines += ["", bold("Examples")]
-            width = max(len(command) for command, _ in self.examples) + 2
-            lines += [f"  {command:<{width}}{what}" for command, what in self.examples]
-        return "\n".join(lines)
-
 
 SOURCE_HELP = """
 SOURCE is a preset (see `setpoint list presets`), a TOML, YAML or JSON file, a run directory, a
@@ -488,9 +519,64 @@ def refuse_overrides(arguments: Arguments) -> None:
         SetpointError: if there are some.
     """
     if arguments.overrides:
+        refuse_misspelt_options(arguments, ())
         command = arguments.command
         options = ", ".join(option.name for option in command.options) or "none"
         raise SetpointError(
             f"unexpected argument {arguments.overrides[0]!r}: {command.title} sets no fields; an "
             f"option that it knows is one of {options}"
         )
+
+
+def refuse_misspelt_options(
+    arguments: Arguments, fields: Container[str], root: type[Config] | None = None
+) -> None:
+    """Answer a misspelt option as such, where it would be read as an unknown field.
+
+    Arguments:
+        root: the class of the configuration; that of the program if None.
+
+    Raises:
+        SetpointError: for a flag that is no field of the root, and is either close to an option
+            of the command, or the only one and without a value.
+    """
+    overrides = arguments.overrides
+    if not overrides:
+        return
+    root = root or arguments.command.program.root
+    for token in overrides:
+        name, equals, _ = token.partition("=")
+        word = name[2:].replace("-", "_")
+        if not name.startswith("--") or "." in name or word in fields:
+            continue
+        if word.removeprefix("no_") in fields:
+            continue
+        command = arguments.command
+        if retired_hint(root, word):
+            continue  # it was a field once, and is answered as one
+        options = [option.name for option in command.options]
+        close = _closest(word, options)
+        if close is not None:
+            raise SetpointError(f"{command.title} has no option {name}. Did you mean {close}?")
+        if known_elsewhere(root, word):
+            continue  # a field by its name elsewhere
+        # Beside others it is reported with what is wrong there, as a key that is not known.
+        if not equals and len(overrides) == 1:
+            meant = did_you_mean(name, [f"--{field}" for field in root.__setpoint__.fields], " ")
+            raise SetpointError(
+                f"{name} is neither an option of {command.title} nor a field with a "
+                f"value.{meant} Options: {', '.join(options)}"
+            )
+
+
+def _closest(word: str, options: list[str]) -> str | None:
+    """The option that was meant; strict, since an unknown field is the likelier mistake."""
+    from difflib import SequenceMatcher
+
+    for option in options:
+        name = option[2:].replace("-", "_")
+        # Swapped letters are common, and weigh heavily in short words.
+        swapped = sorted(name) == sorted(word.lower())
+        if swapped or SequenceMatcher(None, word.lower(), name).ratio() > CLOSE:
+            return option
+    return None
