@@ -25,7 +25,7 @@ def test_options_and_overrides_are_told_apart() -> None:
     words = shlex.split("--salt 3 soup --herb=dill --a.b 1 --herb mint c=2 d --salty")
     parsed = COMMAND.parse(words)
     assert parsed.positional == ["soup"]
-    assert parsed.overrides == ["--a.b", "1", "c=2", "d", "--salty"]
+    assert parsed.overrides == ["--a.b=1", "c=2", "d", "--salty"]
     assert parsed.options == {"--salt": ["3"], "--herb": ["dill", "mint"]}
     assert parsed.integer("--salt") == 3
     assert parsed.value("--herb") == "mint"

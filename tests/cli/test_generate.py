@@ -45,7 +45,7 @@ def test_settings_that_no_text_can_be_drawn_with(transcript: Callable[[list[str]
 
 def test_a_run_that_has_not_been_trained(cli: CommandLine) -> None:
     text = cli.refused("generate small.toml --prompt x --with 'smoke(steps=3)' --seed 3")
-    assert "  setpoint train small.toml --with 'smoke(steps=3)' --seed 3\n" in text
+    assert "  setpoint train small.toml --with 'smoke(steps=3)' --seed=3\n" in text
 
 
 @pytest.mark.parametrize("command", ["generate", "evaluate", "export"])
@@ -122,7 +122,7 @@ def test_overrides_of_what_is_over(
     assert "--sequences" in text
     # A preset or file with the same overrides is the run that they made.
     file = cli.refused("evaluate small.toml --evaluation.sequences 4")
-    assert "does not exist: train it first" in file and "--evaluation.sequences 4" in file
+    assert "does not exist: train it first" in file and "--evaluation.sequences=4" in file
 
 
 def test_a_count_of_the_training_is_no_count_of_the_command(cli: CommandLine) -> None:

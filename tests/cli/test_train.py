@@ -133,7 +133,7 @@ def test_a_run_whose_identity_differs(cli: CommandLine) -> None:
     assert "optimizer.lr" in text and "evaluation" not in text.partition("all the same: ")[0]
     # The command is that which was typed, with what is to be accepted.
     assert text.endswith(
-        "setpoint train run --optimizer.lr 0.6 --evaluation.every '5 steps' --accept optimizer.lr\n"
+        "train run --optimizer.lr=0.6 '--evaluation.every=5 steps' --accept optimizer.lr\n"
     )
 
 
@@ -188,7 +188,7 @@ def test_accepting_a_path_that_is_none(cli: CommandLine) -> None:
     assert message == (
         "error: --accept sed: the configuration has no such field or section. Did you mean seed?\n"
     )
-    assert f"train {folder} --seed 3 --accept seed\n" in cli.refused(f"train {folder} --seed 3")
+    assert f"train {folder} --seed=3 --accept seed\n" in cli.refused(f"train {folder} --seed 3")
 
 
 def test_held_out_text_of_its_own_and_none(cli: CommandLine) -> None:
@@ -338,6 +338,6 @@ def test_a_run_whose_texts_were_moved(cli: CommandLine) -> None:
     Path(file).rename(cli.folder / "a.txt")
     text = cli.refused(f"train {run} --seed 3")
     command = (
-        f"setpoint train {run} --seed 3 --data.sources.0.paths NEW --accept data.sources.0.paths"
+        f"setpoint train {run} --seed=3 --data.sources.0.paths NEW --accept data.sources.0.paths"
     )
     assert f"If the files were moved to NEW: {command}\n" in f"{text}\n"

@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import Config, PlainScalar, SetpointError, field, resolve
 from setpoint.config.layers.editor import Editor
-from setpoint.sweep_space.flags import joined, read_command_line
+from setpoint.sweep_space.flags import read_command_line
 from setpoint.sweep_space.setting import SOURCE, WITH, axis_origin, plain_value
 
 from ..snapshots import compare
@@ -38,12 +38,9 @@ def test_a_file_with_a_comma_is_one_source(tmp_path: object) -> None:
 
 
 def test_switches_get_their_points() -> None:
-    assert joined(["--fast", "true,false", "--fast", "--seed", "1"]) == [
-        "--fast=true,false",
-        "--fast",
-        "--seed",
-        "1",
-    ]
+    line = read_command_line(Root, "a", [], ["--fast", "true,false", "--seed", "1"])
+    assert [(axis.path, axis.values) for axis in line.axes] == [(("fast",), ["true", "false"])]
+    assert list(line.fixed) == [("seed",)]
 
 
 class Loose(Config):

@@ -308,10 +308,9 @@ class Command:
                         f"{self.title} takes the number of ranks from the launcher (WORLD_SIZE), "
                         f"not from {name}; `setpoint check {name} N` verifies a plan for any number"
                     )
+                if at < len(tokens) and (word := self._joined(token, tokens[at], parsed, tokens)):
+                    token, at = word, at + 1
                 parsed.overrides.append(token)
-                if at < len(tokens) and self._is_value(token, tokens[at], parsed, tokens):
-                    parsed.overrides.append(tokens[at])
-                    at += 1
             elif parsed.overrides and len(parsed.positional) >= self.positional[1]:
                 self._refuse_value(parsed.overrides, [token, *tokens[at:]])
                 self._refuse_file(token)
@@ -323,7 +322,7 @@ class Command:
             self._check(parsed, table)
             if "OVERRIDES" not in self.usage:
                 refuse_overrides(parsed)
-            self._count(parsed.positional, parsed.overrides)
+            self._count(parsed.positional, parsed.overrides, tokens)
         return parsed
 
     def _check(self, parsed: Arguments, table: dict[str, Option]) -> None:
@@ -363,18 +362,20 @@ class Command:
         ):
             raise SetpointError("--stdin-format has no effect without --config-from-stdin")
 
-    def _is_value(self, token: str, word: str, parsed: Arguments, tokens: Sequence[str]) -> bool:
-        """Whether a word is the value of the override before it."""
+    def _joined(
+        self, token: str, word: str, parsed: Arguments, tokens: Sequence[str]
+    ) -> str | None:
+        """An override with the word behind it, if that is its value."""
         if not token.startswith("--") or "=" in token or word.startswith("--"):
-            return False
-        from setpoint.config import takes_next
+            return None
+        from setpoint.config import with_value
 
         def is_argument(word: str) -> bool:
             slots = self.usage.replace("[OVERRIDES]", "").split()
             slot = slots[min(len(parsed.positional), len(slots) - 1)] if slots else ""
             return self._can_be(slot.strip("[].").lower(), word, tokens)
 
-        return takes_next(self.program.root, token, word, is_argument)
+        return with_value(self.program.root, token, word, is_argument)
 
     def _can_be(self, slot: str, word: str, tokens: Sequence[str]) -> bool:
         """Whether a word can be the argument of a place: a configuration, or anything else."""
@@ -391,14 +392,14 @@ class Command:
         is_path = os.path.exists(word) or word == "-" or ":" in word or os.sep in word
         return slot not in SOURCES or is_path
 
-    def _count(self, given: list[str], overrides: list[str]) -> None:
+    def _count(self, given: list[str], overrides: list[str], tokens: Sequence[str]) -> None:
         least, most = self.positional
         if len(given) < least:
             missing = self.usage.split()[len(given) : least]
             verb = "is" if len(missing) == 1 else "are"
             raise SetpointError(
                 f"{' and '.join(missing)} {verb} missing: {self.title} {self.usage}"
-                + _taken_as_value(self.program, overrides)
+                + _taken_as_value(self.program, overrides, tokens)
                 + (f"\nfor instance: {self.examples[0][0]}" if self.examples else "")
             )
         if len(given) > most:
@@ -416,9 +417,7 @@ class Command:
         """Refuse words behind a flag's value that belong to it, as in `--duration 2 epochs`."""
         from setpoint.config import one_word
 
-        flag, equals, text = overrides[-1].partition("=")
-        if not flag.startswith("--") or not equals:
-            flag, text = overrides[-2:] if len(overrides) > 1 else ("", "")
+        flag, _, text = overrides[-1].partition("=")
         end = next((at for at, word in enumerate(rest) if "=" in word or word[:2] == "--"), None)
         typed = one_word(self.program.root, flag, [text, *rest[:end]]) if flag[:2] == "--" else ""
         if typed:
@@ -472,15 +471,16 @@ def import_named(program: Program, modules: Sequence[str]) -> None:
         import_user_module(name, f"--import {name}")
 
 
-def _taken_as_value(program: Program, overrides: list[str]) -> str:
+def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str]) -> str:
     """Why SOURCE is missing where the word that may be meant stands after a flag."""
-    from setpoint.config import SUFFIXES, preset_named, takes_next
+    from setpoint.config import SUFFIXES, preset_named, with_value
 
     import_named(program, ())
-    for flag, word in pairwise(overrides):
-        if not flag.startswith("--") or "=" in flag or word.startswith("--"):
+    for override in overrides:
+        flag, _, word = override.partition("=")
+        if word not in tokens:
             continue
-        if not takes_next(program.root, flag, word, lambda _: True):
+        if with_value(program.root, flag, word, lambda _: True) is None:
             return f"\n{flag} takes true or false; {word!r} is neither, and no preset, file or run"
         if os.path.exists(word) or word.endswith(SUFFIXES) or preset_named(word):
             return f"\n{word} is the value of {flag} here; write {flag}=VALUE, or SOURCE first"

@@ -351,9 +351,6 @@ def _training(job: Job, arguments: Arguments) -> str:
 
 def _of_training(overrides: Sequence[str]) -> Iterator[str]:
     """Overrides without those of `parallel`, which are about inference here."""
-    is_layout = False
     for word in overrides:
-        if word.startswith("-") or "=" in word:
-            is_layout = within(word.lstrip("-").partition("=")[0].replace("-", "_"), "parallel")
-        if not is_layout:
+        if not within(word.lstrip("-").partition("=")[0].replace("-", "_"), "parallel"):
             yield word

@@ -74,8 +74,8 @@ if TYPE_CHECKING:
     from .layers.flags import one_word as one_word
     from .layers.flags import put_flags as put_flags
     from .layers.flags import read_flags as read_flags
-    from .layers.flags import takes_next as takes_next
     from .layers.flags import unexpected as unexpected
+    from .layers.flags import with_value as with_value
     from .layers.hints import in_shell as in_shell
     from .layers.hints import overridden as overridden
     from .layers.hints import written as written
@@ -282,7 +282,7 @@ _NAMES = {
     "layers.editor": "Editor",
     "layers.environment": "prefix_of",
     "layers.flags": (
-        "Flag Word deletes is_section one_word put_flags read_flags takes_next unexpected"
+        "Flag Word deletes is_section one_word put_flags read_flags unexpected with_value"
     ),
     "layers.hints": "in_shell overridden written",
     "layers.list_edits": "item_index",

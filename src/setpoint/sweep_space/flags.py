@@ -86,7 +86,7 @@ def read_command_line(
             _add_drawn(line, (WITH,), Flag((WITH,), text, "--with"))
         else:
             _add_axis(line, (WITH,), parts, "--with")
-    for flag in read_flags(root, joined(tokens)):
+    for flag in read_flags(root, tokens):
         parts = split_points(flag.text)
         path = path_of(".".join(flag.path))
         if len(parts) > 1:
@@ -100,26 +100,6 @@ def read_command_line(
             line.flags.append(flag)
     _refuse_fixed(line)
     return line
-
-
-def joined(tokens: Sequence[str]) -> list[str]:
-    """Put a value of several points to its flag, also where the flag is a switch.
-
-    Arguments:
-        tokens: as typed, such as `--deterministic`, `true,false`.
-
-    Returns:
-        the same with `--deterministic=true,false`.
-    """
-    result: list[str] = []
-    for token in tokens:
-        before = result[-1] if result else ""
-        waiting = before.startswith("--") and "=" not in before
-        if waiting and not token.startswith("--") and len(split_points(token)) > 1:
-            result[-1] = f"{before}={token}"
-        else:
-            result.append(token)
-    return result
 
 
 def _sources(source: str) -> list[str]:

@@ -50,7 +50,7 @@ def test_a_negative_number_is_a_value() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--seed"], "--seed needs a value, as in --seed VALUE or --seed=VALUE"),
+        (["--seed"], "--seed needs a value. Write --seed VALUE or --seed=VALUE."),
         (["--seed", "--name=x"], "--seed needs a value"),
         (["--optimizer.nestrov"], "needs a value. Did you mean optimizer.nesterov?"),
         (["stray"], "unexpected argument 'stray'; an override is written --section.field value"),

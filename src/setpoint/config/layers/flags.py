@@ -90,79 +90,82 @@ def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
     Raises:
         SetpointError: for an argument that is no override, or lacks its value.
     """
-    fields = cls.__setpoint__.fields
     flags: list[Flag] = []
     at = 0
     while at < len(tokens):
         token = tokens[at]
         at += 1
-        name, equals, text = token.partition("=")
-        label = label_of(token, name)
-        # What follows, unless it is a further flag; and unless it is any further override.
-        following = tokens[at] if at < len(tokens) and not tokens[at].startswith("--") else None
-        word = None if following is None or "=" in following else following
-        if not name.startswith("--"):
-            if not equals or not name or name.startswith("-") or deletes(token):
-                raise SetpointError(unexpected(token))
-            flags.append(Flag(_path(name), text, label))
-            continue
-        path = _path(name[2:])
-        if equals:
-            flags.append(Flag(path, text, label))
-        elif _is_switch(cls, path):
-            # A word that is no further override can only be meant as the value.
-            flags.append(Flag(path, "true" if word is None else word, label))
-            at += word is not None
-        elif name.startswith("--no-") and _is_switch(cls, _path(name[5:])):
-            if word is not None:
-                raise SetpointError(
-                    f"{name} takes no value, got {word!r}; write --{name[5:]} true or "
-                    f"--{name[5:]} false"
-                )
-            flags.append(Flag(_path(name[5:]), "false", label))
-        elif following is not None:
-            flags.append(Flag(path, following, label))
+        if at < len(tokens) and (joined := with_value(cls, token, tokens[at])):
+            token = joined
             at += 1
-        elif said := retired_hint(cls, ".".join(path)):  # a switch that was retired has no value
-            raise SetpointError(f"{name}: {said}")
-        elif known_elsewhere(cls, path[-1]) or (path[1:] == () and path[0] not in fields):
-            # What names no field is answered as such, together with whatever else is wrong.
-            flags.append(Flag(path, "true", label))
-        else:
-            head, _, last = name[2:].rpartition(".")
-            switch = f"{head}.{last[3:]}"
-            if last[:3] in ("no-", "no_") and _is_switch(cls, _path(switch)):
-                raise SetpointError(f"{name} is unknown. Did you mean --no-{switch}?")
-            near = "" if _kinds(cls, path) else place_of(cls, path[-1], ".".join(path))
-            how = _switches(cls, path) or near
-            raise SetpointError(
-                f"{name} needs a value. {how}"
-                if how
-                else f"{name} needs a value, as in {name} VALUE or {name}=VALUE"
-            )
+        flags.append(_read_flag(cls, token))
     return flags
 
 
-def takes_next(cls: type[Node], token: str, word: str, is_argument: Callable[[str], bool]) -> bool:
-    """Whether a word is the value of the flag before it, and not an argument of its own.
+def with_value(
+    cls: type[Node], flag: str, word: str, is_argument: Callable[[str], bool] = lambda _: False
+) -> str | None:
+    """Join a flag and the word behind it, if that is its value and no argument of its own.
 
     Arguments:
-        is_argument: whether a word can be one, asked where the flag is a switch and the word is
+        is_argument: checks if a word can be one, asked where the flag is a switch and the word is
             no value of it: `--deterministic exp.toml`, but not `--deterministic ture`.
 
     Returns:
-        False after a flag that has its value.
+        `--flag=word`; None if the word is something else, or the flag has its value.
     """
-    name, equals, _ = token.partition("=")
-    if equals or not name.startswith("--") or word.startswith("--"):
-        return False
+    if "=" in flag or not flag.startswith("--") or word.startswith("--"):
+        return None
+    path = _path(flag[2:])
+    if _is_switch(cls, path) or _negated(cls, flag):
+        is_value = word in ("true", "false") or _is_value(_kinds(cls, path), word)
+        if "=" in word or (not is_value and is_argument(word)):
+            return None
+    joined = f"{flag}={word}"
+    return Word(joined, flag.place) if isinstance(flag, Word) else joined
+
+
+def _negated(cls: type[Node], flag: str) -> tuple[str, ...] | None:
+    """The path of the switch that `--no-SWITCH` turns off."""
+    if not flag.startswith("--no-") or _kinds(cls, _path(flag[2:])):
+        return None
+    path = _path(flag[5:])
+    return path if _is_switch(cls, path) else None
+
+
+def _read_flag(cls: type[Node], token: str) -> Flag:
+    """Read one override, with its value behind an equals sign unless it is a switch."""
+    name, equals, text = token.partition("=")
+    label = label_of(token, name)
+    if not name.startswith("--"):
+        if not equals or not name or name.startswith("-") or deletes(token):
+            raise SetpointError(unexpected(token))
+        return Flag(_path(name), text, label)
     path = _path(name[2:])
+    if negated := _negated(cls, name):
+        if equals:
+            raise SetpointError(
+                f"{name} takes no value, got {text!r}; write --{name[5:]} true or "
+                f"--{name[5:]} false"
+            )
+        return Flag(negated, "false", label)
+    if equals:
+        return Flag(path, text, label)
     if _is_switch(cls, path):
-        is_value = _is_value(_kinds(cls, path), word)
-        return "=" not in word and (is_value or not is_argument(word))
-    if name.startswith("--no-") and _is_switch(cls, _path(name[5:])):
-        return word in ("true", "false") or not is_argument(word)  # which is refused in words
-    return True
+        return Flag(path, "true", label)
+    if said := retired_hint(cls, ".".join(path)):  # a switch that was retired has no value
+        raise SetpointError(f"{name}: {said}")
+    is_field = path[1:] or path[0] in cls.__setpoint__.fields
+    if known_elsewhere(cls, path[-1]) or not is_field:
+        # What names no field is answered as such, together with whatever else is wrong.
+        return Flag(path, "true", label)
+    head, _, last = name[2:].rpartition(".")
+    switch = f"{head}.{last[3:]}"
+    if last[:3] in ("no-", "no_") and _is_switch(cls, _path(switch)):
+        raise SetpointError(f"{name} is unknown. Did you mean --no-{switch}?")
+    near = "" if _kinds(cls, path) else place_of(cls, path[-1], ".".join(path))
+    how = _switches(cls, path) or near or f"Write {name} VALUE or {name}=VALUE."
+    raise SetpointError(f"{name} needs a value. {how}")
 
 
 def _is_value(kinds: Sequence[FieldType], word: str) -> bool:
