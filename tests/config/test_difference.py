@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Free, Role, field, resolve
 from setpoint.config.draft.walk import leaves
-from setpoint.config.record.compare import ABSENT, differences, explain
+from setpoint.config.record.compare import ABSENT, differences
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.words.shown import json_value
 
@@ -51,8 +51,8 @@ def test_kinds_count_in_free_areas() -> None:
 
 def test_what_makes_two_fingerprints_differ() -> None:
     base = resolve(Job())
-    assert explain(base, resolve(Job(name="other", duration="5 epochs"))) == []
-    found = explain(base, resolve(Job(name="other", seed=1, optimizer=Sgd())))
+    assert differences(base, resolve(Job(name="other", duration="5 epochs")), [IDENTITY]) == []
+    found = differences(base, resolve(Job(name="other", seed=1, optimizer=Sgd())), [IDENTITY])
     assert {item.path for item in found} == {
         "seed", "optimizer.type", "optimizer.betas", "optimizer.momentum", "optimizer.nesterov"
     }  # fmt: skip
@@ -63,9 +63,9 @@ def test_what_makes_two_fingerprints_differ() -> None:
 
 @given(drafts, drafts)
 @settings(max_examples=40, deadline=None)
-def test_nothing_to_explain_means_the_same_fingerprint(one: Job, other: Job) -> None:
+def test_no_difference_of_identity_means_the_same_fingerprint(one: Job, other: Job) -> None:
     left, right = resolve(one), resolve(other)
-    assert (explain(left, right) == []) == (fingerprint(left) == fingerprint(right))
+    assert (differences(left, right, [IDENTITY]) == []) == (fingerprint(left) == fingerprint(right))
 
 
 Sides = dict[str, tuple[str | None, str | None]]

@@ -16,7 +16,7 @@ from setpoint.cli.outcome import FAILED, Loading
 from setpoint.cli.output import print_notes, table
 from setpoint.cli.source_table import open_table
 from setpoint.cli.value import plain, value_text
-from setpoint.config import Row, SetpointError, compare, difference_of
+from setpoint.config import Difference, SetpointError, compare
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.compare_tensors import TensorDifference, TensorSide
@@ -77,7 +77,7 @@ def run(arguments: Arguments) -> int:
             "state": [
                 {"path": path, "a": _number(a), "b": _number(b)} for path, (a, b) in state.items()
             ],
-            "configuration": rows and [plain(difference_of(row).to_json()) for row in rows],
+            "configuration": rows and [plain(row.to_json()) for row in rows],
             "notes": notes,
         }
         print(json.dumps(answer, indent=2))
@@ -101,7 +101,9 @@ def _checkpoint(path: str) -> Path:
     return found[latest] if latest in found else found[max(found)]
 
 
-def _configurations(paths: list[Path], arguments: Arguments, notes: list[str]) -> list[Row] | None:
+def _configurations(
+    paths: list[Path], arguments: Arguments, notes: list[str]
+) -> list[Difference] | None:
     """The recorded values that differ; None where a record cannot be read, as a note says."""
     try:
         return compare([open_table(str(path), arguments, overrides=False) for path in paths])
@@ -115,7 +117,7 @@ def _page(
     total: int,
     tensors: list[TensorDifference],
     state: dict[str, tuple[Any, Any]],
-    rows: list[Row] | None,
+    rows: list[Difference] | None,
     most: int | None,
 ) -> list[str]:
     lines = [f"A {paths[0]}", f"B {paths[1]}", f"tensors: {len(tensors)} of {total} differ"]

@@ -20,15 +20,14 @@ from setpoint.cli.source_table import open_table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import (
     ROLES,
+    Difference,
     Entry,
     Role,
-    Row,
     SetpointError,
     Table,
     all_fields,
     compare,
     did_you_mean,
-    difference_of,
     within,
 )
 
@@ -140,10 +139,10 @@ def _known_path(typed: str, tables: list[Table], arguments: Arguments) -> str:
     raise SetpointError(f"--ignore {typed}: there is no such field or section.{meant}")
 
 
-def _facts(row: Row, sources: list[str]) -> object:
+def _facts(row: Difference, sources: list[str]) -> object:
     """A difference for machines: two sides by name, more of them as a list."""
     if len(sources) == 2:
-        return plain(difference_of(row).to_json())
+        return plain(row.to_json())
     sides: list[dict[str, object]] = []
     for source, entry in zip(sources, row.entries, strict=True):
         found = {} if entry is None else {"value": plain(entry.value), "origin": entry.origin}
@@ -151,7 +150,7 @@ def _facts(row: Row, sources: list[str]) -> object:
     return {"path": row.path, "role": row.role.name, "sides": sides}
 
 
-def render(rows: list[Row], sources: list[str]) -> list[str]:
+def render(rows: list[Difference], sources: list[str]) -> list[str]:
     """The differences of a few sources as lines for people, with origins."""
     names = _distinct_names(sources)
     width = max(map(len, names))
@@ -167,7 +166,7 @@ def render(rows: list[Row], sources: list[str]) -> list[str]:
     return lines
 
 
-def render_table(rows: list[Row], sources: list[str]) -> list[str]:
+def render_table(rows: list[Difference], sources: list[str]) -> list[str]:
     """The differences of many sources as a table for people."""
     if not rows:
         return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from setpoint.cli.options import RANKED, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.output import dim
@@ -13,9 +13,6 @@ from setpoint.config import (
     fingerprint,
     identity_leaves,
 )
-
-if TYPE_CHECKING:
-    from setpoint.config import Difference, Row
 
 COMMAND = Command(
     "fingerprint",
@@ -66,13 +63,13 @@ def run(arguments: Arguments) -> int:
 
 
 def _two(arguments: Arguments) -> int:
-    from setpoint.config import explain
+    from setpoint.config import IDENTITY, differences
 
     first, second = arguments.positional
     left = open_source(first, arguments, overrides=False).resolve()
     right = open_source(second, arguments).resolve()
     ours, theirs = fingerprint(left), fingerprint(right)
-    found = explain(left, right)
+    found = differences(left, right, [IDENTITY])
     if arguments.has("--json"):
         import json
 
@@ -87,17 +84,6 @@ def _two(arguments: Arguments) -> int:
     if arguments.has("--explain"):
         from setpoint.cli.diff import render
 
-        for line in render([_row(item) for item in found], [first, second]):
+        for line in render(found, [first, second]):
             print(line)
     return int(ours != theirs)
-
-
-def _row(item: Difference) -> Row:
-    from setpoint.config import ABSENT, Entry, Row
-
-    sides = ((item.left, item.left_origin), (item.right, item.right_origin))
-    return Row(
-        item.path,
-        [None if v is ABSENT else Entry(v, origin, item.role) for v, origin in sides],
-        item.role,
-    )

@@ -110,12 +110,9 @@ if TYPE_CHECKING:
     from .record.compare import ABSENT as ABSENT
     from .record.compare import Difference as Difference
     from .record.compare import Entry as Entry
-    from .record.compare import Row as Row
     from .record.compare import Table as Table
     from .record.compare import compare as compare
-    from .record.compare import difference_of as difference_of
     from .record.compare import differences as differences
-    from .record.compare import explain as explain
     from .record.compare import leaf_table as leaf_table
     from .record.compare import recorded_differences as recorded_differences
     from .record.compare import recorded_table as recorded_table
@@ -296,8 +293,8 @@ _NAMES = {
     "migrations.operations": "Added Converted Operation Renamed Retired Tree guessed",
     "other_names": "Converter Given Ours answer",
     "record.compare": (
-        "ABSENT Difference Entry Row Table compare difference_of differences explain leaf_table "
-        "recorded_differences recorded_table"
+        "ABSENT Difference Entry Table compare differences leaf_table recorded_differences "
+        "recorded_table"
     ),
     "record.fingerprint": "SHORT canonical canonical_json fingerprint identity_leaves sha256",
     "record.python_source": "to_python",

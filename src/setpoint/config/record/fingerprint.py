@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 from ..draft.argument_errors import need_config
 from ..draft.walk import Leaf, leaves
 from ..schema.bounds import IDENTITY
 from ..values.node import Node, is_frozen
 from ..words.errors import SetpointError
-from ..words.shown import INFINITIES, json_value
+from ..words.shown import json_value
 
 SHORT = 8
 
@@ -33,56 +34,9 @@ def canonical(config: Node) -> str:
     return canonical_json({leaf.key: json_value(leaf.value) for leaf in identity_leaves(config)})
 
 
-def _float(value: float) -> str:
-    if value in INFINITIES:
-        return '"inf"' if value > 0 else '"-inf"'
-    return float.__repr__(value)
-
-
-# How numbers are written, truth values first, which Python takes for numbers as well.
-_WRITERS: dict[type, Callable[[Any], str]] = {
-    bool: lambda value: "true" if value else "false",
-    int: int.__repr__,
-    float: _float,
-}
-
-
 def canonical_json(values: Mapping[str, object]) -> str:
     """The canonical form of values by dotted path."""
-    json = sys.modules.get("json")
-    if json is not None:  # imported already
-        return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return encoded(values)
-
-
-def _quote() -> Callable[[str], str]:
-    """How a text is written: the function that `json` itself uses.
-
-    Importing `json` for it would bring its reader, which costs more than the whole fingerprint.
-    """
-    try:
-        return import_module("_json").encode_basestring_ascii
-    except ImportError:
-        return import_module("json.encoder").encode_basestring_ascii
-
-
-def encoded(value: object) -> str:
-    """Plain data as `json.dumps` writes it with sorted keys, no spaces and ASCII only."""
-    return _encoded(value, _quote())
-
-
-def _encoded(value: Any, quote: Callable[[str], str]) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join([_encoded(each, quote) for each in cast(list[Any], value)])}]"
-    if value is None:
-        return "null"
-    if isinstance(value, str):
-        return quote(value)
-    for kind, write in _WRITERS.items():
-        if isinstance(value, kind):
-            return write(value)
-    pairs = sorted(cast(Mapping[str, Any], value).items())
-    return "{" + ",".join(f"{quote(key)}:{_encoded(each, quote)}" for key, each in pairs) + "}"
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def fingerprint(config: Node) -> str:
@@ -101,13 +55,7 @@ def fingerprint(config: Node) -> str:
 
 
 def sha256(data: bytes) -> str:
-    """The digest by OpenSSL where that is loaded, else by CPython's own code.
-
-    Loading OpenSSL, as `hashlib` does, costs a tenth of a whole `setpoint check`.
-    """
-    hashlib = sys.modules.get("hashlib")
-    if hashlib is not None:
-        return hashlib.sha256(data).hexdigest()
+    """The digest by CPython's own code: `hashlib` loads OpenSSL, which takes longer than `json`."""
     try:
         module: Any = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
     except ImportError:
