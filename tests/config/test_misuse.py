@@ -28,8 +28,6 @@ given: Any = sp
         (lambda: given.compose(Batch, program=["size"]), "program takes a mapping"),
         (lambda: given.load("s.toml"), "load takes the class of a configuration, got 's.toml'"),
         (lambda: given.run("s.toml", print), "run takes the class of a configuration"),
-        (lambda: given.field(3), "field() takes keyword arguments only: field(default=3)"),
-        (lambda: given.field(list), "field(factory=list)"),
         (lambda: given.compose(Batch, "nothere.txt"), "there is no file nothere.txt"),
         (lambda: given.resolve({"size": 1}), "resolve takes a configuration, got {size: 1}"),
         (lambda: given.resolve(None), "resolve takes a configuration, got null"),

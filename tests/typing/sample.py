@@ -154,3 +154,7 @@ def wrong(job: Job) -> None:
     Layer(other=sp.partial(decay, 1.0))  # MISTAKE: a partial of something else in a union
     text: str = sp.resolve(job).model.width  # MISTAKE: resolve keeps the types of fields
     print(text)
+    sp.field(default=3, minimum=1)  # MISTAKE: an option that no field has
+    sp.field(default=3, ge="1")  # MISTAKE: a text for a limit
+    count: int = sp.field(default="3", ge=1)  # MISTAKE: a default of another type
+    print(count)

@@ -22,7 +22,7 @@ from .layers.fragment import repeated
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
 from .migrations.chain import migrated
 from .resolving.resolve import resolve
-from .schema.declaration_errors import refuse_root_word
+from .schema.class_info import refuse_root_word
 from .values.node import Node, state_of
 from .values.origin import ENVIRONMENT, FILE, PROGRAM, Origin, Recorded, short_name
 from .values.user_code import find_user_function, import_user_module

@@ -68,7 +68,9 @@ def test_a_name_that_is_not_there_at_run_time_is_explained() -> None:
     class Root(Config):
         x: "Nowhere"  # noqa: F821
 
-    with pytest.raises(TypeError, match=r"Root\.x: the annotation 'Nowhere' names 'Nowhere'"):
+    with pytest.raises(
+        TypeError, match=r"Root\.x: the annotation 'Nowhere' cannot be read: name 'Nowhere'"
+    ):
         _ = Root.__setpoint__.fields["x"].type
 
 

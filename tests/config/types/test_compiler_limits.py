@@ -20,9 +20,9 @@ RIGHT: list[tuple[object, dict[str, Any]]] = [
     (int | tuple[int, ...], {"default": 3, "item_ge": 1}),
 ]
 WRONG: list[tuple[object, dict[str, Any], str]] = [
-    (str, {"default": "a", "ge": 1}, "apply to numbers, and this is a str"),
-    (Period, {"default": Period("1 step"), "ge": 1}, "apply to numbers, and this is"),
-    (tuple[int, ...], {"default": (1,), "ge": 1}, "limits of the items are item_gt"),
+    (str, {"default": "a", "ge": 1}, "and this is a str"),
+    (Period, {"default": Period("1 step"), "ge": 1}, "apply to numbers"),
+    (tuple[int, ...], {"default": (1,), "ge": 1}, "those of items are item_gt"),
     (int, {"default": 1, "pattern": "a"}, "a pattern applies to str, and this is an int"),
     (str, {"default": "a", "pattern": "["}, r"the pattern '\[' is not a regular expression"),
     (str | None, {"default": None, "pattern": "["}, "is not a regular expression"),

@@ -125,10 +125,6 @@ def test_the_errors() -> None:
     compare("config/defaults", "\n".join(texts))
 
 
-def test_factories_that_are_no_functions_are_refused_at_the_class() -> None:
-    with pytest.raises(TypeError, match=r"Wrong\.x: the factory is a Section, which cannot be"):
-        wrong(Section, factory=Section())
-    with pytest.raises(TypeError, match=r"Wrong\.x: the factory is a list, which cannot be"):
-        wrong(list[int], factory=[1])
+def test_a_default_beside_a_factory_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Wrong\.x: has both a default and a factory"):
         wrong(int, default=3, factory=int)

@@ -1,17 +1,16 @@
-"""The range of a field and its role: limits of numbers, patterns of texts, what identity is."""
+"""Ranges of fields and their roles."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..words.errors import Invalid
 from ..words.shown import INFINITIES
 
-NUMBERS = (int, float)
-
 
 class Bounds:
-    """A range, and the sentence that says it.
+    """A range of numbers, and a pattern of texts.
 
     Arguments:
         gt, ge, lt, le: exclusive and inclusive limits; None where there is none.
@@ -37,33 +36,29 @@ class Bounds:
     def __bool__(self) -> bool:
         return self.pattern is not None or self.limited
 
-    def over(self, below: Bounds) -> Bounds:
-        """These limits, and on a side that has none those of another range."""
-        low = self if not (self.gt is self.ge is None) else below
-        high = self if not (self.lt is self.le is None) else below
-        pattern = below.pattern if self.pattern is None else self.pattern
+    def over(self, base: Bounds) -> Bounds:
+        """These limits, with those of another range on a side that has none."""
+        low = self if not (self.gt is self.ge is None) else base
+        high = self if not (self.lt is self.le is None) else base
+        pattern = base.pattern if self.pattern is None else self.pattern
         return Bounds(low.gt, low.ge, high.lt, high.le, pattern)
 
     @property
-    def possible(self) -> bool:
-        """Whether the limits are numbers that leave room for a value."""
-        gt, ge, lt, le = self.gt, self.ge, self.lt, self.le
-        for limit in (gt, ge, lt, le):
-            if not (limit is None or limit.__class__ is float or isinstance(limit, int)):
-                return False
-        if lt is not None and ((gt is not None and gt >= lt) or (ge is not None and ge >= lt)):
-            return False
-        if le is not None and ((gt is not None and gt >= le) or (ge is not None and ge > le)):
-            return False
-        return self.pattern is None or self.pattern.__class__ is str
+    def limited(self) -> bool:
+        """True if there is a limit for numbers."""
+        return not (self.gt is self.ge is self.lt is self.le is None)
 
     @property
-    def limited(self) -> bool:
-        """Whether there is a limit for numbers."""
-        return not (self.gt is None and self.ge is None and self.lt is None and self.le is None)
+    def empty(self) -> bool:
+        """True if no number satisfies the limits."""
+        lows = [limit for limit in (self.gt, self.ge) if limit is not None]
+        highs = [limit for limit in (self.lt, self.le) if limit is not None]
+        if not lows or not highs or max(lows) < min(highs):
+            return False
+        return max(lows) > min(highs) or self.gt == max(lows) or self.lt == min(highs)
 
     def takes(self, value: float) -> bool:
-        """Whether a number lies inside."""
+        """True if a number lies inside."""
         return (
             (self.gt is None or value > self.gt)
             and (self.ge is None or value >= self.ge)
@@ -78,8 +73,11 @@ class Bounds:
             for instance `> 0, < 1`.
         """
         signs = ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
-        limits = [(sign, limit) for sign, limit in signs if limit is not None]
-        parts = [f"{sign} {limit:g}" for sign, limit in limits if limit not in INFINITIES]
+        parts = [
+            f"{sign} {limit:g}"
+            for sign, limit in signs
+            if limit is not None and limit not in INFINITIES
+        ]
         if self.lt == float("inf") or self.gt == float("-inf"):
             parts.append("finite")
         if self.pattern is not None:
@@ -98,13 +96,12 @@ class Bounds:
         """
         if isinstance(value, int | float) and not self.takes(value):
             raise Invalid(f"is out of range: it must be {self.describe()}")
-        if self.pattern is not None and isinstance(value, str):
-            import re
-
-            if re.fullmatch(self.pattern, value) is None:
-                example = re.sub(r"[^A-Za-z0-9_.\-]+", "-", value).strip("-")
-                such = f", such as {example}" if re.fullmatch(self.pattern, example) else ""
-                raise Invalid(f"does not match the pattern {self.pattern}{such}")
+        if self.pattern is None or not isinstance(value, str):
+            return
+        if re.fullmatch(self.pattern, value) is None:
+            example = re.sub(r"[^A-Za-z0-9_.\-]+", "-", value).strip("-")
+            such = f", such as {example}" if re.fullmatch(self.pattern, example) else ""
+            raise Invalid(f"does not match the pattern {self.pattern}{such}")
 
 
 class Role:
@@ -124,14 +121,9 @@ class Role:
         return self.name.upper()
 
     def __reduce__(self) -> str:
-        # Roles are compared by identity, so a copy must be the same object.
-        return self.name.upper()
+        return self.name.upper()  # a copy is the same object, since roles are compared by identity
 
 
 IDENTITY = Role("identity", "affects the result: in the fingerprint, must match on resume")
-
-
 BUDGET = Role("budget", "how long: outside the fingerprint, may grow on resume and is recorded")
-
-
 RUNTIME = Role("runtime", "where and how: never in the fingerprint, free to change")

@@ -4,121 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from ..values.scalar import Struct
 from ..words.errors import DeclarationError, Problem
 from ..words.shown import MISSING
-from .bounds import Bounds, Role
-from .declaration_errors import refuse_arguments, refuse_positional
+from .bounds import Role
 from .field import FieldInfo
 
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import TypedDict, Unpack
+    from typing import Unpack
 
-    class ItemOptions(TypedDict, total=False):
-        """What every field takes; `field` says what each means."""
-
-        role: Role | None
-        item_gt: float | None
-        item_ge: float | None
-        item_lt: float | None
-        item_le: float | None
-        tags: Sequence[str]
-        also_called: Sequence[str]
-        values_also_called: Mapping[str, Sequence[str]] | None
-        environment: str | None
-
-    class Options(ItemOptions, total=False):
-        """What a field of a number or a text takes as well."""
-
-        gt: float | None
-        ge: float | None
-        lt: float | None
-        le: float | None
-        pattern: str | None
-
+    from .field import Options
 
 T = TypeVar("T")
 
 
 @overload
 def field(*, default: T, **options: Unpack[Options]) -> T: ...
-
-
 @overload
-def field(*, factory: Callable[[], T], **options: Unpack[ItemOptions]) -> T: ...
-
-
+def field(*, factory: Callable[[], T], **options: Unpack[Options]) -> T: ...
 @overload
 def field(**options: Unpack[Options]) -> Any: ...
-
-
 def field(
-    *given: object,
+    *,
     default: Any = MISSING,
     factory: Callable[[], Any] | None = None,
-    role: Role | None = None,
-    gt: float | None = None,
-    ge: float | None = None,
-    lt: float | None = None,
-    le: float | None = None,
-    pattern: str | None = None,
-    item_gt: float | None = None,
-    item_ge: float | None = None,
-    item_lt: float | None = None,
-    item_le: float | None = None,
-    tags: Sequence[str] = (),
-    also_called: Sequence[str] = (),
-    values_also_called: Mapping[str, Sequence[str]] | None = None,
-    environment: str | None = None,
-    **elsewhere: object,
+    **options: Unpack[Options],
 ) -> Any:
     """Declare a field with a range, a role or a factory; without a default it is required.
 
     Arguments:
         default: the default value; for sections, lists and mappings give `factory` instead.
         role: `IDENTITY`, `BUDGET` or `RUNTIME`; the class's `role=` if not given.
+        tags: marks such as `"learning_rate"`; `tag.learning_rate` sets all fields that carry it.
         gt, ge, lt, le: limits of the value, exclusive and inclusive. `lt=float("inf")` makes
             it finite.
         pattern: a regular expression that a text must match as a whole.
-        tags: marks such as `"learning_rate"`; `tag.learning_rate` sets all fields that carry it.
+        item_gt, item_ge, item_lt, item_le: limits of the items of a list or mapping.
         also_called: names of this field in other systems; errors suggest ours.
         values_also_called: the same for its values, as in `{"cuda": ("gpu",)}`.
         environment: a variable such as `"WANDB_PROJECT"` that may give the value, above files and
             below the variables of Setpoint's own; an empty one counts as none. Not for secrets,
             which name their variable themselves.
-        elsewhere: arguments that other libraries' `field` has and this one has not.
 
     Returns:
         a marker that the config class replaces; typed as the field's value for type checkers.
-
-    Raises:
-        DeclarationError: for an argument that it does not have, with what is written instead.
     """
-    if given:
-        refuse_positional(given)
-    if elsewhere:
-        refuse_arguments(field, elsewhere)
-    # Most fields have no limits, and need no object to say so.
-    bounds = items = None
-    if not (gt is ge is lt is le is pattern is None):
-        bounds = Bounds(gt, ge, lt, le, pattern)
-    if not (item_gt is item_ge is item_lt is item_le is None):
-        items = Bounds(item_gt, item_ge, item_lt, item_le)
-    return FieldInfo(
-        default,
-        factory,
-        False,
-        bounds,
-        items,
-        role,
-        tags,
-        also_called,
-        values_also_called,
-        environment,
-    )
+    return FieldInfo(default, factory, **options)
 
 
 def derived(**options: Unpack[Options]) -> Any:
@@ -132,9 +66,7 @@ def derived(**options: Unpack[Options]) -> Any:
     """
     if "default" in options or "factory" in options:
         raise DeclarationError("derived() has no default: a method marked @derive computes it")
-    info: FieldInfo = field(**options)
-    info.derived = True
-    return info
+    return FieldInfo(derived=True, **options)
 
 
 def component(
@@ -151,14 +83,14 @@ def component(
 
         optimizer: Component[OptimizerConfig, Optimizer] = component(factory=AdamW)
     """
-    return field(factory=factory, role=role, tags=tags, also_called=also_called)
+    return FieldInfo(factory=factory, role=role, tags=tags, also_called=also_called)
 
 
-# The attributes by which a config class finds its marked methods.
 DERIVE = "__setpoint_derive__"
 CHECK = "__setpoint_check__"
 DEAD = "__setpoint_dead__"
 RULE = "__setpoint_rule__"
+"""The attributes by which a config class finds its marked methods."""
 
 Need = Literal["files", "network", "import", "torch"]
 NEEDS: tuple[Need, ...] = get_args(Need)
@@ -166,6 +98,14 @@ Needs = Need | tuple[Need, ...] | Callable[[Any], tuple[Need, ...]]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Check = TypeVar("Check", bound=Callable[..., Iterable[Problem]])
+
+
+def _marking(attribute: str, value: object) -> Callable[[F], F]:
+    def mark(function: F) -> F:
+        setattr(function, attribute, value)
+        return function
+
+    return mark
 
 
 def derive(path: str) -> Callable[[F], F]:
@@ -177,22 +117,17 @@ def derive(path: str) -> Callable[[F], F]:
         path: the field, relative to the class: `"ffn_dim"`, or `"model.vocab_size"` for a field
             of a section below.
     """
-
-    def mark(function: F) -> F:
-        setattr(function, DERIVE, path)
-        return function
-
-    return mark
+    return _marking(DERIVE, path)
 
 
 class CheckMark(Struct):
-    """What a check says about itself.
+    """The options of a check.
 
     Arguments:
         needs: what it cannot be run without, or a function of the config that returns that;
             `resolve` runs those that need nothing.
         cautions: the codes of the warnings that it may yield, each with what it means.
-        when: whether there is anything to look at in a config; None: always.
+        when: true for a config in which there is something to look at; None: always.
     """
 
     needs: tuple[Need, ...] | Callable[[Any], tuple[Need, ...]]
@@ -229,34 +164,21 @@ def check(
             some configs only.
         cautions: the codes of the cautions it may yield, each with a sentence that says what it
             means, so that they can be listed and silenced by name.
-        when: takes the config and tells whether there is anything to look at; where there is not,
-            the check is neither run nor named as skipped.
+        when: true for a config in which there is something to look at; elsewhere the check is
+            neither run nor named as skipped.
 
     Raises:
-        TypeError: if a need is none of these, or such a check does not say what it verifies.
+        TypeError: if a check with needs has no docstring.
     """
-    several = needs if callable(needs) or isinstance(needs, tuple) else (needs,)
-    mark = CheckMark(several, _sentences(cautions), when)
-    unknown = () if callable(mark.needs) else set(mark.needs) - set(NEEDS)
-    if unknown:
-        raise TypeError(f"a check needs one of {', '.join(NEEDS)}; got {sorted(unknown)}")
+    needed = needs if callable(needs) or isinstance(needs, tuple) else (needs,)
+    mark = CheckMark(needed, cautions or {}, when)
 
     def decorate(function: Any) -> Any:
         if mark.needs and not function.__doc__:
             raise TypeError(f"{function.__qualname__}: its docstring must say what it verifies")
-        setattr(function, CHECK, mark)
-        return function
+        return _marking(CHECK, mark)(function)
 
     return decorate if function is None else decorate(function)
-
-
-def _sentences(cautions: Any) -> Mapping[str, str]:
-    given: Any = {} if cautions is None else cautions
-    if not isinstance(given, Mapping):
-        raise TypeError(
-            f'cautions maps each code to what it means, as in {{"code": "sentence"}}; got {given!r}'
-        )
-    return cast(Mapping[str, str], given)
 
 
 def dead(*names: str) -> Callable[[F], F]:
@@ -265,12 +187,7 @@ def dead(*names: str) -> Callable[[F], F]:
     Returns:
         a decorator for a method that returns a reason, or None while the fields are read.
     """
-
-    def mark(function: F) -> F:
-        setattr(function, DEAD, names)
-        return function
-
-    return mark
+    return _marking(DEAD, names)
 
 
 def methods_of(module: ModuleType) -> Iterator[tuple[str, Callable[[Any], Any]]]:
@@ -294,7 +211,7 @@ class Rule:
     Arguments:
         target: `"module:function"`; the function takes the config, and yields and returns what a
             marked method does.
-        when: whether there is anything to look at in a config; None: always.
+        when: true for a config in which there is something to look at; None: always.
         needs: see `check`.
         what: one line that says what it verifies or refuses.
         cautions: see `check`.
@@ -336,9 +253,7 @@ class Rule:
 
         run.__doc__ = self.what
         setattr(run, RULE, target)
-        mark = (
-            dead(*self.dead)
-            if self.dead
-            else check(needs=self.needs, cautions=self.cautions, when=when)
-        )
+        if self.dead:
+            return f"{target} {self.what}", dead(*self.dead)(run)
+        mark = check(needs=self.needs, cautions=self.cautions, when=when)
         return f"{target} {self.what}", mark(run)
