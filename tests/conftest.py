@@ -129,7 +129,13 @@ def source_files() -> dict[str, SourceFile]:
         parts = path.relative_to(SOURCE).with_suffix("").parts
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         text = path.read_text(encoding="utf-8")
-        found[module] = SourceFile(path, module, text, ast.parse(text, str(path)))
+        tree = ast.parse(text, str(path))
+        stub = path.with_suffix(".pyi")
+        if stub.exists():  # what `setpoint.config.lazy` imports later
+            names = ast.parse(stub.read_text(encoding="utf-8"), str(stub)).body
+            imports = [name for name in names if isinstance(name, ast.ImportFrom)]
+            tree.body.append(ast.If(ast.Name("TYPE_CHECKING"), body=imports, orelse=[]))
+        found[module] = SourceFile(path, module, text, tree)
     gc.freeze()
     gc.enable()
     assert found, f"no source under {SOURCE}"

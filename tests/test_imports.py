@@ -204,7 +204,7 @@ OVERRIDES = (
 # The most modules that each command may import. To raise one is a decision: every module costs
 # from a tenth of a millisecond to several, each time that anybody types the command.
 BUDGETS = {
-    "": 26,
+    "": 33,
     "--help": 43,
     f"check tiny {OVERRIDES}": 198,
     "check exp.toml": 207,

@@ -174,7 +174,7 @@ def layer_problem(importer: str, imported: str) -> str | None:
         return None if below in ROOT else f"the root imports {sorted(ROOT)} only"
     if RANK[below] < RANK[above]:
         # The packages of the kernel are its own; all else is imported from `setpoint.config`.
-        private = below == "config" and imported != "setpoint.config"
+        private = below == "config" and imported not in {"setpoint.config", "setpoint.config.lazy"}
         return (
             "the packages of the kernel are private; import from setpoint.config"
             if private

@@ -7,25 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from setpoint.train.config import Job
-    from setpoint.train.run import train
-    from setpoint.train.session import Run
+from setpoint.config.lazy import exports
 
-__all__ = ["Job", "Run", "train"]
-
-_WHERE = {"Job": "config", "Run": "session", "train": "run"}
-
-
-def __getattr__(name: str) -> Any:
-    # `train` needs torch, which takes a second.
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"setpoint.train.{_WHERE[name]}"), name)
+__getattr__, __dir__, __all__ = exports(__name__)
 
 
 def prepare_threads() -> None:
