@@ -28,7 +28,7 @@ from setpoint.config.schema.field import FieldInfo
 from setpoint.config.schema.tree import section_classes
 from setpoint.config.values.node import value_or_missing
 from setpoint.config.words.names import dotted
-from setpoint.config.words.shown import MISSING, json_value
+from setpoint.config.words.plain_data import MISSING, plain
 from setpoint.train.config import Job
 
 FOLDER = Path(__file__).parent / "golden"
@@ -85,9 +85,9 @@ def differing(config: Config) -> Iterator[str]:
         fields = type(owners[owner]).__setpoint__.fields
         if rest in {(), ("type",)} and "type" not in fields:
             continue  # the section itself, which its class names
-        if len(rest) == 1 and _unset(fields[str(rest[0])]) == json.dumps(json_value(leaf.value)):
+        if len(rest) == 1 and _unset(fields[str(rest[0])]) == json.dumps(plain(leaf.value)):
             continue
-        yield f"{leaf.key} = {json.dumps(json_value(leaf.value))}  # {leaf.role.name}"
+        yield f"{leaf.key} = {json.dumps(plain(leaf.value))}  # {leaf.role.name}"
 
 
 def drift(name: str, wanted: str) -> list[str]:
@@ -186,7 +186,7 @@ def _unset(info: FieldInfo) -> str:
         return "(required)"
     shape = _shape(value)
     if shape is None:
-        return json.dumps(json_value(info.type.dump(value)))
+        return json.dumps(plain(info.type.dump(value)))
     # What the default sets in the sections that it holds; the rest is what their classes say.
     lines = [line for each in _held(value) for line in differing(each)]
     return "; ".join([_shown(shape), *(line.partition("  # ")[0] for line in lines)])

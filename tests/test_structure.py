@@ -17,7 +17,7 @@ from setpoint.config import IDENTITY, Config, Invalid, Role
 from setpoint.config.schema.field import FieldInfo
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.errors import DeclarationError
-from setpoint.config.words.shown import MISSING
+from setpoint.config.words.plain_data import MISSING
 from setpoint.editor_schema.help import class_help, field_help
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from setpoint.config.types.scalars import (
 from setpoint.config.types.sections import SectionType
 from setpoint.config.types.special import FreeType, ScalarType
 from setpoint.config.values.node import chain_of
-from setpoint.config.words.shown import MISSING
+from setpoint.config.words.plain_data import MISSING
 from setpoint.editor_schema.help import class_help, field_help
 
 # What `Period` and `Duration` accept, for peers that have no such type.

@@ -10,7 +10,7 @@ import pytest
 from setpoint.config import SetpointError
 
 if TYPE_CHECKING:
-    from setpoint.config.words.texts import Format
+    from setpoint.config.files.document import Format
 from setpoint.cli.rewrite import rewrite_document
 from setpoint.config.files.read import parse
 from setpoint.config.migrations.chain import guessed, migrate

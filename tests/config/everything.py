@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import Config, Free, Secret, derive, derived, field, ref
 from setpoint.config.components.section import Partial
-from setpoint.config.values.import_path import ImportPath
+from setpoint.config.values.scalar import ImportPath
 from setpoint.units import Duration, Period
 from setpoint.units.dtype import DType
 from setpoint.units.size import ByteSize

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from setpoint.config import Secret
-from setpoint.config.words.texts import escaped
+from setpoint.config.words.plain_data import escaped
 from setpoint.units import Duration, Period
 
 from .sample import (

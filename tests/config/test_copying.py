@@ -15,7 +15,7 @@ from setpoint.config.values.containers import CheckedDict, CheckedList, FrozenDi
 from setpoint.config.values.node import State, chain_of, is_frozen, state_of
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.errors import Caution
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 
 from .helpers import resolved
 from .sample import Batch, Job

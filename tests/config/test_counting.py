@@ -1,4 +1,4 @@
-from setpoint.config.words.shown import count_values
+from setpoint.config.words.plain_data import count_values
 
 
 def test_values_are_counted_each_time_they_are_met() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from setpoint.config import Config, ConfigError, Free, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.words.credentials import credential_in, hide_secrets
+from setpoint.config.words.errors import credential_in, hide_secrets
 
 from ..snapshots import compare
 from .helpers import placeless

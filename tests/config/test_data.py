@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from setpoint.config.words.shown import json_value, same
+from setpoint.config.words.plain_data import plain, same
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_kinds_count(left: Any, right: Any, equal: bool) -> None:
 
 def test_infinities_are_texts_that_their_fields_read_back() -> None:
     value = {"a": [float("inf"), 1.5], "b": float("-inf")}
-    assert json_value(value) == {"a": ["inf", 1.5], "b": "-inf"}
+    assert plain(value) == {"a": ["inf", 1.5], "b": "-inf"}

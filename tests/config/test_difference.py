@@ -8,7 +8,7 @@ from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Free, Role, field
 from setpoint.config.draft.walk import leaves
 from setpoint.config.record.compare import ABSENT, differences
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.words.shown import json_value
+from setpoint.config.words.plain_data import plain
 
 from .helpers import resolved
 from .sample import Job, Sgd
@@ -72,7 +72,7 @@ Sides = dict[str, tuple[str | None, str | None]]
 
 
 def text_of(value: object) -> str | None:
-    return None if value is ABSENT else json.dumps(json_value(value))
+    return None if value is ABSENT else json.dumps(plain(value))
 
 
 def found_in(left: Config, right: Config, *roles: Role) -> Sides:

@@ -4,7 +4,7 @@ import pytest
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, ConfigError, Free, Invalid, field
 from setpoint.config.schema.bounds import Bounds
-from setpoint.config.words.shown import MISSING
+from setpoint.config.words.plain_data import MISSING
 
 from .sample import Batch, Job, Synthetic
 

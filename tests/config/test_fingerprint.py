@@ -21,7 +21,7 @@ from setpoint.config.record.fingerprint import (
     identity_leaves,
     sha256,
 )
-from setpoint.config.words.shown import json_value
+from setpoint.config.words.plain_data import plain
 
 from ..few import few
 from .fingerprints import jobs, of_presets
@@ -206,7 +206,7 @@ def test_a_draft_has_no_fingerprint() -> None:
 
 def by_leaves(config: Config) -> str:
     """The canonical form, put together from the leaves by the json module."""
-    kept = {leaf.key: json_value(leaf.value) for leaf in leaves(config) if leaf.role is IDENTITY}
+    kept = {leaf.key: plain(leaf.value) for leaf in leaves(config) if leaf.role is IDENTITY}
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
 

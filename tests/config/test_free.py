@@ -6,9 +6,9 @@ import pytest
 
 from setpoint.config import Free, Invalid, SetpointError, resolve
 from setpoint.config.resolving.checks import describe_value
-from setpoint.config.values.free import plain_value
+from setpoint.config.values.containers import read_plain
 from setpoint.config.values.origin import Origin
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 
 from .sample import Job
 
@@ -68,7 +68,7 @@ def test_keys_that_no_path_can_name(key: object) -> None:
     ],
 )
 def test_plain_values(value: object, stored: object) -> None:
-    read = plain_value(value)
+    read = read_plain(value)
     assert read == stored
     assert type(read) is type(stored) or isinstance(stored, dict)
     assert str(read) == str(stored)
@@ -92,7 +92,7 @@ def test_plain_values(value: object, stored: object) -> None:
 )
 def test_what_is_no_plain_value(value: Any) -> None:
     with pytest.raises(Invalid):
-        plain_value(value)
+        read_plain(value)
 
 
 def test_a_resolved_area_is_immutable_hashable_and_makes_nothing() -> None:

@@ -15,7 +15,7 @@ from setpoint.config import Config, ConfigError, Free, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.record import record_files
-from setpoint.config.words.texts import escaped, refers, unescaped
+from setpoint.config.words.plain_data import escaped, refers, unescaped
 
 
 class Texts(Config):

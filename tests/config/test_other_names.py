@@ -6,9 +6,8 @@ from functools import partial
 
 import pytest
 
-from setpoint.config import Config, field
+from setpoint.config import Config, field, for_shell
 from setpoint.config.composition import compose
-from setpoint.config.layers.hints import in_shell
 from setpoint.config.other_names import Converter, Given, Ours
 
 from .helpers import problems_of
@@ -88,7 +87,7 @@ def test_a_subclass_has_the_table_of_its_root() -> None:
 
 
 def test_words_for_a_shell() -> None:
-    assert [in_shell(text) for text in ("1e-3", "3 epochs", "{}", "$x y", "")] == [
+    assert [for_shell(text) for text in ("1e-3", "3 epochs", "{}", "$x y", "")] == [
         "1e-3",
         '"3 epochs"',
         "'{}'",

@@ -33,7 +33,7 @@ from setpoint.config import (
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.errors import DeclarationError, Invalid
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 
 WRITERS = {"toml": write_toml, "yaml": write_yaml, "json": write_json}
 

@@ -10,7 +10,7 @@ import pytest
 
 from setpoint.config import Config, Free, Secret, field
 from setpoint.config.types.base import FieldType
-from setpoint.config.values.import_path import ImportPath
+from setpoint.config.values.scalar import ImportPath
 from setpoint.editor_schema.definitions import Definitions
 from setpoint.editor_schema.document import json_schema
 from setpoint.units import Duration, Period

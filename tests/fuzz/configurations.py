@@ -53,7 +53,8 @@ from setpoint.config.types.containers import (
 from setpoint.config.types.special import FreeType
 from setpoint.config.values.origin import COMMAND_LINE, Origin
 from setpoint.config.words.errors import SetpointError
-from setpoint.config.words.texts import PlainScalar, guess, parse_flow
+from setpoint.config.words.plain_data import PlainScalar, guess
+from setpoint.config.words.text import parse_flow
 from setpoint.infer.config import Inference
 from setpoint.plan.preflight import preflight
 from setpoint.sweep_space.flags import read_command_line

@@ -25,7 +25,7 @@ from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.record import minimal_toml, read_record, record_files
 from setpoint.config.values.reference import Reference
 from setpoint.config.words.errors import SetpointError
-from setpoint.config.words.texts import parse_flow, parse_list
+from setpoint.config.words.text import parse_flow, parse_list
 from setpoint.sweep_space.flags import read_command_line
 from setpoint.train.config import Job as TrainingJob
 
@@ -35,7 +35,7 @@ from .guard import guarded
 from .oracles import agree, may_refuse
 
 if TYPE_CHECKING:
-    from setpoint.config.words.texts import Format
+    from setpoint.config.files.document import Format
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 SMALL = 4000  # characters; the oracles are slower than what they judge

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import Invalid
 from setpoint.config.draft.plain import to_plain
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 from setpoint.sweep_space.distribution import Drawn, is_call, misspelt_call
 
 from ..snapshots import compare

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 from setpoint.sweep_space.naming import LONGEST, labels, name_of, number_text, value_text
 from setpoint.sweep_space.setting import Setting, axis_origin, path_of
 

@@ -15,8 +15,13 @@ from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option, refus
 from setpoint.cli.outcome import FAILED, Loading
 from setpoint.cli.output import print_notes, table
 from setpoint.cli.source_table import open_table
-from setpoint.cli.value import plain, value_text
-from setpoint.config import Difference, SetpointError, compare
+from setpoint.config import (
+    Difference,
+    SetpointError,
+    compare,
+    for_error,
+    plain,
+)
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.compare_tensors import TensorDifference, TensorSide
@@ -125,7 +130,7 @@ def _page(
         lines += table([_row(each) for each in tensors[:most]], HEADINGS).splitlines()
         lines += _rest(tensors, most)
     lines.append(f"state: {len(state)} values differ")
-    texts = [[path, _shown(a), _shown(b)] for path, (a, b) in state.items()]
+    texts = [[path, for_error(a, 40), for_error(b, 40)] for path, (a, b) in state.items()]
     if texts:
         lines += table(texts[:most], ("value", "A", "B")).splitlines()
         lines += _rest(texts, most)
@@ -154,11 +159,6 @@ def _row(each: TensorDifference) -> list[str]:
 
 def _shape(side: TensorSide) -> str:
     return "x".join(map(str, side.shape)) or "scalar"
-
-
-def _shown(value: Any) -> str:
-    text = value_text(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _facts(each: TensorDifference) -> dict[str, Any]:

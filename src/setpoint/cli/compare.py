@@ -9,8 +9,12 @@ from typing import Any
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import table
 from setpoint.cli.source_table import open_table
-from setpoint.cli.value import plain, value_text
-from setpoint.config import ABSENT, SetpointError
+from setpoint.config import (
+    ABSENT,
+    SetpointError,
+    in_full,
+    plain,
+)
 from setpoint.report.figure import refuse_suffix, save
 from setpoint.report.series import Plot, Series
 from setpoint.report.table import Table
@@ -76,7 +80,7 @@ def run(arguments: Arguments) -> int:
 
         print(json.dumps({"runs": result.to_json(plain), "notes": notes}, indent=2))
     elif arguments.has("--csv"):
-        print(result.to_csv(value_text), end="")
+        print(result.to_csv(in_full), end="")
     else:
         if not arguments.has("--all"):
             _bound(result, shown, order, notes)
@@ -110,7 +114,7 @@ def _bound(result: Table, shown: list[Entry], order: str | None, notes: list[str
 
 
 def _print(result: Table, notes: list[str]) -> None:
-    rows = [result.headings, *result.cells(value_text)]
+    rows = [result.headings, *result.cells(in_full)]
     if sys.stdout.isatty():  # elsewhere it stays whole, for other programs to read
         import shutil
 

@@ -17,7 +17,6 @@ from setpoint.cli.options import (
 )
 from setpoint.cli.output import bold, dim, table
 from setpoint.cli.source_table import open_table
-from setpoint.cli.value import plain, value_text
 from setpoint.config import (
     ROLES,
     Difference,
@@ -28,6 +27,8 @@ from setpoint.config import (
     all_fields,
     compare,
     did_you_mean,
+    in_full,
+    plain,
     within,
 )
 
@@ -190,4 +191,4 @@ def _distinct_names(sources: list[str]) -> list[str]:
 
 
 def _cell(entry: Entry | None) -> str:
-    return ABSENT_TEXT if entry is None else value_text(entry.value)
+    return ABSENT_TEXT if entry is None else in_full(entry.value)

@@ -7,8 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from setpoint.cli.output import styles
-from setpoint.cli.value import plain
-from setpoint.config import Config, FieldInfo, all_fields, plain_text
+from setpoint.config import (
+    Config,
+    FieldInfo,
+    all_fields,
+    for_flag,
+    plain,
+)
 from setpoint.editor_schema.help import field_help
 
 
@@ -102,12 +107,6 @@ def _some_variants(info: FieldInfo) -> list[str]:
     return mine if len(mine) < family else []
 
 
-def _default(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(plain_text, value)) or "[]"
-    return plain_text(value)
-
-
 def fields_text(rows: Sequence[dict[str, Any]]) -> str:
     """Fields for people.
 
@@ -127,7 +126,7 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
         if "environment" in row:
             facts.append(f"environment {row['environment']}")
         if "default" in row:
-            facts.append(f"default {_default(row['default'])}")
+            facts.append(f"default {for_flag(row['default'])}")
         facts.append(row["role"])
         blocks.append(bold(row["path"]) + (f"  ({', '.join(of)})" if of else ""))
         blocks.append(f"    {'; '.join(facts)}")

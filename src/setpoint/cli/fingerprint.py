@@ -7,11 +7,12 @@ from typing import Any
 from setpoint.cli.options import RANKED, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.output import dim
 from setpoint.cli.source import open_source
-from setpoint.cli.value import plain, value_text
 from setpoint.config import (
     canonical,
     fingerprint,
     identity_leaves,
+    in_full,
+    plain,
 )
 
 COMMAND = Command(
@@ -57,7 +58,7 @@ def run(arguments: Arguments) -> int:
     print(digest)
     if arguments.has("--explain"):
         for leaf in identity_leaves(config):
-            shown = f"  {leaf.key} = {value_text(leaf.value)}"
+            shown = f"  {leaf.key} = {in_full(leaf.value)}"
             print(shown + dim(f"  {leaf.describe_origin()}"))
     return 0
 

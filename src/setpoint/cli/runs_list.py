@@ -8,8 +8,12 @@ from typing import Any
 
 from setpoint.cli.options import JSON, Arguments, Command, Option, refuse_overrides
 from setpoint.cli.output import print_notes, table
-from setpoint.cli.value import plain, value_text
-from setpoint.config import ABSENT, SetpointError
+from setpoint.config import (
+    ABSENT,
+    SetpointError,
+    in_full,
+    plain,
+)
 from setpoint.report.table import Table
 from setpoint.report.width import fitted
 from setpoint.runs.index import IndexedRun, indexed, require_name
@@ -81,7 +85,7 @@ def run(arguments: Arguments) -> int:
         print(json.dumps({"runs": result.to_json(plain), "notes": notes}, indent=2))
         return 0
     if arguments.has("--csv"):
-        print(result.to_csv(value_text), end="")
+        print(result.to_csv(in_full), end="")
     else:
         _print(result, order is not None, arguments.has("--all"), notes)
     sys.stdout.flush()
@@ -122,7 +126,7 @@ def _print(result: Table, is_sorted: bool, everything: bool, notes: list[str]) -
         notes.append(f"{count - MOST} more runs are not shown; --all shows them")
     for row in result.rows:
         row[:] = [" ".join(cell) if isinstance(cell, list) else cell for cell in row]
-    rows = result.cells(value_text)
+    rows = result.cells(in_full)
     headings = result.headings
     if sys.stdout.isatty():  # elsewhere it stays whole, for other programs to read
         import shutil

@@ -14,7 +14,6 @@ from setpoint.cli.source import open_source, prepare, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, OTHER, RUN, is_hugging_face_directory, kind_of
 from setpoint.cli.sources.record import checkpoint_and_run, open_record
 from setpoint.cli.start_ranks import count_ranks, require_ranks, speaks
-from setpoint.cli.value import value_text
 from setpoint.config import (
     ABSENT,
     COMMAND_LINE,
@@ -36,6 +35,7 @@ from setpoint.config import (
     cautions_of,
     chain_of,
     compose,
+    in_full,
     is_record,
     leaves,
     preset_named,
@@ -298,7 +298,7 @@ def _refuse_another_model(folder: str, job: Job) -> None:
             ("saved", item.left, item.left_origin),
             ("requested", item.right, item.right_origin),
         ):
-            text = "(absent)" if value is ABSENT else value_text(value)
+            text = "(absent)" if value is ABSENT else in_full(value)
             lines.append(f"    {name:<9}  {text}" + (f" ({origin})" if origin else ""))
     lines += [
         "",

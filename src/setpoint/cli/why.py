@@ -9,7 +9,6 @@ from typing import Any
 from setpoint.cli.options import RANKED, SOURCE_HELP, Arguments, Command, Program
 from setpoint.cli.output import bold, dim, wrapped
 from setpoint.cli.source import open_source
-from setpoint.cli.value import plain, value_text
 from setpoint.config import (
     SUFFIXES,
     Config,
@@ -20,9 +19,11 @@ from setpoint.config import (
     did_you_mean,
     dropped_values,
     entries_of,
+    in_full,
     item_index,
     leaves,
     place_of,
+    plain,
     presets,
 )
 
@@ -144,12 +145,12 @@ def _meant(program: Program, name: str, every: list[Leaf]) -> str:
             if isinstance(leaf.value, dict) and leaf.value:
                 held = [f"{leaf.key}.{key}" for key in leaf.value]
                 return f"{leaf.key} has {', '.join(held)}.{did_you_mean(name, held, ' ')}"
-            where = f"{value_text(leaf.value)} ({leaf.describe_origin()})"
+            where = f"{in_full(leaf.value)} ({leaf.describe_origin()})"
             return f"{leaf.key} is {where}, with nothing inside."
     section = name.rpartition(".")[0]
     chosen = next((leaf for leaf in every if leaf.key == f"{section}.type"), None)
     if chosen is not None and any(path == name for path, _ in all_fields(program.root)):
-        where = f"{value_text(chosen.value)} ({chosen.describe_origin()})"
+        where = f"{in_full(chosen.value)} ({chosen.describe_origin()})"
         return f"It belongs to another variant; {chosen.key} is {where}."
     place = place_of(program.root, name.rpartition(".")[2], name)
     hint = place or did_you_mean(name, [leaf.key for leaf in every])
@@ -188,8 +189,8 @@ def _facts(config: Config, leaf: Leaf) -> dict[str, object]:
 
 
 def _explain(config: Config, leaf: Leaf) -> str:
-    lines = [bold(f"{leaf.key} = {value_text(leaf.value)}")]
-    layers = [(value_text(value), origin) for value, origin in _layers(leaf)]
+    lines = [bold(f"{leaf.key} = {in_full(leaf.value)}")]
+    layers = [(in_full(value), origin) for value, origin in _layers(leaf)]
     # One long value shall not push the origins of the others off the screen.
     width = max((len(value) for value, _ in layers if len(value) <= 40), default=0)
     for index, (value, origin) in enumerate(layers):

@@ -27,9 +27,8 @@ from .values.node import Node, state_of
 from .values.origin import ENVIRONMENT, FILE, PROGRAM, Origin, Recorded, short_name
 from .values.user_code import find_user_function, import_user_module
 from .words.errors import ConfigError, Invalid, Problem, SetpointError
-from .words.names import Path, dotted, nearest
-from .words.shown import not_of
-from .words.texts import MAX_FILES, MAX_NESTING, can_be_named
+from .words.names import Path, can_be_named, dotted, nearest, not_of
+from .words.plain_data import MAX_FILES, MAX_NESTING
 
 if TYPE_CHECKING:
     from .files.document import Document

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .draft.unknown_keys import foreign_table
-from .layers.hints import bare_text, in_shell, value_here, written
+from .layers.hints import value_here, written
 from .layers.presets import preset_named
 from .resolving.resolve import determined
 from .schema.field import FieldInfo
@@ -35,8 +35,8 @@ from .types.sections import SectionType
 from .values.node import Node, value_or_missing
 from .values.origin import COMMAND_LINE, ENVIRONMENT, PROGRAM, Origin
 from .words.errors import SetpointError
-from .words.shown import MISSING
-from .words.texts import PlainScalar, guess
+from .words.plain_data import MISSING, PlainScalar, guess
+from .words.text import for_flag
 
 if TYPE_CHECKING:
     from .layers.editor_base import EditorBase, Unknown
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MOST = 100  # keys of a report that are converted; each is tried on a copy of the draft
 # Values to write, and the choices of variants of which one must come first where they are refused.
 Option = tuple[Mapping[str, object], Sequence[Mapping[str, object]]]
-__all__ = ["Converter", "Given", "Ours", "answer", "in_shell", "written"]
+__all__ = ["Converter", "Given", "Ours", "answer", "written"]
 
 
 class Ours(NamedTuple):
@@ -74,7 +74,7 @@ class Given:
     @property
     def text(self) -> str:
         """The value as a text."""
-        return bare_text(self.value)
+        return for_flag(self.value)
 
     @property
     def number(self) -> float | None:
@@ -327,7 +327,7 @@ def _fits(editor: EditorBase, values: Mapping[str, object]) -> bool:
         trial = editor.trial()
         for path, value in values.items():
             plain = isinstance(value, Mapping | list | tuple)
-            given = cast(object, value) if plain else PlainScalar(bare_text(value))
+            given = cast(object, value) if plain else PlainScalar(for_flag(value))
             trial.set(path.split("."), given, Origin(COMMAND_LINE))
     except SetpointError:
         return False

@@ -8,7 +8,7 @@ from setpoint.config import (
     Node,
     OptionalType,
     SectionType,
-    json_value,
+    plain,
 )
 from setpoint.editor_schema.help import class_help, field_help
 from setpoint.editor_schema.shape import PRESET, Schema, either, hint, inside
@@ -87,7 +87,7 @@ class Definitions:
         if not info.type.nested and not info.derived:
             default = info.initial()
             if default is not MISSING:
-                schema["default"] = json_value(info.type.dump(default))
+                schema["default"] = plain(info.type.dump(default))
         return schema
 
     def _extends(self) -> Schema:

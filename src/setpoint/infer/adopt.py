@@ -28,9 +28,9 @@ from setpoint.config import (
     is_changed,
     is_record,
     is_set,
-    json_value,
     leaves,
     load_record,
+    plain,
     resolve,
     same,
     to_minimal,
@@ -296,7 +296,7 @@ def _contradictions(
     """Problems of values other than those that the weights were trained with."""
     info = type(over).__setpoint__.fields[name]
     given, recorded = (
-        value if isinstance(value, Config) else json_value(info.type.dump(value))
+        value if isinstance(value, Config) else plain(info.type.dump(value))
         for value in (given_value, recorded_value)
     )
     if (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, compare, shown_plain
+from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, compare, for_error
 from setpoint.config import Table as Values
 from setpoint.report.table import Table
 from setpoint.sweep_space.naming import labels
@@ -76,7 +76,7 @@ def _without_run(point: Mapping[str, Any]) -> str:
 def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
     path = Path(word)
     if not can_be_path(word):
-        raise SetpointError(f"{shown_plain(word)}: not a valid file name")
+        raise SetpointError(f"{for_error(word)}: not a valid file name")
     if (path / NAME).is_file():
         for point in read_record_of(path):
             # The folder may have been moved, or copied, with all that is in it.

@@ -13,8 +13,8 @@ from setpoint.config import (
     PlainScalar,
     Scalar,
     SetpointError,
-    guess,
     parse_flow,
+    plain,
 )
 
 SOURCE, WITH = "source", "with"
@@ -88,19 +88,12 @@ def plain_value(value: object) -> Any:
     """
     if isinstance(value, str) and value == "null":
         return None  # quoted or not: TOML has no other way to write it
-    if isinstance(value, PlainScalar):
-        try:
-            return plain_value(guess(value))
-        except SetpointError:  # a number out of range, which its field refuses
-            return str(value)
     if isinstance(value, Mapping):
         entries = cast(Mapping[object, object], value)
         return {str(key): plain_value(item) for key, item in entries.items()}
     if isinstance(value, list | tuple):
         return [plain_value(item) for item in cast(list[object], value)]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    return value
+    return plain(value)
 
 
 class Raw(Scalar):

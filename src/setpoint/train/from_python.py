@@ -18,10 +18,10 @@ from setpoint.config import (
     can_be_path,
     chain_of,
     compose,
+    for_error,
     is_frozen,
     is_record,
     read_record,
-    shown,
 )
 from setpoint.data.sources.config import Conversations, SourceConfig, Text
 from setpoint.data.sources.remote import IN_MEMORY
@@ -122,7 +122,7 @@ def _said(value: object) -> str:
     """A wrong argument, for a message."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    return f"a {type(value).__name__}" if isinstance(value, Config) else shown(value)
+    return f"a {type(value).__name__}" if isinstance(value, Config) else for_error(value)
 
 
 def _no_job(value: object) -> SetpointError:

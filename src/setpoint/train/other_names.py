@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
-from setpoint.config import Converter, Given, Ours, in_shell, preset_named
+from setpoint.config import Converter, Given, Ours, for_shell, preset_named
 from setpoint.data.tokenizers.config import GPT2, tokenizer_value
 from setpoint.units import Duration
 
@@ -223,11 +223,11 @@ def _pretrained(given: Given) -> Ours | str | None:
         return "The same command again resumes its run; leave it out."
     source = f"openai-community/{name}" if name in GPT2 and not os.path.exists(name) else name
     text = (
-        f"`setpoint import {in_shell(source)} --output model.toml` writes the configuration of "
+        f"`setpoint import {for_shell(source)} --output model.toml` writes the configuration of "
         f"these weights, and `setpoint train model.toml` starts from them"
     )
     if preset_named(name):
-        text += f"; the same model with random weights is --model {in_shell('@' + name)}"
+        text += f"; the same model with random weights is --model {for_shell('@' + name)}"
     return text
 
 

@@ -23,12 +23,12 @@ from setpoint.config import (
     canonical_json,
     chain_of,
     fingerprint,
+    for_error,
     identity_leaves,
-    json_value,
     leaves,
+    plain,
     same,
     sha256,
-    shown_plain,
     within,
 )
 from setpoint.track.config import MARK
@@ -59,7 +59,7 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
     if not can_be_path(path):
         raise SetpointError(
             f"the run directory, workspace/experiment/name-fingerprint, cannot be called "
-            f"{shown_plain(path)}: a name has at most {MAX_NAME} bytes, and a path {MAX_PATH}; "
+            f"{for_error(path)}: a name has at most {MAX_NAME} bytes, and a path {MAX_PATH}; "
             f"shorten the field workspace, experiment or name"
         )
     return path
@@ -73,7 +73,7 @@ def identity_mark(job: Job) -> str:
         the duration.
     """
     values = {
-        leaf.key: json_value(leaf.value)
+        leaf.key: plain(leaf.value)
         for leaf in identity_leaves(job)
         if not within(leaf.key, "schedule")
     }
@@ -112,7 +112,7 @@ def find_run(job: Job) -> str:
         if os.path.exists(os.path.join(folder, name_beside, mark))
     ]
     values = [
-        (leaf.path, json_value(leaf.value))
+        (leaf.path, plain(leaf.value))
         for leaf in (leaves(job) if beside else ())
         if leaf.role is IDENTITY and not _follows_duration(leaf.key, leaf.origin.layer)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from setpoint.config import Invalid, Scalar, SetpointError, nearest, shown
+from setpoint.config import Invalid, Scalar, SetpointError, for_error, nearest
 
 # The canonical names are torch's own; beside each, what else people call it.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -131,12 +131,14 @@ def _text(value: object) -> str:
     kind = type(value)
     if kind.__module__ == "torch" and kind.__name__ == "dtype":
         return str(value)
-    raise Invalid(f"is not a number format: got {shown(value)}", tuple(ALIASES))
+    raise Invalid(f"is not a number format: got {for_error(value)}", tuple(ALIASES))
 
 
 def _unknown(text: str, word: str) -> Invalid:
     if word in UNCLEAR:
-        return Invalid(f"is not one number format: got {shown(text)}", UNCLEAR[word])
+        return Invalid(f"is not one number format: got {for_error(text)}", UNCLEAR[word])
     close = nearest(word, NAMES, 1)
     hint = f"Did you mean {NAMES[close[0]]}?" if close else ""
-    return Invalid(f"is not a known number format: got {shown(text)}", tuple(ALIASES), hint=hint)
+    return Invalid(
+        f"is not a known number format: got {for_error(text)}", tuple(ALIASES), hint=hint
+    )

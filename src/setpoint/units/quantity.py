@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self, cast
 
-from setpoint.config import Invalid, Scalar, did_you_mean, parse_list, shown
+from setpoint.config import Invalid, Scalar, did_you_mean, for_error, parse_list
 
 UNITS = {
     "step": "steps",
@@ -48,7 +48,7 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
         text = value if isinstance(value, str) and len(value) < LONGEST else ""
     match = SHAPE.fullmatch(text)
     if match is None:
-        raise Invalid(f"is not a count with a unit: got {shown(value)}", EXAMPLES)
+        raise Invalid(f"is not a count with a unit: got {for_error(value)}", EXAMPLES)
     digits, unit = match[1].replace("_", ""), match[2] or "steps"
     if unit not in UNITS and unit not in SECONDS:
         known = ("steps", "epochs", "tokens", "s", "min", "h", "days")
@@ -58,9 +58,9 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
     if zero and number == 0:
         return 0, "steps", "0 steps"
     if not 0 < number < float("inf"):
-        raise Invalid(f"must be a positive count: got {shown(value)}", EXAMPLES)
+        raise Invalid(f"must be a positive count: got {for_error(value)}", EXAMPLES)
     if number >= MOST / SECONDS.get(unit, 1.0):
-        raise Invalid(f"is out of range: it must be below 2**63: got {shown(value)}", EXAMPLES)
+        raise Invalid(f"is out of range: it must be below 2**63: got {for_error(value)}", EXAMPLES)
     if unit in SECONDS:
         seconds = number * SECONDS[unit]
         return seconds, "seconds", _time(seconds)
@@ -70,7 +70,7 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
     # A bare 1.0 was meant as a share, the ratio of a warm-up, rather than one step.
     share = not match[2] and "." in digits and "e" not in digits.lower()
     if unit != "epochs" and (share or not isinstance(exact, int)):
-        raise Invalid(f"must be a whole count of {unit}: got {shown(value)}", EXAMPLES)
+        raise Invalid(f"must be a whole count of {unit}: got {for_error(value)}", EXAMPLES)
     return exact, unit, f"{exact} {unit}"
 
 
@@ -105,7 +105,7 @@ class Quantity(Scalar):
     @classmethod
     def refusal(cls, value: object) -> Invalid:
         """Say that a value cannot be read."""
-        return Invalid(f"{cls.is_none}: got {shown(value)}", cls.examples)
+        return Invalid(f"{cls.is_none}: got {for_error(value)}", cls.examples)
 
     @staticmethod
     def __setpoint_combine__(sign: str, left: Any, right: Any) -> Length | int | float:
@@ -258,7 +258,7 @@ def _share(value: object) -> tuple[float, str, str] | None:
     if count == 0:
         return 0, "steps", "0 steps"
     if not 0 < count <= 100:
-        raise Invalid(f"must be at most 100 %: got {shown(value)}", ('"5 %"',))
+        raise Invalid(f"must be at most 100 %: got {for_error(value)}", ('"5 %"',))
     return count, "%", f"{int(count) if count.is_integer() else repr(count)} %"
 
 

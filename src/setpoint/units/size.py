@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Self, SupportsIndex
 
-from setpoint.config import MAX_BITS, Invalid, Scalar, shown
+from setpoint.config import MAX_BITS, Invalid, Scalar, for_error
 
 DECIMAL = {
     f"{prefix}B": 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))
@@ -59,7 +59,7 @@ class ByteSize(int, Scalar):
         """
         if isinstance(value, str | int):
             return value if isinstance(value, cls) else cls(value)
-        raise Invalid(f"is not a size in bytes: got {shown(value)}", EXAMPLES)
+        raise Invalid(f"is not a size in bytes: got {for_error(value)}", EXAMPLES)
 
     def dump(self) -> str:
         """The size in plain data: the one text that stands for it.
@@ -87,9 +87,9 @@ def _count(size: object) -> int:
     if isinstance(size, str):
         return _parse(size)
     if isinstance(size, bool) or not isinstance(size, int):
-        raise Invalid(f"is not a size in bytes: got {shown(size)}", EXAMPLES)
+        raise Invalid(f"is not a size in bytes: got {for_error(size)}", EXAMPLES)
     if size < 0:
-        raise Invalid(f"must not be negative: got {shown(size)}", EXAMPLES)
+        raise Invalid(f"must not be negative: got {for_error(size)}", EXAMPLES)
     if size.bit_length() > MAX_BITS:
         raise Invalid("has more digits than can be written to a file")
     return size
@@ -98,7 +98,7 @@ def _count(size: object) -> int:
 def _parse(text: str) -> int:
     match = SHAPE.fullmatch(text) if len(text) <= LONGEST else None
     if match is None:
-        raise Invalid(f"is not a size in bytes: got {shown(text)}", EXAMPLES)
+        raise Invalid(f"is not a size in bytes: got {for_error(text)}", EXAMPLES)
     digits, written = match[1].replace("_", ""), match[2]
     unit = BY_SPELLING.get(written.lower()) if written else "B"
     if unit is None or (written.endswith("b") and len(written) > 1):

@@ -6,7 +6,7 @@ from setpoint.config import Invalid
 from setpoint.config.components.arguments import Named, kind_of, read_argument
 from setpoint.config.components.section import Partial
 from setpoint.config.values.origin import PROGRAM, Origin
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 
 from . import targets
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from setpoint.config.words.errors import SetpointError
-from setpoint.config.words.texts import PlainScalar, guess
+from setpoint.config.words.plain_data import PlainScalar, guess
 
 
 @pytest.mark.parametrize(

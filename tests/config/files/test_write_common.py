@@ -8,7 +8,8 @@ import pytest
 
 from setpoint.config.files.write import plain_data, remark, write_json, write_toml, write_yaml
 from setpoint.config.words.errors import SetpointError
-from setpoint.config.words.texts import PlainScalar, quoted
+from setpoint.config.words.plain_data import PlainScalar
+from setpoint.config.words.text import quoted
 
 WRITERS = (write_toml, write_yaml, write_json)
 

@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 from setpoint.config.files.read import parse
 from setpoint.config.files.write import write_yaml
-from setpoint.config.words.texts import PlainScalar, guess
+from setpoint.config.words.plain_data import PlainScalar, guess
 
 from .strategies import COMMENTS, DATA, canonical, paths
 

@@ -4,7 +4,7 @@ import pytest
 
 from setpoint.config.files.document import FileError
 from setpoint.config.files.read import parse
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 
 TEXT = """\
 %YAML 1.2

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Invalid
-from setpoint.config.words.texts import PlainScalar, guess, parse_flow, parse_list
+from setpoint.config.words.plain_data import PlainScalar, guess
+from setpoint.config.words.text import parse_flow, parse_list
 
 
 @pytest.mark.parametrize(

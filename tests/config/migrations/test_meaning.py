@@ -4,7 +4,7 @@ import pytest
 
 from setpoint.config import RUNTIME, SetpointError
 from setpoint.config.migrations.operations import Added, Converted
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 
 from .test_moving import applied
 

@@ -9,7 +9,7 @@ from setpoint.config.draft.plain import to_plain
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.types.containers import kind_at
 from setpoint.config.values.origin import PROGRAM, Origin
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 from setpoint.units import Duration, Period
 
 from ..sample import Batch

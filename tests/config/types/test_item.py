@@ -7,7 +7,7 @@ from setpoint.config.types.base import dump_item, read_item, replace_in_item
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.values.reference import Reference
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 
 from ..sample import Batch
 

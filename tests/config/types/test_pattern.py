@@ -10,7 +10,7 @@ from setpoint.config.composition import compose
 from setpoint.config.record.python_source import to_python
 from setpoint.config.types.special import PatternType
 from setpoint.config.values.origin import PROGRAM, Origin
-from setpoint.config.words.texts import unescaped
+from setpoint.config.words.plain_data import unescaped
 
 from ...snapshots import compare
 

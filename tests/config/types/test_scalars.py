@@ -18,7 +18,7 @@ from setpoint.config.types.scalars import (
     StrType,
 )
 from setpoint.config.values.origin import PROGRAM, Origin
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 
 from ..sample import Mode
 

@@ -3,7 +3,7 @@ import pytest
 from setpoint.config import Config, ConfigError, Invalid
 from setpoint.config.types.sections import SectionType
 from setpoint.config.values.origin import PROGRAM, Origin
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 
 from ..sample import AdamW, Batch, ModelConfig, OptimizerConfig, Recurrent, Sgd, Transformer
 

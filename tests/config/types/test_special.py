@@ -4,7 +4,7 @@ from setpoint.config import Config, Invalid, Secret, resolve
 from setpoint.config.draft.plain import to_plain
 from setpoint.config.types.special import AnyType, FreeType, ScalarType
 from setpoint.config.values.origin import PROGRAM, Origin
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
 from setpoint.units import Duration, Period
 
 ORIGIN = Origin(PROGRAM)

@@ -5,8 +5,8 @@ import pytest
 
 from setpoint.config import Invalid
 from setpoint.config.types.base import FieldType
-from setpoint.config.words.shown import shown, shown_part
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.plain_data import PlainScalar
+from setpoint.config.words.text import for_error, shown_part
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ from setpoint.config.words.texts import PlainScalar
     ],
 )
 def test_values_as_errors_show_them(value: object, text: str | None) -> None:
-    assert len(shown(value)) <= 100
-    assert text is None or shown(value) == text
+    assert len(for_error(value)) <= 100
+    assert text is None or for_error(value) == text
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from ..types.base import FieldType
 from ..types.containers import MappingType, SequenceType, each
 from ..types.sections import SectionType
 from ..types.special import AnyType
-from ..values.free import plain_key, plain_value
-from ..values.import_path import ImportPath
+from ..values.containers import read_key, read_plain
 from ..values.node import Node
 from ..values.reference import Reference, is_reference
+from ..values.scalar import ImportPath
 from ..words.errors import Invalid
-from ..words.shown import children
-from ..words.texts import DATA, PlainScalar, literal, parse_flow
+from ..words.plain_data import PlainScalar, children, literal
+from ..words.text import DATA, parse_flow
 
 if TYPE_CHECKING:
     from ..values.origin import Origin
@@ -117,13 +117,13 @@ def read_argument(value: Any, origin: Origin) -> Any:
     if isinstance(value, Mapping):
         entries = cast(Mapping[Any, object], value)
         if _components(entries.values()):
-            keys = [plain_key(key) for key in entries]
+            keys = [read_key(key) for key in entries]
             pairs = zip(keys, entries.values(), strict=True)
             read = each(pairs, lambda _, item: _inside(item, origin))
             return _Mapping(_Component()).own(dict(zip(keys, read, strict=True)))
     plain = cast(object, value)
     _refuse_hidden(plain, 0)
-    read = plain_value(plain)
+    read = read_plain(plain)
     return literal(read) if isinstance(read, str) else read
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..types.sections import fill
-from ..values.import_path import ImportPath
 from ..values.origin import python_origin
+from ..values.scalar import ImportPath
 from ..words.errors import ConfigError, Invalid
-from ..words.shown import problem_of
+from ..words.text import problem_of
 from .arguments import arguments_of
 from .signature import wrong_arguments
 

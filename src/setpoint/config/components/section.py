@@ -19,9 +19,9 @@ from ..schema.declare import check, field
 from ..schema.field import FieldInfo
 from ..types.compiler import own_package
 from ..types.sections import fill
-from ..values.import_path import ImportPath
 from ..values.node import Chain, Node, chain_of, set_chain, state_of, value_or_missing
 from ..values.origin import DEFAULT, FILE, Origin
+from ..values.scalar import ImportPath
 from ..words.errors import Invalid, Problem
 from .arguments import COMPONENTS, ArgumentType, components_in, declared_class, kind_of, kinds_of
 from .signature import call_component, mistakes

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 from ..draft.config import Config
 from ..types.base import FieldType
 from ..types.compiler import compile_annotation
-from ..values.import_path import ImportPath
 from ..values.node import Node, chain_of, value_or_missing
 from ..values.origin import DEFAULT, Origin
+from ..values.scalar import ImportPath
 from ..values.user_code import error_in_words as error_in_words
 from ..words.errors import Invalid, Problem, SetpointError
 from ..words.names import did_you_mean
-from ..words.shown import MISSING, listed, rebuild, shown_plain
+from ..words.plain_data import MISSING, listed, rebuild
+from ..words.text import for_error
 from .arguments import arguments_of, components_in, shared_fields
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def in_words(section: Any, error: Invalid) -> str:
     if not chain:
         return f"{error.message}. {error.hint}".strip(" .")
     origin, value = chain[-1]
-    text = f"{name} = {shown_plain(value)} (from {origin.describe((name,))}): {error.message}"
+    text = f"{name} = {for_error(value)} (from {origin.describe((name,))}): {error.message}"
     return f"{text}. {error.hint}".strip(" .")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..schema.class_info import ConfigMeta
 from ..values.node import Node, is_frozen
 from ..words.errors import SetpointError
-from ..words.shown import shown
+from ..words.text import for_error
 
 
 def need_config(value: object, function: str) -> None:
@@ -98,4 +98,4 @@ def described(value: object) -> str:
         return f"the class {value.__name__}"
     if isinstance(value, Node):
         return f"a {type(value).__name__}"
-    return shown(value)
+    return for_error(value)

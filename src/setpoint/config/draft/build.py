@@ -11,7 +11,7 @@ from typing import Any
 from ..values.node import Node
 from ..words.errors import SetpointError
 from ..words.names import did_you_mean
-from ..words.shown import shown
+from ..words.text import for_error
 
 Built = dict[int, tuple[Node, dict[str, Any], Any]]
 _built: ContextVar[Built | None] = ContextVar("setpoint_built", default=None)
@@ -104,5 +104,7 @@ def owner_of(cls: type[Node]) -> Any:
             where = getattr(found, "__name__", module)
             raise SetpointError(f"{title}, but {where} has no {part!r}.{meant}") from None
     if not callable(found):
-        raise SetpointError(f"{title}, which is {shown(found)}; it must be a class or a function")
+        raise SetpointError(
+            f"{title}, which is {for_error(found)}; it must be a class or a function"
+        )
     return found

@@ -10,8 +10,9 @@ from ..schema.tree import names_secret
 from ..values.node import Node, chain_of, is_frozen, touched, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, Origin, python_origin
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError, UnresolvedError
-from ..words.shown import MISSING, problem_of
-from ..words.shown import same as same_value
+from ..words.plain_data import MISSING
+from ..words.plain_data import same as same_value
+from ..words.text import problem_of
 from .build import build
 from .copying import copied_draft, draft_of, is_changed, pack, unpack
 from .plain import to_plain

@@ -9,12 +9,12 @@ from ..types.base import PLAIN, replace_in_item
 from ..values.containers import (
     CheckedDict,
     CheckedList,
+    Free,
     FrozenDict,
     FrozenList,
     last_change,
     title_of,
 )
-from ..values.free import Free
 from ..values.node import (
     Chain,
     Layer,
@@ -43,8 +43,7 @@ from ..values.origin import (
 from ..values.reference import Reference, may_refer
 from ..words.errors import Caution, Invalid
 from ..words.names import Path
-from ..words.shown import children
-from ..words.texts import MAX_DEPTH
+from ..words.plain_data import MAX_DEPTH, children
 from .walk import inside_itself, too_deep
 
 C = TypeVar("C", bound=Node)

@@ -11,8 +11,8 @@ from ..values.node import Node, chain_of, is_frozen, value_or_missing, values_of
 from ..values.origin import DERIVED, REFERENCE
 from ..values.reference import Reference, reference_to
 from ..words.names import Path
-from ..words.shown import MISSING
-from ..words.shown import same as same_value
+from ..words.plain_data import MISSING
+from ..words.plain_data import same as same_value
 from .walk import has_shared, sections
 
 if TYPE_CHECKING:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
 from functools import reduce
 from typing import Any, cast
 
 from ..schema.field import FieldInfo
 from ..types.base import PLAIN
-from ..values.free import Free
+from ..values.containers import Free
 from ..values.node import (
     Chain,
     Node,
@@ -23,8 +22,14 @@ from ..values.origin import UNTOUCHED
 from ..values.reference import Reference, from_environment, may_refer
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, children, item_at, member_text, nested, rebuild, same
-from ..words.texts import LiteralText, escaped
+from ..words.plain_data import (
+    MISSING,
+    children,
+    item_at,
+    nested,
+    plain,
+    same,
+)
 from .copying import holds
 from .unknown_keys import place_of
 from .walk import Leaf, leaves, sections
@@ -259,10 +264,10 @@ def entries_of(config: Node, leaf: Leaf) -> list[Leaf]:
         return []
     info = field_at(config, leaf.path)
     usual: object = info.initial() if info is not None else None
-    before = _mapping(layer_text(usual))
+    before = _mapping(plain(usual))
     chains: dict[str, Chain] = {}
     for origin, value in leaf.chain:
-        now = _mapping(layer_text(value))
+        now = _mapping(plain(value))
         for key in now:
             if key not in before or not same(before[key], now[key]):
                 chains.setdefault(key, []).append((origin, _mapping(value)[key]))
@@ -285,27 +290,3 @@ def field_at(root: Node, path: Path) -> FieldInfo | None:
     """
     node = reduce(value_at, path[:-1], root)
     return type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Node) else None
-
-
-def layer_text(value: object) -> object:
-    """The value of a layer as records have it.
-
-    Returns:
-        plain data; of a section its type.
-    """
-    if isinstance(value, Node):
-        return type(value).__setpoint__.tag or type(value).__name__
-    dump = getattr(value, "dump", None)
-    if callable(dump):
-        return dump()
-    if isinstance(value, tuple | list | dict):
-        return rebuild(value, layer_text)
-    if isinstance(value, Enum):
-        return member_text(value)
-    if isinstance(value, LiteralText):
-        return escaped(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Reference):
-        return value.text
-    return escaped(getattr(value, "pattern", None) or str(value))

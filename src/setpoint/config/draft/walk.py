@@ -9,14 +9,14 @@ from ..schema.bounds import BUDGET, IDENTITY, RUNTIME, Role
 from ..schema.field import FieldInfo
 from ..schema.tree import section_classes
 from ..types.base import PLAIN, FieldType
-from ..values.free import Free
+from ..values.containers import Free
 from ..values.node import Chain, Node, chains_of, state_of, value_or_missing
 from ..values.origin import DEFAULT, PRESET, UNTOUCHED, Origin
 from ..values.reference import Reference, reference_to
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted, within
-from ..words.shown import MISSING, shown_plain
-from ..words.texts import MAX_DEPTH, TOO_DEEP
+from ..words.plain_data import MAX_DEPTH, MISSING, TOO_DEEP
+from ..words.text import for_error
 
 TAG = "tag"  # the first word of the path that sets one
 
@@ -292,8 +292,8 @@ def dropped_values(config: Node, place: str = "") -> Iterator[str]:
         lines.setdefault((together, reason), []).append(leaf)
     for (_, reason), of in lines.items():
         first, *others = of
-        values = [f"{first.key} = {shown_plain(first.value)}"]
-        values += [f"{leaf.path[-1]} = {shown_plain(leaf.value)}" for leaf in others]
+        values = [f"{first.key} = {for_error(first.value)}"]
+        values += [f"{leaf.path[-1]} = {for_error(leaf.value)}" for leaf in others]
         where = first.describe_origin()
         yield f"{', '.join(values)}, from {where.partition(' (')[0] if others else where}: {reason}"
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..words.errors import SetpointError
-from ..words.texts import MAX_DEPTH
+from ..words.plain_data import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeGuard
 
-    from ..words.texts import Format
 
-
+Format = Literal["toml", "yaml", "json"]
+MIB = 1024 * 1024
+# With these, the largest file of each format is read within 10 seconds of processor time and 512
+# MiB. JSON has a faster reader, and is what records are written in.
+MAX_BYTES: dict[Format, int] = {"toml": 2 * MIB, "yaml": 2 * MIB, "json": 16 * MIB}
+MAX_NODES: dict[Format, int] = {"toml": 100_000, "yaml": 100_000, "json": 500_000}
+TOO_MANY = "more than {} keys and values"
 _HOLDERS = frozenset((dict, list))
 
 
@@ -181,3 +189,53 @@ def named(key: str) -> str:
     """A key as an error shows it: one line, in quotes, no longer than a person reads."""
     short = key if len(key) <= 60 else key[:57] + "..."
     return f"'{short}'" if short.isprintable() else repr(short)
+
+
+def too_large(size: int, format: Format) -> str:
+    """Why a file of so many bytes is not read."""
+    limit = f"at most {MAX_BYTES[format] // MIB} MiB of {format.upper()} are read"
+    return f"the file holds {size} bytes; {limit}"
+
+
+def may_nest_deeply(text: str, plain: str) -> bool:
+    """Whether brackets may stand inside one another deeper than `MAX_DEPTH`; quick, by lines.
+
+    Arguments:
+        plain: a regular expression for the texts in quotes, and comments, of one line; none may
+            go on in the next.
+
+    Returns:
+        False means that they do not; True, that they may.
+    """
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    import re
+
+    depth = 0
+    for line in text.split("\n"):
+        opening, closing = line.count("[") + line.count("{"), line.count("]") + line.count("}")
+        if not (opening or closing):
+            continue
+        if '"' in line or "'" in line or "#" in line:
+            line = re.sub(plain, "", line)
+            opening, closing = line.count("[") + line.count("{"), line.count("]") + line.count("}")
+        depth += opening
+        if depth > MAX_DEPTH:
+            return True
+        depth = max(0, depth - closing)
+    return False
+
+
+def has_long_number(text: str) -> bool:
+    """Whether a run of digits is so long that converting it is refused; it may stand inside quotes.
+
+    Returns:
+        False means that no number of the file is too long; True, that one may be.
+    """
+    if len(text) <= MAX_DIGITS or max(map(len, text.split("\n"))) <= MAX_DIGITS:
+        return False
+    import re
+
+    # The look-behind starts a match at the head of a run only: linear in the length of the text.
+    pattern = rf"(?<![0-9A-Fa-f_])[0-9A-Fa-f_]{{{MAX_DIGITS + 1}}}"
+    return re.search(pattern, text) is not None

@@ -7,27 +7,27 @@ import sys
 from collections.abc import Callable
 from functools import cache
 
-from ..words.texts import (
+from ..words.plain_data import (
     HALF_PAIR,
     MAX_DEPTH,
     MAX_DIGITS,
-    MAX_NODES,
     TOO_BIG,
     TOO_DEEP,
     TOO_LONG,
-    TOO_MANY,
-    has_long_number,
     is_text,
-    may_nest_deeply,
 )
 from .document import (
+    MAX_NODES,
+    TOO_MANY,
     Document,
     FileError,
     Place,
     describe,
     error_at,
+    has_long_number,
     is_mapping,
     is_shallow,
+    may_nest_deeply,
     named,
 )
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from ..words.texts import MAX_BYTES, too_large
-from .document import Document, FileError
+from .document import MAX_BYTES, Document, FileError, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..words.texts import Format
+    from .document import Format
 
 FORMATS: dict[str, Format] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ..words.shown import children
-from ..words.texts import (
-    MAX_DEPTH,
-    MAX_DIGITS,
+from ..words.plain_data import MAX_DEPTH, MAX_DIGITS, TOO_BIG, TOO_DEEP, TOO_LONG, children
+from .document import (
     MAX_NODES,
-    TOO_BIG,
-    TOO_DEEP,
-    TOO_LONG,
     TOO_MANY,
+    Document,
+    FileError,
+    Place,
+    describe,
+    error_at,
     has_long_number,
+    is_shallow,
     may_nest_deeply,
+    named,
 )
-from .document import Document, FileError, Place, describe, error_at, is_shallow, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..words.errors import SetpointError
-from ..words.texts import HALF_PAIR, MAX_DEPTH, MAX_DIGITS, TOO_DEEP, is_text, quoted
+from ..words.plain_data import HALF_PAIR, MAX_DEPTH, MAX_DIGITS, TOO_DEEP, is_text
+from ..words.text import quoted
 from .document import is_list, is_mapping
 
 if TYPE_CHECKING:

@@ -9,19 +9,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..words.errors import SetpointError
-from ..words.shown import listed
-from ..words.texts import (
+from ..words.plain_data import (
     HALF_PAIR,
     MAX_DEPTH,
     MAX_DIGITS,
-    MAX_NODES,
     TOO_DEEP,
-    TOO_MANY,
     PlainScalar,
     guess,
     is_text,
+    listed,
 )
-from .document import Document, FileError, Place, describe, error_at, is_mapping, named
+from .document import (
+    MAX_NODES,
+    TOO_MANY,
+    Document,
+    FileError,
+    Place,
+    describe,
+    error_at,
+    is_mapping,
+    named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

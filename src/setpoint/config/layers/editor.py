@@ -25,14 +25,14 @@ from ..types.containers import (
 from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
 from ..types.sections import SectionType, fill, tag_of
 from ..types.special import DataType, FreeType
-from ..values.free import Free
+from ..values.containers import Free
 from ..values.node import Node, chain_of, layers_of, state_of, stood
 from ..values.origin import Origin
 from ..values.reference import Reference, may_refer
 from ..words.errors import Invalid, Problem
 from ..words.names import Path, dotted
-from ..words.shown import same, shown_plain
-from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar, parse_flow
+from ..words.plain_data import MAX_DEPTH, TOO_DEEP, PlainScalar, same
+from ..words.text import for_error, parse_flow
 from .editor_base import EXTENDS, EditorBase, fields_in
 from .fragment import put_fragments, with_fragments
 from .hints import explained
@@ -214,7 +214,7 @@ class Editor(EditorBase):
                 self._put(section, info, {**held, **entries}, origin, path)
                 for key, item in held.items():
                     if key in entries and isinstance(item, Node):
-                        text = shown_plain(entries[key])
+                        text = for_error(entries[key])
                         remember_replaced(self.root, item, (*path, key), origin, text)
                 return
         self._put(section, info, cast(object, value), origin, path)
@@ -253,7 +253,7 @@ class Editor(EditorBase):
             current: Any = self.current(section, info)
             self._put(section, info, value, origin, path)
             if isinstance(current, Node) and current is not getattr(section, info.name):
-                shown = "null" if value is None else shown_plain(value)
+                shown = "null" if value is None else for_error(value)
                 remember_replaced(self.root, current, path, origin, shown)
 
     def _take_from_preset(

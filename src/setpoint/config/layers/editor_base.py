@@ -15,10 +15,10 @@ from ..types.base import FieldType
 from ..values.node import Node, value_or_missing
 from ..values.origin import FILE, Origin
 from ..values.scalar import Struct
-from ..words.errors import MOST, ConfigError, Invalid, Problem
+from ..words.errors import MAX_PROBLEMS, ConfigError, Invalid, Problem
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, item_at, problem_of
-from ..words.texts import PlainScalar, parse_flow
+from ..words.plain_data import MISSING, PlainScalar, item_at
+from ..words.text import parse_flow, problem_of
 
 EXTENDS = "extends"
 
@@ -95,7 +95,7 @@ class EditorBase(ABC):
                 self.unknown.append(Unknown(full, _inside(value, part.at), origin, problem))
             elif part.message.startswith("is not") or "names none of its items" in part.message:
                 self.wrong_kind.append(Unknown(full, _typed(value, part.at), origin, problem))
-        if len(self.problems) >= MOST:
+        if len(self.problems) >= MAX_PROBLEMS:
             raise ConfigError(self.problems)
 
     def has_problem(self, path: Path) -> bool:

@@ -17,8 +17,7 @@ from ..values.node import Node, chain_of, set_chain, value_or_missing
 from ..values.origin import ENVIRONMENT, RECORD, Origin, Recorded
 from ..values.reference import may_refer
 from ..words.errors import Invalid
-from ..words.shown import MISSING
-from ..words.texts import PlainScalar
+from ..words.plain_data import MISSING, PlainScalar
 from .editor import EXTENDS, Editor
 from .list_edits import EDITS, names_of
 

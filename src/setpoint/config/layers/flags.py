@@ -15,9 +15,10 @@ from ..types.sections import SectionType
 from ..values.node import Node
 from ..values.origin import COMMAND_LINE, Origin
 from ..words.errors import SetpointError
-from ..words.texts import MAX_DEPTH, PlainScalar
+from ..words.plain_data import MAX_DEPTH, PlainScalar
+from ..words.text import for_shell
 from .editor import EXTENDS, Editor
-from .hints import in_shell, switches
+from .hints import switches
 
 CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
 # A flag's place among the others. Appended flags have (index, END). What goes right before a flag
@@ -216,7 +217,7 @@ def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
     listed = [kind for kind in kinds if kind.lists_items(listing) and ".append" not in flag]
     for these, text in ((listed, listing), (kinds, " ".join(words))):
         if _reads(these, text):
-            return f"--{'.'.join(path)} {in_shell(text)}"
+            return f"--{'.'.join(path)} {for_shell(text)}"
     return ""
 
 

@@ -14,9 +14,9 @@ from ..types.sections import SectionType, tag_of
 from ..values.node import Node, stood
 from ..values.origin import FILE, Origin, short_name
 from ..words.errors import Invalid, SetpointError
-from ..words.names import Path
-from ..words.shown import children
-from ..words.texts import MAX_FILES, MAX_NESTING, PlainScalar, can_be_named, parse_flow, parse_list
+from ..words.names import Path, can_be_named
+from ..words.plain_data import MAX_FILES, MAX_NESTING, PlainScalar, children
+from ..words.text import parse_flow, parse_list
 from .editor_base import EXTENDS, fields_in
 from .presets import preset_named
 

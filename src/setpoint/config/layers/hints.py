@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from collections.abc import Iterator, Mapping
 
 from ..draft.walk import leaves
 from ..schema.field import FieldInfo
@@ -24,15 +23,14 @@ from ..values.origin import (
 )
 from ..words.errors import Invalid
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, shown_plain
-from ..words.texts import PlainScalar, quoted
+from ..words.plain_data import MISSING, PlainScalar, rebuild
+from ..words.text import for_error, for_file, for_shell
 
 # How other languages, and people, write that there is nothing.
 NOTHING = ("none", "nil", "false", "off", "no", "~", "")
 WRONG_KIND = "is not"  # how the errors of types begin; those of ranges say something else
 SWITCHED = ("true", "false", "yes", "no", "on", "off")
 HERE = ((), ("type",))  # where an error is about the value as a whole
-BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/=:@%,")
 
 
 def explained(
@@ -109,77 +107,42 @@ def _takes(info: FieldInfo, word: str) -> bool:
 
 def written(values: Mapping[str, object], origin: Origin) -> str:
     """Values as they are written in the layer that an unknown key came from."""
+    values = {path: _rounded(value) for path, value in values.items()}
     if origin.layer == FILE:
         parts = [_in_file(path, value, origin.label) for path, value in values.items()]
         return "; ".join(parts)
     parts: list[str] = []
     for path, value in values.items():
         if origin.layer == COMMAND_LINE:
-            parts.append(f"--{path} {in_shell(bare_text(value))}")
+            parts.append(f"--{path} {for_shell(value)}")
         elif origin.layer == ENVIRONMENT:
             prefix, mark, _ = origin.label.partition("__")  # that of the root of this program
             name = f"{prefix if mark else 'SETPOINT'}__{path.upper().replace('.', '__')}"
-            parts.append(f"{name}={in_shell(bare_text(value))}")
+            parts.append(f"{name}={for_shell(value)}")
         else:
-            parts.append(f"{path} = {_quoted(value)}")
+            parts.append(f"{path} = {for_file(value)}")
     return " ".join(parts) if origin.layer in (COMMAND_LINE, ENVIRONMENT) else "; ".join(parts)
 
 
 def _in_file(path: str, value: object, name: str) -> str:
     section, _, key = path.rpartition(".")
     if name.endswith(".toml"):
-        text = '"null"' if value is None else _quoted(value, " = ")
+        text = '"null"' if value is None else for_file(value, " = ")
         return f"{key} = {text}" + (f" under [{section}]" if section else "")
     keys = path.split(".")
     quote = '"' if name.endswith(".json") else ""
-    text = _quoted(value)
+    text = for_file(value)
     for each in reversed(keys[1:]):
         text = f"{{{quote}{each}{quote}: {text}}}"
     return f"{quote}{keys[0]}{quote}: {text}"
 
 
-def bare_text(value: object) -> str:
-    """A value as a flag holds it, before the shell's quotes."""
-    return str(value) if isinstance(value, str) else _quoted(value, ": ", bare=True)
-
-
-def _quoted(value: object, colon: str = ": ", bare: bool = False) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        short = float(f"{value:.10g}")
-        return str(int(short)) if short.is_integer() and abs(short) < 1e6 else f"{short!r}"
-    if isinstance(value, list | tuple):
-        items = (_quoted(item, colon, bare) for item in cast(Sequence[object], value))
-        return f"[{', '.join(items)}]"
-    if isinstance(value, Mapping):
-        pairs = cast(Mapping[str, object], value).items()
-        entries = (f"{key}{colon}{_quoted(item, colon, bare)}" for key, item in pairs)
-        return f"{{{', '.join(entries)}}}"
-    if isinstance(value, PlainScalar):
-        return str(value)
-    if isinstance(value, str):
-        plain = bare and value and all(sign in BARE - {",", ":"} for sign in value)
-        return value if plain else quoted(value)
-    return str(value)
-
-
-def in_shell(text: str) -> str:
-    """A word as a shell takes it.
-
-    Returns:
-        the text, in double quotes where it has spaces and nothing that they do not protect, else
-        quoted by `shlex`.
-    """
-    if text and all(sign in BARE for sign in text):
-        return text
-    if " " in text and all(sign in BARE or sign == " " for sign in text):
-        return f'"{text}"'
-    import shlex
-
-    return shlex.quote(text)
+def _rounded(value: object) -> object:
+    """A converted value without the digits that converting it has made up."""
+    if not isinstance(value, float):
+        return rebuild(value, _rounded)
+    short = float(f"{value:.10g}")
+    return int(short) if short.is_integer() and abs(short) < 1e6 else short
 
 
 def overridden(config: Node) -> Iterator[str]:
@@ -206,4 +169,4 @@ def overridden(config: Node) -> Iterator[str]:
 def _shown(value: object) -> str:
     if isinstance(value, Node):
         return type(value).__setpoint__.tag or "a section"
-    return shown_plain(value)
+    return for_error(value)

@@ -19,14 +19,14 @@ from ..types.containers import (
 )
 from ..types.sections import SectionType
 from ..types.special import DataType, FreeType
-from ..values.free import Free
+from ..values.containers import Free
 from ..values.node import Node, state_of, value_or_missing
 from ..values.origin import Origin
 from ..values.reference import Reference
 from ..words.errors import Invalid
 from ..words.names import Path, did_you_mean, dotted
-from ..words.shown import children, same, shown, shown_plain
-from ..words.texts import PlainScalar, parse_list
+from ..words.plain_data import PlainScalar, children, same
+from ..words.text import for_error, parse_list
 from .fragment import with_fragments
 from .presets import remember_replaced
 
@@ -253,7 +253,7 @@ def _which(kind: SequenceType, items: list[Any], which: object, name: str, origi
     value = kind.item.read(which, origin)
     at = next((at for at, item in enumerate(items) if same(item, value)), None)
     if at is None:
-        raise Invalid(f"{name} does not hold {shown(which)}", tuple(map(shown_plain, items)))
+        raise Invalid(f"{name} does not hold {for_error(which)}", tuple(map(for_error, items)))
     return at
 
 

@@ -26,9 +26,9 @@ from ..values.origin import (
 )
 from ..values.user_code import call_user_function, find_user_function, import_user_module
 from ..words.errors import ConfigError, Invalid, SetpointError, UserCodeError, several
-from ..words.names import FORGOTTEN, Path, did_you_mean, dotted
-from ..words.shown import MISSING, not_of
-from ..words.texts import PlainScalar, parse_flow
+from ..words.names import FORGOTTEN, Path, did_you_mean, dotted, not_of
+from ..words.plain_data import MISSING, PlainScalar
+from ..words.text import parse_flow
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -11,8 +11,16 @@ from ..values.origin import DERIVED, RECORD
 from ..values.scalar import Struct
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted, within
-from ..words.shown import MISSING, children, item_at, listed, nested, rebuild
-from ..words.texts import PlainScalar, guess
+from ..words.plain_data import (
+    MISSING,
+    PlainScalar,
+    children,
+    guess,
+    item_at,
+    listed,
+    nested,
+    rebuild,
+)
 
 Entry = dict[str, Any]
 Step = tuple[str, Path, Any]

@@ -9,7 +9,7 @@ from ..draft.walk import leaves
 from ..schema.bounds import Role
 from ..values.node import Node
 from ..words.names import within
-from ..words.shown import json_value, same
+from ..words.plain_data import plain, same
 from .record import ROLES, load_record
 
 
@@ -131,9 +131,9 @@ def compare(
         present = [entry for entry in entries if entry is not None]
         if wanted is not None and not any(entry.role in wanted for entry in present):
             continue
-        first = json_value(present[0].value)
+        first = plain(present[0].value)
         if len(present) < len(tables) or not all(
-            same(first, json_value(entry.value)) for entry in present[1:]
+            same(first, plain(entry.value)) for entry in present[1:]
         ):
             result.append(Difference(path, entries, present[0].role))
     return result
@@ -180,7 +180,7 @@ def recorded_differences(folder: str, config: Node) -> list[Difference]:
     recorded, _ = recorded_table(type(config), folder)
     today = leaf_table(config)
     for entry in today.values():
-        entry.value = json_value(entry.value)
+        entry.value = plain(entry.value)
     found = compare([recorded, today])
     for difference in found:
         difference.role = today.get(difference.path, difference).role

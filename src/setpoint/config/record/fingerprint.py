@@ -13,7 +13,7 @@ from ..draft.walk import Leaf, leaves
 from ..schema.bounds import IDENTITY
 from ..values.node import Node, is_frozen
 from ..words.errors import SetpointError
-from ..words.shown import json_value
+from ..words.plain_data import plain
 
 SHORT = 8
 
@@ -31,7 +31,7 @@ def canonical(config: Node) -> str:
         in their shortest exact form. Free of the order of fields, of the machine and of Python's
         version.
     """
-    return canonical_json({leaf.key: json_value(leaf.value) for leaf in identity_leaves(config)})
+    return canonical_json({leaf.key: plain(leaf.value) for leaf in identity_leaves(config)})
 
 
 def canonical_json(values: Mapping[str, object]) -> str:

@@ -10,11 +10,10 @@ from ..draft.config import Config
 from ..draft.plain import given, minimal_items, to_minimal
 from ..draft.shared_sections import shared_places
 from ..draft.walk import sections
-from ..values.free import Free
+from ..values.containers import Free
 from ..values.reference import Reference, Template
 from ..values.user_code import importable_name
-from ..words.shown import MISSING, flag_names, same
-from ..words.texts import LiteralText, escaped
+from ..words.plain_data import MISSING, LiteralText, escaped, flag_names, same
 
 if TYPE_CHECKING:
     from ..types.base import FieldType

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from ..draft.plain import to_minimal, to_plain
-from ..draft.shared_sections import entries_of, field_at, layer_text, value_at
+from ..draft.shared_sections import entries_of, field_at, value_at
 from ..draft.walk import Leaf, leaves, sections
 from ..files.document import Document
 from ..files.read import read_file
@@ -18,14 +18,15 @@ from ..layers.presets import load_plugins
 from ..migrations.chain import HEADER, migrate, schema_of
 from ..schema.bounds import BUDGET, IDENTITY, RUNTIME
 from ..schema.field import FieldInfo
-from ..values.free import Free
+from ..values.containers import Free
 from ..values.node import Chain, Node, set_chain, state_of
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Recorded
 from ..values.reference import may_refer
 from ..values.user_code import importable_name
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError
 from ..words.names import Path
-from ..words.shown import children, json_value, shown_plain
+from ..words.plain_data import children, plain
+from ..words.text import for_error
 from .fingerprint import canonical_json, fingerprint, sha256
 
 C = TypeVar("C", bound=Node)
@@ -54,7 +55,7 @@ def record_files(config: Node) -> dict[str, str]:
     chains: dict[str, object] = {}
     for leaf in leaves(config):
         entry: dict[str, object] = {
-            "value": json_value(leaf.value),
+            "value": plain(leaf.value),
             "role": leaf.role.name,
             "layers": _layers(leaf),
         }
@@ -80,7 +81,7 @@ def minimal_toml(config: Node) -> str:
 
 def _comment(leaf: Leaf) -> str:
     if leaf.origin.layer == REFERENCE and len(leaf.chain) > 1:
-        return f"= {shown_plain(leaf.value)}, {leaf.chain[-2][0].describe(leaf.path)}"
+        return f"= {for_error(leaf.value)}, {leaf.chain[-2][0].describe(leaf.path)}"
     return leaf.describe_origin()
 
 
@@ -146,10 +147,10 @@ def _foreign_modules(config: Node) -> list[str]:
 def _layers(leaf: Leaf) -> list[dict[str, object]]:
     """The layers that touched a value as a record has them; the last has the value itself."""
     layers: list[dict[str, object]] = [
-        {"layer": origin.layer, "origin": origin.describe(leaf.path), "value": layer_text(value)}
+        {"layer": origin.layer, "origin": origin.describe(leaf.path), "value": plain(value)}
         for origin, value in leaf.chain
     ] or [{"layer": DEFAULT, "origin": DEFAULT}]
-    layers[-1]["value"] = json_value(leaf.value)
+    layers[-1]["value"] = plain(leaf.value)
     return layers
 
 

@@ -14,15 +14,15 @@ from ..draft.walk import sections
 from ..schema.declare import CHECK, NEEDS, RULE, CheckMark, Need
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_below
-from ..values.containers import CheckedDict, CheckedList
-from ..values.free import Free
+from ..values.containers import CheckedDict, CheckedList, Free
 from ..values.node import Node, chain_of, is_invalid, state_of, value_or_missing
 from ..values.origin import COMMAND_LINE, DERIVED, ENVIRONMENT, Origin, Recorded, short_name
 from ..values.scalar import Struct
 from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import Caution, Invalid, Problem, SetpointError, UnresolvedError
-from ..words.names import Path, did_you_mean, dotted
-from ..words.shown import MISSING, named, shown_plain
+from ..words.names import Path, did_you_mean, dotted, with_article
+from ..words.plain_data import MISSING
+from ..words.text import for_error
 
 WANTED = "it must yield a Problem for each finding, and nothing where all is well"
 SEVERAL = 3
@@ -161,7 +161,7 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
         return type(node).__setpoint__.tag or "set", origin  # a section has no value of its own
     if isinstance(node, Free):
         origin = _origins_inside(node, here) or origin
-    return shown_plain(node), origin
+    return for_error(node), origin
 
 
 def _origins_inside(area: Free, path: Path) -> str:
@@ -281,7 +281,7 @@ def title(method: Any) -> str:
 
 
 def _kind(value: object) -> str:
-    return "None" if value is None else named(type(value).__name__)
+    return "None" if value is None else with_article(type(value).__name__)
 
 
 class Skipped(Struct):

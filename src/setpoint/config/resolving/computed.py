@@ -11,14 +11,14 @@ from ..schema.field import FieldInfo
 from ..schema.tree import classes_at
 from ..types.base import FieldType
 from ..types.containers import kind_at
-from ..values.free import Free
+from ..values.containers import Free
 from ..values.node import Node, chain_of, is_invalid, mark_invalid, value_or_missing
 from ..values.origin import DERIVED, REFERENCE, Origin
 from ..values.reference import Reference, may_refer, text_of
 from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, count_values, listed, rebuild, shown_part
-from ..words.texts import MAX_COPIED
+from ..words.plain_data import MAX_COPIED, MISSING, count_values, listed, rebuild
+from ..words.text import shown_part
 from .checks import failure
 
 # What a value is computed by: a reference, or the method of a section.

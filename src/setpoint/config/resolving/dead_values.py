@@ -14,7 +14,7 @@ from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
 from ..values.scalar import Struct
 from ..words.errors import Problem
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, same
+from ..words.plain_data import MISSING, same
 from .checks import failure, whole_problem
 from .computed import Computation
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ..words.errors import Invalid
-from ..words.shown import INFINITIES
+from ..words.plain_data import INFINITIES
 
 
 class Bounds:

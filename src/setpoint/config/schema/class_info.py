@@ -12,7 +12,8 @@ from ..types.containers import SequenceType
 from ..types.scalars import StrType
 from ..words.errors import DeclarationError, Invalid
 from ..words.names import nearest
-from ..words.shown import MISSING, shown
+from ..words.plain_data import MISSING
+from ..words.text import for_error
 from .bounds import IDENTITY, Role
 from .declare import CHECK, DEAD, DERIVE, Rule, component, field, methods_of
 from .field import FieldInfo
@@ -199,7 +200,7 @@ class ClassInfo:
         # What was written under a misspelt key may be the secret that the right key refers to.
         secret = bool(close) and self.fields[close[0]].type.is_secret()
         hint = f"Did you mean {close[0]}?" if close else ""
-        message = f"unknown key: {title} has no field {shown(key)}"
+        message = f"unknown key: {title} has no field {for_error(key)}"
         return Invalid(message, tuple(sorted(self.fields)), hint=hint, secret=secret)
 
     def near(self, key: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from ..values.scalar import Struct
 from ..words.errors import DeclarationError, Problem
-from ..words.shown import MISSING
+from ..words.plain_data import MISSING
 from .bounds import Role
 from .field import FieldInfo
 

@@ -14,13 +14,13 @@ from ..types.containers import ContainerType, each, name_containers
 from ..types.scalars import FloatType, IntType, LiteralType, StrType
 from ..types.sections import section_classes
 from ..types.special import AnyType, ScalarType
-from ..values.free import Free
+from ..values.containers import Free
 from ..values.node import Node
 from ..values.origin import DEFAULT, Origin, running
 from ..values.reference import Reference, may_refer
 from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import DeclarationError, Invalid, SetpointError, UserCodeError
-from ..words.shown import MISSING, children
+from ..words.plain_data import MISSING, children
 from .bounds import Bounds, Role
 
 if TYPE_CHECKING:

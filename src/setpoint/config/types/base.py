@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..values.node import Node
 from ..values.reference import Reference, is_reference, reference
 from ..words.errors import Invalid
-from ..words.shown import plain_scalar, shown
-from ..words.texts import OPENING, LiteralText, PlainScalar, refers, unescaped
+from ..words.plain_data import OPENING, LiteralText, PlainScalar, plain_scalar, refers, unescaped
+from ..words.text import for_error
 
 if TYPE_CHECKING:
     from ..values.origin import Origin
@@ -58,7 +58,7 @@ class FieldType:
         """The error for a value of the wrong type."""
         if self.is_secret():
             return Invalid(f"is not {self.describe()}", secret=True)
-        return Invalid(f"is not {self.describe()}: got {shown(value)}", self.candidates())
+        return Invalid(f"is not {self.describe()}: got {for_error(value)}", self.candidates())
 
     def own(self, value: Any) -> Any:
         """Turn what a default factory returned into a draft's own value, without an origin."""

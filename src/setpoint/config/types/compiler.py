@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-from ..values.free import Free
+from ..values.containers import Free
 from ..values.node import Node
 from ..words.errors import DeclarationError
 from .base import FieldType

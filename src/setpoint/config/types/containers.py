@@ -9,8 +9,8 @@ from ..values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
 from ..values.node import Node
 from ..values.origin import DEFAULT, Origin
 from ..words.errors import Invalid, several
-from ..words.shown import shown
-from ..words.texts import PlainScalar, is_text, parse_flow, parse_list, refuse_credentials
+from ..words.plain_data import PlainScalar, is_text, refuse_credentials
+from ..words.text import for_error, parse_flow, parse_list
 from .base import PLAIN, FieldType, dump_item, read_item, replace_in_item
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ class MappingType(ContainerType):
             Invalid: if it is no text, or the key of a section has a dot.
         """
         if not isinstance(key, str):
-            raise Invalid(f"has a key that is not a str: {shown(key)}")
+            raise Invalid(f"has a key that is not a str: {for_error(key)}")
         if not is_text(key):
             raise Invalid(f"has a key that cannot be written to a file: {key!r}")
         refuse_credentials(key)

@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING, Any
 from ..values.origin import REFERENCE
 from ..words.errors import Invalid
 from ..words.names import did_you_mean
-from ..words.shown import INFINITIES, MAX_BITS, flag_names, member_text, shown
-from ..words.texts import (
+from ..words.plain_data import (
+    INFINITIES,
+    MAX_BITS,
     TOO_BIG,
     LiteralText,
     PlainScalar,
     escaped,
+    flag_names,
     is_text,
     literal,
+    member_text,
     refuse_credentials,
+)
+from ..words.text import (
+    for_error,
+    for_flag,
 )
 from .base import FieldType
 
@@ -187,13 +194,13 @@ class LiteralType(FieldType):
         self.choices = choices
 
     def candidates(self) -> tuple[str, ...]:
-        return tuple(plain_text(choice) for choice in self.choices)
+        return tuple(for_flag(choice) for choice in self.choices)
 
     def read(self, value: object, origin: Origin) -> Any:
         value = str(value) if isinstance(value, LiteralText) else value
         for choice in self.choices:
             if isinstance(value, PlainScalar):
-                if plain_text(choice) == value:
+                if for_flag(choice) == value:
                     return choice
             elif type(choice) is type(value) and choice == value:
                 return choice
@@ -240,24 +247,13 @@ class EnumType(FieldType):
         return member_text(value)
 
 
-def plain_text(value: object) -> str:
-    """A scalar as the command line writes it.
-
-    Returns:
-        `true`, `null`, `0.1`, or the text itself.
-    """
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
     """The error for a value outside a closed vocabulary, with the nearest word."""
     # `fp16` is no slip for `bf16`: of names so short, with digits, each letter counts.
     is_name = len(str(value)) <= 4 and any(each.isdigit() for each in str(value))
     near = [each for each in choices if not is_name or sorted(each) == sorted(str(value).lower())]
     hint = did_you_mean(str(value), near) if isinstance(value, str) else ""
-    return Invalid(f"is not one of the valid values: got {shown(value)}", choices, hint=hint)
+    return Invalid(f"is not one of the valid values: got {for_error(value)}", choices, hint=hint)
 
 
 def _has_prefix(text: str) -> bool:

@@ -9,7 +9,8 @@ from ..values.node import Node
 from ..values.origin import RECORD
 from ..words.errors import Invalid, several
 from ..words.names import FORGOTTEN
-from ..words.texts import PlainScalar, parse_flow
+from ..words.plain_data import PlainScalar
+from ..words.text import parse_flow
 from .base import FieldType
 from .containers import REMOVE
 from .scalars import refuse_choice

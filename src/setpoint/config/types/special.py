@@ -7,12 +7,16 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ..values.free import Free, plain_value
-from ..values.import_path import ImportPath
-from ..values.scalar import Scalar
+from ..values.containers import Free, read_plain
+from ..values.scalar import ImportPath, Scalar
 from ..words.errors import Invalid
-from ..words.shown import listed, shown
-from ..words.texts import DATA, escaped, is_text, literal
+from ..words.plain_data import (
+    escaped,
+    is_text,
+    literal,
+    plain,
+)
+from ..words.text import DATA, for_error
 from .base import FieldType
 from .containers import ADDING, MappingType, SequenceType
 from .scalars import NOT_TEXT
@@ -96,10 +100,10 @@ class DataType(FieldType):
         )
 
     def read(self, value: object, origin: Origin) -> Any:
-        return plain_value(value)
+        return read_plain(value)
 
     def dump(self, value: Any) -> Any:
-        return listed(value)
+        return plain(value)
 
 
 class AnyType(DataType):
@@ -108,11 +112,8 @@ class AnyType(DataType):
     __slots__ = ()
 
     def read(self, value: object, origin: Origin) -> Any:
-        plain = plain_value(value)
-        return literal(plain) if isinstance(plain, str) else plain
-
-    def dump(self, value: Any) -> Any:
-        return escaped(value) if isinstance(value, str) else listed(value)
+        data = read_plain(value)
+        return literal(data) if isinstance(data, str) else data
 
 
 class ImportPathType(FieldType):
@@ -140,7 +141,7 @@ class ImportPathType(FieldType):
             if not callable(value):
                 raise self.refuse(value)
             if wanted is not None and not (isinstance(value, type) and issubclass(value, wanted)):
-                raise Invalid(f"is not a subclass of {wanted.__name__}: got {shown(value)}")
+                raise Invalid(f"is not a subclass of {wanted.__name__}: got {for_error(value)}")
         return ImportPath.read(value).trusting(self.trusted, wanted)
 
     def dump(self, value: ImportPath) -> str:

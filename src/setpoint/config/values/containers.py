@@ -1,13 +1,27 @@
-"""Lists and mappings inside configs: checked while a draft, immutable once resolved."""
+"""Lists, mappings and the user's free area: checked while a draft, immutable once resolved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
 from typing import Any, NoReturn, Protocol, SupportsIndex, cast
 
 from ..words.errors import ConfigError, Invalid, SetpointError
-from ..words.shown import children, problem_of
-from .origin import Origin, outside_origin
+from ..words.plain_data import (
+    MAX_BITS,
+    MAX_DEPTH,
+    TOO_DEEP,
+    PlainScalar,
+    children,
+    guess,
+    is_text,
+    plain,
+    plain_scalar,
+    refuse_credentials,
+    same,
+)
+from ..words.text import DATA, for_error, parse_flow, problem_of
+from .origin import Origin, outside_origin, python_origin
 
 
 class ItemType(Protocol):
@@ -228,3 +242,273 @@ class FrozenDict(dict[str, Any]):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return type(self), (dict(self), self.title)
+
+
+class Free:
+    """A mapping of free keys to plain values; reading a missing key of a draft makes a section.
+
+    `user.probe.width = 8` works although `user.probe` was never declared. A key that is a method
+    of this class, such as `items`, is read as `user["items"]`.
+    """
+
+    __slots__ = ("_frozen", "_origins", "_values")
+
+    _values: dict[str, Any]
+    _origins: dict[str, list[tuple[Origin, object]]]
+    _frozen: bool
+
+    def __init__(self, **values: object) -> None:
+        object.__setattr__(self, "_values", {})
+        object.__setattr__(self, "_origins", {})
+        object.__setattr__(self, "_frozen", False)
+        for key, value in values.items():
+            self.put(key, value, python_origin(1))
+
+    def __getattr__(self, key: str) -> Any:
+        # No key begins with _, but Python and its tools ask every object for such names.
+        if key.startswith("_"):
+            raise AttributeError(key)
+        if key in self._values:
+            return self._values[key]
+        if self._frozen:
+            raise AttributeError(f"the user area has no key {key!r}")
+        self._values[key] = Free()
+        return self._values[key]
+
+    def __setattr__(self, key: str, value: object) -> None:
+        self.put(key, value, python_origin(1))
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self.__getattr__(key)
+        except AttributeError:
+            raise KeyError(key) from None
+
+    def keys(self) -> Iterator[str]:
+        """The keys; with these, `dict(user)` is a copy."""
+        return iter(self)
+
+    def __contains__(self, key: object) -> bool:
+        return any(key == known for known in self)
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key, _ in self.items())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self.put(key, value, python_origin(1))
+
+    def put(self, key: object, value: object, origin: Origin) -> None:
+        """Set one key from a known origin; a mapping is merged into the section of that name.
+
+        Raises:
+            Invalid: if the value is not plain data.
+            SetpointError: if the area is part of a resolved config.
+        """
+        if self._frozen:
+            raise SetpointError(f"user.{key} cannot be set: a resolved configuration is immutable")
+        key = _check_key(key)
+        if isinstance(value, Free):
+            value = value.dump()
+        if isinstance(value, PlainScalar):
+            value = _read_text(value)
+        if isinstance(value, Mapping):
+            _refuse_depth(cast(object, value))
+            inner = self._values.get(key)
+            if not isinstance(inner, Free):
+                inner = self._values[key] = Free()
+            inner.put_all(cast(Mapping[object, object], value), origin)
+            return
+        stored = read_plain(value)
+        self._values[key] = stored
+        self._origins.setdefault(key, []).append((origin, stored))
+
+    def put_all(self, values: Mapping[object, object], origin: Origin) -> None:
+        """Set several keys; see `put`."""
+        for key, item in values.items():
+            try:
+                self.put(key, item, origin)
+            except Invalid as error:
+                raise (error.inside(key) if isinstance(key, str) else error) from None
+
+    def is_frozen(self) -> bool:
+        """Whether the area is part of a resolved config."""
+        return self._frozen
+
+    def inside(self, key: str) -> Any:
+        """What stands under a key, an empty area if nothing does yet.
+
+        Raises:
+            Invalid: if no key is like that.
+        """
+        return self[_check_key(key)]
+
+    @classmethod
+    def read(cls, value: object, origin: Origin) -> Free:
+        """Make an area from a mapping.
+
+        Raises:
+            Invalid: if it is no mapping.
+        """
+        if isinstance(value, Free):
+            return value
+        area = cls()
+        if isinstance(value, PlainScalar):
+            value = parse_flow(value)
+        if not isinstance(value, Mapping):
+            raise Invalid(f"is not a mapping of keys to values: got {for_error(value)}")
+        area.put_all(cast(Mapping[object, object], value), origin)
+        return area
+
+    def chain(self, key: str) -> list[tuple[Origin, object]]:
+        """All layers that set a key, first to last.
+
+        Returns:
+            pairs of origin and value; the last one won.
+        """
+        return self._origins.get(key, [])
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """The keys with their values.
+
+        Returns:
+            pairs; nested areas that hold nothing are left out.
+        """
+        for key, value in self._values.items():
+            if not isinstance(value, Free) or any(True for _ in value.items()):
+                yield key, value
+
+    def copy(self, frozen: bool) -> Free:
+        """A copy of its own."""
+        twin = Free()
+        for key, value in self.items():
+            twin._values[key] = value.copy(frozen) if isinstance(value, Free) else value
+        twin._origins.update({key: list(chain) for key, chain in self._origins.items()})
+        object.__setattr__(twin, "_frozen", frozen)
+        return twin
+
+    def __copy__(self) -> Free:
+        return self.copy(self._frozen)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Free:
+        return self.copy(self._frozen)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        chains = {
+            key: [(origin.fixed(key), value) for origin, value in chain]
+            for key, chain in self._origins.items()
+        }
+        return object.__new__, (type(self),), (self._values, chains, self._frozen)
+
+    def __setstate__(self, state: tuple[Any, Any, bool]) -> None:
+        for name, value in zip(("_values", "_origins", "_frozen"), state, strict=True):
+            object.__setattr__(self, name, value)
+
+    def dump(self) -> dict[str, Any]:
+        """The area in plain data."""
+        return {key: plain(value) for key, value in self.items()}
+
+    def __eq__(self, other: object) -> bool:
+        return same(self.dump(), other.dump()) if isinstance(other, Free) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted((key, hash(value)) for key, value in self.items())))
+
+    def __repr__(self) -> str:
+        return f"Free({', '.join(f'{key}={value!r}' for key, value in self.items())})"
+
+
+def _refuse_depth(value: object) -> None:
+    """Refuse lists and mappings that no file could hold, or that contain themselves."""
+    level = {id(value): value}
+    for _ in range(MAX_DEPTH):
+        below: dict[int, object] = {}
+        for item in level.values():
+            below.update((id(one), one) for _, one in children(item))
+        if not below:
+            return
+        level = below
+    raise Invalid(f"is {TOO_DEEP}, or contains itself")
+
+
+def read_plain(value: object) -> Any:
+    """Check that a value is plain data, and make it immutable.
+
+    Returns:
+        the value with lists as tuples and unread texts read by the YAML 1.2 core rules.
+
+    Raises:
+        Invalid: for anything else.
+    """
+    _refuse_depth(value)
+    return _plain(value)
+
+
+def _plain(given: object) -> Any:
+    value = plain_scalar(given)
+    if isinstance(value, PlainScalar):
+        value = _read_text(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, cast(list[object], value)))
+    if isinstance(value, Mapping):
+        entries = cast(Mapping[object, object], value)
+        return FrozenDict({read_key(key): _plain(item) for key, item in entries.items()})
+    # Of subclasses, such as enums, the plain value is kept: it is what a file would hold.
+    if isinstance(value, str):
+        text = str.__str__(value)
+        if not is_text(text):
+            raise Invalid("is not valid Unicode, which no file could record")
+        refuse_credentials(text)
+        return None if text == "null" else text
+    if isinstance(value, float):
+        number = float(value)
+        if not isfinite(number):
+            raise Invalid("is not a finite number, which not every file format could record")
+        return number + 0.0  # minus zero equals zero, and must be recorded alike
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > MAX_BITS:
+            raise Invalid("has more digits than can be written to a file")
+        return int(value)
+    raise Invalid(f"is not plain data: a {type(value).__name__} cannot be written to a file")
+
+
+def _read_text(text: PlainScalar) -> object:
+    """A text that no quotes stand around: a list, a mapping, a quoted text, or a scalar.
+
+    Raises:
+        Invalid: if it begins like a list, a mapping or a quoted text and is none.
+    """
+    if text.startswith(DATA):
+        return parse_flow(text)
+    if text == "null":
+        return None
+    try:
+        return guess(text)
+    except SetpointError as error:
+        raise Invalid(str(error)) from None
+
+
+def read_key(key: object) -> str:
+    """A key of a mapping.
+
+    Raises:
+        Invalid: if it is no text: as a text it could be equal to another key.
+    """
+    if not isinstance(key, str):
+        raise Invalid(f"has a key that is not a str: {for_error(key)}", hint=f"Write {str(key)!r}.")
+    text = str.__str__(key)
+    if not is_text(text):
+        raise Invalid(f"has a key that cannot be written to a file: {text!r}")
+    refuse_credentials(text)
+    return text
+
+
+def _check_key(key: object) -> str:
+    text = read_key(key)
+    if not text or "." in text or text.startswith("_"):
+        raise Invalid(f"{text!r} cannot be a key: it is empty, dotted or begins with _")
+    return text

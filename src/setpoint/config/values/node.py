@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any, ClassVar
 
 from ..words.errors import Caution, UnresolvedError
-from ..words.shown import MISSING, item_at, nested
+from ..words.plain_data import MISSING, item_at, nested
 from .origin import DEFAULT, UNTOUCHED, Origin
 
 Chain = list[tuple[Origin, Any]]

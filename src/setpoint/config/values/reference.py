@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..words.errors import Invalid
 from ..words.names import Path
-from ..words.shown import INFINITIES, member_text
-from ..words.texts import OPENING, TOO_BIG, LiteralText, literal, refers
+from ..words.plain_data import (
+    INFINITIES,
+    OPENING,
+    TOO_BIG,
+    LiteralText,
+    literal,
+    member_text,
+    refers,
+)
 
 if TYPE_CHECKING:
     import ast
@@ -69,6 +76,10 @@ class Reference:
             Invalid: for an undefined operation, such as a division by zero.
         """
         return evaluate(self._tree, look_up)
+
+    def dump(self) -> str:
+        """The reference in plain data."""
+        return self.text
 
     def __repr__(self) -> str:
         return self.text

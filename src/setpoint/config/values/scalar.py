@@ -1,14 +1,23 @@
-"""Bases of classes of values: `Struct`, and `Scalar` for fields; and `Secret`, a scalar.
+"""Values that read and write themselves: `Struct`, `Scalar`, `Secret` and `ImportPath`.
 
 A secret must never be written down: a `Secret` is a reference to one, not the secret itself.
 """
 
 from __future__ import annotations
 
+import keyword
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, ClassVar, Self, SupportsIndex, cast, dataclass_transform
 
-from ..words.credentials import HIDDEN
-from ..words.errors import Invalid, SetpointError
+from ..words.errors import HIDDEN, Invalid, SetpointError
+from ..words.names import did_you_mean
+from ..words.text import for_error
+from .user_code import allowed_modules, import_user_module, is_allowed, not_allowed
+
+EXAMPLES = ('"torch.optim.Adagrad"', '"package.module:Class.method"')
+LENGTH = 300
 
 
 @dataclass_transform(eq_default=False)
@@ -172,3 +181,224 @@ class Secret(Scalar):
 
     def __str__(self) -> str:
         return repr(self)
+
+
+class ImportPath(Scalar):
+    """Where a callable is found: `module.name`, or `module:Class.name` for what lies in a class.
+
+    Its form is checked at once; it is imported by `load`, by calling it, or by `build`, and only
+    from modules that are allowed (see `allow_imports`).
+
+    Arguments:
+        trusted: modules that are allowed for this path.
+
+    Raises:
+        Invalid: if it is no path, or the callable cannot be found again by one.
+    """
+
+    __slots__ = ("base", "held", "text", "trusted")
+    __setpoint_scalar__ = "an import path such as 'torch.optim.Adagrad' or 'module:Class.method'"
+
+    text: str
+    trusted: tuple[str, ...]
+    base: type | None
+    held: str | None
+
+    def __init__(self, target: str | Callable[..., Any], trusted: Sequence[str] = ()) -> None:
+        self.base, self.trusted = None, tuple(trusted)
+        self.text = _form(str(target)) if isinstance(target, str) else path_of(target)
+        # The object has been imported already, so that its module is allowed.
+        self.held = None if isinstance(target, str) else self.module
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Make a value from what a layer holds.
+
+        Raises:
+            Invalid: if it cannot be read.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str) or callable(value):
+            return cls(cast(Any, value))
+        raise Invalid(f"is not an import path: got {for_error(value)}", EXAMPLES)
+
+    @property
+    def module(self) -> str:
+        """The module as far as the text says it; what is imported may be a package above it."""
+        module, colon, _ = self.text.partition(":")
+        return module if colon else self.text.rpartition(".")[0]
+
+    def trusting(self, modules: Sequence[str], base: type | None = None) -> ImportPath:
+        """The same path as a field holds it.
+
+        Arguments:
+            base: the class that it must be or derive from; None for any callable.
+        """
+        path = ImportPath(self.text, tuple(dict.fromkeys((*self.trusted, *modules))))
+        path.base, path.held = base or self.base, self.held
+        return path
+
+    def allowed(self) -> tuple[str, ...]:
+        """The modules that may be imported for this path."""
+        modules = allowed_modules(self.trusted)
+        return modules if self.held is None else (*modules, self.held)
+
+    def dump(self) -> str:
+        """The path in plain data."""
+        return self.text
+
+    def refusal(self) -> str:
+        """Why the path may not be imported; nothing is imported to find out.
+
+        Returns:
+            a sentence; empty if it may.
+        """
+        modules = self.allowed()
+        name = self.text.replace(":", ".")
+        return "" if is_allowed(name, modules) else not_allowed(self.text, modules)
+
+    def load(self) -> Any:
+        """Import what the path names.
+
+        The object must come from an allowed module, too: `torch.optim` being allowed does not open
+        what its modules happen to have imported.
+
+        Raises:
+            SetpointError: if it may not be imported, is not there, or cannot be called.
+        """
+        refused = self.refusal()
+        if refused:
+            raise SetpointError(refused)
+        module, colon, name = self.text.partition(":")
+        found = _inside(_module(module, self), name.split("."), self) if colon else _dotted(self)
+        home = getattr(found, "__module__", None)
+        if isinstance(home, str) and not _is_home(home, self.allowed()):
+            raise SetpointError(f"{self}: {not_allowed(home, self.allowed())}")
+        if not callable(found):
+            name = type(found).__name__
+            kind = "a module" if isinstance(found, ModuleType) else f"an object of type {name}"
+            raise SetpointError(f"{self} is {kind}, which cannot be called")
+        if self.base is not None and not (isinstance(found, type) and issubclass(found, self.base)):
+            raise SetpointError(f"{self} is not a subclass of {self.base.__name__}")
+        return found
+
+    def loaded(self) -> Any:
+        """What the path names, if its module is imported already and allowed."""
+        parts = self.text.replace(":", ".").split(".")
+        if any(".".join(parts[:at]) in sys.modules for at in range(len(parts) - 1, 0, -1)):
+            try:
+                return self.load() if self.module in sys.modules else None
+            except SetpointError:
+                return None
+        return None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.load()(*args, **kwargs)
+
+
+def path_of(target: Any) -> str:
+    """The shortest path by which a callable is found.
+
+    Returns:
+        for instance `torch.optim.Adagrad`, although it is defined in `torch.optim.adagrad`.
+
+    Raises:
+        Invalid: if no path leads to it.
+    """
+    module: object = getattr(target, "__module__", None)
+    name: object = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise Invalid(
+            f"has no import path: a {type(target).__name__} has no name; give a function or a class"
+        )
+    reason = ""
+    if "<lambda>" in name:
+        reason = "a lambda has no name to import it by"
+    elif "<locals>" in name:
+        reason = f"{name.replace('.<locals>', '')} is defined inside a function"
+    elif module == "__main__":
+        reason = f"{name} is defined in the script itself, which no other process can import"
+    elif _found(module, name) is not target:
+        reason = f"{module} has no {name}, or another object of that name"
+    if reason:
+        raise Invalid(f"has no import path: {reason}; move it into a module")
+    if "." in name:
+        return f"{module}:{name}"
+    parts = module.split(".")
+    for end in range(1, len(parts)):
+        package = ".".join(parts[:end])
+        if (
+            not any(part.startswith("_") for part in parts[:end])
+            and _found(package, name) is target
+        ):
+            return f"{package}.{name}"
+    return f"{module}.{name}"
+
+
+def _found(module: str, name: str) -> Any:
+    node: Any = sys.modules.get(module)
+    for part in name.split("."):
+        node = getattr(node, part, None)
+    return node
+
+
+def _form(text: str) -> str:
+    """The canonical text of a path: a colon only where the name has several parts."""
+    module, colon, name = text.strip().partition(":")
+    parts = [*module.split("."), *(name.split(".") if colon else [])]
+    right = all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
+    if len(text) > LENGTH or len(parts) < 2 or not right:
+        hint = "Give its module too, as in package.module.name." if right else ""
+        raise Invalid(f"is not an import path: got {for_error(text)}", EXAMPLES, hint=hint)
+    return f"{module}:{name}" if colon and "." in name else ".".join(parts)
+
+
+def _is_home(module: str, allowed: tuple[str, ...]) -> bool:
+    """Whether an object may come from a module: an allowed one, or its package's private core."""
+    package, _, rest = module.partition(".")
+    core = rest.startswith("_") and any(one.partition(".")[0] == package for one in allowed)
+    return core or is_allowed(module, allowed)
+
+
+def _module(name: str, path: ImportPath) -> ModuleType:
+    return import_user_module(name, str(path), trusted=False)
+
+
+def _dotted(path: ImportPath) -> Any:
+    """What `a.b.c` names, where nothing says how much of it is the module."""
+    parts = path.text.split(".")
+    found: Any = _module(parts[0], path)
+    for at, part in enumerate(parts[1:], start=1):
+        name = ".".join(parts[:at])
+        # A package knows its modules only once they are imported.
+        if isinstance(found, ModuleType) and not hasattr(found, part) and _is_module(name, part):
+            found = _module(f"{name}.{part}", path)
+        else:
+            found = _inside(found, [part], path, f"{name}.{part}")
+    return found
+
+
+def _is_module(package: str, name: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(f"{package}.{name}") is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _inside(node: Any, names: list[str], path: ImportPath, way: str = "") -> Any:
+    """What lies inside a module or class; other modules that it has imported do not count."""
+    for name in names:
+        if not hasattr(node, name):
+            meant = did_you_mean(name, [key for key in dir(node) if key[:1] != "_"], " ")
+            where = getattr(node, "__name__", type(node).__name__)
+            raise SetpointError(f"{path}: {where} has no {name!r}.{meant}")
+        node = getattr(node, name)
+        # On the way down to an allowed module lie the packages around it.
+        if isinstance(node, ModuleType) and node.__name__ != way:
+            modules = path.allowed()
+            if not is_allowed(node.__name__, modules):
+                raise SetpointError(f"{path}: {not_allowed(node.__name__, modules)}")
+    return node

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..words.credentials import hide_secrets
 from ..words.errors import (
     ConfigError,
     DeclarationError,
@@ -16,10 +15,10 @@ from ..words.errors import (
     RunError,
     SetpointError,
     UserCodeError,
+    hide_secrets,
     printable,
 )
-from ..words.names import did_you_mean
-from ..words.texts import can_be_named
+from ..words.names import can_be_named, did_you_mean
 from .origin import short_name
 
 if TYPE_CHECKING:

@@ -1,16 +1,83 @@
-"""The errors that a user can cause, and reports of several problems; all else is a bug."""
+"""The errors that a user can cause, reports of several problems, and secrets hidden in them.
+
+All other exceptions are bugs. A `Secret` holds a reference and no secret; the functions here are
+for the secrets that are put where none belong: a password inside a URL, a key among its
+parameters, a token as a plain text.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
-from typing import Self
+from copy import copy
+from typing import Self, TypedDict, Unpack
 
-from .credentials import hide_secrets
-
-MOST = 1000  # problems that a report shows, and after which no more are looked for in the layers
+MAX_PROBLEMS = 1000  # in a report, and after which no more are looked for in the layers
 PAGE = 100  # columns of a list of valid values where no terminal says how wide it is
 WIDTH = 300  # of a path, a value or an origin in a report; what is longer is a mistake or hostile
+HIDDEN = "***"
+"""What stands in place of a secret."""
+# A text without any of these holds none of the keys below.
+_MARKS = ("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_",
+          "glpat-", "AKIA", "xox", "sk-")  # fmt: skip
+# A login before the host. Neither `user@host:path` of ssh nor a lone user name holds a password.
+_LOGIN = r"(?<=://)[^/\s?#@'\"]*:(?!\*\*\*@)[^/\s?#@'\"]+(?=@)"
+_USER = r"(?<=://)[^/\s?#@'\"]+(?=@)"
+# A parameter's whole name decides: `token=` is one, `tokenizer=` is not.
+_PARAMETER = (
+    r"(?i)(?<=[?&;])((?:(?:access|auth|refresh|id|private|session|security|bearer)[_-]?)?token"
+    r"|(?:x-)?api[_-]?key|(?:access|secret|private|shared)[_-]?(?:access[_-]?)?key"
+    r"|password|passwd|pwd|(?:client[_-]?)?secret|sig|signature|auth|authorization|credentials?"
+    r"|x-(?:amz|goog)-(?:signature|credential|security-token))=(?!\*\*\*)[^&#\s'\"]+"
+)
+# What well-known services put in front of their keys; such a text is a secret under any name.
+_KEY = (
+    r"(?<![A-Za-z0-9_])(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
+    r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16}(?![A-Za-z0-9])"
+    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|sk-(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Z]|[a-z0-9]{32})"
+    r"[A-Za-z0-9_-]{20,})"
+)
+
+
+def suspicious(text: str) -> bool:
+    """A quick look that lets nearly every text pass; patterns are slower by far."""
+    return (
+        "://" in text
+        or ("=" in text and ("?" in text or "&" in text or ";" in text))
+        or (len(text) > 14 and any(mark in text for mark in _MARKS))
+    )
+
+
+def credential_in(text: str) -> str | None:
+    """Look for a secret inside a text.
+
+    Returns:
+        what was found, in words and without the secret; None if there is none.
+    """
+    if not suspicious(text):
+        return None
+    if re.search(_LOGIN, text):
+        return "a password inside a URL"
+    found = re.search(_PARAMETER, text)
+    if found:
+        return f"a secret as the parameter {found[1]!r} of a URL"
+    if re.search(_KEY, text):
+        return "what looks like an access token"
+    return None
+
+
+def hide_secrets(text: str) -> str:
+    """Hide logins and secret parameters of URLs, and keys of well-known services.
+
+    Returns:
+        the text with `***` in their places.
+    """
+    if not suspicious(text):
+        return text
+    text = re.sub(_USER, HIDDEN, text)
+    text = re.sub(_PARAMETER, lambda found: f"{found[1]}={HIDDEN}", text)
+    return re.sub(_KEY, HIDDEN, text)
 
 
 def printable(text: str) -> str:
@@ -141,6 +208,16 @@ class UnresolvedError(SetpointError):
     """A value was read that only `resolve` can know: a derived or referenced field, still unset."""
 
 
+class Details(TypedDict, total=False):
+    """The options of `Problem`."""
+
+    valid: Sequence[str]
+    also: Sequence[str]
+    hint: str
+    value: str | None
+    origin: str | None
+
+
 class Problem:
     """One finding: which field, what is wrong, and what would be valid.
 
@@ -177,11 +254,10 @@ class Problem:
 
     def placed(self, path: str, value: str | None, origin: str | None, also: list[str]) -> Self:
         """The same finding, seen from the root of the configuration."""
-        from copy import copy
-
-        whole = copy(self)
-        whole.path, whole.value, whole.origin, whole.also = path, value, origin, tuple(also)
-        return whole
+        problem = copy(self)
+        problem.path, problem.value, problem.origin = path, value, origin
+        problem.also = tuple(also)
+        return problem
 
     def render(self, valid: bool = True) -> str:
         """The problem as an indented paragraph."""
@@ -228,21 +304,8 @@ class Caution(Problem):
 
     __slots__ = ("code", "section")
 
-    def __init__(
-        self,
-        code: str,
-        path: str,
-        message: str,
-        *,
-        valid: Sequence[str] = (),
-        also: Sequence[str] = (),
-        hint: str = "",
-        value: str | None = None,
-        origin: str | None = None,
-    ) -> None:
-        super().__init__(
-            path, message, valid=valid, also=also, hint=hint, value=value, origin=origin
-        )
+    def __init__(self, code: str, path: str, message: str, **details: Unpack[Details]) -> None:
+        super().__init__(path, message, **details)
         self.code = code
         # The path of the section whose check has found it; filled in by the engine.
         self.section: tuple[str | int, ...] = ()
@@ -287,12 +350,12 @@ class ConfigError(SetpointError):
         head = f"{count} problem{'s' if count != 1 else ''} in the configuration"
         parts = [head]
         listed: set[tuple[str, ...]] = set()  # the keys of a section stand once
-        for problem in self.problems[:MOST]:
+        for problem in self.problems[:MAX_PROBLEMS]:
             again = problem.message.startswith("unknown key") and problem.valid in listed
             parts.append(problem.render(valid=not again))
             listed.add(problem.valid)
-        if count > MOST:
-            parts.append(f"... and {count - MOST} more")
+        if count > MAX_PROBLEMS:
+            parts.append(f"... and {count - MAX_PROBLEMS} more")
         return "\n\n".join(parts)
 
 

@@ -1,15 +1,15 @@
-"""Paths of fields, and the valid names nearest to one that was typed."""
+"""Paths of fields, the valid names nearest to one that was typed, and names of files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
 
 SHORT = 2  # letters of a name that is taken as it is
-
-
-FORGOTTEN = "For one of your own, import its module: --import MODULE"
 PREFIX = 4  # letters that may stand for a longer word
+# Bytes of a path and of each of its parts; Linux takes 4096, and something is put below it.
+MAX_PATH = 4000
+MAX_NAME = 255
+FORGOTTEN = "For one of your own, import its module: --import MODULE"
 Path = tuple[str | int, ...]
 
 
@@ -70,10 +70,7 @@ def dotted(path: Path) -> str:
     Returns:
         for instance `data.sources.0.type`.
     """
-    try:
-        return ".".join(cast(tuple[str, ...], path))  # most paths hold names only
-    except TypeError:
-        return ".".join(map(str, path))
+    return ".".join(map(str, path))
 
 
 def within(path: str, section: str) -> bool:
@@ -83,3 +80,63 @@ def within(path: str, section: str) -> bool:
         True for `model.dim` and `model`, not for `models`.
     """
     return path == section or path.startswith(f"{section}.")
+
+
+def can_be_named(text: str) -> bool:
+    """Whether the system can take a text: as the name of a file, a module, a user or a command.
+
+    Arguments:
+        text: as a layer gives it; bytes that are no UTF-8 stand in it as Python keeps them.
+
+    Returns:
+        False if it holds a zero byte, or what the file system's encoding cannot express.
+    """
+    if "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    from os import fsencode
+
+    try:
+        fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def can_be_path(text: str) -> bool:
+    """Whether a text can be the path of a file or folder on the systems that there are."""
+    if not can_be_named(text):
+        return False
+    from os import fsencode
+
+    data = fsencode(text)
+    return len(data) < MAX_PATH and all(len(part) <= MAX_NAME for part in data.split(b"/"))
+
+
+def not_of(value: object, root: type) -> str:
+    """What a function gave instead of a config of a root.
+
+    Returns:
+        for instance `a Motor, not a Job`; with modules where the names are the same.
+    """
+    if value is None:
+        return f"nothing, not {with_article(root.__name__)}"
+    given, wanted = type(value).__name__, root.__name__
+    if given == wanted:
+        given = f"{type(value).__module__}.{type(value).__qualname__}"
+        wanted = f"{root.__module__}.{root.__qualname__}"
+        if given == wanted:
+            again = "the class was defined anew since, as by importing its module twice"
+            return f"a {given} of another definition than this one: {again}"
+        return f"a {given}, not a {wanted}"
+    return f"{with_article(given)}, not {with_article(wanted)}"
+
+
+def with_article(name: str) -> str:
+    """A class's name with its article.
+
+    Returns:
+        `a Job` or `an Inference`.
+    """
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"

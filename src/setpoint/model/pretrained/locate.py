@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from setpoint.config import ORIGINS, SetpointError, can_be_path, nearest, shown_plain
+from setpoint.config import ORIGINS, SetpointError, can_be_path, for_error, nearest
 from setpoint.hub.fetch import split_hub_id
 from setpoint.model.pretrained.hub import fetch
 
@@ -53,7 +53,7 @@ def locate_here(name: str) -> Place | None:
         SetpointError: if it is neither a directory with a model nor an id.
     """
     if not can_be_path(name):
-        raise SetpointError(f"{shown_plain(name)}: not a valid file name")
+        raise SetpointError(f"{for_error(name)}: not a valid file name")
     path = Path(os.path.expanduser(name))
     if (path / MANIFEST).is_file() or not path.is_dir():
         checkpoint = _checkpoint(path)

@@ -14,7 +14,7 @@ from setpoint.config import (
     derive,
     derived,
     field,
-    json_value,
+    plain,
 )
 from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
 from setpoint.units import Period
@@ -222,7 +222,7 @@ def _plain(section: Config) -> dict[str, object]:
     values: dict[str, object] = {"type": cls.tag}
     for name, info in cls.fields.items():
         if info.role is not RUNTIME:
-            values[name] = json_value(_dumped(info.type, getattr(section, name)))
+            values[name] = plain(_dumped(info.type, getattr(section, name)))
     return values
 
 

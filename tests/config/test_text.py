@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.cli.value import plain, value_text
-from setpoint.config import ImportPath
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config import ImportPath, PlainScalar, in_full, plain
 from setpoint.optim.config import AdamW
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import ByteSize, DType, Duration, Period
@@ -20,7 +18,7 @@ VALUES = [
     (1e-5, "1e-05", 1e-5),
     (float("inf"), "inf", "inf"),
     ("a'b", '"a\'b"', "a'b"),
-    (PlainScalar("x"), "'x'", "x"),
+    (PlainScalar("x"), "x", "x"),
     ((0.9, 0.95), "[0.9, 0.95]", [0.9, 0.95]),
     ([None, "x"], "[null, 'x']", [None, "x"]),
     ({"a": [1]}, "{a: [1]}", {"a": [1]}),
@@ -37,12 +35,12 @@ VALUES = [
 
 @pytest.mark.parametrize(("value", "text", "data"), VALUES)
 def test_values(value: object, text: str, data: object) -> None:
-    assert value_text(value) == text
+    assert in_full(value) == text
     assert plain(value) == data
     json.dumps(plain(value), allow_nan=False)
 
 
 def test_sections() -> None:
-    assert value_text(AdamW()) == "'adamw'"
-    assert value_text(Evaluation()) == "(a section)"
-    assert plain(AdamW(lr=0.5))["lr"] == 0.5
+    assert in_full(AdamW()) == "'adamw'"
+    assert in_full(Evaluation()) == "(a section)"
+    assert plain(AdamW()) == "adamw"

@@ -1,0 +1,313 @@
+"""Plain values: texts that no field has read yet, missing values, lists and mappings, and JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, Flag
+from typing import Any, cast
+
+from .errors import Invalid, SetpointError, credential_in
+from .names import Path
+
+MAX_DEPTH = 64  # mappings and lists inside one another, the file itself being the first
+MAX_DIGITS = 4300  # of a whole number; the bound of Python itself
+MAX_BITS = 14_284  # every number of so few bits has at most MAX_DIGITS digits
+MAX_COPIED = 100_000  # values that references and aliases to lists and mappings repeat
+MAX_FILES = 256  # of one configuration, with all that they extend
+MAX_NESTING = 16  # files that extend one another
+# The messages are shared by the readers, so that the same mistake reads the same everywhere.
+TOO_BIG = "is too large for a floating-point number"
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+TOO_LONG = f"a number of {{}} digits is refused; at most {MAX_DIGITS} are read"
+HALF_PAIR = "the text holds half a surrogate pair, which is no character"
+KERNEL = "setpoint.config."
+OPENING = "${"
+ESCAPED = "$${"
+INFINITIES = (float("inf"), float("-inf"))
+_PLAIN = frozenset((bool, int, str))
+# Plain scalars of the core schema of YAML 1.2.2, section 10.3.2; its nulls are taken by the reader.
+_TRUE = ("true", "True", "TRUE")
+_FALSE = ("false", "False", "FALSE")
+_INFINITE = r"[-+]?\.(inf|Inf|INF)"
+_NAN = r"\.(nan|NaN|NAN)"
+_DECIMAL = r"[-+]?[0-9]+"
+_PREFIXED = r"0o[0-7]+|0x[0-9a-fA-F]+"
+_FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+
+
+class Missing:
+    """The type of `MISSING`, which stands for "no value", since None is a value."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = Missing()
+
+
+class PlainScalar(str):
+    """A text that was written without quotes and is to be read by the type of its field.
+
+    Arguments:
+        text: the text as it stands in the file, the flag or the environment variable.
+    """
+
+    __slots__ = ()
+
+
+def guess(text: PlainScalar) -> bool | int | float | str:
+    """The value of a plain scalar where no field gives it a type.
+
+    Returns:
+        a bool, an int, a float, or the same text as a plain `str`.
+
+    Raises:
+        SetpointError: the text is a whole number of more than 4,300 digits, or a number beyond
+            the largest float, which must not become infinite unseen.
+    """
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    if re.fullmatch(f"{_DECIMAL}|{_PREFIXED}", text):
+        digits = len(text.lstrip("+-").removeprefix("0x").removeprefix("0o"))
+        if digits > MAX_DIGITS:
+            raise SetpointError(TOO_LONG.format(digits))
+        return int(text, 0 if text[:2] in ("0x", "0o") else 10)
+    if re.fullmatch(f"{_INFINITE}|{_NAN}", text):
+        return float(text.replace(".", ""))
+    if not re.fullmatch(_FLOAT, text):
+        return str(text)
+    number = float(text)
+    if number in INFINITIES:
+        raise SetpointError(TOO_BIG)
+    return number
+
+
+class LiteralText(str):
+    """A text of a field that holds `${` as it is.
+
+    It equals the same text of any other kind, and can be given to another field.
+    """
+
+    __slots__ = ()
+
+
+def literal(text: str) -> str:
+    """A text as a field stores it, of which it is known that it is no reference.
+
+    Returns:
+        the same text; a `LiteralText` where it would otherwise be read as a reference.
+    """
+    return LiteralText(text) if OPENING in text else str(text)
+
+
+def escaped(text: str) -> str:
+    """A text as files, flags and Python have it."""
+    return text.replace(OPENING, ESCAPED)
+
+
+def unescaped(text: str) -> LiteralText:
+    """A text as it is meant.
+
+    Returns:
+        the text with `${` for each `$${`; what `escaped` gave is as it was before.
+    """
+    return LiteralText(text.replace(ESCAPED, OPENING))
+
+
+def refers(text: str) -> bool:
+    """Whether a text is, or tries to be, a reference.
+
+    Returns:
+        True if it holds a `${` that no further `$` stands before.
+    """
+    if OPENING not in text or isinstance(text, LiteralText):
+        return False
+    return OPENING in text.replace(ESCAPED, " ")
+
+
+def is_text(value: str) -> bool:
+    """Whether a string can be written to a file: half a surrogate pair cannot."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def refuse_credentials(text: str) -> None:
+    """Refuse a text that holds a secret, since every value of a configuration is recorded.
+
+    Raises:
+        Invalid: if a secret is in it; the error does not repeat it.
+    """
+    found = credential_in(text)
+    if found is not None:
+        raise Invalid(
+            f"holds {found} (not shown); configurations are recorded and must not contain secrets",
+            hint="Keep it in a Secret field of its own, as 'env:NAME' or 'file:PATH', or in the "
+            "service's own login file.",
+            secret=True,
+        )
+
+
+def is_own(value: object) -> bool:
+    """Whether a value is of a class that brings its own reading and writing.
+
+    Arguments:
+        value: any value; arrays of other packages have a `dump` of another kind.
+
+    Returns:
+        True for `Period`, `Free` and the like.
+    """
+    cls = type(value)
+    brings = hasattr(cls, "__setpoint_scalar__") or cls.__module__.startswith(KERNEL)
+    return brings and callable(getattr(cls, "dump", None))
+
+
+def plain_scalar(value: Any) -> Any:
+    """A scalar of numpy or torch as Python's own number or text, where that is exact.
+
+    Returns:
+        an int, float, bool or str, also for an array or tensor without dimensions; any other
+        value as it is.
+    """
+    if type(value).__module__ not in ("numpy", "torch") or getattr(value, "shape", None) != ():
+        return value
+    scalar = value.item()
+    return scalar if type(scalar) in (int, float, bool, str) else value
+
+
+def member_text(member: Enum) -> str:
+    """A member of an enum by name; of flags the names of all that are set, or `0` for none."""
+    return "|".join(flag_names(member)[0]) or "0" if isinstance(member, Flag) else member.name
+
+
+def flag_names(flags: Flag) -> tuple[list[str], int]:
+    """The members that a combination of flags is made of, and the bits that no member names."""
+    if flags.name in type(flags).__members__:
+        return [str(flags.name)], 0
+    names: list[str] = []
+    rest: int = flags.value
+    for name, one in sorted(
+        type(flags).__members__.items(), key=lambda item: item[1].value.bit_count()
+    ):
+        if one.value & rest and one.value & flags.value == one.value:
+            names.append(name)
+            rest &= ~one.value
+    return names, rest
+
+
+def plain(value: Any) -> Any:
+    """A value of any layer, or of a resolved configuration, as JSON holds it.
+
+    Returns:
+        None, a bool, int, float, str, list or dict; infinities as texts, a text without quotes as
+        YAML's core schema reads it, and of a section its type.
+    """
+    if value is None or value.__class__ in _PLAIN:
+        return value
+    if isinstance(value, PlainScalar):
+        try:
+            return plain(guess(value))
+        except SetpointError:  # a number out of range, which its field refuses
+            return str(value)
+    if isinstance(value, LiteralText):
+        return escaped(value)
+    if is_own(value):  # also a size, which is a number
+        return plain(value.dump())
+    if isinstance(value, Enum):
+        return member_text(value)
+    if isinstance(value, float):
+        return value if abs(value) < INFINITIES[0] else str(value)
+    if isinstance(value, int | str):
+        return value
+    if isinstance(value, Mapping | list | tuple):
+        return rebuild(value, plain)
+    cls: Any = value.__class__
+    if hasattr(cls, "__setpoint__"):
+        return cls.__setpoint__.tag or cls.__name__
+    return escaped(str(getattr(value, "pattern", value)))
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are the same configuration."""
+    # True equals 1 in Python, and 1 equals 1.0; in a configuration they are different values.
+    for kind in (list, tuple):
+        if isinstance(left, kind) and isinstance(right, kind):
+            ours, theirs = cast(list[Any], left), cast(list[Any], right)
+            return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    if isinstance(left, dict) and isinstance(right, dict):
+        here, there = cast(dict[str, Any], left), cast(dict[str, Any], right)
+        return here.keys() == there.keys() and all(same(here[k], there[k]) for k in here)
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return type(left) is type(right) and left == right
+    return bool(left == right)
+
+
+def children(value: object) -> Iterable[tuple[Any, Any]]:
+    """The items of a list or tuple with their indices, of a mapping with their keys, else none."""
+    if isinstance(value, list | tuple):
+        return enumerate(cast(Sequence[Any], value))
+    return cast(Mapping[Any, Any], value).items() if isinstance(value, Mapping) else ()
+
+
+def nested(value: object, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """What lists, tuples and mappings inside one another hold, with its path.
+
+    Any other value comes alone, with the path that was given.
+    """
+    if isinstance(value, Mapping | list | tuple):
+        for key, item in children(cast(object, value)):
+            yield from nested(item, (*path, key))
+    else:
+        yield path, value
+
+
+def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
+    """A list, tuple or mapping with what a function makes of each item, as a plain list or dict.
+
+    Any other value stays as it is.
+    """
+    if isinstance(value, (list, tuple)):
+        return [function(item) for item in cast(Sequence[Any], value)]
+    if isinstance(value, Mapping):
+        return {key: function(item) for key, item in children(cast(object, value))}
+    return value
+
+
+def listed(value: Any) -> Any:
+    """A copy of lists, tuples and mappings inside one another, as plain lists and dicts."""
+    return rebuild(value, listed)
+
+
+def item_at(value: Any, key: object) -> Any:
+    """The item of a list, tuple or mapping; MISSING where there is none."""
+    if isinstance(value, Mapping):
+        return cast(Mapping[object, Any], value).get(key, MISSING)
+    if isinstance(value, list | tuple) and isinstance(key, int):
+        items = cast(Sequence[Any], value)
+        return items[key] if 0 <= key < len(items) else MISSING
+    return MISSING
+
+
+def count_values(value: object, most: int) -> int:
+    """Count the values in lists and mappings inside one another, each time that one is met.
+
+    Arguments:
+        most: where to stop, since what is repeated inside itself may hold more than can be counted.
+
+    Returns:
+        the number, the value itself included; no more than `most` and what lies directly beside.
+    """
+    found = 1
+    waiting = [value]
+    while waiting and found <= most:
+        items = [item for _, item in children(waiting.pop())]
+        found += len(items)
+        waiting.extend(items)
+    return found

@@ -1,0 +1,369 @@
+"""Values as text: in errors, on a command line, in a file; and the inline syntax, read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from itertools import islice
+from typing import Any, cast
+
+from .errors import Invalid, Problem, hide_secrets
+from .names import Path, dotted
+from .plain_data import MAX_BITS, MISSING, PlainScalar, is_own, item_at, member_text
+
+MAX_LENGTH = 100  # characters of a value in an error
+MAX_ITEMS = 50  # of a list or mapping, which an error looks at
+MAX_LEVELS = 4  # of lists and mappings inside one another in an error
+DATA = ("[", "{", '"', "'")  # how a list, a mapping or a quoted text begins
+DEPTH = 32
+ENDS = ",]}\n"
+SHELL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/=:@%,")
+"""Characters that no shell takes for anything else."""
+# One way of quoting that JSON, TOML and YAML all read. Escaped are what one of them forbids
+# (control characters, non-characters), what breaks lines, and what would make a line look like
+# another (the byte order mark and the marks that turn the direction of writing).
+_ESCAPES = {
+    code: f"\\u{code:04x}"
+    for first, last in (
+        (0x00, 0x1F),
+        (0x7F, 0x9F),
+        (0x200E, 0x200F),
+        (0x2028, 0x202E),
+        (0x2066, 0x2069),
+        (0xFEFF, 0xFEFF),
+        (0xFFFE, 0xFFFF),
+    )
+    for code in range(first, last + 1)
+} | {ord(c): "\\" + e for c, e in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)}
+
+
+def shown_part(value: object, error: Invalid) -> str:
+    """The part of a value that an error is about, as the error shows it.
+
+    Returns:
+        a short text; `***` for what may be a secret.
+    """
+    if error.secret:
+        return "***"
+    whole = value
+    if error.at and isinstance(value, PlainScalar):
+        value = parsed(value)
+    for key in error.at:
+        listed_here = isinstance(value, list | tuple) and isinstance(key, int)
+        if not listed_here and not isinstance(value, Mapping):
+            return for_error(whole)  # the path goes on where the value does not, as for a tag
+        value = item_at(cast(object, value), key)
+    return for_error(None if value is MISSING else value)
+
+
+def problem_of(part: Invalid, path: Path, value: object, origin: str) -> Problem:
+    """The finding about one part of a value that stands at a path."""
+    return Problem(
+        dotted((*path, *part.at)),
+        part.message,
+        valid=part.valid,
+        hint=part.hint,
+        value=shown_part(value, part),
+        origin=origin,
+    )
+
+
+def for_error(value: object, limit: int | None = MAX_LENGTH, level: int = 0) -> str:
+    """A value as an error or a report shows it: quoted texts in quotes, other things by their kind.
+
+    Arguments:
+        limit: the most characters; None for a value of a configuration at full length.
+        level: the lists and mappings that it stands in; it may contain itself.
+    """
+    items = None if limit is None else MAX_ITEMS
+    if isinstance(value, PlainScalar):
+        text = str(value) if value and value.isprintable() else repr(str(value))
+    elif value is None:
+        text = "null"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    elif is_own(value):  # also a size, which is a number
+        return for_error(cast(Any, value).dump(), limit)
+    elif isinstance(value, str):
+        text = repr(str(value))
+    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+        text = f"a number of {value.bit_length()} bits"
+    elif isinstance(value, int | float):
+        text = repr(value)
+    elif isinstance(value, list | tuple | Mapping) and level == MAX_LEVELS and limit is not None:
+        text = "..."
+    elif isinstance(value, list | tuple):
+        entries = islice(cast(Sequence[object], value), items)
+        text = f"[{', '.join(for_error(item, limit, level + 1) for item in entries)}]"
+    elif isinstance(value, Mapping):
+        pairs = islice(cast(Mapping[object, object], value).items(), items)
+        entries = (f"{key}: {for_error(item, limit, level + 1)}" for key, item in pairs)
+        text = f"{{{', '.join(entries)}}}"
+    elif level and hasattr(type(value), "__setpoint_written__"):
+        return for_error(cast(Any, value).__setpoint_written__(), limit, level)
+    elif limit is None and hasattr(type(value), "__setpoint__"):
+        tag: str | None = cast(Any, type(value)).__setpoint__.tag
+        text = "(a section)" if tag is None else repr(tag)
+    elif limit is None and isinstance(value, Enum):
+        text = repr(member_text(value))
+    elif isinstance(value, re.Pattern):
+        text = repr(cast(Any, value).pattern)
+    elif type(value).__module__.partition(".")[0] == "pathlib":
+        text = repr(str(value))
+    elif isinstance(value, type):
+        text = f"the class {value.__name__}"
+    else:
+        text = " ".join(repr(value).split())
+        kind, name = type(value).__name__.lower(), text.lower().partition("(")[0]
+        if not name or not (kind in name or name in kind):
+            text = f"{type(value).__name__} {text}"
+    if limit is None:
+        return text
+    text = hide_secrets(text)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def in_full(value: object) -> str:
+    """A value of a configuration on one line, at full length.
+
+    Returns:
+        for instance `0.001`, `'fp32'`, `[0.9, 0.95]`, `true`, `null`, or the type of a section.
+    """
+    return for_error(value, None)
+
+
+def for_flag(value: object) -> str:
+    """A value as a flag, an environment variable or a text with references holds it."""
+    return str(value) if isinstance(value, str) else _flow(value, ": ", bare=True)
+
+
+def for_shell(value: object) -> str:
+    """A value as a shell takes it.
+
+    Returns:
+        the text, in double quotes where it has spaces and nothing that they do not protect, else
+        quoted by `shlex`.
+    """
+    text = for_flag(value)
+    if text and SHELL.issuperset(text):
+        return text
+    if " " in text and SHELL.issuperset(text.replace(" ", "")):
+        return f'"{text}"'
+    import shlex
+
+    return shlex.quote(text)
+
+
+def for_file(value: object, assign: str = ": ") -> str:
+    """A value on one line of a file.
+
+    Arguments:
+        assign: what stands between a key and its value: `": "` in YAML and JSON, `" = "` in TOML.
+    """
+    return _flow(value, assign, bare=False)
+
+
+def _flow(value: object, assign: str, bare: bool) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if is_own(value):
+        return _flow(cast(Any, value).dump(), assign, bare)
+    if isinstance(value, Enum):
+        return member_text(value)
+    if isinstance(value, PlainScalar):
+        return str(value)
+    if isinstance(value, str):
+        plain = bare and value and (SHELL - {",", ":"}).issuperset(value)
+        return value if plain else quoted(value)
+    if isinstance(value, list | tuple):
+        items = (_flow(item, assign, bare) for item in cast(Sequence[object], value))
+        return f"[{', '.join(items)}]"
+    if isinstance(value, Mapping):
+        pairs = cast(Mapping[str, object], value).items()
+        entries = (f"{key}{assign}{_flow(item, assign, bare)}" for key, item in pairs)
+        return f"{{{', '.join(entries)}}}"
+    return str(value)
+
+
+def quoted(text: str) -> str:
+    """A text in double quotes.
+
+    Arguments:
+        text: any text that `plain_data` let pass.
+
+    Returns:
+        one line that JSON, TOML and YAML 1.2 read as that text.
+    """
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'  # nearly every text, and ten times as fast
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def parsed(text: PlainScalar) -> object:
+    """A text of the command line as the list or mapping that it stands for."""
+    try:
+        return parse_flow(text) if text.startswith("{") else parse_list(text)
+    except Invalid:
+        return text
+
+
+def parse_flow(text: str) -> object:
+    """Read a list, a mapping or a scalar.
+
+    Arguments:
+        text: for instance `{rank: 8, targets: [q, v]}`.
+
+    Returns:
+        lists, dicts and scalars; unquoted scalars as `PlainScalar`.
+
+    Raises:
+        Invalid: if the text is not well formed, with the position.
+    """
+    reader = _Reader(str(text))
+    value = reader.value(0)
+    reader.end()
+    return value
+
+
+def parse_list(text: str) -> list[object]:
+    """Read the items of a list, with or without brackets.
+
+    Arguments:
+        text: `[1, 2]` or `1,2`; the empty text is the empty list.
+
+    Raises:
+        Invalid: if the text is not well formed.
+    """
+    stripped = str(text).strip()
+    if not stripped:
+        return []
+    if not stripped.startswith("["):
+        stripped = f"[{stripped}]"
+    reader = _Reader(stripped)
+    items = reader.items(0)
+    reader.end()
+    return items
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def fail(self, message: str) -> Invalid:
+        # The text itself is shown by the report, unless it may hold a secret.
+        return Invalid(f"cannot be read at position {self.at + 1}: {message}")
+
+    def peek(self) -> str:
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+        return self.text[self.at] if self.at < len(self.text) else ""
+
+    def end(self) -> None:
+        if self.peek():
+            raise self.fail("unexpected text after the value")
+
+    def value(self, depth: int) -> object:
+        if depth > DEPTH:
+            raise self.fail(f"nested deeper than {DEPTH} levels")
+        start = self.peek()
+        if start == "[":
+            return self.items(depth)
+        if start == "{":
+            return self.mapping(depth)
+        return self.scalar(ENDS)
+
+    def items(self, depth: int) -> list[object]:
+        self.at += 1
+        found: list[object] = []
+        while self.peek() != "]":
+            if not self.peek():
+                raise self.fail("the list is not closed by ]")
+            found.append(self.value(depth + 1))
+            if self.peek() == ",":
+                self.at += 1
+            elif self.peek() not in ("]", ""):
+                raise self.fail("expected , or ]")
+        self.at += 1
+        return found
+
+    def mapping(self, depth: int) -> dict[str, object]:
+        self.at += 1
+        found: dict[str, object] = {}
+        while self.peek() != "}":
+            if not self.peek():
+                raise self.fail("the mapping is not closed by }")
+            key = str(self.scalar(ENDS + ":="))
+            if self.peek() not in (":", "="):
+                raise self.fail("expected = or : after the key")
+            self.at += 1
+            if key in found:
+                raise self.fail("a key is given twice")
+            found[key] = self.value(depth + 1)
+            if self.peek() == ",":
+                self.at += 1
+            elif self.peek() not in ("}", ""):
+                raise self.fail("expected , or }")
+        self.at += 1
+        return found
+
+    def scalar(self, ends: str) -> object:
+        start = self.peek()
+        if start and start in "\"'":
+            return self.quoted(start)
+        begin = self.at
+        while self.at < len(self.text) and self.text[self.at] not in ends:
+            # A reference may hold any of the closing characters.
+            if self.text.startswith("${", self.at):
+                close = self.text.find("}", self.at)
+                if close < 0:
+                    raise self.fail("the reference is not closed by }")
+                self.at = close
+            self.at += 1
+        word = self.text[begin : self.at].strip()
+        if not word:
+            raise self.fail("expected a value")
+        return PlainScalar(word)
+
+    def quoted(self, quote: str) -> str:
+        escapes = dict(zip('ntrbf/\\"', '\n\t\r\b\f/\\"', strict=True))
+        self.at += 1
+        parts: list[str] = []
+        while self.at < len(self.text):
+            sign = self.text[self.at]
+            self.at += 1
+            if sign == quote:
+                return "".join(parts)
+            if sign == "\\" and quote == '"':
+                follow = self.text[self.at : self.at + 1]
+                if follow == "u":
+                    parts.append(self.unicode())
+                    continue
+                if follow not in escapes:
+                    raise self.fail(f"unknown escape \\{follow}")
+                sign = escapes[follow]
+                self.at += 1
+            parts.append(sign)
+        raise self.fail(f"the text is not closed by {quote}")
+
+    def unicode(self) -> str:
+        code = self.hexadecimal()
+        # JSON writes characters beyond the first 65536 as two escapes.
+        if 0xD800 <= code < 0xDC00 and self.text.startswith("\\u", self.at):
+            low = self.hexadecimal(1)
+            if 0xDC00 <= low < 0xE000:
+                return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
+        if 0xD800 <= code < 0xE000:
+            raise self.fail("half a surrogate pair is no character")
+        return chr(code)
+
+    def hexadecimal(self, skip: int = 0) -> int:
+        self.at += skip
+        digits = self.text[self.at + 1 : self.at + 5]
+        if len(digits) < 4 or digits.strip("0123456789abcdefABCDEF"):
+            raise self.fail(f"\\u needs four hexadecimal digits, got {digits!r}")
+        self.at += 5
+        return int(digits, 16)
