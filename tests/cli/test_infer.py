@@ -103,7 +103,6 @@ def test_what_infer_refuses(cli: CommandLine, run: str) -> None:
         "infer job.toml --weights.checkpoint 7",
         "infer job.toml --generation.top_k 5",
         "infer job.toml --optimizer.lr 1e-3",
-        "infer job.toml --generation null --seed 3",
         "check job.toml --batch.sequence_length 99",
         "generate job.toml",
         "train job.toml",

@@ -256,6 +256,11 @@ def reads() -> Iterator[set[str]]:
 
 
 def job_of(name: str, folder: Path) -> Job:
+    return small_job(folder, *job_flags(name, folder))
+
+
+def job_flags(name: str, folder: Path) -> list[str]:
+    """The flags of a job, whose files are written."""
     (folder / "text").mkdir()
     for number in range(24):
         text = "one two three four five six seven eight nine ten " * 9
@@ -270,8 +275,7 @@ def job_of(name: str, folder: Path) -> Job:
         (folder / "c.jsonl").write_text("\n".join(map(json.dumps, rows)))
     # Models of transformers have no fields of ours.
     base = [flag for flag in BASE if name != "of transformers" or not flag.startswith("model.")]
-    flags = [flag.replace("{tmp}", str(folder)) for flag in (*base, *JOBS[name])]
-    return small_job(folder, *flags)
+    return [flag.replace("{tmp}", str(folder)) for flag in (*base, *JOBS[name])]
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -216,9 +216,9 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     @check
     def _check_also_every(self) -> Iterator[Problem]:
         second = self.also_every
-        if second is None:
+        if second is None or second.unit == "never":
             return
-        if second.unit in ("never", "last_step") or self.every.unit == "never":
+        if second.unit == "last_step" or self.every.unit == "never":
             yield Problem(
                 "also_every",
                 f"{second} is no second interval beside every = {self.every}",
@@ -276,27 +276,9 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
                 also=("keep",),
             )
 
-    @check
-    def _check_save(self) -> Iterator[Problem]:
-        if self.save:
-            return
-        for name, default in (
-            ("at_start", False),
-            ("at", None),
-            ("also_every", None),
-            ("last", "full"),
-            ("keep_every", None),
-            ("save_frozen", True),
-            ("mode", "sync"),
-            ("remote", None),
-            ("export", None),
-        ):
-            value = getattr(self, name)
-            if value != default:
-                shown = "a section" if name in ("remote", "export") else value
-                yield Problem(
-                    name,
-                    f"{shown} has no effect with save = false, which saves no checkpoint",
-                    valid=("null" if default is None else str(default).lower(),),
-                    also=("save",),
-                )
+    @dead(
+        "at_start", "at", "also_every", "last", "keep_every", "save_frozen", "mode", "remote",
+        "export", holds=("none", Period("never")),
+    )  # fmt: skip
+    def _saving_is_dead(self) -> str | None:
+        return None if self.save else "save = false saves no checkpoint"

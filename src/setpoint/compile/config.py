@@ -72,7 +72,7 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
                 also=("mode",),
                 hint="Remove one of the two.",
             )
-        if self.mode is not None and self.backend != "inductor":
+        if self.mode not in (None, "default") and self.backend != "inductor":
             yield Problem(
                 "mode",
                 f"is inductor's, and the backend is {self.backend}",
@@ -89,11 +89,11 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
                     also=("backend",),
                 )
 
-    @dead("fullgraph")
+    @dead("fullgraph", holds=(True,))
     def _fullgraph_is_dead(self) -> str | None:
         return "scope = graph is always whole" if self.scope == "graph" else None
 
-    @dead("optimize_ddp")
+    @dead("optimize_ddp", holds=(False,))
     def _optimize_ddp_is_dead(self) -> str | None:
         is_graph = self.scope == "graph"
         return "scope = graph sums gradients after backward, without DDP" if is_graph else None

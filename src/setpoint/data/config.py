@@ -514,10 +514,9 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
                 valid=("0.05", "1000"),
             )
 
-    @dead("held_out")
+    @dead("held_out", holds=(0.0,))
     def _held_out_is_dead(self) -> str | None:
-        # 0 is what holds beside validation data anyway.
-        return "validation takes its place" if self.validation and self.held_out else None
+        return "validation takes its place" if self.validation else None
 
     @check
     def _check_sources(self) -> Iterator[Problem]:

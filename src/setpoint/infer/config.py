@@ -391,14 +391,6 @@ class Inference(
     def _passes_are_dead(self) -> str | None:
         return None if self.runs_model else "nothing goes through the model"
 
-    @dead("seed")
-    def _seed_is_dead(self) -> str | None:
-        if self.generation is None and self.harness is None:
-            return "nothing is drawn without a generation or a harness"
-        if self.generation is not None and not self.generation.temperature and not self.harness:
-            return "generation.temperature = 0 takes the likeliest token each time"
-        return None
-
     @dead("chat")
     def _chat_is_dead(self) -> str | None:
         if self.generation is None and self.harness is None:
@@ -431,4 +423,6 @@ class Inference(
 
     @dead("weights.dtype")
     def _dtype_is_dead(self) -> str | None:
-        return None if self.runs_model else "an export converts to its own, export.dtype"
+        if self.runs_model or (self.export is not None and self.weights.dtype == self.export.dtype):
+            return None
+        return "an export converts to its own, export.dtype"

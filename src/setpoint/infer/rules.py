@@ -70,13 +70,6 @@ def adapter_problems(job: Inference) -> Iterator[Problem]:
             valid=("false",),
             also=("adapter",),
         )
-    if not job.weights.merge_adapter:
-        yield Problem(
-            "weights.merge_adapter",
-            "has no effect: there is no adapter",
-            valid=("true",),
-            also=("adapter",),
-        )
 
 
 def pass_problems(job: Inference) -> Iterator[Problem]:

@@ -97,7 +97,7 @@ class Generation(Config):
             if isinstance(token, int) and token < 0:
                 yield Problem(f"stop_tokens.{index}", f"{token} is no number of a token")
 
-    @dead("samples", "top_k", "top_p", "min_p")
+    @dead("samples", "top_k", "top_p", "min_p", holds=(1, 1.0))
     def _draws_are_dead(self) -> str | None:
         if self.temperature == 0:
             return "temperature = 0 takes the likeliest token each time"

@@ -93,7 +93,7 @@ class Weighing(Ignoring):
                     valid=('{"0": 0.5}', '{"256": 0}'),
                     hint="Ids are whole numbers from 0 on, as the tokenizer numbers its tokens.",
                 )
-            elif int(name) == self.ignore_index:
+            elif int(name) == self.ignore_index and self.token_weights[name]:
                 yield Problem(
                     f"token_weights.{name}",
                     "has no effect: ignore_index leaves that token out",

@@ -516,7 +516,7 @@ class Transformer(
 
     @dead("vocab_multiple_of")
     def _vocab_multiple_of_is_dead(self) -> str | None:
-        if self.vocab_size is None:
+        if self.vocab_size is None or self.vocab_size % self.vocab_multiple_of == 0:
             return None
         return f"vocab_size is given ({self.vocab_size}), so it is not rounded"
 

@@ -84,7 +84,7 @@ class CautiousDecay(OptimizerConfig):
 
     @dead("cautious_weight_decay")
     def _cautious_weight_decay_is_dead(self) -> str | None:
-        return NOTHING_DECAYS if self.cautious_weight_decay and not self.weight_decay else None
+        return None if self.weight_decay else NOTHING_DECAYS
 
 
 class AdamW(CautiousDecay, type="adamw", owner="setpoint.optim.torch_optimizers:AdamW.from_config"):
@@ -225,10 +225,9 @@ class Muon(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_conf
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
     """Adam epsilon of the parameters trained by AdamW."""
 
-    @dead("nesterov")
+    @dead("nesterov", holds=(False,))
     def _nesterov_is_dead(self) -> str | None:
-        idle = self.nesterov and not self.momentum
-        return "without momentum there is nothing to look ahead by" if idle else None
+        return None if self.momentum else "without momentum there is nothing to look ahead by"
 
     @check
     def _check_patterns(self) -> Iterator[Problem]:
@@ -376,7 +375,7 @@ class ImportedOptimizer(
                 hint="Set it to 0.",
             )
         for index, group in enumerate(self.groups):
-            if group.weight_decay_multiplier is not None:
+            if group.weight_decay_multiplier not in (None, 0, 1):
                 yield Problem(
                     f"groups.{index}.weight_decay_multiplier",
                     f"has no effect: {self.target} takes no weight_decay",

@@ -110,7 +110,7 @@ def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
                 "could keep its parameters",
                 hint="Give it a lr_multiplier, a weight_decay_multiplier or options, or remove it.",
             )
-        if group.weight_decay_multiplier is not None and not config.weight_decay:
+        if group.weight_decay_multiplier not in (None, 0, 1) and not config.weight_decay:
             yield Problem(
                 f"{path}.weight_decay_multiplier",
                 "has no effect: any multiple of weight_decay = 0 is 0",

@@ -220,13 +220,13 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
         for index, pattern in enumerate(self.frozen):
             yield from pattern_problems(f"frozen.{index}", pattern, PATTERNS)
 
-    @dead("no_decay")
+    @dead("no_decay", holds=((),))
     def _no_decay_is_dead(self) -> str | None:
-        return NOTHING_DECAYS if self.no_decay and not self.weight_decay else None
+        return None if self.weight_decay else NOTHING_DECAYS
 
     @dead("no_decay_patterns")
     def _no_decay_patterns_are_dead(self) -> str | None:
-        return NOTHING_DECAYS if self.no_decay_patterns and not self.weight_decay else None
+        return None if self.weight_decay else NOTHING_DECAYS
 
     def treatment(self, parameter: Parameter) -> dict[str, Any]:
         """What this optimizer wants to do differently for a parameter, apart from all rules.

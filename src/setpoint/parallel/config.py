@@ -352,15 +352,13 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _ring_split_is_dead(self) -> str | None:
         return "no ring divides sequences (ring = 1)" if self.degrees["ring"] == 1 else None
 
-    @dead("shard_over_context")
+    @dead("shard_over_context", holds=("none",))
     def _shard_over_context_is_dead(self) -> str | None:
-        return (
-            "no ranks divide sequences (ring = 1, ulysses = 1)"
-            if not self.divides_sequences
-            else None
-        )
+        if self.divides_sequences:
+            return None
+        return "no ranks divide sequences (ring = 1, ulysses = 1)"
 
-    @dead("reshard")
+    @dead("reshard", holds=(False,))
     def _reshard_is_dead(self) -> str | None:
         return "no weights are sharded (shard = 1)" if self.shards == 1 else None
 
@@ -382,7 +380,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _derive_sequence_parallel(self) -> bool:
         return False  # outside of a job, which knows the model and its lengths
 
-    @dead("sequence_parallel", "loss_parallel", "async_tensor_parallel")
+    @dead("sequence_parallel", "loss_parallel", "async_tensor_parallel", holds=(False,))
     def _tensor_options_are_dead(self) -> str | None:
         return "no matrices are divided (tensor = 1)" if not self.divides_matrices else None
 
@@ -423,11 +421,11 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _sharding_is_dead(self) -> str | None:
         return None if self.uses_fsdp else "no weights are sharded (shard = 1)"
 
-    @dead("sharding.accumulation")
+    @dead("sharding.accumulation", holds=("unsharded",))
     def _accumulation_is_dead(self) -> str | None:
         return "stages of a pipeline add up whole gradients" if self.divides_layers else None
 
-    @dead("init_device")
+    @dead("init_device", holds=("cpu",))
     def _init_device_is_dead(self) -> str | None:
         return "offloaded weights begin in host memory" if self.sharding.offload else None
 

@@ -340,7 +340,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         unknown = "only the model itself knows what it keeps"
         tied, rows, dim, heads, kv_heads, experts = False, vocabulary, 0, 0, 0, 0
     formats, memory = job.precision, job.memory
-    stored = formats.master or formats.params
+    stored = formats.updated
     if not unknown and job.adapter is not None:
         unknown = "what an adapter keeps"
     if not unknown and memory.activation_offload is not None:
@@ -353,7 +353,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         formats=Formats(
             WIDTHS[formats.params],
             WIDTHS[formats.compute],
-            0 if formats.master is None else WIDTHS[formats.master],
+            WIDTHS[formats.updated] if formats.copies_master else 0,
             WIDTHS[formats.reduce or formats.params],
             WIDTHS[stored],
             WIDTHS[job.parallel.pipelining.sent(formats.compute, formats.params)],

@@ -118,9 +118,9 @@ class Float8(Config):
             return columns <= 4096 and rows <= 1024
         return rows <= 2048 or columns <= 1024 or (rows <= 4096 and columns <= 2048)
 
-    @dead("gather")
+    @dead("gather", holds=(False,))
     def _gather_is_dead(self) -> str | None:
-        if self.recipe == "tensorwise" or self.gather is not True:
+        if self.recipe == "tensorwise":
             return None
         return f"recipe = {self.recipe} has no scale of a whole weight, which shards could share"
 
@@ -188,7 +188,7 @@ class Precision(Config):
         default=None, also_called=("master_weights", "master_dtype")
     )
     """Master weights dtype: a copy of bf16 weights that the optimizer steps on and the model's are
-    rounded from; null: none."""
+    rounded from; weights in fp32 are their own. null: none."""
 
     optimizer_state: Stored | None = field(
         default=None,
@@ -229,6 +229,11 @@ class Precision(Config):
         """The dtype of the weights that the optimizer updates: the masters, or the model's own."""
         return self.master or self.params
 
+    @property
+    def copies_master(self) -> bool:
+        """True if masters are kept beside the weights: those in fp32 are their own."""
+        return self.master is not None and self.params != "fp32"
+
     @check
     def _check_formats(self) -> Iterator[Problem]:
         if self.params == "bf16" and self.compute != "bf16":
@@ -236,13 +241,6 @@ class Precision(Config):
                 "compute",
                 f"weights in bf16 cannot be computed with in {self.compute}",
                 valid=("bf16",),
-                also=("params",),
-            )
-        if self.master is not None and self.params == "fp32":
-            yield Problem(
-                "master",
-                "has no effect: weights in fp32 are their own master copy",
-                valid=("null",),
                 also=("params",),
             )
         if self.gather == "bf16" and self.compute != "bf16":

@@ -336,7 +336,7 @@ def store_in(
         the weights that become masters beside those of the model, by name.
     """
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    if config.master is None:
+    if not config.copies_master:
         trained = {}
     kept = {id(weight) for weight in sharded} & {id(weight) for weight in trained.values()}
     # No copies: the model gets new memory, and this is what it had before.
@@ -357,7 +357,7 @@ def build_weights(
     reduce = _dtype(config.reduce)
     if is_sharded and config.params == "fp32":
         reduce = None  # of messages alone: FSDP2 gives gradients in the dtype of its shards
-    if config.master is None:
+    if not config.copies_master:
         return OptimizerParams(model, reduce)
     weights = MasterWeights(model, full, reduce, DType(config.params).torch())
     full.clear()

@@ -167,7 +167,6 @@ WRONG = {
     "two horizons": ("schedule.horizon_share=0.5", "schedule.horizon=200"),
     "a share of no use": ("schedule=constant", "schedule.horizon_share=0.5"),
     "a decay by its other name": ("schedule=wsd", "schedule.decay=1-sqrt"),
-    "a hard floor of 0": ("schedule=polynomial", "schedule.hard_floor=true", "schedule.floor=0"),
     "no phases": (PIECEWISE, "schedule.phases=[]"),
     "phases that are left out": (PIECEWISE,),
     "two open phases": (PIECEWISE, "schedule.phases=[{target: 1}, {target: 0}]"),

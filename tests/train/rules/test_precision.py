@@ -48,7 +48,6 @@ def test_words(tmp_path: Path) -> None:
     cases = {
         "fp16 where the device is open": ("precision.compute=fp16",),
         "short weights in a long format": ("precision.params=bf16",),
-        "a master of itself": ("precision.master=fp32",),
         "a scale of nothing": ("precision.loss_scale.initial=2",),
         "a state that the optimizer cannot have": ("precision.optimizer_state=bf16",),
         "a state of nothing": (
@@ -73,8 +72,6 @@ def test_words(tmp_path: Path) -> None:
         "experts without grouped products": (
             *FLOAT8, GPU, "precision.float8.experts=true", "model.moe={experts: 4}"),
         "experts that are none": (*FLOAT8, GPU, *EXPERTS),
-        "experts that are linear layers": (
-            *FLOAT8, GPU, *EXPERTS, "model.moe={experts: 4, packed: false}"),
         "experts in a loop": (
             *FLOAT8, GPU, *EXPERTS, "model.moe={experts: 4, implementation: loop, expert_dim: 40}"),
         "experts that skip leaves out": (

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..draft.copying import draft_of, one_layer
 from ..draft.walk import sections
-from ..schema.declare import DEAD
+from ..schema.declare import DEAD, HOLDS
 from ..types.base import replace_in_item
 from ..values.node import Chain, Node, chain_of, layers_of, set_chain, state_of, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
@@ -83,7 +83,13 @@ def find_dead(
         for name in type(section).__setpoint__.deads:
             method: Any = getattr(section, name)
             names: tuple[str, ...] = getattr(method, DEAD)
-            given = [one for each in names for one in _given_in(computation, section, each, ())]
+            holds: tuple[object, ...] = (None, *getattr(method, HOLDS))
+            given = [
+                (inside, holder, field)
+                for each in names
+                for inside, holder, field in _given_in(computation, section, each, ())
+                if not any(same(chain_of(holder, field)[-1][1], value) for value in holds)
+            ]
             if not given:
                 continue
             try:

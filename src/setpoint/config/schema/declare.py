@@ -89,6 +89,7 @@ def component(
 DERIVE = "__setpoint_derive__"
 CHECK = "__setpoint_check__"
 DEAD = "__setpoint_dead__"
+HOLDS = "__setpoint_holds__"
 RULE = "__setpoint_rule__"
 """The attributes by which a config class finds its marked methods."""
 
@@ -181,13 +182,24 @@ def check(
     return decorate if function is None else decorate(function)
 
 
-def dead(*names: str) -> Callable[[F], F]:
+def dead(*names: str, holds: tuple[object, ...] = ()) -> Callable[[F], F]:
     """Mark a method that says when fields have no effect, so that setting them is an error.
+
+    A field may always say what holds anyway: its default, what would be derived, or null.
+
+    Arguments:
+        holds: further values that say what holds anyway where the method returns a reason.
 
     Returns:
         a decorator for a method that returns a reason, or None while the fields are read.
     """
-    return _marking(DEAD, names)
+
+    def mark(function: F) -> F:
+        setattr(function, DEAD, names)
+        setattr(function, HOLDS, holds)
+        return function
+
+    return mark
 
 
 def methods_of(module: ModuleType) -> Iterator[tuple[str, Callable[[Any], Any]]]:

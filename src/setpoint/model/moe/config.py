@@ -226,7 +226,7 @@ class MoE(Config):
                 also=("top_k",),
             )
 
-    @dead("implementation")
+    @dead("implementation", holds=("loop",))
     def _implementation_is_dead(self) -> str | None:
         return None if self.packed else "experts that are not packed go one after the other"
 
@@ -239,7 +239,7 @@ class MoE(Config):
 
     @dead("load_sequences")
     def _load_sequences_is_dead(self) -> str | None:
-        if self.load_sequences is None or self.counts_load:
+        if self.counts_load:
             return None
         return "balance_loss is 0, and capacity_factor and gradient_scale are not used"
 

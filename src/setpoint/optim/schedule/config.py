@@ -142,7 +142,7 @@ class Warmed(Spanning):
 
     @check
     def _check_warmup_from(self) -> Iterator[Problem]:
-        if self.warmup_from and not self.warmup:
+        if self.warmup_from not in (0, 1) and not self.warmup:  # 1 is full from the first step
             yield Problem(
                 "warmup_from",
                 "has no effect: there is no warm-up",
@@ -265,16 +265,6 @@ class Polynomial(Decaying, type="polynomial", owner="setpoint.optim.schedule.bui
 
     hard_floor: bool = False
     """Decay towards 0 and clamp at the floor, instead of reaching the floor at the horizon."""
-
-    @check
-    def _check_hard_floor(self) -> Iterator[Problem]:
-        if self.hard_floor and not self.floor:
-            yield Problem(
-                "hard_floor",
-                "has no effect: a floor of 0 is where the power ends anyway",
-                also=("floor",),
-                hint="Remove it.",
-            )
 
 
 class Rex(Decaying, type="rex", owner="setpoint.optim.schedule.build:build_schedule"):

@@ -142,7 +142,7 @@ def training_bytes(job: Job) -> int | None:
     vocabulary, formats = job.model.vocab_size or BYTES_VOCABULARY, job.precision
     trained_params, frozen = trained_and_frozen(job, vocabulary)
     trained = sum(prod(param.shape) for param in trained_params)
-    master = 0 if formats.master is None else WIDTHS[formats.master]
+    master = WIDTHS[formats.updated] if formats.copies_master else 0
     gradient = max(WIDTHS[formats.reduce or formats.params], master or WIDTHS[formats.params])
     state = 0
     for param in trained_params:
@@ -160,7 +160,7 @@ def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool]
         both, and True if it keeps the numbers that `factored` counts.
     """
     optimizer = job.optimizer
-    kept = job.precision.master or job.precision.params
+    kept = job.precision.updated
     width, state_width = WIDTHS[kept], WIDTHS[job.precision.optimizer_state or kept]
     match optimizer:
         case AdamW():

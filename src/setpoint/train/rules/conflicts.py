@@ -183,9 +183,7 @@ TIMING_OPTIONS = (
 DEEPSPEED = {
     "optimizer.clip_value": "clips gradients by their norm: optimizer.clip_norm",
     "optimizer.frozen_spans": "updates all weights together, and cannot leave some out for a while",
-    "precision.reduce": "sums gradients in the dtype of the weights",
     "precision.float8": "divides weights that are stored in fp32",
-    "precision.optimizer_state": "keeps the optimizer state in fp32",
     "compile": "hooks into modules, where compiled graphs would end",
     "model.moe": "expects a gradient of each weight on each rank, and experts without tokens have "
     "none",
@@ -286,9 +284,6 @@ CONFLICTS = (
     Conflict(lambda job: job.precision.float8.experts and job.model.type == "huggingface",
         "precision.float8.experts", "multiplies packed experts of model.moe, and transformers "
         "computes those of its models", ("false",), ("model",)),
-    Conflict(lambda job: job.precision.float8.experts and job.model.moe.packed is False,
-        "precision.float8.experts", "has no effect: unpacked experts are linear layers, which "
-        "compute in float8 anyway", ("false",), ("model.moe.packed",)),
     Conflict(lambda job: job.precision.float8.experts and job.model.moe.packed
         and job.model.moe.implementation == "loop",
         "model.moe.implementation", "computes expert by expert in bf16, and "
@@ -337,6 +332,12 @@ CONFLICTS = (
         lambda job, path=path: job.parallel.uses_deepspeed and job[path],
         "parallel.engine", why, ("torch",), (path,), f"Or leave out {path}.")
         for path, why in DEEPSPEED.items()),
+    Conflict(lambda job: job.parallel.uses_deepspeed and job.precision.reduce == "bf16",
+        "parallel.engine", "sums gradients in the dtype of the weights", ("torch",),
+        ("precision.reduce",), "Or leave out precision.reduce."),
+    Conflict(lambda job: job.parallel.uses_deepspeed and job.precision.optimizer_state == "bf16",
+        "parallel.engine", "keeps the optimizer state in fp32", ("torch",),
+        ("precision.optimizer_state",), "Or leave out precision.optimizer_state."),
     *(Conflict(
         lambda job, path=f"tracking.metrics.{name}": job.parallel.uses_deepspeed and job[path],
         f"tracking.metrics.{name}", "cannot be measured: DeepSpeed holds gradients and weights in "
@@ -358,9 +359,6 @@ CONFLICTS = (
         "parallel.torchft.process_group", "nccl runs on GPUs, and the device is cpu", ("gloo",),
         ("parallel.device",)),
     # Sharding.
-    Conflict(lambda job: job.parallel.init_device == "cpu",
-        "parallel.init_device", "has no effect: the model is computed on the CPU, where weights "
-        "begin", ("device",), on_cpu=True),
     Conflict(lambda job: job.parallel.load_weights == "broadcast"
         and not job.model.pretrained,
         "parallel.load_weights", "has no effect: no weights are read from files", ("every_rank",),
@@ -558,9 +556,6 @@ CONFLICTS = (
         on_cpu=True),
     Conflict(lambda job: job.profiling.snapshot,
         "profiling.snapshot", SNAPSHOT_ON_CPU, ("false",), on_cpu=True),
-    Conflict(lambda job: not job.checkpoint.keep_best and not job.evaluation,
-        "checkpoint.keep_best", "has no effect: without an evaluation no checkpoint is the best",
-        (), ("evaluation",), "Remove it."),
     Conflict(lambda job: job.schedule.monitor and not job.evaluation,
         "schedule.monitor", "is never computed: nothing is evaluated", (), ("evaluation",),
         "Add an evaluation, or choose a schedule that needs none."),

@@ -40,12 +40,11 @@ def idle_reduction(job: Job) -> str | None:
 @dead("precision.gather")
 def idle_gather(job: Job) -> str | None:
     """A dtype of gathered weights where no fp32 weights are gathered."""
-    precision = job.precision
+    if job.precision.gather == job.precision.params:
+        return None  # as weights are anyway
     if not job.parallel.uses_fsdp:
         return "no weights are sharded (shard = 1)"
-    if precision.params == "bf16" and precision.gather == "fp32":
-        return "weights in bf16 are gathered in bf16"
-    return None
+    return "weights in bf16 are gathered in bf16" if job.precision.params == "bf16" else None
 
 
 @dead("parallel.sharding.accumulation")
@@ -55,7 +54,7 @@ def idle_accumulation(job: Job) -> str | None:
     return "a step has one micro-batch" if counts else None
 
 
-@dead("precision.float8.gather")
+@dead("precision.float8.gather", holds=(False,))
 def idle_float8_gather(job: Job) -> str | None:
     """Weights to gather in float8 where none are gathered, or not in float8."""
     if not job.parallel.uses_fsdp:

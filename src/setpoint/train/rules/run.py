@@ -257,7 +257,7 @@ def _windows(section: Profiling, steps: int) -> Iterator[Problem]:
         )
 
 
-@dead("compile.optimize_ddp")
+@dead("compile.optimize_ddp", holds=(False,))
 def optimize_ddp_is_dead(job: Job) -> str | None:
     """Graphs to divide by the buckets of DDP, where no replicas sum gradients in any."""
     parallel = job.parallel
