@@ -141,6 +141,26 @@ def each_rank_has_its_share() -> None:
                 torch.testing.assert_close(mine.full_tensor(), other.data, rtol=0, atol=0.002)
 
 
+def noise_is_that_of_one_rank() -> None:
+    """Elements are rounded alike along each way to divide a weight, in blocks of few rows."""
+    mesh = init_device_mesh("cpu", (WORLD,))
+    config = resolve(AnyPrecisionAdamW(rounding="stochastic"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setpoint.optim.anyprecision.BLOCK", 12)
+        for way in (Shard(0), Shard(1), Replicate()):
+            torch.manual_seed(0)
+            alone = nn.Parameter(torch.randn(7, 5).bfloat16())
+            divided = nn.Parameter(distribute_tensor(alone.data, mesh, [way]))
+            gradient = torch.randn(7, 5).bfloat16()
+            for p, g in ((alone, gradient), (divided, distribute_tensor(gradient, mesh, [way]))):
+                optimizer = config.build(parameters=[("w", p)])
+                for _ in range(STEPS):
+                    p.grad = g
+                    optimizer.step()
+            assert isinstance(divided.data, DTensor)
+            assert torch.equal(divided.data.full_tensor(), alone.data)
+
+
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
@@ -165,6 +185,7 @@ def one_rank(rank: int, store: str) -> None:
     compare(lambda given: free.build(parameters=given), torch.float32)
     compare(lambda given: factored.build(parameters=given), torch.float32, rounding=1e-6)
     compare(lambda given: nearest.build(parameters=given), torch.bfloat16)
+    noise_is_that_of_one_rank()
     dist.destroy_process_group()
 
 

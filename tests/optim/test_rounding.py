@@ -3,11 +3,12 @@ import math
 import pytest
 import torch
 
-from setpoint.optim.anyprecision import round_stochastically
+from setpoint.optim.anyprecision import random_bits, round_stochastically
 
 
 def rounded(value: torch.Tensor, seed: int = 0) -> torch.Tensor:
-    return round_stochastically(value, torch.Generator().manual_seed(seed))
+    noise = random_bits(value.numel(), torch.Generator().manual_seed(seed))
+    return round_stochastically(value, noise.view(value.shape))
 
 
 @pytest.mark.parametrize("value", [1.0 + 2**-9, 1.0 + 0.9 * 2**-7, -3.7, 1e-30, -1e-20, 2.5e37])

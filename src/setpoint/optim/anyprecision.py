@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import zlib
-from functools import partial
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import count
+from math import prod
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from setpoint.optim.adam_step import Adam, adam_of, adam_step
-from setpoint.optim.base import GroupedOptimizer
+from setpoint.optim.base import GroupedOptimizer, is_dtensor
 from setpoint.optim.unless import flag_of
+from setpoint.shapes.placed import box_of
 
-# Steps, names and the seed each get an own place in the seed of the noise.
-_PRIME = 1_000_003
+BLOCK = 1 << 18
+"""Elements that are drawn at once, in full rows: a shard draws the blocks that its rows lie in."""
 
 
 class AnyPrecisionAdamW(GroupedOptimizer):
     """AdamW (Loshchilov and Hutter, 2019), computed in fp32 whatever is stored.
 
-    The noise of stochastic rounding depends on the seed, the step and the name of the parameter
-    alone: a resumed run goes on with the same, ranks that hold copies of one weight round it
-    alike, and it takes no numbers from the generator that dropout draws from.
+    The noise of stochastic rounding depends on the seed, the step, the name of the parameter and
+    the position of the element alone: a resumed run goes on with the same, copies and shards of a
+    weight are rounded as the weight is on one rank, and it takes no numbers from the generator that
+    dropout draws from.
 
     Arguments:
         parameters: groups or parameters, as torch takes them.
@@ -68,36 +72,57 @@ class AnyPrecisionAdamW(GroupedOptimizer):
         if group["rounding"] == "nearest":
             adam_step(list(held.values()), group, flag=flag_of(self))
             return
+        parameters = dict(zip(names, group["params"], strict=True))
         for name, one in held.items():
-            noise = self._noise(name, group["updates"], one.parameter.device)
-            store = partial(_store_stochastically, generator=noise)
+            noise = self._noise(f"{name}/{group['updates']}", parameters[name])
+
+            def store(mine: Tensor, value: Tensor, noise: Iterator[Tensor] = noise) -> None:
+                if mine.dtype is torch.bfloat16 and value.dtype is torch.float32:
+                    value = round_stochastically(value, next(noise))
+                mine.copy_(value)
+
             adam_step([one], group, store, flag_of(self))
 
-    def _noise(self, name: str, update: int, device: torch.device) -> torch.Generator:
-        """The random numbers of one parameter at one step."""
-        found = self._generators.setdefault(device, torch.Generator(device))
-        number = (self.seed * _PRIME + zlib.crc32(name.encode())) * _PRIME + update
-        return found.manual_seed(number % 2**63)
+    def _noise(self, key: str, parameter: Tensor) -> Iterator[Tensor]:
+        """Random 16-bit numbers for the elements of `parameter` on this rank, for one draw each."""
+        shape = tuple(parameter.shape) or (1,)
+        size, offset = box_of(parameter) if is_dtensor(parameter) else (shape, (0,) * len(shape))
+        first, last = offset[0], offset[0] + size[0]
+        columns = [slice(at, at + n) for at, n in zip(offset[1:], size[1:], strict=True)]
+        width = prod(shape[1:])
+        height = max(BLOCK // max(width, 1), 1)
+        device = parameter.device
+        generator = self._generators.setdefault(device, torch.Generator(device))
+        for draw in count():
+            blocks = [torch.empty(0, *size[1:], dtype=torch.int16, device=device)]
+            for start in range(first - first % height, last, height):
+                name = f"{self.seed}/{key}/{draw}/{start // height}"
+                number = int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1
+                rows = min(height, shape[0] - start)
+                block = random_bits(rows * width, generator.manual_seed(number))
+                inside = slice(max(first - start, 0), last - start)
+                blocks.append(block.view(rows, *shape[1:])[(inside, *columns)])
+            yield torch.cat(blocks).view(size if parameter.dim() else ())
 
 
-def _store_stochastically(mine: Tensor, value: Tensor, generator: torch.Generator) -> None:
-    if mine.dtype is torch.bfloat16 and value.dtype is torch.float32:
-        value = round_stochastically(value, generator)
-    mine.copy_(value)
+def random_bits(size: int, generator: torch.Generator) -> Tensor:
+    """Random int16 numbers, all 16 bits of them."""
+    # Four at once: drawing takes longest.
+    drawn = torch.empty((size + 3) // 4, dtype=torch.int64, device=generator.device)
+    return drawn.random_(-(2**63), None, generator=generator).view(torch.int16)[:size]
 
 
-def round_stochastically(value: Tensor, generator: torch.Generator) -> Tensor:
+def round_stochastically(value: Tensor, noise: Tensor) -> Tensor:
     """Round fp32 to bf16, to either neighbour with the probability of its closeness.
 
     A bf16 number is an fp32 number without its lower 16 bits. A random number of 16 bits is added
     to these and they are cut off: the carry comes with the probability of what is cut off, so that
     the mean over many roundings is the value itself (Zamirai et al., 2020,
     https://arxiv.org/abs/2010.06192). Numbers that bf16 has stay as they are, infinities too, and
-    what is no number as the result of arithmetic stays none.
+    NaN stays NaN.
+
+    Arguments:
+        noise: 16 random bits for each element, int16.
     """
-    # Four numbers of 16 bits at once: drawing them takes longest.
-    drawn = torch.empty((value.numel() + 3) // 4, dtype=torch.int64, device=value.device)
-    drawn.random_(-(2**63), None, generator=generator)
-    noise = drawn.view(torch.int16)[: value.numel()].view(value.shape)
     raised = noise.to(torch.int32).bitwise_and_(0xFFFF).add_(value.view(torch.int32))
     return raised.bitwise_right_shift_(16).to(torch.int16).view(torch.bfloat16)
