@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 import pickle
 import types
@@ -161,8 +160,6 @@ def test_an_argument_that_a_field_does_not_have() -> None:
     words: Any = {"default_factory": list}
     with pytest.raises(TypeError, match=r"no argument default_factory; it takes default, factory,"):
         field(**words)
-    with pytest.raises(TypeError, match=r"tags='lr' is one str; write tags=\('lr',\)"):
-        field(tags="lr")
 
 
 @pytest.mark.parametrize("default", [{"default": 1}, {"factory": list}])
@@ -317,15 +314,6 @@ def test_classes_that_are_made_by_a_call() -> None:
         assert compose(cls, flags=["--x", "3"]).resolve() == resolve(cls(x=3))
         with pytest.raises(SetpointError, match=r"x"):
             cls(x="a")
-
-
-def test_decorators_that_would_replace_the_constructor() -> None:
-    words = "a config class takes no @dataclass"
-    with pytest.raises(TypeError, match=f"Size: {words}"):
-        dataclasses.dataclass(Size)
-    with pytest.raises(TypeError, match=f"Made: {words}"):
-        dataclasses.make_dataclass("Made", [("x", int, 3)], bases=(Config,))
-    assert resolve(Size(width=3)).width == 3
 
 
 class Own(Abstract, type="own"):

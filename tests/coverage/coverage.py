@@ -173,7 +173,7 @@ def _split(setting: str) -> tuple[str, str, str, str]:
 
 
 def _takes(info: FieldInfo, text: str) -> bool:
-    words = {word for kind in (info.type, *info.type.inner_types()) for word in kind.candidates()}
+    words = {word for kind in (info.type, *info.type.parts) for word in kind.candidates()}
     if text in words:
         return True
     try:

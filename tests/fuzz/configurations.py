@@ -45,12 +45,12 @@ from setpoint.config.schema.tree import section_classes
 from setpoint.config.types.base import FieldType
 from setpoint.config.types.containers import (
     AnyOfType,
+    FreeType,
     MappingType,
     OptionalType,
     SequenceType,
     TupleType,
 )
-from setpoint.config.types.special import FreeType
 from setpoint.config.values.origin import COMMAND_LINE, Origin
 from setpoint.config.words.errors import SetpointError
 from setpoint.config.words.plain_data import PlainScalar, guess
@@ -259,7 +259,7 @@ class Maker:
             parts.append(self.pick([*EDITS, *KEYS] if chance < 1 else EDITS))
             if chance < 0.15:
                 parts.append(self.pick(KEYS))
-            inner = plain.inner_types()
+            inner = plain.parts
             return ".".join(parts), inner[0] if inner else None, None
         if chance < 0.03:
             parts.append(self.pick(KEYS))
@@ -289,13 +289,13 @@ class Maker:
     def fitting(self, kind: FieldType) -> str | None:
         """A value that a type may take."""
         if isinstance(kind, AnyOfType):
-            return self.fitting(_plain(self.pick(kind.inner_types())))
+            return self.fitting(_plain(self.pick(kind.parts)))
         choices = kind.candidates()
         if choices:
             return self.pick(choices)
         words = kind.describe()
         if kind.is_container():
-            items = [self.text(inner) for inner in kind.inner_types()[:3]]
+            items = [self.text(inner) for inner in kind.parts[:3]]
             return (
                 f"{{a: {items[0]}}}" if isinstance(kind, MappingType) else f"[{', '.join(items)}]"
             )

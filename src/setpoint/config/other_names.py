@@ -284,7 +284,7 @@ def _value(info: FieldInfo, value: object, given: Given) -> object:
             if named or given.name in choices:
                 return named or given.name
         optional = isinstance(info.type, OptionalType)
-        if optional and isinstance(info.type.inner_types()[0], SectionType) and given.truth:
+        if optional and isinstance(info.type.parts[0], SectionType) and given.truth:
             return {}
         if optional and not given.truth:
             return None

@@ -75,7 +75,7 @@ class Definitions:
         """The schema of one field, with its help and default."""
         kind = info.type
         options = self.values.options(kind, info.bounds, info.item_bounds)
-        parts = kind.inner_types() if isinstance(kind, OptionalType) else (kind,)
+        parts = kind.parts if isinstance(kind, OptionalType) else (kind,)
         if any(isinstance(part, SectionType) for part in parts):
             options.append(PRESET)
         schema = either(*options)

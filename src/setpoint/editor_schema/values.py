@@ -125,15 +125,15 @@ class Values:
         return [*self._own(kind.inner, bounds, items), NULL]
 
     def _any_of(self, kind: AnyOfType, bounds: Bounds, items: Bounds) -> Options:
-        return [one for option in kind.options for one in self._own(option, bounds, items)]
+        return [one for option in kind.parts for one in self._own(option, bounds, items)]
 
     def _sequence(self, kind: SequenceType, bounds: Bounds, items: Bounds) -> Options:
         item = self._item(kind.item, items, fresh=True)
         return [{"type": "array", "items": item}, self.edits(kind, item)]
 
     def _tuple(self, kind: TupleType, bounds: Bounds, items: Bounds) -> Schema:
-        places = [self._item(item, items, fresh=True) for item in kind.kinds]
-        later = [self._item(item, items, fresh=False) for item in kind.kinds]
+        places = [self._item(item, items, fresh=True) for item in kind.parts]
+        later = [self._item(item, items, fresh=False) for item in kind.parts]
         count = len(places)
         return {
             "type": ["array", "object"],

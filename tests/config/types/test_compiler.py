@@ -9,10 +9,9 @@ import pytest
 
 from setpoint.config import Config, Free, SetpointError, resolve
 from setpoint.config.types.compiler import compile_annotation
-from setpoint.config.types.containers import AnyOfType, OptionalType
-from setpoint.config.types.scalars import IntType, LiteralType, StrType
+from setpoint.config.types.containers import AnyOfType, AnyType, FreeType, OptionalType
+from setpoint.config.types.scalars import IntType, LiteralType, ScalarType, StrType
 from setpoint.config.types.sections import SectionType
-from setpoint.config.types.special import AnyType, FreeType, ScalarType
 from setpoint.units import Period
 
 from ...snapshots import compare
@@ -40,8 +39,8 @@ def test_annotations(annotation: Any, kind: type) -> None:
 def test_the_narrower_alternative_is_asked_first() -> None:
     kind = compile_annotation(str | float | int, "here")
     assert isinstance(kind, AnyOfType)
-    assert [type(option).__name__ for option in kind.options] == ["IntType", "FloatType", "StrType"]
-    assert isinstance(kind.options[-1], StrType)
+    assert [type(option).__name__ for option in kind.parts] == ["IntType", "FloatType", "StrType"]
+    assert isinstance(kind.parts[-1], StrType)
     assert LiteralType(("a",)).describe() == "one of: a"
 
 

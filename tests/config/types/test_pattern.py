@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from setpoint.config import Config, ConfigError, Invalid, resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.python_source import to_python
-from setpoint.config.types.special import PatternType
+from setpoint.config.types.scalars import PatternType
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import unescaped
 
@@ -48,7 +48,7 @@ def test_fields() -> None:
     [
         (re.compile("a", re.IGNORECASE), "(?i)a"),
         (re.compile("a", re.IGNORECASE | re.DOTALL), "(?is)a"),
-        (re.compile("(?m)a", re.IGNORECASE), "(?im)a"),
+        (re.compile("(?m)a", re.IGNORECASE), "(?i)(?m)a"),
         (re.compile("a # b", re.VERBOSE), "(?x)a # b"),
         (re.compile("a", re.ASCII), "(?a)a"),
         (re.compile("(?i)a"), "(?i)a"),

@@ -2,7 +2,8 @@ import pytest
 
 from setpoint.config import Config, Invalid, Secret, resolve
 from setpoint.config.draft.plain import to_plain
-from setpoint.config.types.special import AnyType, FreeType, ScalarType
+from setpoint.config.types.containers import AnyType, FreeType
+from setpoint.config.types.scalars import ScalarType
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.units import Duration, Period

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ..draft.config import Config
 from ..schema.declare import field
 from ..types.base import FieldType
-from ..types.containers import MappingType, SequenceType, each
+from ..types.containers import AnyType, MappingType, SequenceType, each
 from ..types.sections import SectionType
-from ..types.special import AnyType
 from ..values.containers import read_key, read_plain
 from ..values.node import Node
 from ..values.reference import Reference, is_reference
@@ -120,7 +119,7 @@ def read_argument(value: Any, origin: Origin) -> Any:
             keys = [read_key(key) for key in entries]
             pairs = zip(keys, entries.values(), strict=True)
             read = each(pairs, lambda _, item: _inside(item, origin))
-            return _Mapping(_Component()).own(dict(zip(keys, read, strict=True)))
+            return _Mapping(_Component()).made(dict(zip(keys, read, strict=True)))
     plain = cast(object, value)
     _refuse_hidden(plain, 0)
     read = read_plain(plain)

@@ -17,6 +17,8 @@ from ..types.containers import (
     ADDING,
     REMOVE,
     AnyOfType,
+    DataType,
+    FreeType,
     MappingType,
     SequenceType,
     TupleType,
@@ -24,7 +26,6 @@ from ..types.containers import (
 )
 from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
 from ..types.sections import SectionType, fill, tag_of
-from ..types.special import DataType, FreeType
 from ..values.containers import Free
 from ..values.node import Node, chain_of, layers_of, state_of, stood
 from ..values.origin import Origin

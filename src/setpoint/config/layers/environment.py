@@ -145,11 +145,7 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
             names = [name for item in items for name in names_of(item) if name]
             key = _one_of(part, [*EDITS, *names]) or part
             at = next((i for i, item in enumerate(items) if key in (str(i), *names_of(item))), None)
-            kind = (
-                kind.inner_types()[0]
-                if at is None or isinstance(kind, SequenceType)
-                else kind.kinds[at]
-            )
+            kind = kind.parts[0] if at is None or isinstance(kind, SequenceType) else kind.parts[at]
             node, kind = None if at is None else items[at], unwrapped(kind)
         elif isinstance(kind, MappingType):
             key = part.lower() if part.lower() == REMOVE else part

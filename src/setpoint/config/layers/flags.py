@@ -264,7 +264,7 @@ def _chooses(cls: type[Node], flag: Flag) -> bool:
 def _holds(kind: FieldType, wanted: type[FieldType]) -> bool:
     """Whether a type, or what is optional or an alternative in it, is of a kind."""
     if isinstance(kind, OptionalType | AnyOfType):
-        return any(_holds(part, wanted) for part in kind.inner_types())
+        return any(_holds(part, wanted) for part in kind.parts)
     return isinstance(kind, wanted)
 
 

@@ -10,6 +10,8 @@ from ..types.base import FieldType, read_item
 from ..types.containers import (
     ADDING,
     REMOVE,
+    DataType,
+    FreeType,
     MappingType,
     OptionalType,
     SequenceType,
@@ -18,7 +20,6 @@ from ..types.containers import (
     unwrapped,
 )
 from ..types.sections import SectionType
-from ..types.special import DataType, FreeType
 from ..values.containers import Free
 from ..values.node import Node, state_of, value_or_missing
 from ..values.origin import Origin
@@ -200,7 +201,7 @@ class _Edit:
         word, name = str(rest[0]), dotted(done)
         if word not in EDITS:
             index = item_index(held, word, name)
-            item = kind.kinds[index] if isinstance(kind, TupleType) else kind.item
+            item = kind.parts[index] if isinstance(kind, TupleType) else kind.item
             return self.replace(held, list(held), index, held[index], item, rest, done)
         if isinstance(kind, TupleType):
             raise Invalid(f"{name} has {len(held)} items, and its length is fixed")

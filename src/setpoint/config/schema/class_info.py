@@ -6,7 +6,7 @@ import builtins
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, Protocol, cast, dataclass_transform
 
 from ..types.containers import SequenceType
 from ..types.scalars import StrType
@@ -294,11 +294,6 @@ class ConfigMeta(_Meta):
             _register_variant(cls, type)
         return cls
 
-    def __setattr__(cls, name: str, value: object) -> None:
-        if name == "__dataclass_fields__":  # which would replace the constructor
-            raise DeclarationError(f"{cls.__name__}: a config class takes no @dataclass")
-        super().__setattr__(name, value)
-
     def __init__(cls, *args: Any, **keywords: Any) -> None:
         super().__init__(*args)  # the keywords are for `__new__`
 
@@ -342,7 +337,7 @@ def _declared_fields(
     fields: dict[str, FieldInfo] = {}
     annotations = _annotations(namespace)
     for key, annotation in annotations.items():
-        if key.startswith("__") or _is_class_var(annotation):
+        if key.startswith("__") or str(annotation).partition("[")[0].endswith("ClassVar"):
             continue
         if key in RESERVED or key.startswith("_"):
             raise DeclarationError(
@@ -361,12 +356,6 @@ def _declared_fields(
         if key in inherited:
             raise DeclarationError(f"{name}.{key}: repeat the type to change an inherited field")
     return fields
-
-
-def _is_class_var(annotation: Any) -> bool:
-    if isinstance(annotation, str):
-        return annotation.partition("[")[0].endswith("ClassVar")
-    return getattr(annotation, "__origin__", annotation) is ClassVar
 
 
 def _faults_of_field(info: FieldInfo) -> Iterator[str]:

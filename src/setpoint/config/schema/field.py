@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from ..types.base import read_item
 from ..types.compiler import compile_annotation
-from ..types.containers import ContainerType, each, name_containers
-from ..types.scalars import FloatType, IntType, LiteralType, StrType
+from ..types.containers import AnyType, ContainerType, each, name_containers
+from ..types.scalars import FloatType, IntType, LiteralType, ScalarType, StrType
 from ..types.sections import section_classes
-from ..types.special import AnyType, ScalarType
 from ..values.containers import Free
 from ..values.node import Node
 from ..values.origin import DEFAULT, Origin, running
@@ -80,11 +79,13 @@ class FieldInfo:
         self.settled = False
         self.factory = factory
         self.derived = derived
-        self.bounds = _range(given, LIMITS)
-        self.item_bounds = _range(given, [f"item_{name}" for name in LIMITS])
+        self.bounds = Bounds(*(given.pop(name, None) for name in LIMITS)) or None
+        items = (given.pop(f"item_{name}", None) for name in LIMITS)
+        self.item_bounds = Bounds(*items) or None
         self.role: Role | None = given.pop("role", None)
-        self.tags: tuple[str, ...] = _names(given, "tags")
-        self.also_called: tuple[str, ...] = _names(given, "also_called")
+        tags = given.pop("tags", ())
+        self.tags: tuple[str, ...] = (tags,) if isinstance(tags, str) else tuple(tags)
+        self.also_called: tuple[str, ...] = tuple(given.pop("also_called", ()))
         self.values_also_called: Mapping[str, Sequence[str]] = (
             given.pop("values_also_called", None) or {}
         )
@@ -235,19 +236,6 @@ class FieldInfo:
             each(children(value), lambda _, item: bounds.check(item))
 
 
-def _range(options: dict[str, Any], names: Sequence[str]) -> Bounds | None:
-    """The limits among some options, which are taken out of them; most fields have none."""
-    limits = [options.pop(name, None) for name in names]
-    return None if limits == [None] * len(limits) else Bounds(*limits)
-
-
-def _names(options: dict[str, Any], option: str) -> tuple[str, ...]:
-    value = options.pop(option, ())
-    if isinstance(value, str):
-        raise DeclarationError(f"{option}={value!r} is one str; write {option}=({value!r},)")
-    return tuple(value)
-
-
 class _ForTypeCheckers(dict[str, Any]):
     """Names of a module, in which those that it does not import stand for anything."""
 
@@ -320,15 +308,15 @@ def _may_be(kind: FieldType, classes: tuple[type, ...]) -> bool:
         return any(isinstance(choice, classes) for choice in kind.choices)
     if isinstance(kind, ScalarType):
         return issubclass(kind.cls, classes)
-    parts = () if isinstance(kind, ContainerType) else kind.inner_types()
+    parts = () if isinstance(kind, ContainerType) else kind.parts
     return isinstance(kind, AnyType) or any(_may_be(part, classes) for part in parts)
 
 
 def _items(kind: FieldType) -> tuple[FieldType, ...]:
     """The types of items, through options and alternatives."""
     if isinstance(kind, ContainerType):
-        return kind.inner_types()
-    return tuple(item for part in kind.inner_types() for item in _items(part))
+        return kind.parts
+    return tuple(item for part in kind.parts for item in _items(part))
 
 
 def is_mutable(value: object) -> bool:

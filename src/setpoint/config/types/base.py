@@ -1,4 +1,4 @@
-"""What every field type can do."""
+"""The base of all field types, and the reading of values that may be references."""
 
 from __future__ import annotations
 
@@ -14,26 +14,35 @@ from ..words.text import for_error
 if TYPE_CHECKING:
     from ..values.origin import Origin
     from ..words.names import Path
-# Every type dumps these as they are, so it need not be worked out from the annotation.
+
 PLAIN = frozenset({int, float, bool, str, type(None)})
+"""Classes of values that hold nothing."""
 
 
 class FieldType:
     """Reads, writes and describes the values of one annotation.
 
-    A type is built once per field and used for all instances; it holds no values.
-    """
+    A type is made once per field and used for all instances; it holds no values.
 
-    __slots__ = ()
+    Arguments:
+        parts: the types inside: of the items, of the alternatives, of what is optional.
+    """
 
     # The type in words; empty for a closed vocabulary.
     words = ""
-    # Whether values may contain sections, so that walks can pass over plain values quickly.
-    nested = False
+    # The closed vocabulary.
+    vocabulary: tuple[str, ...] = ()
     # Whether a text may stand here, so that it may hold references.
     takes_text = False
     # How a typed text begins that gives a list or mapping where a text may stand as well.
     opening: tuple[str, ...] = ()
+    # Whether values may contain sections, so that walks can pass over plain values quickly.
+    nested = False
+    parts: tuple[FieldType, ...] = ()
+
+    def __init__(self, *parts: FieldType) -> None:
+        self.parts = parts
+        self.nested = self.nested or any(part.nested for part in parts)
 
     def describe(self) -> str:
         """The type in words, as help texts and errors show it.
@@ -42,6 +51,10 @@ class FieldType:
             for instance `a number` or `one of: auto, never`.
         """
         return self.words or f"one of: {', '.join(self.candidates())}"
+
+    def candidates(self) -> tuple[str, ...]:
+        """The closed vocabulary of the type, for suggestions and completion."""
+        return self.vocabulary
 
     def read(self, value: object, origin: Origin) -> Any:
         """Turn a Python value, a file's value or a text into what the field stores.
@@ -59,10 +72,6 @@ class FieldType:
         if self.is_secret():
             return Invalid(f"is not {self.describe()}", secret=True)
         return Invalid(f"is not {self.describe()}: got {for_error(value)}", self.candidates())
-
-    def own(self, value: Any) -> Any:
-        """Turn what a default factory returned into a draft's own value, without an origin."""
-        return value
 
     def dump(self, value: Any) -> Any:
         """The value in plain data, such that `read` gives it back.
@@ -91,17 +100,13 @@ class FieldType:
                 for path, section in kind.sections(item):
                     yield (key, *path), section
 
-    def inner_types(self) -> tuple[FieldType, ...]:
-        """The types inside this one: of the items, of the alternatives, of what is optional."""
-        return ()
-
     def is_container(self) -> bool:
-        """Whether values have items that a path can name by index or key."""
-        return any(part.is_container() for part in self.inner_types())
+        """True if values have items that a path can name by index or key."""
+        return any(part.is_container() for part in self.parts)
 
     def lists_items(self, text: str) -> bool:
-        """Whether a text that is typed gives the items of a list or mapping."""
-        return any(part.lists_items(text) for part in self.inner_types())
+        """True if a text that is typed gives the items of a list or mapping."""
+        return any(part.lists_items(text) for part in self.parts)
 
     def with_items(self, value: Any, key: object) -> FieldType:
         """The type, or of alternatives the one, by which a path goes on inside a value.
@@ -116,16 +121,12 @@ class FieldType:
         return self
 
     def is_secret(self) -> bool:
-        """Whether values may be secrets, so that no error may repeat what was given.
+        """True if values may be secrets, so that no error may repeat what was given.
 
         Returns:
             True for `Secret`, and for containers of it.
         """
-        return any(part.is_secret() for part in self.inner_types())
-
-    def candidates(self) -> tuple[str, ...]:
-        """The closed vocabulary of the type, for suggestions and completion."""
-        return ()
+        return any(part.is_secret() for part in self.parts)
 
 
 def read_item(kind: FieldType, item: object, origin: Origin) -> Any:
@@ -149,8 +150,6 @@ def read_item(kind: FieldType, item: object, origin: Origin) -> Any:
 
 def dump_item(kind: FieldType, item: Any) -> Any:
     """One item in plain data; a reference as its text."""
-    if item.__class__ in PLAIN:
-        return item
     return item.text if isinstance(item, Reference) else kind.dump(item)
 
 

@@ -1,17 +1,17 @@
-"""Optional values, alternatives, tuples, lists and mappings."""
+"""Optional values, alternatives, lists, tuples, mappings, and data of no declared type."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
+from ..values.containers import CheckedDict, CheckedList, Free, FrozenDict, FrozenList, read_plain
 from ..values.node import Node
 from ..values.origin import DEFAULT, Origin
 from ..words.errors import Invalid, several
-from ..words.plain_data import PlainScalar, is_text, refuse_credentials
-from ..words.text import for_error, parse_flow, parse_list
-from .base import PLAIN, FieldType, dump_item, read_item, replace_in_item
+from ..words.plain_data import PlainScalar, is_text, literal, plain, refuse_credentials
+from ..words.text import DATA, for_error, parse_flow, parse_list
+from .base import FieldType, dump_item, read_item, replace_in_item
 
 if TYPE_CHECKING:
     from ..words.names import Path
@@ -24,24 +24,46 @@ REMOVE = "remove"
 ADDING = ("append", "extend", "insert")
 
 
-class OptionalType(FieldType):
+class ChoiceType(FieldType):
+    """Alternatives, one of which a value belongs to."""
+
+    def chosen(self, value: Any) -> FieldType:
+        """The alternative that a value belongs to."""
+        raise self.refuse(value)
+
+    def dump(self, value: Any) -> Any:
+        return self.chosen(value).dump(value)
+
+    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+        return self.chosen(value).replace_sections(value, function, frozen)
+
+    def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
+        return self.chosen(value).items(value)
+
+    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
+        return self.chosen(value).sections(value)
+
+
+NULL = FieldType()
+"""The type of null."""
+
+
+class OptionalType(ChoiceType):
     """A value or null. The text `null` means null wherever null is allowed, in every format."""
 
-    __slots__ = ("inner", "nested", "takes_text")
-
     def __init__(self, inner: FieldType) -> None:
+        super().__init__(inner)
         self.inner = inner
-        self.nested = inner.nested
         self.takes_text = inner.takes_text
 
     def describe(self) -> str:
         return f"{self.inner.describe()}, or null"
 
-    def inner_types(self) -> tuple[FieldType, ...]:
-        return (self.inner,)
-
     def candidates(self) -> tuple[str, ...]:
         return (*self.inner.candidates(), "null") if self.inner.candidates() else ()
+
+    def chosen(self, value: Any) -> FieldType:
+        return NULL if value is None else self.inner
 
     def read(self, value: object, origin: Origin) -> Any:
         if value is None or (isinstance(value, str) and value == "null"):
@@ -49,26 +71,11 @@ class OptionalType(FieldType):
         result = self.inner.read(value, origin)
         return None if isinstance(result, str) and result == "null" else result
 
-    def own(self, value: Any) -> Any:
-        return None if value is None else self.inner.own(value)
-
-    def dump(self, value: Any) -> Any:
-        return None if value is None else self.inner.dump(value)
-
-    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        return None if value is None else self.inner.replace_sections(value, function, frozen)
-
-    def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
-        return () if value is None else self.inner.items(value)
-
     def item_type(self, key: str | int) -> FieldType | None:
         return self.inner.item_type(key)
 
-    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
-        return iter(()) if value is None else self.inner.sections(value)
 
-
-class AnyOfType(FieldType):
+class AnyOfType(ChoiceType):
     """Alternatives of plain types, the narrowest first.
 
     A typed text that begins with `[` or `{` is a list or mapping where one is among them. Where a
@@ -78,71 +85,57 @@ class AnyOfType(FieldType):
         options: the types; a value belongs to the first that takes it.
     """
 
-    __slots__ = ("opening", "options", "takes_text")
-
-    def __init__(self, options: Sequence[FieldType]) -> None:
-        self.options = options
+    def __init__(self, *options: FieldType) -> None:
+        super().__init__(*options)
         self.takes_text = any(option.takes_text for option in options)
         self.opening = tuple(sign for option in options for sign in option.opening)
 
     def describe(self) -> str:
-        return " or ".join(option.describe() for option in self.options)
-
-    def inner_types(self) -> tuple[FieldType, ...]:
-        return tuple(self.options)
+        return " or ".join(option.describe() for option in self.parts)
 
     def candidates(self) -> tuple[str, ...]:
-        return tuple(text for option in self.options for text in option.candidates())
+        return tuple(text for option in self.parts for text in option.candidates())
 
     def lists_items(self, text: str) -> bool:
         return text.startswith(self.opening) or (not self.takes_text and super().lists_items(text))
 
     def with_items(self, value: Any, key: object) -> FieldType:
         if isinstance(value, list | tuple | dict):
-            return self._owner(value).with_items(value, key)
+            return self.chosen(value).with_items(value, key)
         first: tuple[type[FieldType], ...] = (SequenceType, MappingType)
         for wanted in first if key in ADDING else first[::-1]:
-            found = None if value else self.option(wanted)
-            if found is not None:
-                return found
+            option = None if value else self.option(wanted)
+            if option is not None:
+                return option
         return self
 
     def option(self, wanted: type[FieldType]) -> FieldType | None:
         """The first alternative of a kind."""
-        return next((kind for kind in self.options if isinstance(kind, wanted)), None)
+        return next((option for option in self.parts if isinstance(option, wanted)), None)
 
     def read(self, value: object, origin: Origin) -> Any:
-        options = self.options
+        options = self.parts
         if isinstance(value, PlainScalar) and self.opening:
             if self.takes_text and value.startswith(("'", '"')):
-                value = typed_data(self, parse_flow, value)
+                value = _parsed(self, parse_flow, value)
             elif value.startswith(self.opening):
-                options = [kind for kind in options if value.startswith(kind.opening)]
+                options = [option for option in options if value.startswith(option.opening)]
             elif self.takes_text:
-                options = [kind for kind in options if not kind.opening]
+                options = [option for option in options if not option.opening]
         for option in options:
             try:
                 return option.read(value, origin)
             except Invalid as error:
                 # No other alternative may take a secret, or show it.
-                if error.secret or len(options) == 1 < len(self.options):
+                if error.secret or len(options) == 1 < len(self.parts):
                     raise
         raise self.refuse(value)
 
     def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
-        return self._owner(value).items(value) if isinstance(value, list | tuple | dict) else ()
+        return super().items(value) if isinstance(value, list | tuple | dict) else ()
 
-    def dump(self, value: Any) -> Any:
-        return self._owner(value).dump(value)
-
-    def own(self, value: Any) -> Any:
-        return self._owner(value).own(value)
-
-    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        return self._owner(value).replace_sections(value, function, frozen)
-
-    def _owner(self, value: Any) -> FieldType:
-        for option in self.options:
+    def chosen(self, value: Any) -> FieldType:
+        for option in self.parts:
             try:
                 if option.read(value, Origin(DEFAULT)) == value:
                     return option
@@ -152,9 +145,13 @@ class AnyOfType(FieldType):
 
 
 class ContainerType(FieldType):
-    """What has items, each of a type: lists, tuples and mappings."""
+    """Lists, tuples and mappings.
 
-    __slots__ = ()
+    Attributes:
+        title: the class and field that it is the type of, for errors.
+    """
+
+    title = "(list)"
 
     def is_container(self) -> bool:
         return True
@@ -162,9 +159,14 @@ class ContainerType(FieldType):
     def lists_items(self, text: str) -> bool:
         return True
 
+    def item_type(self, key: str | int) -> FieldType | None:
+        return self.parts[0]
+
+    def read_one(self, item: object, origin: Origin) -> Any:
+        """Read what is put into a draft's list or mapping."""
+        return read_item(self.parts[0], item, origin)
+
     def dump(self, value: Any) -> Any:
-        if value.__class__ is tuple and PLAIN.issuperset(map(type, value)):
-            return list(value)
         items = ((key, dump_item(kind, item)) for key, item, kind in self.items(value))
         return self.plain(items)
 
@@ -179,12 +181,9 @@ class ContainerType(FieldType):
         """A list, or for mappings a dict, of items with their indices or keys."""
         return [item for _, item in items]
 
-    def made(self, items: Any, frozen: bool) -> Any:
-        """A value of the type that holds some items."""
-        return self.own(items)
-
-    def own(self, value: Any) -> Any:
-        return tuple(value)
+    def made(self, items: Any, frozen: bool = False) -> Any:
+        """A value of the type that holds some items: one that checks changes, or takes none."""
+        return tuple(items)
 
 
 class SequenceType(ContainerType):
@@ -195,98 +194,68 @@ class SequenceType(ContainerType):
     """
 
     opening = ("[",)
-    __slots__ = ("item", "mutable", "nested", "title")
 
     def __init__(self, item: FieldType, mutable: bool) -> None:
+        super().__init__(item)
         self.item = item
-        # The class and field that it is the type of, for errors.
-        self.title = "(list)"
         self.mutable = mutable
-        self.nested = item.nested
 
     def describe(self) -> str:
         return f"a list of values, each {self.item.describe()}"
 
-    def inner_types(self) -> tuple[FieldType, ...]:
-        return (self.item,)
-
     def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
         return ((index, item, self.item) for index, item in enumerate(value))
 
-    def item_type(self, key: str | int) -> FieldType | None:
-        return self.item
-
     def read(self, value: object, origin: Origin) -> Any:
         items = enumerate(read_items(self, value))
-        return self.own(each(items, lambda _, item: read_item(self.item, item, origin)))
+        return self.made(each(items, lambda _, item: read_item(self.item, item, origin)))
 
-    def read_one(self, item: object, origin: Origin) -> Any:
-        """Read what is put into a draft's value."""
-        return read_item(self.item, item, origin)
-
-    def own(self, value: Any) -> Any:
-        return CheckedList(value, self) if self.mutable else tuple(value)
-
-    def made(self, items: Any, frozen: bool) -> Any:
-        return FrozenList(items, self.title) if frozen and self.mutable else self.own(items)
+    def made(self, items: Any, frozen: bool = False) -> Any:
+        if not self.mutable:
+            return tuple(items)
+        return FrozenList(items, self.title) if frozen else CheckedList(items, self)
 
 
 class TupleType(ContainerType):
     """Tuples of a fixed length with a type for each place."""
 
     opening = ("[",)
-    __slots__ = ("kinds", "nested")
-
-    def __init__(self, kinds: tuple[FieldType, ...]) -> None:
-        self.kinds = kinds
-        self.nested = any(kind.nested for kind in kinds)
 
     def describe(self) -> str:
-        return f"a tuple of {len(self.kinds)}: " + ", ".join(k.describe() for k in self.kinds)
-
-    def inner_types(self) -> tuple[FieldType, ...]:
-        return self.kinds
+        return f"a tuple of {len(self.parts)}: " + ", ".join(k.describe() for k in self.parts)
 
     def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
-        pairs = zip(self.kinds, value, strict=True)
+        pairs = zip(self.parts, value, strict=True)
         return ((index, item, kind) for index, (kind, item) in enumerate(pairs))
 
     def item_type(self, key: str | int) -> FieldType | None:
-        return self.kinds[key] if isinstance(key, int) and key < len(self.kinds) else None
+        return self.parts[key] if isinstance(key, int) and key < len(self.parts) else None
 
     def read(self, value: object, origin: Origin) -> Any:
         items = list(read_items(self, value))
-        if len(items) != len(self.kinds):
+        if len(items) != len(self.parts):
             raise Invalid(
-                f"needs {len(self.kinds)} items, got {len(items)}", secret=self.is_secret()
+                f"needs {len(self.parts)} items, got {len(items)}", secret=self.is_secret()
             )
-        return tuple(
-            each(enumerate(items), lambda at, item: read_item(self.kinds[at], item, origin))
-        )
+        pairs = enumerate(items)
+        return tuple(each(pairs, lambda index, item: read_item(self.parts[index], item, origin)))
 
 
 class MappingType(ContainerType):
     """Mappings from texts to values of one type."""
 
     opening = ("{",)
-    __slots__ = ("item", "nested", "title")
+    title = "(mapping)"
 
     def __init__(self, item: FieldType) -> None:
+        super().__init__(item)
         self.item = item
-        self.title = "(mapping)"
-        self.nested = item.nested
 
     def describe(self) -> str:
         return f"a mapping from str to values, each {self.item.describe()}"
 
-    def inner_types(self) -> tuple[FieldType, ...]:
-        return (self.item,)
-
     def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
         return ((key, item, self.item) for key, item in value.items())
-
-    def item_type(self, key: str | int) -> FieldType | None:
-        return self.item
 
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
         return super().sections(dict(sorted(value.items())))  # the order of keys means nothing
@@ -310,7 +279,7 @@ class MappingType(ContainerType):
 
     def read(self, value: object, origin: Origin) -> Any:
         if isinstance(value, PlainScalar):
-            value = typed_data(self, parse_flow, value)
+            value = _parsed(self, parse_flow, value)
         if not isinstance(value, Mapping):
             raise self.refuse(value)
         errors: list[Invalid] = []
@@ -329,27 +298,68 @@ class MappingType(ContainerType):
             raise several(errors)
         return CheckedDict(result, self)
 
-    def read_one(self, item: object, origin: Origin) -> Any:
-        """Read what is put into a draft's value."""
-        return read_item(self.item, item, origin)
-
-    def own(self, value: Any) -> Any:
-        return CheckedDict(value, self)
-
     def plain(self, items: Iterable[tuple[Any, Any]]) -> Any:
         return dict(items)
 
-    def made(self, items: Any, frozen: bool) -> Any:
-        return FrozenDict(items, self.title) if frozen else self.own(items)
+    def made(self, items: Any, frozen: bool = False) -> Any:
+        return FrozenDict(items, self.title) if frozen else CheckedDict(items, self)
+
+
+class FreeType(FieldType):
+    """The user's own area: any keys, any plain values."""
+
+    words = "any keys with plain values"
+
+    def read(self, value: object, origin: Origin) -> Any:
+        return Free.read(value, origin)
+
+    def dump(self, value: Any) -> Any:
+        return value.dump()
+
+    def replace_sections(self, value: Any, function: object, frozen: bool) -> Any:
+        return value.copy(frozen)
+
+
+class DataType(FieldType):
+    """Plain data inside a list or mapping of no declared type, where `${` is ordinary text."""
+
+    words = "plain data"
+    opening = DATA
+
+    def is_container(self) -> bool:
+        return True
+
+    def lists_items(self, text: str) -> bool:
+        return text.startswith(DATA)
+
+    def with_items(self, value: Any, key: object) -> FieldType:
+        if isinstance(value, Mapping) or (value is None and key not in ADDING):
+            return MappingType(DataType())
+        return (
+            SequenceType(DataType(), False) if value is None or isinstance(value, tuple) else self
+        )
+
+    def read(self, value: object, origin: Origin) -> Any:
+        return read_plain(value)
+
+    def dump(self, value: Any) -> Any:
+        return plain(value)
+
+
+class AnyType(DataType):
+    """Plain data of any kind, where a field is declared as `Any` or `object`."""
+
+    def read(self, value: object, origin: Origin) -> Any:
+        data = read_plain(value)
+        return literal(data) if isinstance(data, str) else data
 
 
 def name_containers(kind: FieldType, title: str) -> None:
-    """Tell the lists and mappings of a field whose they are."""
-    inner = title
-    if isinstance(kind, SequenceType | MappingType):
-        kind.title, inner = title, f"{title}.(item)"
-    for part in kind.inner_types():
-        name_containers(part, inner)
+    """Give the lists and mappings of a field its name."""
+    if isinstance(kind, ContainerType):
+        kind.title, title = title, f"{title}.(item)"
+    for part in kind.parts:
+        name_containers(part, title)
 
 
 def read_items(kind: FieldType, value: object) -> Iterable[object]:
@@ -359,13 +369,13 @@ def read_items(kind: FieldType, value: object) -> Iterable[object]:
         Invalid: if the value is not a sequence.
     """
     if isinstance(value, PlainScalar):
-        return typed_data(kind, parse_list, value)
+        return _parsed(kind, parse_list, value)
     if isinstance(value, list | tuple):
         return cast(Iterable[object], value)
     raise kind.refuse(value)
 
 
-def typed_data(kind: FieldType, parse: Callable[[str], T], text: str) -> T:
+def _parsed(kind: FieldType, parse: Callable[[str], T], text: str) -> T:
     """A list or mapping that is typed as a text.
 
     Raises:
@@ -397,10 +407,10 @@ def each(items: Iterable[tuple[K, object]], read: Callable[[K, object], Any]) ->
 
 def kind_at(kind: FieldType, inside: Path) -> FieldType | None:
     """The type of an item, at any depth; None where it depends on the value."""
-    found: FieldType | None = kind
+    item: FieldType | None = kind
     for key in inside:
-        found = None if found is None else found.item_type(key)
-    return found
+        item = None if item is None else item.item_type(key)
+    return item
 
 
 def unwrapped(kind: FieldType) -> FieldType:

@@ -1,11 +1,14 @@
-"""Numbers, truth values, texts and closed vocabularies."""
+"""Numbers, texts, closed vocabularies, import paths, regular expressions, and value classes."""
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
+import re
+import warnings
+from typing import TYPE_CHECKING, Any, cast
 
 from ..values.origin import REFERENCE
+from ..values.scalar import ImportPath, Scalar
 from ..words.errors import Invalid
 from ..words.names import did_you_mean
 from ..words.plain_data import (
@@ -21,10 +24,7 @@ from ..words.plain_data import (
     member_text,
     refuse_credentials,
 )
-from ..words.text import (
-    for_error,
-    for_flag,
-)
+from ..words.text import for_error, for_flag
 from .base import FieldType
 
 if TYPE_CHECKING:
@@ -37,54 +37,49 @@ TRUTH = {
 """How other languages write bool: suggested in errors, never accepted."""
 TOO_LONG = "has more digits than can be written to a file"
 NOT_TEXT = "is not valid Unicode, which no file could record"
+GROUPED = r"[+-]?\d{1,3}(_\d{3})+([.e][^_]*)?"
+"""A number with underscores where thousands are counted, and nowhere else."""
+LENGTH = 1000
+"""A longer expression is a mistake, and compiling it may take long."""
+FLAGS = (
+    (re.ASCII, "a"),
+    (re.IGNORECASE, "i"),
+    (re.MULTILINE, "m"),
+    (re.DOTALL, "s"),
+    (re.VERBOSE, "x"),
+)
+"""Python's flags as they are written inside an expression; all texts are Unicode anyway."""
 
 
 class IntType(FieldType):
     """Whole numbers; a float is refused, also an integral one, since it may be a slip."""
 
-    __slots__ = ()
     words = "an int"
 
     def read(self, value: object, origin: Origin) -> int:
+        number = value
         if isinstance(value, PlainScalar):
-            return self._parse(value, origin)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self._refuse(value, origin)
-        if value.bit_length() > MAX_BITS:
-            raise Invalid(TOO_LONG)
-        return int(value)
-
-    def _parse(self, text: str, origin: Origin) -> int:
-        try:
-            # TOML has the prefixes, and a number means the same wherever it stands.
-            number = int(_checked(text), 0 if _has_prefix(text) else 10)
-        except ValueError:
-            return self._integral(text, origin)
+            try:
+                # TOML has the prefixes, and a number means the same wherever it stands.
+                number = int(_checked(value), 0 if _has_prefix(value) else 10)
+            except ValueError:
+                # 1e6 is how people write a million tokens; it is exact as long as it is integral.
+                number = _integral(value) if "e" in value.lower() else None
+        if not isinstance(number, int) or isinstance(number, bool):
+            error = self.refuse(value)
+            whole = _integral(value)
+            if whole is not None:
+                computed = origin.layer == REFERENCE
+                error.hint = "Use // for the integer quotient." if computed else f"Write {whole}."
+            raise error
         if number.bit_length() > MAX_BITS:
             raise Invalid(TOO_LONG)
-        return number
-
-    def _refuse(self, value: object, origin: Origin) -> Invalid:
-        error = self.refuse(value)
-        number = _float(value) if isinstance(value, str) else value
-        if isinstance(number, float) and number.is_integer() and abs(number) < 2**53:
-            whole = f"Write {number:.0f}."
-            computed = origin.layer == REFERENCE
-            error.hint = "Use // for the integer quotient." if computed else whole
-        return error
-
-    def _integral(self, text: str, origin: Origin) -> int:
-        number = _float(text)
-        # 1e6 is how people write a million tokens; it is exact as long as it is integral.
-        if "e" in text.lower() and number.is_integer() and abs(number) < 2**53:
-            return int(number)
-        raise self._refuse(text, origin)
+        return int(number)
 
 
 class FloatType(FieldType):
     """Numbers; whole ones are taken as floats, "not a number" is refused."""
 
-    __slots__ = ()
     words = "a float"
 
     def read(self, value: object, origin: Origin) -> float:
@@ -118,11 +113,8 @@ class FloatType(FieldType):
 class BoolType(FieldType):
     """True or false, and nothing that merely looks like it."""
 
-    __slots__ = ()
     words = "a bool"
-
-    def candidates(self) -> tuple[str, ...]:
-        return ("true", "false")
+    vocabulary = ("true", "false")
 
     def read(self, value: object, origin: Origin) -> bool:
         if isinstance(value, bool):
@@ -132,14 +124,13 @@ class BoolType(FieldType):
         error = self.refuse(value)
         if isinstance(value, str):
             word = value.lower()
-            error.hint = did_you_mean(TRUTH.get(word, word), self.candidates())
+            error.hint = did_you_mean(TRUTH.get(word, word), self.vocabulary)
         raise error
 
 
 class StrType(FieldType):
     """Texts; a number is not taken for one."""
 
-    __slots__ = ()
     words = "a str"
     takes_text = True
 
@@ -160,7 +151,6 @@ class StrType(FieldType):
 class PathType(FieldType):
     """Paths of files and folders, kept as they were given."""
 
-    __slots__ = ()
     words = "a path"
     takes_text = True
 
@@ -188,13 +178,9 @@ class PathType(FieldType):
 class LiteralType(FieldType):
     """A closed vocabulary of texts, numbers and truth values."""
 
-    __slots__ = ("choices",)
-
     def __init__(self, choices: tuple[Any, ...]) -> None:
         self.choices = choices
-
-    def candidates(self) -> tuple[str, ...]:
-        return tuple(for_flag(choice) for choice in self.choices)
+        self.vocabulary = tuple(map(for_flag, choices))
 
     def read(self, value: object, origin: Origin) -> Any:
         value = str(value) if isinstance(value, LiteralText) else value
@@ -204,7 +190,7 @@ class LiteralType(FieldType):
                     return choice
             elif type(choice) is type(value) and choice == value:
                 return choice
-        raise refuse_choice(value, self.candidates())
+        raise refuse_choice(value, self.vocabulary)
 
     def dump(self, value: Any) -> Any:
         return escaped(value) if isinstance(value, str) else value
@@ -213,18 +199,16 @@ class LiteralType(FieldType):
 class EnumType(FieldType):
     """The members of an enum, by name or alias; those of flags also combined, as `READ|WRITE`."""
 
-    __slots__ = ("cls",)
-
     def __init__(self, cls: type[enum.Enum]) -> None:
         self.cls = cls
-
-    def candidates(self) -> tuple[str, ...]:
-        return tuple(self.cls.__members__)
+        self.vocabulary = tuple(cls.__members__)
 
     def read(self, value: object, origin: Origin) -> Any:
         members = self.cls.__members__
         if isinstance(value, self.cls):
-            self._refuse_unnamed(value)
+            unnamed = flag_names(value)[1] if isinstance(value, enum.Flag) else 0
+            if unnamed:  # which no file could say
+                raise Invalid(f"has the bits {unnamed:#b}, which no member names", self.vocabulary)
             return value
         if isinstance(value, str):
             if str(value) in members:
@@ -235,16 +219,76 @@ class EnumType(FieldType):
                 for name in names:
                     bits |= members[name].value
                 return self.cls(bits)
-        raise refuse_choice(value, self.candidates())
-
-    def _refuse_unnamed(self, value: Any) -> None:
-        """Refuse flags with bits that no member names, which no file could say."""
-        rest = flag_names(value)[1] if isinstance(value, enum.Flag) else 0
-        if rest:
-            raise Invalid(f"has the bits {rest:#b}, which no member names", self.candidates())
+        raise refuse_choice(value, self.vocabulary)
 
     def dump(self, value: Any) -> str:
         return member_text(value)
+
+
+class ScalarType(FieldType):
+    """A field whose class reads and writes its own values.
+
+    Arguments:
+        cls: the value class; its `__setpoint_scalar__` describes it in words.
+    """
+
+    def __init__(self, cls: type[Scalar]) -> None:
+        self.cls = cls
+        self.words = cls.__setpoint_scalar__
+        self.vocabulary = getattr(cls, "__setpoint_candidates__", ())
+
+    def is_secret(self) -> bool:
+        return getattr(self.cls, "__setpoint_secret__", False)
+
+    def read(self, value: object, origin: Origin) -> Any:
+        return self.cls.read(value)
+
+    def dump(self, value: Scalar) -> Any:
+        return value.dump()
+
+
+class ImportPathType(FieldType):
+    """A callable or a class by its import path.
+
+    Arguments:
+        base: for `type[X]` the class that it must be or derive from; None for any callable.
+        trusted: the modules that the declaring class trusts: its own package.
+    """
+
+    def __init__(self, base: type | None = None, trusted: tuple[str, ...] = ()) -> None:
+        self.base = base
+        self.trusted = trusted
+        self.words = "an import path such as 'package.module.name'"
+        if base is not None:
+            self.words = f"the import path of a subclass of {base.__name__}"
+
+    def read(self, value: object, origin: Origin) -> ImportPath:
+        wanted = self.base
+        if not isinstance(value, str | ImportPath):
+            if not callable(value):
+                raise self.refuse(value)
+            if wanted is not None and not (isinstance(value, type) and issubclass(value, wanted)):
+                raise Invalid(f"is not a subclass of {wanted.__name__}: got {for_error(value)}")
+        return ImportPath.read(value).trusting(self.trusted, wanted)
+
+    def dump(self, value: ImportPath) -> str:
+        return value.text
+
+
+class PatternType(FieldType):
+    """A regular expression of Python's `re`; flags are part of its text, as in `(?i)warmup`."""
+
+    words = "a regular expression"
+
+    def read(self, value: object, origin: Origin) -> re.Pattern[str]:
+        if isinstance(value, re.Pattern):
+            return _from_python(cast(re.Pattern[Any], value))
+        if not isinstance(value, str):
+            raise self.refuse(value)
+        return _compiled(str(value))
+
+    def dump(self, value: re.Pattern[str]) -> str:
+        return escaped(value.pattern)
 
 
 def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
@@ -257,28 +301,56 @@ def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
 
 
 def _has_prefix(text: str) -> bool:
-    """Whether a text is written as a hexadecimal, octal or binary number is."""
+    """True if a text is written as a hexadecimal, octal or binary number is."""
     return text.lstrip("+-")[:2].lower() in ("0x", "0o", "0b")
 
 
 def _checked(text: str) -> str:
     """Refuse what Python takes for a number and people do not: other scripts' digits, `1_0.5`."""
-    grouped = "_" not in text or _has_prefix(text) or _is_grouped(text)
+    grouped = "_" not in text or _has_prefix(text) or re.fullmatch(GROUPED, text.lower())
     if not text.isascii() or not grouped:
         raise ValueError(text)
     return text
 
 
-def _is_grouped(text: str) -> bool:
-    """Whether underscores stand where thousands are counted, and nowhere else."""
-    whole = text.lower().partition("e")[0].partition(".")[0].lstrip("+-")
-    first, *groups = whole.split("_")
-    counted = text.count("_") == len(groups) and all(len(group) == 3 for group in groups)
-    return counted and 1 <= len(first) <= 3
-
-
-def _float(text: str) -> float:
+def _integral(value: object) -> int | None:
+    """The whole number that a float, or the text of one, stands for exactly."""
     try:
-        return float(_checked(text))
+        number = float(_checked(value)) if isinstance(value, str) else value
     except ValueError:
-        return float("nan")
+        return None
+    exact = isinstance(number, float) and number.is_integer() and abs(number) < 2**53
+    return int(cast(float, number)) if exact else None
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    if len(text) > LENGTH:
+        raise Invalid(f"is too long for an expression: {len(text)} of at most {LENGTH} characters")
+    if not is_text(text):
+        raise Invalid(NOT_TEXT)
+    if text == "null":  # read back from a file, it would mean something else
+        raise Invalid("would be read as null", hint="Write (?:null).")
+    try:
+        with warnings.catch_warnings():
+            # What Python warns about today means something else tomorrow.
+            warnings.simplefilter("error")
+            return re.compile(text)
+    except re.error as error:
+        place = "" if error.pos is None else f" at position {error.pos + 1}"
+        raise Invalid(f"is not a regular expression: {error.msg}{place}") from None
+    except (OverflowError, RecursionError, MemoryError) as error:
+        raise Invalid(f"is not a regular expression that can be compiled: {error}") from None
+    except Warning as warning:
+        raise Invalid(f"is an ambiguous regular expression: {warning}") from None
+
+
+def _from_python(pattern: re.Pattern[Any]) -> re.Pattern[str]:
+    """The same expression with its flags inside its text, where a record keeps them."""
+    text = pattern.pattern
+    if not isinstance(text, str):
+        raise Invalid("is a pattern of bytes; give a pattern of str")
+    missing = pattern.flags & ~_compiled(text).flags
+    letters = "".join(letter for flag, letter in FLAGS if missing & flag)
+    if missing and not letters:
+        raise Invalid("has flags that cannot be written inside an expression")
+    return _compiled(f"(?{letters}){text}" if letters else text)

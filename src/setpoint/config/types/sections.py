@@ -27,7 +27,6 @@ class SectionType(FieldType):
         classes: the classes of the annotation; a family stands for all its tagged subclasses.
     """
 
-    __slots__ = ("classes",)
     nested = True
 
     def __init__(self, classes: tuple[type[Node], ...]) -> None:
@@ -39,10 +38,10 @@ class SectionType(FieldType):
         Returns:
             the variants; empty for a fixed class without a tag.
         """
-        found: dict[str, Any] = {}
+        variants: dict[str, type[Node]] = {}
         for cls in self.classes:
-            found.update(cls.__setpoint__.variants)
-        return found
+            variants.update(cls.__setpoint__.variants)
+        return variants
 
     def describe(self) -> str:
         tags = self.candidates()
@@ -64,12 +63,12 @@ class SectionType(FieldType):
             return variants[str(tag)]
         if not variants:
             raise Invalid(f"{self.classes[0].__name__} has no variants, so no type can be chosen")
-        refused = refuse_choice(tag, tuple(variants))
+        error = refuse_choice(tag, tuple(variants))
         if isinstance(tag, str) and "." in tag and "import" in variants:
-            refused.hint = f'A callable is given as {{type = "import", target = "{tag}"}}.'
-        elif isinstance(tag, str) and tag != "null" and not refused.hint:
-            refused.hint = f"{FORGOTTEN}."
-        raise refused
+            error.hint = f'A callable is given as {{type = "import", target = "{tag}"}}.'
+        elif isinstance(tag, str) and tag != "null" and not error.hint:
+            error.hint = f"{FORGOTTEN}."
+        raise error
 
     def chosen(self, tag: object, lacking: str) -> type[Node]:
         """The class of a section whose `type` is given, or None where it is left out.
@@ -78,20 +77,18 @@ class SectionType(FieldType):
             Invalid: if there is no such variant; with the words for what is lacking if it must be
                 given.
         """
-        try:
-            if tag is not None:
+        if tag is not None:
+            try:
                 return self.find(tag)
-            cls = self.only()
-            if cls is None:
-                raise Invalid(lacking, self.candidates())
-        except Invalid as error:
-            raise error.inside("type") from None
-        lacking_methods: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
-        if lacking_methods:
-            raise Invalid(
-                f"cannot be made: {cls.__name__} is abstract and lacks "
-                f"{', '.join(sorted(lacking_methods))}"
-            )
+            except Invalid as error:
+                raise error.inside("type") from None
+        cls = self.only()
+        if cls is None:
+            raise Invalid(lacking, self.candidates(), at=("type",))
+        abstract: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
+        if abstract:
+            methods = ", ".join(sorted(abstract))
+            raise Invalid(f"cannot be made: {cls.__name__} is abstract and lacks {methods}")
         return cls
 
     def only(self) -> type[Node] | None:
@@ -99,12 +96,12 @@ class SectionType(FieldType):
         if len(self.classes) != 1:
             return None
         cls = self.classes[0]
-        others = [one for one in self.variants().values() if one is not cls]
-        if not others:
-            return cls
         # What another package derives from a plain section adds to it, and makes it no family.
-        tagged, home = cls.__setpoint__.tag is not None, _package(cls)
-        return None if tagged or any(_package(one) == home for one in others) else cls
+        home, tagged = cls.__module__.partition(".")[0], cls.__setpoint__.tag is not None
+        for variant in self.variants().values():
+            if variant is not cls and (tagged or variant.__module__.partition(".")[0] == home):
+                return None
+        return cls
 
     def read(self, value: object, origin: Origin) -> Any:
         if isinstance(value, self.classes):
@@ -113,7 +110,13 @@ class SectionType(FieldType):
                 raise self._untagged(type(value))
             return value
         if hasattr(value, "__setpoint_open__"):
-            return self._foreign(value)
+            # A component made by `setpoint.partial` becomes this family's variant for such ones.
+            foreign = cast(Any, value)
+            variant = self.variants().get(foreign.__setpoint__.tag or "")
+            if not hasattr(variant, "__setpoint_open__"):
+                message = "does not take components that are imported by a path"
+                raise Invalid(message, self.candidates())
+            return foreign.__setpoint_variant__(variant)
         if isinstance(value, PlainScalar) and value.startswith("{"):
             value = parse_flow(value)
         if isinstance(value, Mapping):
@@ -138,24 +141,11 @@ class SectionType(FieldType):
             hint=f'Declare it as class {cls.__name__}(..., type="{tag}").',
         )
 
-    def _foreign(self, value: Any) -> Any:
-        """A component made by `setpoint.partial`, as this family's variant for such components."""
-        tag: str | None = value.__setpoint__.tag
-        cls = self.variants().get(tag or "")
-        if cls is None or not hasattr(cls, "__setpoint_open__"):
-            raise Invalid("does not take components that are imported by a path", self.candidates())
-        return value.__setpoint_variant__(cls)
-
     def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
         return function(value)
 
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
         yield (), value
-
-
-def _package(cls: type[Node]) -> str:
-    """The package that a class is part of, or the script."""
-    return cls.__module__.partition(".")[0]
 
 
 def fill(
@@ -167,8 +157,6 @@ def fill(
 ) -> None:
     """Read a mapping, without its `type`, into a section: all layers and nested mappings do it so.
 
-    Values that need no closer look are stored at once, the others one by one.
-
     Arguments:
         put: sets the field of a key; `fill_field` if None. A layer also edits what stands there.
         fail: takes the error for a key; if None, those of all keys are raised together.
@@ -177,23 +165,16 @@ def fill(
         Invalid: for everything that does not fit, unless `fail` takes it.
     """
     errors: list[Invalid] = []
+    put = put or (lambda key, value: fill_field(section, key, value, origin))
+    fail = fail or (lambda key, value, error: errors.append(error.inside(key)))
     for key, error in _spelled_twice(section, values):
-        if fail is None:
-            errors.append(error.inside(key))
-        else:
-            fail(key, values[key], error)
+        fail(key, values[key], error)
     for name, value in values.items():
         key = str(name)  # a program may give anything
         try:
-            if put is None:
-                fill_field(section, key, value, origin)
-            else:
-                put(key, value)
+            put(key, value)
         except Invalid as error:
-            if fail is None:
-                errors.append(error.inside(key))
-            else:
-                fail(key, value, error)
+            fail(key, value, error)
     if errors:
         raise several(errors)
 
@@ -221,12 +202,12 @@ def fill_field(section: Node, key: str, value: object, origin: Origin) -> None:
         raise known.unknown(key)
     if isinstance(value, Mapping):
         entries = cast(Mapping[str, object], value)
-        usual: Any = info.initial()
-        if isinstance(usual, dict) and origin.layer != RECORD:  # which holds whole values
-            value = _added_to(cast(dict[str, object], usual), entries)
-        elif _is_of(usual, entries.get("type")):
-            fill(cast("Node", usual), _fields_in(entries), origin)
-            value = cast(object, usual)
+        default: Any = info.initial()
+        if isinstance(default, dict) and origin.layer != RECORD:  # which holds whole values
+            value = _added_to(cast(dict[str, object], default), entries)
+        elif isinstance(default, Node) and entries.get("type") in (None, default.__setpoint__.tag):
+            fill(default, _fields_in(entries), origin)
+            value = default
     section.store(info.name, info.read(cast(object, value), origin), origin)
 
 
@@ -246,21 +227,15 @@ def tag_of(values: Mapping[str, object]) -> object:
     return tag
 
 
-def _is_of(usual: Any, tag: object) -> bool:
-    """Whether a default is a section of the variant that is chosen, or of the only one."""
-    info: Any = getattr(cast(object, usual), "__setpoint__", None)
-    return info is not None and tag in (None, info.tag)
-
-
-def _added_to(usual: dict[str, object], entries: Mapping[str, object]) -> dict[str, object]:
-    """A mapping as it is with its default, without the keys that are taken out of that."""
-    gone = entries.get(REMOVE, ())
-    names = cast(list[object], gone) if isinstance(gone, list | tuple) else [gone]
+def _added_to(default: dict[str, object], entries: Mapping[str, object]) -> dict[str, object]:
+    """A default with some entries, without the keys that these remove from it."""
+    removed = entries.get(REMOVE, ())
+    names = cast(list[object], removed) if isinstance(removed, list | tuple) else [removed]
     for name in names:
-        if not isinstance(name, str) or name not in usual:
-            raise Invalid(f"has no item {str(name)!r} to remove", tuple(usual)).inside(REMOVE)
-    rest = {key: item for key, item in entries.items() if key != REMOVE}
-    return {**{key: item for key, item in usual.items() if key not in names}, **rest}
+        if not isinstance(name, str) or name not in default:
+            raise Invalid(f"has no item {str(name)!r} to remove", tuple(default)).inside(REMOVE)
+    kept = {key: item for key, item in default.items() if key not in names}
+    return kept | {key: item for key, item in entries.items() if key != REMOVE}
 
 
 def section_classes(kind: FieldType) -> list[type[Node]]:
@@ -270,5 +245,5 @@ def section_classes(kind: FieldType) -> list[type[Node]]:
     if isinstance(kind, SectionType):
         only = kind.only()
         return [only] if only else list(kind.variants().values())
-    found = [cls for inner in kind.inner_types() for cls in section_classes(inner)]
+    found = [cls for inner in kind.parts for cls in section_classes(inner)]
     return list(dict.fromkeys(found))
