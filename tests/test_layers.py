@@ -87,7 +87,7 @@ ROOT = {"config", "units", "editor_schema"}
 # Of a package beside it, a module may import `config` only. What else is allowed, and why:
 # (importing module, imported module) -> reason.
 ALLOWED: dict[tuple[str, str], str] = {
-    ("setpoint", "setpoint.cli.own"): "`sp.run` is imported when it is first used",
+    ("setpoint", "setpoint.cli.script"): "`sp.run` is imported when it is first used",
     ("setpoint.infer", "setpoint.train"): "both load torch, and set up its threads first",
     # One module looks up, when `load_pretrained` is given a run.
     ("setpoint.model.pretrained.run", "setpoint.train.config"): "the record of a run is a job's",

@@ -54,7 +54,7 @@ def main(began: str, *words: str) -> None:
     marks = Marks(float(began))
     from setpoint.cli import main as cli
     from setpoint.cli import train
-    from setpoint.cli.outcome import Loading
+    from setpoint.cli.main import Loading
 
     marks.end("python, command")
     check = train.preflight

@@ -1,5 +1,5 @@
-from setpoint.cli.own import load as load
-from setpoint.cli.own import run as run
+from setpoint.cli.script import load as load
+from setpoint.cli.script import run as run
 from setpoint.config import BUDGET as BUDGET
 from setpoint.config import IDENTITY as IDENTITY
 from setpoint.config import RUNTIME as RUNTIME

@@ -17,6 +17,8 @@ import setpoint.presets as built_in_presets
 from setpoint.cli.main import main
 from setpoint.config.layers.presets import presets
 
+from .repository import Repository
+
 assert built_in_presets  # imported before a test looks at what is registered
 SOURCE = str(Path(setpoint.__file__).parent)
 
@@ -179,3 +181,11 @@ def executable() -> str:
     path = os.path.join(os.path.dirname(sys.executable), "setpoint")
     assert os.path.exists(path), "setpoint is not installed beside this Python"
     return path
+
+
+@pytest.fixture
+def git(cli: CommandLine) -> Repository:
+    """A repository in the working folder of `cli`, with `small.toml` and `own.py` committed."""
+    repository = Repository(cli.folder)
+    repository.commit()
+    return repository

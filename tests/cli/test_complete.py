@@ -4,7 +4,7 @@ import pytest
 
 from setpoint.cli.complete import at_cursor
 from setpoint.cli.list import KINDS
-from setpoint.cli.outcome import COMMANDS
+from setpoint.cli.main import COMMANDS
 from setpoint.config.layers.presets import presets
 
 from .conftest import CommandLine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.cli.completion import SCRIPTS
+from setpoint.cli.complete import SCRIPTS
 
 from .conftest import CommandLine
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from setpoint.cli import style
+from setpoint.cli import output
 
 from ..snapshots import compare
 from .conftest import CommandLine
@@ -54,7 +54,7 @@ def test_on_a_terminal_there_are_colours_and_no_marks(
     chats: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = chats.ok(INSPECT)
-    monkeypatch.setattr(style, "_colour", lambda _: True)
+    monkeypatch.setattr(output, "_colour", lambda _: True)
     shown = chats.ok(INSPECT)
     assert "[[" in plain and "[[" not in shown
     assert "\033[1m4\033[0m" in shown or "\033[1;48;5;236m4\033[0m" in shown

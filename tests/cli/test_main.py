@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import setpoint
-from setpoint.cli.main import main
-from setpoint.cli.outcome import COMMANDS, command_of, guarded, joined
+from setpoint.cli.main import COMMANDS, command_of, guarded, joined, main
 from setpoint.config import SetpointError, compose, fingerprint
 from setpoint.train.config import Job
 
@@ -203,7 +202,7 @@ def test_plain_when_piped(cli: CommandLine) -> None:
 @pytest.mark.parametrize("words", ["check tiny", "list fields", "show tiny", "check tiny --json"])
 def test_closed_output(words: str, tmp_path: Path) -> None:
     """After `>&-` Python has no standard output at all."""
-    line = f"{shlex.quote(sys.executable)} -m setpoint.cli.main {words} >&-"
+    line = f"{shlex.quote(sys.executable)} -m setpoint {words} >&-"
     done = subprocess.run(["bash", "-c", line], capture_output=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     done = subprocess.run(["bash", "-c", f"{line} --seed x 2>&-"], cwd=tmp_path, check=False)

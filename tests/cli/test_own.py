@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from setpoint.cli.own import COMMANDS, load, run
+from setpoint.cli.script import COMMANDS, load, run
 from setpoint.config import Config, ConfigError, RunError, SetpointError, field
 
 from ..snapshots import compare
@@ -22,7 +22,7 @@ SCRIPT = '''\
 """A script of somebody's own."""
 
 import setpoint.config as sp
-from setpoint.cli.own import run
+from setpoint.cli.script import run
 from setpoint.config.record.record import record_files
 
 

@@ -257,7 +257,7 @@ def test_an_interrupted_sweep_saves_and_goes_on(cli: CommandLine, forks: Forks) 
     words = f"sweep small.toml {LONG} --seed 1,2,3 --jobs 2 --json"
     output, errors = cli.folder / "output.json", cli.folder / "errors.txt"
     with output.open("wb") as out, errors.open("wb") as err:
-        command = ["-m", "setpoint.cli.main", *shlex.split(words)]
+        command = ["-m", "setpoint", *shlex.split(words)]
         process = forks.start(command, cli.folder, out, errors=err)
     folder = cli.folder / "runs/sweep-small"
 

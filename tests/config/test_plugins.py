@@ -53,7 +53,7 @@ def installed(tmp_path: Path) -> Path:
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-m", "setpoint.cli.main", *words]
+    command = [sys.executable, "-m", "setpoint", *words]
     return subprocess.run(
         command, capture_output=True, text=True, env=environ, cwd=folder, check=False, timeout=60
     )

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.cli.outcome import COMMANDS, command_of
+from setpoint.cli.main import COMMANDS, command_of
 from setpoint.config import COMMAND_LINE, Config, Invalid, Origin, PlainScalar, SetpointError
 from setpoint.config.schema.field import FieldInfo
 from setpoint.config.schema.tree import all_fields

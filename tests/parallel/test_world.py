@@ -17,7 +17,7 @@ import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from setpoint.cli.rank_errors import is_said_elsewhere
+from setpoint.cli.main import is_said_elsewhere
 from setpoint.config import LOG_OF, ConfigError, RunError, SetpointError, log_of, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.hangs import HangWatch

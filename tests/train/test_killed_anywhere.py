@@ -335,8 +335,8 @@ def rows_in(folder: Path) -> int:
 def test_the_installed_command_goes_on_where_it_was_killed(
     commands: Commands, tmp_path: Path
 ) -> None:
-    """As the tests above, without a fork anywhere: `python -m setpoint.cli.main`, thrice."""
-    words = [sys.executable, "-m", "setpoint.cli.main", "train", "small.toml"]
+    """As the tests above, without a fork anywhere: `python -m setpoint`, thrice."""
+    words = [sys.executable, "-m", "setpoint", "train", "small.toml"]
     broken, oracle = tmp_path / "broken", tmp_path / "oracle"
     for folder in (broken, oracle):
         folder.mkdir()

@@ -292,7 +292,7 @@ def test_a_step_that_does_not_end_is_not_waited_for_longer_than_the_grace_period
 def test_a_signal_inside_the_import_of_torch_is_quiet(tmp_path: Path) -> None:
     """Its C++ part aborts where an exception comes out of Python."""
     write_config(tmp_path)
-    words = [sys.executable, "-m", "setpoint.cli.main", *WORDS]
+    words = [sys.executable, "-m", "setpoint", *WORDS]
     with subprocess.Popen(
         words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

@@ -24,6 +24,6 @@ def main() -> int:
         paths = dict.fromkeys(f"--{path}" for path, _ in all_fields(tree.Tree))
         print("\n".join(path for path in paths if path.startswith(words[1])))
         return 0
-    from setpoint.cli.own import run
+    from setpoint.cli.script import run
 
     run(tree.Tree, SHOW[0], [file, *words])

@@ -20,8 +20,7 @@ from setpoint.cli.options import (
     Option,
 )
 from setpoint.cli.output import bold, table
-from setpoint.cli.source import open_source, run_directory_given
-from setpoint.cli.sources.kind import CHECKPOINT, kind_of
+from setpoint.cli.source import CHECKPOINT, kind_of, open_source, run_directory_given
 from setpoint.config import (
     NEEDS,
     Caution,

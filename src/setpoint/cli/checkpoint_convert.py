@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from setpoint.checkpoint.places import checkpoint_to_load
+from setpoint.cli.main import Loading
 from setpoint.cli.options import Arguments, Command, Option, refuse_overrides
-from setpoint.cli.outcome import Loading
 from setpoint.config import SetpointError, did_you_mean
 from setpoint.hub.urls import is_url
 

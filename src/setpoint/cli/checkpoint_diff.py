@@ -11,10 +11,10 @@ from setpoint.checkpoint.folder import list_checkpoints, readable_pointer
 from setpoint.checkpoint.places import find_place
 from setpoint.cli.checkpoint import RUN_HELP
 from setpoint.cli.diff import render
+from setpoint.cli.main import FAILED, Loading
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option, refuse_overrides
-from setpoint.cli.outcome import FAILED, Loading
 from setpoint.cli.output import print_notes, table
-from setpoint.cli.source_table import open_table
+from setpoint.cli.source import open_table
 from setpoint.config import (
     Difference,
     SetpointError,

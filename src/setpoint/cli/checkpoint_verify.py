@@ -7,8 +7,8 @@ from typing import Any
 
 from setpoint.checkpoint.places import CheckpointEntry, reason_of
 from setpoint.cli.checkpoint import RUN_OR_URL_HELP, Folder, folder_of
+from setpoint.cli.main import FAILED, Loading
 from setpoint.cli.options import JSON, Arguments, Command, refuse_overrides
-from setpoint.cli.outcome import FAILED, Loading
 from setpoint.config import SetpointError
 from setpoint.hub.urls import is_url
 from setpoint.units.size import in_units

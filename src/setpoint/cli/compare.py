@@ -8,7 +8,7 @@ from typing import Any
 
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import table
-from setpoint.cli.source_table import open_table
+from setpoint.cli.source import open_table
 from setpoint.config import (
     ABSENT,
     SetpointError,

@@ -1,25 +1,102 @@
-"""The words that can follow what has been typed; called by the shells' completion scripts."""
+"""`setpoint completion`: scripts for shells; `setpoint __complete` prints candidates for them."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from setpoint.cli.completion import SCRIPTS
 from setpoint.cli.list import KINDS
-from setpoint.cli.options import Command, Option
-from setpoint.cli.outcome import COMMANDS, GROUPS, command_of, joined
-from setpoint.cli.sources.offer import files, offer, sweeps
-from setpoint.config import TAG, Config, all_fields, known_cautions, known_tags, modifiers, presets
+from setpoint.cli.main import COMMANDS, GROUPS, command_of, joined
+from setpoint.cli.options import Arguments, Command, Option
+from setpoint.cli.source import POINTERS, files_here, run_directories, split_revision
+from setpoint.config import (
+    SUFFIXES,
+    TAG,
+    Config,
+    SetpointError,
+    all_fields,
+    did_you_mean,
+    known_cautions,
+    known_tags,
+    modifiers,
+    presets,
+)
 
+# NAME stands for the command that is completed, FUNCTION for a name in the shell; what is typed
+# as the command is called with `__complete`.
+BASH = """_FUNCTION() {
+  local found
+  COMPREPLY=()
+  while IFS= read -r found; do
+    COMPREPLY+=("$(printf %q "$found")")
+  done < <("${COMP_WORDS[0]}" __complete "$COMP_CWORD" "${COMP_WORDS[@]:1}" 2>/dev/null)
+  [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=:] ]] && compopt -o nospace
+  return 0
+}
+complete -o default -o bashdefault -F _FUNCTION NAME
+"""
+ZSH = """#compdef NAME
+_FUNCTION() {
+  local -a found open
+  found=("${(@f)$("$words[1]" __complete $((CURRENT - 1)) "${(@)words[2,-1]}" 2>/dev/null)}")
+  # After `section.field=` comes the value, and after `main:` the preset, without a space.
+  open=(${(M)found:#*[=:]})
+  found=(${found:#*[=:]})
+  (( $#open )) && compadd -S '' -- $open
+  (( $#found )) && compadd -- $found
+  _files
+}
+if [[ $funcstack[1] == _FUNCTION ]]; then
+  _FUNCTION "$@"
+else
+  compdef _FUNCTION NAME
+fi
+"""
+FISH = """function __FUNCTION_complete
+  set -l before (commandline -opc)
+  $before[1] __complete (count $before) $before[2..-1] (commandline -ct) 2>/dev/null
+end
+complete -c NAME -a '(__FUNCTION_complete)'
+"""
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 BREAKS = ("=", ":")
 """At these, bash begins a word of its own."""
 
+COMMAND = Command(
+    "completion",
+    "SHELL",
+    "Print the script that completes commands, presets, modifiers, files, run directories, fields\n"
+    "and their values in a shell. SHELL is bash, zsh or fish.",
+    [],
+    [
+        ('eval "$(setpoint completion bash)"', "for bash, in ~/.bashrc"),
+        ('eval "$(setpoint completion zsh)"', "for zsh, in ~/.zshrc, after compinit"),
+        ("setpoint completion fish | source", "for fish, in ~/.config/fish/config.fish"),
+    ],
+)
 
-class Line(NamedTuple):
-    """A command line that can be completed.
+
+@COMMAND
+def run(arguments: Arguments) -> int:
+    """Print the script for one shell."""
+    shell = arguments.positional[0]
+    if shell not in SCRIPTS:
+        meant = did_you_mean(shell, SCRIPTS, " ")
+        known = ", ".join(SCRIPTS)
+        raise SetpointError(f"there is no completion for {shell!r}.{meant} Shells: {known}")
+    name = arguments.command.program.command
+    script = SCRIPTS[shell].replace("FUNCTION", re.sub(r"\W", "_", name))
+    print(script.replace("NAME", name), end="")
+    return 0
+
+
+class CommandLine(NamedTuple):
+    """A program whose command line can be completed.
 
     Arguments:
+        names: its commands.
         command: the command of a name; of another word what runs without one, None if nothing does.
     """
 
@@ -27,14 +104,10 @@ class Line(NamedTuple):
     command: Callable[[str], Command | None]
 
 
-def _command(name: str) -> Command | None:
-    return command_of(name) if name in COMMANDS else None
+SETPOINT = CommandLine(COMMANDS, lambda name: command_of(name) if name in COMMANDS else None)
 
 
-SETPOINT = Line(COMMANDS, _command)
-
-
-def run(words: Sequence[str], line: Line = SETPOINT) -> int:
+def complete(words: Sequence[str], line: CommandLine = SETPOINT) -> int:
     """Print the candidates, one on a line.
 
     Arguments:
@@ -42,7 +115,6 @@ def run(words: Sequence[str], line: Line = SETPOINT) -> int:
     """
     if line is SETPOINT:
         import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
-
     if not words or not words[0].isdigit():
         return 2
     before, current, split = at_cursor(words[1:], int(words[0]) - 1)
@@ -62,34 +134,29 @@ def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]
         the words before the cursor, the word at the cursor, and how many of its first characters
         the shell does not count as part of that word.
     """
-    whole: list[str] = []
-    split = 0
-    joined = False
+    parts: list[str] = []
+    split, continues = 0, False
     for word in [*words[:position], words[position] if position < len(words) else ""]:
-        breaks = word in BREAKS
-        if whole and (breaks or joined):
-            split = len(whole[-1]) + breaks
-            whole[-1] += word
+        is_break = word in BREAKS
+        if parts and (is_break or continues):
+            split = len(parts[-1]) + is_break
+            parts[-1] += word
         else:
             split = 0
-            whole.append(word)
-        joined = breaks
-    return whole[:-1], whole[-1], split
+            parts.append(word)
+        continues = is_break
+    return parts[:-1], parts[-1], split
 
 
-def candidates(before: Sequence[str], current: str, line: Line = SETPOINT) -> Iterator[str]:
-    """What can stand at the cursor.
-
-    Returns:
-        whole words, not yet filtered by `current`.
-    """
+def candidates(before: Sequence[str], current: str, line: CommandLine = SETPOINT) -> Iterator[str]:
+    """The words that can stand at the cursor, not yet filtered by `current`."""
     if line is SETPOINT:
         group = [word for word in before if word != "help"]
         if len(group) == 1 and group[0] in GROUPS:
             yield from (name.split()[1] for name in COMMANDS if name.startswith(f"{group[0]} "))
             return
         before = joined(before)
-    if not before or (before[0] == "help" and len(before) == 1):
+    if not before or before == ["help"]:
         yield from dict.fromkeys(name.partition(" ")[0] for name in line.names)
         if before:
             return
@@ -97,52 +164,44 @@ def candidates(before: Sequence[str], current: str, line: Line = SETPOINT) -> It
     command = line.command(first)
     if command is None:
         return
-    if first == "sweep" and "," in current:
-        yield from _further_points(before, current, line)
-        return
-    if first not in line.names:
-        before = ["", *before]
+    if first == "sweep" and "," in current:  # candidates for the point behind the last comma
+        points, _, last = current.rpartition(",")
+        flag, equals, _ = points.partition("=")
+        start = f"{flag}=" if equals else ""
+        for candidate in candidates(before, start + last, line):
+            yield f"{points},{candidate.removeprefix(start)}"
+    else:
+        yield from _argument(command, before[1:] if first in line.names else before, current)
+
+
+def _argument(command: Command, before: Sequence[str], current: str) -> Iterator[str]:
+    """Candidates for an argument of a command."""
     options, root = {option.name: option for option in command.options}, command.program.root
-    last, name = before[-1], current.partition("=")[0]
+    last = before[-1] if before else ""
+    name, equals, _ = current.partition("=")
     if last in options and options[last].metavar is not None:
         yield from _option_values(options[last])
-    elif name in options and "=" in current:
+    elif equals and name in options:
         yield from (f"{name}={value}" for value in _option_values(options[name]))
-    elif current.startswith("--") and "=" not in current:
-        yield from options
-        if _takes_overrides(command):
-            yield from (f"--{path}" for path in _settable(root))
-    elif "=" in current:
+    elif equals:
         yield from (f"{name}={value}" for value in values(name.removeprefix("--"), root))
+    elif current.startswith("--"):
+        yield from options
+        if "OVERRIDES" in command.usage:
+            yield from (f"--{path}" for path in _settable(root))
     elif last.startswith("--") and "=" not in last and last not in options:
         yield from values(last[2:], root)
     else:
-        yield from _positional(command, _count_positional(before[1:], options), before, current)
-
-
-def _further_points(before: Sequence[str], current: str, line: Line) -> Iterator[str]:
-    """Candidates for the point after a comma, behind those that are typed already."""
-    head, _, last = current.rpartition(",")
-    flag, equals, _ = head.partition("=")
-    start = f"{flag}=" if equals else ""
-    for candidate in candidates(before, start + last, line):
-        yield f"{head},{candidate.removeprefix(start)}"
+        yield from _positional(command, _count_positional(before, options), before, current)
 
 
 def values(path: str, root: type[Config]) -> list[str]:
-    """The values that a field can take, where they are a closed vocabulary.
-
-    Returns:
-        the words; nothing for numbers and free texts.
-    """
+    """The values of a field with a closed vocabulary; nothing for numbers and free texts."""
     name = path.replace("-", "_").removesuffix(".type")
     if name == "silence":
         return list(known_cautions(root))
-    found: list[str] = []
-    for known, info in all_fields(root):
-        if known == name:
-            found.extend(info.type.candidates())
-    return list(dict.fromkeys(found))
+    words = (info.type.candidates() for field, info in all_fields(root) if field == name)
+    return list(dict.fromkeys(word for group in words for word in group))
 
 
 def _settable(root: type[Config]) -> Iterator[str]:
@@ -158,7 +217,7 @@ def _positional(command: Command, count: int, before: Sequence[str], current: st
         yield from SCRIPTS if count == 0 else ()
     elif command.name == "list":
         yield from KINDS if count == 0 else ()
-        if before[-1] == "fields":
+        if before[-1:] == ["fields"]:
             yield from (path for path, _ in all_fields(root))
     elif count < command.positional[1]:
         # `why` takes a path and a source, in either order.
@@ -167,10 +226,10 @@ def _positional(command: Command, count: int, before: Sequence[str], current: st
         if not has_path:
             yield from paths
         if command.name == "compare":
-            yield from sweeps()
+            yield from run_directories("sweep.json")
         if not paths or count > 0:
             yield from presets
-            yield from offer(current)
+            yield from sources(current)
     else:
         yield from (f"{path}=" for path in _settable(root))
 
@@ -179,13 +238,9 @@ def _option_values(option: Option) -> Iterator[str]:
     if option.name == "--with":
         yield from modifiers
     elif option.name == "--file":
-        yield from files()
+        yield from files_here()
     else:
         yield from option.choices
-
-
-def _takes_overrides(command: Command) -> bool:
-    return "[OVERRIDES]" in command.usage
 
 
 def _count_positional(words: Sequence[str], options: dict[str, Option]) -> int:
@@ -205,3 +260,54 @@ def _count_positional(words: Sequence[str], options: dict[str, Option]) -> int:
         else:
             count += 1
     return count
+
+
+def sources(current: str) -> Iterator[str]:
+    """Sources that may be meant, beside presets.
+
+    Returns:
+        files, run directories, checkpoints of a run that is typed, branches and tags with a colon,
+        and what there is behind the colon.
+    """
+    yield from files_here()
+    for folder in run_directories():
+        yield folder
+        if current.startswith(folder + os.sep):
+            yield from _checkpoints(folder)
+    if current and not current.startswith((os.curdir, os.sep)):
+        try:
+            yield from _revisions(current)
+        except SetpointError:  # no git, or a repository that it does not read
+            return
+
+
+def _checkpoints(run: str) -> Iterator[str]:
+    folder = os.path.join(run, "checkpoints")
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    known = (name for name in names if name in POINTERS or name.startswith("step-"))
+    yield from (os.path.join(folder, name) for name in known if "." not in name)
+
+
+def _revisions(current: str) -> Iterator[str]:
+    from setpoint.cli import revision
+
+    try:
+        folder = os.getcwd()
+    except OSError:
+        return
+    repository = revision.repository_of(folder)
+    if repository is None:
+        return
+    parts = split_revision(f"{current}_")  # so that there is something behind the colon
+    if parts is None:
+        yield from (f"{name}:" for name in revision.branches_and_tags(repository))
+        return
+    name = parts[0]
+    commit = revision.commit_of(repository, name)
+    if commit is None:
+        return
+    yield from (f"{name}:{preset}" for preset in presets)
+    for path in revision.files_at(repository, commit):
+        if path.endswith(SUFFIXES):
+            relative = os.path.relpath(os.path.join(os.path.realpath(repository), path), folder)
+            yield f"{name}:{path if relative.startswith(os.pardir) else relative}"

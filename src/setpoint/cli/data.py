@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from setpoint.cli.outcome import Loading
+from setpoint.cli.main import Loading
 from setpoint.cli.source import open_source
 from setpoint.config import ConfigError, SetpointError, verify
 from setpoint.track.progress import make_work_progress

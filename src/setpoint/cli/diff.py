@@ -16,7 +16,7 @@ from setpoint.cli.options import (
     refuse_misspelt_options,
 )
 from setpoint.cli.output import bold, dim, table
-from setpoint.cli.source_table import open_table
+from setpoint.cli.source import open_table
 from setpoint.config import (
     ROLES,
     Difference,

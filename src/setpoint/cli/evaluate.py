@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.outcome import Loading
+from setpoint.cli.ranks import NPROC, SEVERAL, note, start_ranks
 from setpoint.cli.results import print_scores, tell_profiles
-from setpoint.cli.start_ranks import NPROC, SEVERAL, note, start_ranks
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
     OUTPUT,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.outcome import Loading
+from setpoint.cli.ranks import NPROC, start_ranks
 from setpoint.cli.results import tell_cautions
-from setpoint.cli.start_ranks import NPROC, start_ranks
 from setpoint.cli.weights import CHECKPOINT_OPTION, SOURCE_OF_WEIGHTS, given, job_with_weights
 from setpoint.config import SetpointError
 from setpoint.infer.tasks import EXPORTED as FORMATS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.outcome import Loading
+from setpoint.cli.ranks import NPROC, SEVERAL, start_ranks
 from setpoint.cli.results import tell_profiles
-from setpoint.cli.start_ranks import NPROC, SEVERAL, start_ranks
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
     OUTPUT,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 
+from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, INFERENCE, JSON, Arguments, Command, Program
-from setpoint.cli.outcome import Loading
 from setpoint.cli.output import print_cautions
+from setpoint.cli.ranks import NPROC, SEVERAL, count_ranks, require_ranks, speaks, start_ranks
 from setpoint.cli.results import print_scores, tell_cautions, tell_profiles
-from setpoint.cli.source import open_source
-from setpoint.cli.sources.kind import RUN, kind_of
-from setpoint.cli.start_ranks import NPROC, SEVERAL, count_ranks, require_ranks, speaks, start_ranks
+from setpoint.cli.source import RUN, kind_of, open_source
 from setpoint.config import ConfigError, SetpointError, cautions_of, is_set
 from setpoint.parallel.rank import own_rank
 from setpoint.track.progress import make_work_progress

@@ -1,4 +1,4 @@
-"""The entry point: finds the command, runs it, and gives the exit status.
+"""The entry point: finds a command and runs it; its errors, exit status, and broken pipes.
 
 0 done; 1 failed or, for `diff`, different; 2 the configuration or the arguments are wrong;
 75 stopped by preemption with nothing lost; 130 interrupted; 143 stopped by SIGTERM otherwise.
@@ -11,23 +11,107 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from errno import EIO, ENOSPC
+from importlib import import_module
+from io import TextIOWrapper
+from typing import TYPE_CHECKING
 
-from setpoint import __version__
-from setpoint.cli.outcome import (
-    COMMANDS,
-    GROUPS,
-    ON_RANKS,
-    STATUSES,
-    WRONG,
-    Uncollected,
-    command_of,
-    guarded,
-    interrupted,
-    joined,
-    show_users_frames,
-)
-from setpoint.resilience.signals import NAMES, PREEMPT, SAVE, StopRequest
+from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPT, SAVE, StopRequest
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from setpoint.cli.options import Command
+    from setpoint.config import SetpointError
+
+COMMANDS = {
+    "train": "train a model, or resume a run",
+    "launch": "train on machines of a cluster: Slurm, Kubernetes",
+    "check": "verify a configuration without running it",
+    "plan": "find the fastest parallel layouts of a job for N GPUs",
+    "show": "print the resolved configuration",
+    "why": "show where a value comes from",
+    "diff": "compare configurations, runs, checkpoints or revisions",
+    "list": "list presets, modifiers, variants and fields",
+    "schedule": "draw the learning rate of a configuration",
+    "verify": "train a stretch of a run again and compare it with the record",
+    "rerun": "train a run again in a new directory and compare the two",
+    "sweep": "train many points, all checked first",
+    "compare": "show runs side by side",
+    "report": "write an HTML file about runs: curves, configuration, differences",
+    "replay": "run a step of a run again, with statistics of each module",
+    "fingerprint": "print the hash of all identity fields",
+    "schema": "print the JSON Schema of configuration files, for editors",
+    "migrate": "bring files and records of older versions up to date",
+    "import": "print the configuration of a pretrained model",
+    "infer": "run an inference job: evaluate, generate, export",
+    "generate": "generate text with a trained model",
+    "evaluate": "evaluate a trained model on text",
+    "export": "export the weights of a run as a Hugging Face model",
+    "watch": "show a run in the terminal while it trains",
+    "runs list": "list runs: filter by any field or metric, sort",
+    "runs goodput": "show where the time of runs went",
+    "runs tag": "tag runs",
+    "runs note": "write a note to a run",
+    "runs archive": "hide runs from lists",
+    "runs verify": "verify the records of runs",
+    "checkpoint list": "list the checkpoints of a run",
+    "checkpoint convert": "write a checkpoint in another layout, or for transformers",
+    "checkpoint verify": "compare every byte of checkpoints with their checksums",
+    "checkpoint diff": "compare the tensors, state and configuration of two checkpoints",
+    "checkpoint prune": "print which checkpoints retention would remove, or remove them",
+    "data inspect": "print rows of the training data as text, with tokens and masks",
+    "data stats": "print lengths, tokens, shares and duplicates of the data",
+    "data prepare": "tokenize the data of a configuration into shards that are mapped",
+    "data push": "push prepared data to a data set of the Hugging Face hub",
+    "tokenizer train": "train a BPE tokenizer on the texts of a configuration",
+    "completion": "print the completion script for a shell",
+}
+CHAPTERS: dict[str, str] = {"completion": "complete"}
+"""The modules of commands that are not in one of their own."""
+ON_RANKS = ("train", "infer", "generate", "evaluate", "export")
+"""The commands that several ranks run together."""
+GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
+"""First words of the commands that have two."""
+FAILED, WRONG = 1, 2
+QUIT = "quit in the debugger"
+TRACEBACK = "--traceback"
+"""The option that prints all frames of a traceback."""
+STATUSES = {
+    0: "done",
+    1: "failed; for `diff`, `verify`, `rerun`: something differs; for `checkpoint verify` and "
+    "`runs verify`: damaged",
+    2: "the configuration or the arguments are wrong",
+    75: "`train`, `sweep`: stopped by SIGTERM, SIGUSR1, a time limit or a stop file; all is saved",
+    130: "interrupted by Ctrl-C",
+    143: "stopped by SIGTERM; of `train`: steps after the last checkpoint are lost",
+}
+THRESHOLDS = gc.get_threshold()
+RARELY = (100_000, *THRESHOLDS[1:])
+"""When Python looks for garbage while a configuration is put together, which leaves hardly any."""
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """The words of a command line, with the two of a command such as `data inspect` as one."""
+    if words and words[0] in GROUPS and len(words) > 1 and not words[1].startswith("-"):
+        return [f"{words[0]} {words[1]}", *words[2:]]
+    return list(words)
+
+
+def command_of(name: str) -> Command:
+    """Import the chapter of a command, and return the command.
+
+    A chapter is the module in `CHAPTERS`, or the one with the name of the command.
+    """
+    from setpoint.cli.options import Command
+
+    module = import_module(f"setpoint.cli.{CHAPTERS.get(name, name.replace(' ', '_'))}")
+    return next(
+        value
+        for value in vars(module).values()
+        if isinstance(value, Command) and value.name == name
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,17 +120,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Arguments:
         arguments: the words after `setpoint`; those of the process if None.
     """
+    is_process = arguments is None
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None:
+    if is_process:
         show_users_frames(program=True)
     # Before anything else is imported, which takes time enough for Ctrl-C.
     stop = StopRequest()
     stop.owns_process = True
     stop.resumable = words[:1] in (["train"], ["sweep"])  # nothing can be lost yet
-    if arguments is None:
-        stop.began = _process_began()
+    if is_process:
+        stop.began = _process_start()
     try:
-        with stop, Uncollected(words):
+        with stop:
             status = guarded(lambda: _dispatch(words), words)
             if "RANK" in os.environ:
                 from setpoint.parallel.rank import leave
@@ -55,30 +140,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         # Between two lines of the above.
         return interrupted(error)
-    if arguments is None:
-        # The answer is given; what is left to be tidied up may be cut short without a word.
-        for number in NAMES:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
-        for number in (SAVE, PREEMPT):  # there is nothing left to save, nor to be ended by it
-            signal.signal(number, signal.SIG_IGN)
-    trackers = sys.modules.get("setpoint.track.trackers")
-    saves = sys.modules.get("setpoint.files.threads")
-    is_left = (trackers and trackers.unfinished) or (saves and saves.is_any_busy())
-    if arguments is None and is_left:
-        # They have had their time, and would take more of it.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    if arguments is None and "torch" not in sys.modules:
-        # The process ends now. On its way out Python would search all objects for cycles, again
-        # and again, which takes a tenth of the time of `setpoint check`.
-        gc.freeze()
+    if is_process:
+        _prepare_exit(status)
     return status
 
 
-def _process_began() -> float:
-    """When this process began, in seconds since 1970; now where the system does not say it."""
+def _process_start() -> float:
+    """Start of this process in seconds since 1970; now where the system does not say it."""
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])  # proc_pid_stat(5): starttime
@@ -86,6 +154,25 @@ def _process_began() -> float:
         return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, AttributeError, IndexError):
         return time.time()
+
+
+def _prepare_exit(status: int) -> None:
+    """Let the process end quickly, and without a word where it is cut short."""
+    for number in NAMES:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    for number in (SAVE, PREEMPT):  # there is nothing left to save, nor to be ended by it
+        signal.signal(number, signal.SIG_IGN)
+    trackers = sys.modules.get("setpoint.track.trackers")
+    saves = sys.modules.get("setpoint.files.threads")
+    if (trackers and trackers.unfinished) or (saves and saves.is_any_busy()):
+        # They have had their time, and would take more of it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    # On its way out Python would search all objects for cycles, again and again, which takes a
+    # tenth of the time of `setpoint check`.
+    gc.freeze()
 
 
 def _dispatch(words: list[str]) -> int:
@@ -103,7 +190,7 @@ def _dispatch(words: list[str]) -> int:
         print(_overview())
         return 0
     if words[0] in ("--version", "-V"):
-        print(f"setpoint {__version__}")
+        print(f"setpoint {import_module('setpoint').__version__}")
         return 0
     if words[0] in GROUPS and all(word.startswith("-") for word in words[1:]):
         helps = {"--help", "-h"}.intersection(words)
@@ -111,9 +198,7 @@ def _dispatch(words: list[str]) -> int:
         return 0 if helps else WRONG
     name, *rest = joined(words)
     if name == "__complete":
-        from setpoint.cli.complete import run
-
-        return run(rest)
+        return import_module("setpoint.cli.complete").complete(rest)
     if name not in COMMANDS:
         from setpoint.config import SetpointError, did_you_mean
 
@@ -178,5 +263,209 @@ def _overview(group: str | None = None) -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+class Loading:
+    """No garbage collection while torch is imported, and none of what it leaves afterwards.
+
+    Its hundreds of thousands of objects stay until the end. A process that has torch already is
+    left as it is.
+    """
+
+    def __enter__(self) -> None:
+        self._is_first = "torch" not in sys.modules
+        if self._is_first:
+            gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        gc.set_threshold(*THRESHOLDS)
+        if self._is_first:
+            gc.freeze()
+            gc.enable()
+
+
+def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
+    """Run a command whose errors become messages and an exit status."""
+    from setpoint.config import SetpointError
+
+    if TRACEBACK in words:
+        from setpoint.config import show_all_frames
+
+        show_all_frames(True)
+    _open_closed_streams()
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A terminal that cannot show a character gets its escape rather than no answer at all.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    gc.set_threshold(*RARELY)
+    try:
+        status = command()
+        sys.stdout.flush()
+        return status
+    except SetpointError as error:
+        if _was_quit(error):
+            return interrupted(KeyboardInterrupt(QUIT))
+        report(error, for_machines="--json" in words and _speaks_json(joined(words)[0]))
+        return error.status
+    except KeyboardInterrupt as error:
+        return interrupted(error)
+    except BrokenPipeError:
+        # The reader of our output has left, as `| head` does; Python must not complain at exit.
+        _abandon_output()
+        return FAILED
+    except OSError as error:
+        if error.errno not in (ENOSPC, EIO):
+            raise
+        _abandon_output()
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return FAILED
+    except Exception as error:
+        if not _was_quit(error):
+            raise
+        return interrupted(KeyboardInterrupt(QUIT))
+    finally:
+        gc.set_threshold(*THRESHOLDS)
+
+
+def _was_quit(error: Exception) -> bool:
+    from setpoint.config import was_quit
+
+    return was_quit(error)
+
+
+def show_users_frames(program: bool = False) -> None:
+    """Print tracebacks of exceptions in the user's code without the frames that lead to it.
+
+    Nothing is caught: only `sys.excepthook` is replaced, and only Python's own, so that debuggers
+    and hooks of others see what they always do.
+    """
+    if sys.excepthook is not sys.__excepthook__:
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        from setpoint.config import log_of, users_traceback
+
+        if "RANK" in os.environ:
+            from setpoint.parallel.rank import has_left_error
+
+            if has_left_error():
+                return
+        text = users_traceback(error, program) if isinstance(error, Exception) else ""
+        if log := log_of(error):
+            print(all_frames_in(log), file=sys.stderr)
+        if text:
+            print(text, file=sys.stderr)
+        else:
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def all_frames_in(log: str) -> str:
+    """A line that names the log with the whole traceback of an error."""
+    return f"All frames of the traceback are in {log}; setpoint train ... {TRACEBACK} prints them."
+
+
+def interrupted(error: KeyboardInterrupt) -> int:
+    """Say that the command was interrupted; its exit status."""
+    print(str(error) or "interrupted", file=sys.stderr)
+    status = getattr(error, "status", INTERRUPTED)
+    if "RANK" in os.environ:
+        from setpoint.parallel.rank import leave
+
+        leave(status)
+    return status
+
+
+def report(error: SetpointError, for_machines: bool = False) -> None:
+    """Say what is wrong: in words on standard error, and as JSON on standard output if asked."""
+    from setpoint.cli.output import styled
+    from setpoint.config import log_of, traceback_to_show
+
+    if for_machines:
+        import json
+
+        problems = [problem.to_json() for problem in getattr(error, "problems", ())]
+        answer = {"ok": False, "status": error.status, "error": str(error), "problems": problems}
+        _print_or_abandon(json.dumps(answer, indent=2))
+    else:
+        _print_or_abandon()
+    # Of a rank, its launcher prints the traceback.
+    traced = getattr(error, "rank_traceback", "") or traceback_to_show(error)
+    if "RANK" in os.environ and is_said_elsewhere(error, traced):
+        return
+    if traced:
+        print(f"{traced}\n", file=sys.stderr)
+        if log := log_of(error):
+            print(all_frames_in(log), file=sys.stderr)
+    print(f"{styled('error:', '1;31', sys.stderr)} {error}", file=sys.stderr)
+
+
+def _print_or_abandon(*lines: str) -> None:
+    """Print lines and what waits in the buffer, unless the reader of standard output has left."""
+    try:
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _abandon_output()
+
+
+def _speaks_json(name: str) -> bool:
+    if name not in COMMANDS:
+        return False
+    return any(option.name == "--json" for option in command_of(name).options)
+
+
+def _open_closed_streams() -> None:
+    """Let what is printed go nowhere where standard output or error is closed, as after `>&-`.
+
+    The exit status still answers, and a run is trained all the same.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _abandon_output() -> None:
+    """Let what is still in the buffer of standard output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
+    """Report an error to the launcher, or leave it to the rank that has told this one of it.
+
+    Arguments:
+        traced: the traceback that is shown before it.
+
+    Returns:
+        whether nothing is left to be said here; of others the rank has been named.
+    """
+    from setpoint.parallel.rank import (
+        end_after_first,
+        is_said_first,
+        launched,
+        leave,
+        own_rank,
+        wait_until_said,
+    )
+
+    if launched() == 1:  # a launcher with one rank left
+        from setpoint.config import log_of
+
+        return leave(error.status, str(error), more={"traceback": traced, "log": log_of(error)})
+    from setpoint.parallel.process_group import LostRanks
+    from setpoint.parallel.rank import facts_of
+    from setpoint.parallel.world import RemoteRankError
+
+    if isinstance(error, RemoteRankError):
+        wait_until_said()
+        leave(error.status)
+        return True
+    if is_said_first(str(error)):
+        leave(error.status, instead=True)
+        end_after_first()
+        return True
+    if leave(error.status, str(error), isinstance(error, LostRanks), facts_of(error)):
+        return True
+    if own_rank():
+        print(f"rank {own_rank()}: ", end="", file=sys.stderr)
+    return False

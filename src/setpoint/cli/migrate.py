@@ -10,8 +10,7 @@ from typing import NamedTuple
 from setpoint.cli.options import IMPORT, Arguments, Command, Option
 from setpoint.cli.output import print_notes
 from setpoint.cli.rewrite import rewrite_document
-from setpoint.cli.source import prepare
-from setpoint.cli.sources.kind import CHECKPOINT, kind_of
+from setpoint.cli.source import CHECKPOINT, kind_of, prepare
 from setpoint.config import (
     HEADER,
     Config,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from setpoint.cli.options import Arguments, Command
 from setpoint.config import Caution, Problem
+
+if TYPE_CHECKING:
+    from setpoint.cli.options import Arguments, Command
 
 
 def emit(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from setpoint.cli.main import Loading
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option, refuse_overrides
-from setpoint.cli.outcome import Loading
 from setpoint.cli.output import print_notes, table
 from setpoint.cli.source import open_source, run_directory_given
 from setpoint.config import SetpointError, resolve

@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from setpoint.cli.options import GPU, Arguments, import_named, refuse_misspelt_options
-from setpoint.cli.sources.kind import (
-    OTHER,
-    RECORDED,
-    RUN,
-    is_hugging_face_directory,
-    kind_of,
-)
 from setpoint.config import (
     COMMAND_LINE,
     ENVIRONMENT,
+    MAX_BYTES,
     SUFFIXES,
     Composition,
     Config,
     Origin,
     Recorded,
     SetpointError,
+    Table,
     chain_of,
     compose,
     find_user_function,
+    is_record,
+    leaf_table,
     leaves,
     nearest,
+    parse_bytes,
+    prefix_of,
     preset_named,
     presets,
     read_file,
+    recorded_table,
     written,
 )
 
 if TYPE_CHECKING:
-    from setpoint.config import Document
+    from setpoint.config import Document, Format
 
+RUN, CHECKPOINT, REVISION, OTHER = "run", "checkpoint", "revision", "other"
+"""The kinds of sources; the first three are, or become, a folder with a record."""
+MANIFEST = "manifest.json"
+POINTERS = ("latest", "best")
 FOR_ANY_JOB = ("infer", "check", "show", "why", "diff", "fingerprint")
 """The commands that take inference jobs as well as training jobs."""
+LAYERS = ("--with", "--file", "--world-size", "--config-from-stdin")
+"""The options that put a layer on a source."""
 
 
 def open_source(
@@ -47,6 +57,7 @@ def open_source(
 
     Arguments:
         source: as typed, or a file that is read already; None stands for the defaults alone.
+        overrides: whether the other layers, and the environment, apply to this source.
 
     Returns:
         the merged draft of the root class of the program, with the problems found so far.
@@ -59,62 +70,37 @@ def open_source(
     root = root_of(source, arguments)
     if overrides:
         refuse_misspelt_options(arguments, root.__setpoint__.fields, root)
-    files: list[str | Document] = [*arguments.options.get("--file", [])] if overrides else []
-    title = source
+    given = arguments if overrides else Arguments(arguments.command)
+    files: list[str | Document] = [*given.values("--file")]
+    label, notes = str(source or "the defaults"), list[str]()
+    start: str | Config | None = None
     if source is not None and not isinstance(source, str):
-        source, title, files = None, source.name, [source, *files]
-    start: str | Config | None = source
-    notes: list[str] = []
-    further = overrides and arguments.has("--config-from-stdin")
-    if source == "-" or (further and "-" not in arguments.positional):
-        from setpoint.cli.standard_input import read_standard_input
-
-        document = read_standard_input(arguments)
-        start, files = (None, [document, *files]) if source == "-" else (start, [*files, document])
-    kind = OTHER if source is None or source == "-" else kind_of(source)
-    if source is not None and kind == OTHER and not arguments.command.program.is_own:
-        _refuse_other_file(source, arguments.command.name)
-    if source is not None and kind in RECORDED:
-        # Records are read by few calls, and what reads them is not free to import.
-        from setpoint.cli.sources.record import open_record
-        from setpoint.config import read_record
-
-        if is_hugging_face_directory(source) and not arguments.command.program.is_own:
-            raise SetpointError(
-                f"{source} holds a model in the format of Hugging Face and no configuration; "
-                f"`setpoint import {source} --output model.toml` writes one"
-            )
-        with open_record(source, kind, arguments) as folder:
-            start, header = read_record(root, folder)
-        notes.extend(header["notes"])
-    size = arguments.integer("--world-size")
+        label, files = source.name, [source, *files]
+    elif source == "-":
+        label, files = "standard input", [read_standard_input(arguments), *files]
+    elif source is not None:
+        start, notes = _open_start(source, root, arguments)
+    if given.has("--config-from-stdin") and "-" not in arguments.positional:
+        files.append(read_standard_input(arguments))
     try:
         composition: Composition[Any] = compose(
             root,
             start,
-            modifiers=arguments.options.get("--with", []) if overrides else [],
+            modifiers=given.values("--with"),
             files=files,
             environ=os.environ if overrides else None,
-            flags=arguments.overrides if overrides else [],
+            flags=given.overrides,
         )
     except SetpointError as error:
-        if source is None or kind != OTHER:
+        unknown = f"there is no preset {source!r}"
+        if not source or not str(error).startswith(f"{unknown}."):
             raise
-        raise _or_directory(error, source) from None
-    if size is not None and overrides:
-        parallel = composition.draft.parallel
-        origins = [origin for origin, _ in chain_of(parallel, "world_size")]
-        # The command line of the run that a record is of does not count.
-        if any(o.layer == COMMAND_LINE and not isinstance(o, Recorded) for o in origins):
-            raise SetpointError(
-                "--world-size and parallel.world_size are the same number and both are given; "
-                "leave one of them out"
-            )
-        parallel.set_field("world_size", size, Origin(COMMAND_LINE, "--world-size"))
-    # A GPU that is named is the one that `auto` would find where the job runs.
-    if overrides and arguments.has(GPU.name) and composition.draft.parallel.device == "auto":
-        origin = Origin(COMMAND_LINE, f"{GPU.name} {arguments.value(GPU.name)}")
-        composition.draft.parallel.set_field("device", "cuda", origin)
+        near = {os.path.basename(each): each for each in (*files_here(), *run_directories())}
+        close = nearest(str(source), near, 1)
+        meant = f" (did you mean {near[close[0]]}?)" if close else ""
+        more = f", and no file or directory of that name here{meant}"
+        raise SetpointError(unknown + more + str(error).removeprefix(unknown)) from None
+    _set_ranks_and_device(composition, given)
     composition.notes[:0] = notes
     if root.__module__ == "setpoint.infer.config":
         from setpoint.infer.adopt import adopt
@@ -125,22 +111,49 @@ def open_source(
         from setpoint.cli.output import print_notes
 
         print_notes(composition.notes)
-    composition.label = "standard input" if source == "-" else str(title or "the defaults")
+    composition.label = label
     return composition
 
 
-def _or_directory(error: SetpointError, source: str) -> SetpointError:
-    """The error, and of a source that is no preset that it is no file or directory either."""
-    said, unknown = str(error), f"there is no preset {source!r}"
-    if not source or not said.startswith(f"{unknown}."):
-        return error
-    from setpoint.cli.sources.offer import offer
+def _open_start(
+    source: str, root: type[Config], arguments: Arguments
+) -> tuple[str | Config, list[str]]:
+    """The start for `compose`: a draft of a record with its notes, or the name of anything else."""
+    kind, is_own = kind_of(source), arguments.command.program.is_own
+    if kind == OTHER:
+        if not is_own:
+            _refuse_other_file(source, arguments.command.name)
+        return source, []
+    # Records are read by few calls, and what reads them is not free to import.
+    from setpoint.config import read_record
 
-    near = {os.path.basename(each): each for each in offer("")}
-    close = nearest(source, near, 1)
-    meant = f" (did you mean {near[close[0]]}?)" if close else ""
-    more = f", and no file or directory of that name here{meant}"
-    return SetpointError(unknown + more + said.removeprefix(unknown))
+    if is_hugging_face_directory(source) and not is_own:
+        raise SetpointError(
+            f"{source} holds a model in the format of Hugging Face and no configuration; "
+            f"`setpoint import {source} --output model.toml` writes one"
+        )
+    with open_record(source, kind, arguments) as folder:
+        draft, header = read_record(root, folder)
+    return draft, header["notes"]
+
+
+def _set_ranks_and_device(composition: Composition[Any], arguments: Arguments) -> None:
+    """Put `--world-size` and `--gpu` onto the draft."""
+    size = arguments.integer("--world-size")
+    if size is not None:
+        parallel = composition.draft.parallel
+        origins = [origin for origin, _ in chain_of(parallel, "world_size")]
+        # The command line of the run that a record is of does not count.
+        if any(o.layer == COMMAND_LINE and not isinstance(o, Recorded) for o in origins):
+            raise SetpointError(
+                "--world-size and parallel.world_size are the same number and both are given; "
+                "leave one of them out"
+            )
+        parallel.set_field("world_size", size, Origin(COMMAND_LINE, "--world-size"))
+    # A GPU that is named is the one that `auto` would find where the job runs.
+    if arguments.has(GPU.name) and composition.draft.parallel.device == "auto":
+        origin = Origin(COMMAND_LINE, f"{GPU.name} {arguments.value(GPU.name)}")
+        composition.draft.parallel.set_field("device", "cuda", origin)
 
 
 def _refuse_other_file(source: str, command: str) -> None:
@@ -160,6 +173,33 @@ def _refuse_other_file(source: str, command: str) -> None:
     raise SetpointError(
         f"{said}A text to train on is data of a preset or a file: setpoint {verb} tiny {flags}"
     )
+
+
+def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
+    """The values of a source: of a record as they were written, of others as they resolve today.
+
+    Arguments:
+        overrides: whether they, and the environment, apply to this source; a record that they
+            change is resolved anew.
+
+    Raises:
+        SetpointError: if the source cannot be read or resolved.
+    """
+    prepare(arguments)
+    kind, prefix = kind_of(source), prefix_of(arguments.command.program.root)
+    is_changed = (
+        any(arguments.has(name) for name in LAYERS)
+        or bool(arguments.overrides)
+        or any(name.startswith(prefix) for name in os.environ)
+    )
+    if kind == OTHER or (overrides and is_changed):
+        return leaf_table(open_source(source, arguments, overrides=overrides).resolve())
+    with open_record(source, kind, arguments) as folder:
+        table, notes = recorded_table(root_of(source, arguments), folder)
+    from setpoint.cli.output import print_notes
+
+    print_notes(notes)
+    return table
 
 
 def root_of(source: str | Document | None, arguments: Arguments) -> type[Config]:
@@ -217,6 +257,229 @@ def _has_weights(path: str, depth: int) -> bool:
     )
 
 
+def kind_of(source: str) -> str:
+    """What a source is.
+
+    A preset's name is the preset, whatever lies about; `./tiny` is the folder of that name. What
+    exists as a file or folder is that. Of `A:B`, see `is_revision`.
+
+    Returns:
+        `RUN` for a folder, `CHECKPOINT`, `REVISION`, or `OTHER`: a preset, a file or a function.
+    """
+    if preset_named(source):
+        return OTHER
+    if os.path.isdir(source):
+        is_checkpoint = os.path.isfile(os.path.join(source, MANIFEST))
+        return CHECKPOINT if is_checkpoint else RUN
+    folder, name = os.path.split(source)
+    named = name in POINTERS or (name.startswith("step-") and not name.endswith(SUFFIXES))
+    if named and os.path.isdir(folder):
+        return CHECKPOINT
+    if os.path.exists(source):
+        return OTHER
+    return REVISION if is_revision(source) else OTHER
+
+
+def is_hugging_face_directory(source: str) -> bool:
+    """Whether a directory holds a model in the format of Hugging Face, and no record of ours.
+
+    Returns:
+        True for a folder with a config.json that has nothing of a run or a checkpoint beside it.
+    """
+    path = os.path.join(source, "config.json")
+    if not os.path.isfile(path) or {"origins.json", MANIFEST, "checkpoints"} & {
+        *os.listdir(source)
+    }:
+        return False
+    with open(path, "rb") as file:
+        return b'"setpoint"' not in file.read(200)  # the header of a record that lost its rest
+
+
+def split_revision(source: str) -> tuple[str, str] | None:
+    """The two sides of `REV:WHAT`; git's own `HEAD^{/fix: this}` and `main@{10:30}` are heeded.
+
+    Returns:
+        the revision and what follows the colon; None if there is no colon between two texts.
+    """
+    depth = 0
+    for at, sign in enumerate(source):
+        depth += (sign == "{") - (sign == "}")
+        if sign == ":" and not depth:
+            return (source[:at], source[at + 1 :]) if 0 < at < len(source) - 1 else None
+        if sign == "(" and not depth:  # the parameters of a preset
+            return None
+    return None
+
+
+def is_revision(source: str) -> bool:
+    """Whether `A:B`, of which no file has the name, is a git revision and something in it.
+
+    It is one where it cannot be `module:function`: B is a path, A is no module's name, or there is
+    no module A. Where a branch has the name of a module, `heads/A:B` is the branch.
+    """
+    parts = split_revision(source)
+    if parts is None:
+        return False
+    left, right = parts
+    what = right.partition("(")[0]
+    if what.endswith(SUFFIXES) or "/" in what or os.sep in what or ":" in what:
+        return True
+    return not all(word.isidentifier() for word in left.split(".")) or not _is_module(left)
+
+
+def _is_module(name: str) -> bool:
+    """Whether there is a module of this name, without importing anything."""
+    from importlib.machinery import PathFinder
+
+    top = name.partition(".")[0]
+    if top in sys.modules or top in sys.builtin_module_names:
+        return True
+    try:
+        spec = PathFinder.find_spec(top, [os.getcwd(), *sys.path])
+    except OSError:  # the working folder is gone
+        return True
+    # Any folder would do as a "namespace package", and holds no function itself.
+    return spec is not None and (spec.origin is not None or "." in name)
+
+
+@contextmanager
+def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[str]:
+    """The folder with the record of a source.
+
+    Returns:
+        the folder, which for a revision is gone when the context ends.
+
+    Raises:
+        SetpointError: if there is none, or it cannot be made.
+    """
+    program = arguments.command.program
+    if kind == REVISION:
+        if program.is_own:
+            raise SetpointError(
+                f"{source}: git revisions can be read of Setpoint's own jobs only; for "
+                f"{program.name}, check the revision out beside this one and compare records"
+            )
+        from setpoint.cli.revision import record_at_revision
+
+        parts = split_revision(source)
+        assert parts is not None, "it is of this kind"
+        with record_at_revision(*parts, arguments.values("--import")) as folder:
+            yield folder
+    elif kind == CHECKPOINT:
+        from pathlib import Path
+
+        from setpoint.checkpoint.places import verify_record
+
+        directory, _ = checkpoint_and_run(source)
+        verify_record(Path(directory))
+        yield directory
+    elif is_record(source):
+        yield source
+    else:
+        raise SetpointError(_no_record(source))
+
+
+def checkpoint_and_run(source: str) -> tuple[str, str]:
+    """The directory of a checkpoint and that of its run.
+
+    Arguments:
+        source: a source whose kind is `CHECKPOINT`.
+
+    Returns:
+        both directories; that of the run may hold no record, where a checkpoint was taken away.
+
+    Raises:
+        SetpointError: if there is no such checkpoint.
+    """
+    from pathlib import Path
+
+    from setpoint.checkpoint.places import find_checkpoint
+
+    directory = find_checkpoint(Path(source))
+    if directory is None:
+        raise SetpointError(f"there is no checkpoint {source}")
+    # Not `resolve`: a path is shown as it was typed.
+    return str(directory), os.path.normpath(os.path.join(directory, "..", ".."))
+
+
+def _no_record(source: str) -> str:
+    from pathlib import Path
+
+    from setpoint.checkpoint.folder import list_checkpoints
+
+    names = [directory.name for directory in list_checkpoints(Path(source)).values()]
+    if names:
+        return f"{source} holds checkpoints; name one of them: {', '.join(names)}, latest"
+    if Path(source, "adapter_config.json").is_file():
+        return (
+            f"{source} holds an adapter alone, as PEFT reads it over the weights beneath it.\n"
+            f"Valid: the run that it was exported from, or `setpoint export RUN` without --adapter"
+        )
+    return (
+        f"{source} is not a run directory: it has no config.json. A SOURCE is a preset, a file, a "
+        f"run directory, a checkpoint, module:function, or a git revision as in HEAD~1:tiny"
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _read(stream: TextIO, most: int) -> bytes:
+    """What arrives, kept for a command that opens its source several times, as a sweep does."""
+    return stream.buffer.read(most)
+
+
+def read_standard_input(arguments: Arguments) -> Document:
+    """Read one configuration file from standard input; its origins are `stdin:LINE:COLUMN`.
+
+    Arguments:
+        arguments: of the call; `--stdin-format` says the format, otherwise the first sign does:
+            `{` begins JSON, anything else TOML.
+
+    Raises:
+        SetpointError: nothing arrives there, or it is not of that format.
+    """
+    given = arguments.value("--stdin-format")
+    title = arguments.command.title
+    if sys.stdin is None or sys.stdin.closed:  # as a service has it, or after `<&-`
+        raise SetpointError("standard input is closed, so no configuration can be read from it")
+    if sys.stdin.isatty():
+        raise SetpointError(
+            f"no configuration on standard input (it is a terminal); send a file there, as in: "
+            f"{title} - < exp.toml"
+        )
+    try:
+        # Up to the largest limit: that of the format is checked once the format is known.
+        data = _read(sys.stdin, max(MAX_BYTES.values()) + 1)
+    except OSError as error:
+        raise SetpointError(f"standard input cannot be read: {error.strerror}") from None
+    if not data.strip():
+        raise SetpointError(
+            "standard input is empty, so there is no configuration in it; of several processes "
+            "only one can read it"
+        )
+    begin = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    format = cast("Format", given) if given else ("json" if begin == b"{" else "toml")
+    try:
+        return parse_bytes(data, format, "stdin")
+    except SetpointError as error:
+        # The error itself stays; only it knows what to look at.
+        if given is not None or format != "toml" or not _is_yaml(data):
+            raise
+        raise SetpointError(
+            f"{error}. It was read as TOML; is it YAML? Then say --stdin-format yaml"
+        ) from None
+
+
+def _is_yaml(data: bytes) -> bool:
+    """Whether the first line that says anything looks as YAML does: `key:` or `- item`."""
+    for line in data.decode("utf-8", "replace").splitlines():
+        text = line.partition("#")[0].strip()
+        if text and not text.startswith("%"):
+            word, colon, rest = text.partition(":")
+            key = word.replace("_", "").replace("-", "").replace(".", "").isalnum()
+            return text.startswith(("---", "- ")) or bool(colon and key and rest[:1] in ("", " "))
+    return False
+
+
 def run_directory_given(source: str | None) -> str | None:
     """The run directory that a source is, and that training it goes on in.
 
@@ -252,4 +515,22 @@ def prepare(arguments: Arguments) -> None:
     Raises:
         SetpointError: if a module cannot be imported.
     """
-    import_named(arguments.command.program, arguments.options.get("--import", []))
+    import_named(arguments.command.program, arguments.values("--import"))
+
+
+def files_here() -> Iterator[str]:
+    """Configuration files in the working folder."""
+    try:
+        names = sorted(os.listdir("."))
+    except OSError:  # the working folder is gone
+        return
+    yield from (name for name in names if name.endswith(SUFFIXES) and os.path.isfile(name))
+
+
+def run_directories(marker: str = "config.json") -> Iterator[str]:
+    """Folders below `runs` that hold a file: of runs, or of sweeps with `sweep.json`."""
+    for folder, folders, names in os.walk("runs"):
+        if marker in names:
+            yield folder
+        if marker in names or "config.json" in names:
+            folders.clear()

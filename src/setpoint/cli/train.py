@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from setpoint.checkpoint.folder import list_checkpoints
+from setpoint.cli.main import TRACEBACK, Loading
 from setpoint.cli.options import COMMON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.outcome import TRACEBACK, Loading
-from setpoint.cli.source import open_source, run_directory_given, variables_of
-from setpoint.cli.sources.kind import CHECKPOINT, kind_of
-from setpoint.cli.start_ranks import NPROC, adopt_launcher, note, refuse_nproc
+from setpoint.cli.ranks import NPROC, adopt_launcher, note, refuse_nproc
+from setpoint.cli.source import CHECKPOINT, kind_of, open_source, run_directory_given, variables_of
 from setpoint.config import (
     COMMAND_LINE,
     Composition,
@@ -344,7 +343,7 @@ def refuse_checkpoint(source: str) -> None:
     """
     if kind_of(source) != CHECKPOINT:
         return
-    from setpoint.cli.sources.record import checkpoint_and_run
+    from setpoint.cli.source import checkpoint_and_run
 
     directory, folder = checkpoint_and_run(source)
     raise SetpointError(

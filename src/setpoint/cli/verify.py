@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from setpoint.cli.again import SHARED_HELP, TOLERANCE, print_comparison, refusing, tolerance_of
+from setpoint.cli.main import FAILED, Loading
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option, refuse_overrides
-from setpoint.cli.outcome import FAILED, Loading
 from setpoint.cli.runs import run_directories
 from setpoint.cli.source import prepare
 from setpoint.config import SetpointError

@@ -10,10 +10,19 @@ from typing import Any
 
 from setpoint.cli.options import COMMON, FILE, WITH, Arguments, Option
 from setpoint.cli.output import print_cautions
-from setpoint.cli.source import open_source, prepare, variables_of
-from setpoint.cli.sources.kind import CHECKPOINT, OTHER, RUN, is_hugging_face_directory, kind_of
-from setpoint.cli.sources.record import checkpoint_and_run, open_record
-from setpoint.cli.start_ranks import count_ranks, require_ranks, speaks
+from setpoint.cli.ranks import count_ranks, require_ranks, speaks
+from setpoint.cli.source import (
+    CHECKPOINT,
+    OTHER,
+    RUN,
+    checkpoint_and_run,
+    is_hugging_face_directory,
+    kind_of,
+    open_record,
+    open_source,
+    prepare,
+    variables_of,
+)
 from setpoint.config import (
     ABSENT,
     COMMAND_LINE,
@@ -52,6 +61,8 @@ CHECKPOINT_OPTION = Option(
     "best (if there is one, the default), latest, or a step.",
     "WHICH",
     choices=("best", "latest"),
+    type=int,
+    at_least=0,
 )
 OUTPUT = Option("--output", "Output directory for results and their record.", "DIR")
 OPTIONS = {"seed": "--sampling-seed", "output": "--output"}

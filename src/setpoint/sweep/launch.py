@@ -171,7 +171,7 @@ def train_command(task: Task, modules: Sequence[str]) -> list[str]:
     """The command of a point."""
     imports = [word for module in modules for word in ("--import", module)]
     # -P: a file of the working folder must not pass for a module of the standard library.
-    start = [sys.executable, "-P", "-m", "setpoint.cli.main"]
+    start = [sys.executable, "-P", "-m", "setpoint"]
     return [*start, "train", str(task.folder), *imports]
 
 

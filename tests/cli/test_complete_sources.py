@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from setpoint.cli.sources.offer import offer
+from setpoint.cli.complete import sources
 from setpoint.config.layers.presets import presets
 
-from ..conftest import CommandLine
-from ..test_complete import complete
-from ..test_diff import record
-from .conftest import Repository
+from .conftest import CommandLine
+from .repository import Repository
+from .test_complete import complete
+from .test_diff import record
 
 
 def test_checkpoints_of_a_run_that_is_typed(cli: CommandLine) -> None:
@@ -41,10 +41,10 @@ def test_revisions_and_what_is_in_them(
     assert complete(cli, "show", "main", ":", "sub") == ["sub/exp.yaml"]
     assert complete(cli, "show", "main", ":")[0] == "tiny"
     monkeypatch.chdir(cli.folder / "sub")
-    assert "main:exp.yaml" in list(offer("main:"))
+    assert "main:exp.yaml" in list(sources("main:"))
 
 
-def test_without_git_there_is_nothing_to_offer(
+def test_without_git_there_is_nothing_to_sources(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert complete(cli, "show", "main:") == []

@@ -14,9 +14,9 @@ from setpoint.cli.show import COMMAND
 from setpoint.cli.source import open_source
 from setpoint.config import Config, SetpointError
 
-from ...snapshots import compare
-from ..conftest import CommandLine
-from ..test_source import shown
+from ..snapshots import compare
+from .conftest import CommandLine
+from .test_source import shown
 
 TRAIN = (
     "train small.toml --duration '4 steps' --schedule.horizon 8 --checkpoint.every '2 steps' "

@@ -1,4 +1,4 @@
-"""The command line of a script with a config class of its own: `python train.py SOURCE --a.b 1`."""
+"""The command line of a script with its own config class: `python train.py SOURCE --a.b 1`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from setpoint.cli.main import COMMANDS as ALL_COMMANDS
+from setpoint.cli.main import (
+    INTERRUPTED,
+    command_of,
+    guarded,
+    report,
+    show_users_frames,
+)
 from setpoint.cli.options import (
     FILE,
     IMPORT,
@@ -17,15 +25,6 @@ from setpoint.cli.options import (
     Arguments,
     Command,
     Program,
-)
-from setpoint.cli.outcome import COMMANDS as ALL_COMMANDS
-from setpoint.cli.outcome import (
-    INTERRUPTED,
-    Uncollected,
-    command_of,
-    guarded,
-    report,
-    show_users_frames,
 )
 from setpoint.cli.output import bold, manual, print_cautions, print_notes
 from setpoint.config import (
@@ -81,17 +80,12 @@ def run(
         SystemExit: always, with the exit status.
     """
     need_class(root, "run")
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    program = _program(root)
-    _name_main_module()
-    ready: list[Any] = []
-    with Uncollected(words):
-        status = guarded(lambda: _dispatch(program, words, ready), words)
+    config, status = _run_command_line(root, sys.argv[1:] if arguments is None else arguments)
     if "torch" not in sys.modules and not gc.get_freeze_count():
         # What is there now lives until the end, so that no collection need look at it again; those
         # at the exit took a tenth of the time of a small script. What `main` makes is collected.
         gc.freeze()
-    sys.exit(_call(main, ready[0]) if ready else status)
+    sys.exit(status if config is None else _call(main, config))
 
 
 def load(
@@ -121,17 +115,20 @@ def load(
     """
     need_class(root, "load")
     if source is not None or arguments is not None or _is_interactive():
-        with Uncollected():
-            return _load(root, source, [] if arguments is None else arguments)
-    words = sys.argv[1:]
+        return _load(root, source, [] if arguments is None else arguments)
+    config, status = _run_command_line(root, sys.argv[1:])
+    if config is None:
+        sys.exit(status)
+    return config
+
+
+def _run_command_line(root: type[C], arguments: Sequence[str]) -> tuple[C | None, int]:
+    """The config that the words ask for, or None after a command or an error; the exit status."""
     program = _program(root)
     _name_main_module()
-    ready: list[Any] = []
-    with Uncollected(words):
-        status = guarded(lambda: _dispatch(program, words, ready), words)
-    if not ready:
-        sys.exit(status)
-    return ready[0]
+    words, configs = list(arguments), list[C]()
+    status = guarded(lambda: _dispatch(program, words, configs), words)
+    return next(iter(configs), None), status
 
 
 def _load(root: type[C], source: str | os.PathLike[str] | None, words: Sequence[str]) -> C:
@@ -152,7 +149,7 @@ def _load(root: type[C], source: str | os.PathLike[str] | None, words: Sequence[
 
 
 def _is_interactive() -> bool:
-    """Whether this is a notebook or a prompt, so that `sys.argv` says how that was started."""
+    """True in a notebook or at a prompt, whose own command line `sys.argv` is."""
     prompt = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
     return prompt and not hasattr(sys.modules["__main__"], "__file__")
 
@@ -166,16 +163,17 @@ def _opened(parsed: Arguments) -> Any:
     return config
 
 
-def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
-    """Do what the words say; a config to call `main` with goes into `ready`."""
+def _dispatch(program: Program, words: list[str], configs: list[Any]) -> int:
+    """Run the command, or append the config for `main` to `configs`."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if words[:1] == ["__complete"]:
-        from setpoint.cli.complete import Line, run
+        from setpoint.cli.complete import CommandLine, complete
         from setpoint.config import import_presets
 
         import_presets(program.root)
-        return run(words[1:], Line(COMMANDS, lambda name: _command(name, program)))
+        line = CommandLine(COMMANDS, lambda name: _command(name, program))
+        return complete(words[1:], line)
     if words and words[0] in COMMANDS:
         parsed = _command(words[0], program).parse(words[1:])
         if parsed.has("--help"):
@@ -189,7 +187,7 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
         print(_overview(program, command))
         return 0
     try:
-        ready.append(_opened(parsed))
+        configs.append(_opened(parsed))
     except SetpointError as error:
         close = nearest(parsed.source or "", COMMANDS, 1, likeness=0.75)
         if not close or not str(error).startswith("there is no preset"):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.checkpoint import folder, manifest
-from setpoint.cli.sources import kind
-from setpoint.cli.sources.kind import (
+from setpoint.cli import source
+from setpoint.cli.source import (
     CHECKPOINT,
     OTHER,
     REVISION,
@@ -17,7 +17,7 @@ from setpoint.cli.sources.kind import (
     split_revision,
 )
 
-from ..conftest import CommandLine
+from .conftest import CommandLine
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_what_lies_in_the_folder(cli: CommandLine) -> None:
 
 def test_the_names_are_those_of_checkpoints() -> None:
     # Repeated there, since every command decides what its SOURCE is.
-    assert kind.MANIFEST == manifest.MANIFEST
-    assert kind.POINTERS == folder.POINTERS
+    assert source.MANIFEST == manifest.MANIFEST
+    assert source.POINTERS == folder.POINTERS
 
 
 def test_a_model_of_hugging_face_is_no_run(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.cli.sources import revision
+from setpoint.cli import revision
 
-from ...snapshots import compare
-from ..conftest import CommandLine
-from ..test_source import shown
-from .conftest import Repository
+from ..snapshots import compare
+from .conftest import CommandLine
+from .repository import Repository
+from .test_source import shown
 
 
 def change(path: Path, old: str, new: str) -> None:
@@ -105,30 +105,6 @@ def test_a_preset_is_made_by_the_code_of_its_revision(cli: CommandLine, git: Rep
     assert git.state() == before
 
 
-def test_setpoint_of_before_there_were_records(cli: CommandLine, git: Repository) -> None:
-    main = (
-        "import json\n"
-        "def main(words):\n"
-        "    assert words == ['show', 'tiny', '--json', '--origins'], words\n"
-        "    config = {'seed': 1, 'optimizer': {'lr': 0.5}, 'data': {'sources': [{'x': 2}]}}\n"
-        "    origins = {'seed': 'default', 'optimizer.lr': 'preset tiny (tiny.py:3)',\n"
-        "               'data.sources.0.x': 'default'}\n"
-        "    print(json.dumps({'config': config, 'origins': origins}))\n"
-        "    return 0\n"
-    )
-    git.commit({f"src/setpoint/{name}": text for name, text in (
-        ("__init__.py", ""), ("presets/__init__.py", ""), ("cli/__init__.py", ""),
-        ("cli/main.py", main),
-    )})  # fmt: skip
-    answer = cli("diff HEAD:tiny tiny --json")
-    found = {row["path"]: row for row in json.loads(answer.out)}
-    assert found["optimizer.lr"]["left"] == 0.5
-    assert found["optimizer.lr"]["left_origin"].startswith("preset tiny (tiny.py:3) at ")
-    assert found["data.sources.0.x"]["left"] == 2
-    # Such an answer has no roles; those of today are taken.
-    assert found["optimizer.lr"]["role"] == "identity"
-
-
 def test_ones_own_code_at_a_revision(cli: CommandLine, git: Repository) -> None:
     change(cli.folder / "own.py", "lr=0.02", "lr=0.03")
     assert shown(cli, "own:small", "optimizer.lr") == "0.03"
@@ -145,7 +121,7 @@ def test_ones_own_code_at_a_revision(cli: CommandLine, git: Repository) -> None:
 
 
 def test_a_run_that_is_under_version_control(cli: CommandLine, git: Repository) -> None:
-    from ..test_diff import record
+    from .test_diff import record
 
     record(cli.folder / "runs" / "a", "small.toml", "--optimizer.lr=0.5")
     git.commit()

@@ -8,11 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 import setpoint
-
-from ..conftest import CommandLine
 
 PACKAGE = Path(setpoint.__file__).parent
 IDENTITY = {
@@ -64,11 +60,3 @@ class Repository:
         target = self.folder / "src" / "setpoint"
         shutil.copytree(PACKAGE, target, ignore=shutil.ignore_patterns("__pycache__"))
         return target
-
-
-@pytest.fixture
-def git(cli: CommandLine) -> Repository:
-    """A repository in the working folder of `cli`, with `small.toml` and `own.py` committed."""
-    repository = Repository(cli.folder)
-    repository.commit()
-    return repository

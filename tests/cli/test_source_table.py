@@ -6,8 +6,8 @@ import pytest
 
 from setpoint.config.record.record import recorded_fingerprint
 
-from ..conftest import CommandLine
-from ..test_diff import record
+from .conftest import CommandLine
+from .test_diff import record
 
 
 def differing(cli: CommandLine, line: str) -> dict[str, tuple[object, object]]:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from setpoint.cli.sources import git as calls
+from setpoint.cli import revision as calls
 from setpoint.config import SetpointError
 
-from ..conftest import CommandLine
-from .conftest import Repository
+from .conftest import CommandLine
+from .repository import Repository
 
 
 def test_names_and_files(cli: CommandLine, git: Repository) -> None:

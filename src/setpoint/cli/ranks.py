@@ -6,8 +6,8 @@ import os
 import sys
 from typing import Any
 
+from setpoint.cli.main import Loading
 from setpoint.cli.options import Arguments, Option
-from setpoint.cli.outcome import Loading
 from setpoint.config import (
     COMMAND_LINE,
     ENVIRONMENT,

@@ -1,0 +1,363 @@
+"""`REV:preset`, `REV:path/file.toml`: the configuration as a git revision makes it.
+
+The revision is written into a temporary folder, and a process of its own, which imports Setpoint
+from there if the revision holds Setpoint's sources, writes the record that is then compared or
+used. The repository is only read: neither it nor its index or working tree is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from setpoint.config import CONFIG, ORIGINS, SUFFIXES, ConfigError, SetpointError, nearest, presets
+
+if TYPE_CHECKING:
+    import subprocess
+
+TIMEOUT = 120.0
+"""Seconds that the code of a revision may take."""
+GIT_TIMEOUT = 60.0
+"""Seconds for one answer of git."""
+SHORT = 7
+"""Digits of a commit in an origin, as git shows them."""
+PLACED = ("preset", "modifier", "file")
+"""The layers whose places, such as `presets/tiny.py:20`, are those of the revision's own files."""
+ERROR = "error.txt"
+WRITER = """
+import json, os, sys
+from importlib import import_module
+request = json.loads(sys.argv[1])
+
+def write(name, text):
+    with open(os.path.join(request["folder"], name), "w", encoding="utf-8") as file:
+        file.write(text)
+
+try:
+    for name in request["imports"]:
+        import_module(name)
+    import_module("setpoint.presets")
+    root = import_module("setpoint.train.config").Job
+    setpoint = import_module("setpoint")
+    record = setpoint.record_files(setpoint.compose(root, request["source"]).resolve())
+    for name, text in record.items():
+        write(name, text)
+except BaseException as error:
+    is_known = "SetpointError" in {kind.__name__ for kind in type(error).__mro__}
+    write("error.txt", str(error) if is_known else f"{type(error).__name__}: {error}")
+    sys.exit(1)
+"""
+"""The program that writes the record: `setpoint` in it is the revision's, and it uses names that
+users import, which are the same in every revision."""
+
+
+class Revision(NamedTuple):
+    """One commit of one repository, and what is asked of it.
+
+    Arguments:
+        start: the working folder as a path from the top folder; empty at the top, and in another
+            repository.
+        what: a path, a preset or `module:function`.
+    """
+
+    repository: str
+    commit: str
+    start: str
+    what: str
+
+
+@contextmanager
+def record_at_revision(name: str, what: str, imports: Sequence[str]) -> Iterator[str]:
+    """Make the record of `NAME:WHAT`, and remove it afterwards.
+
+    Raises:
+        SetpointError: if there is no such repository, revision or file, or the code of that
+            revision fails; also around whatever reads the record.
+    """
+    import tempfile
+
+    source = f"{name}:{what}"
+    revision = find_revision(name, what, imports)
+    with tempfile.TemporaryDirectory(prefix="setpoint-") as scratch:
+        tree, folder = os.path.join(scratch, "tree"), os.path.join(scratch, "record")
+        os.mkdir(tree)
+        os.mkdir(folder)
+        extract(revision.repository, revision.commit, tree)
+        try:
+            start, what = _locate(tree, revision, source)
+            if os.path.isfile(os.path.join(start, what, CONFIG)):
+                folder = os.path.join(start, what)  # a run whose record is under version control
+            else:
+                request = {"source": what, "imports": list(imports), "folder": folder}
+                _write_record(
+                    request, tree, start, f"{source}, at commit {revision.commit[:SHORT]}"
+                )
+                _name_commit(os.path.join(folder, ORIGINS), revision.commit)
+            yield folder
+        except ConfigError as error:
+            for problem in error.problems:
+                problem.origin = problem.origin and problem.origin.replace(folder, source)
+            raise ConfigError(error.problems) from None
+        except SetpointError as error:
+            message = str(error).replace(folder, source).replace(tree + os.sep, "")
+            raise SetpointError(message) from None
+
+
+def find_revision(name: str, what: str, imports: Sequence[str]) -> Revision:
+    """The commit that is meant: of the working folder's repository, or of Setpoint's own checkout.
+
+    Raises:
+        SetpointError: if no repository has it, naming what was tried.
+    """
+    try:
+        folder = os.getcwd()
+    except OSError as error:
+        raise SetpointError(
+            f"{name}:{what}: the working folder cannot be read: {error.strerror}"
+        ) from None
+    is_preset = not _is_path(what) and ":" not in what
+    repository = repository_of(folder)
+    commit = repository and commit_of(repository, name)
+    if repository and commit:
+        start = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
+        revision = Revision(repository, commit, "" if start == os.curdir else start, what)
+        if not (is_preset and _is_preset_of_setpoint(what, imports)):
+            return revision
+        if {"src/setpoint/__init__.py", "setpoint/__init__.py"} & {*files_at(repository, commit)}:
+            return revision
+    checkout = repository_of(os.path.dirname(os.path.abspath(__file__))) if is_preset else None
+    checkout_commit = commit_of(checkout, name) if checkout and checkout != repository else None
+    if checkout and checkout_commit:
+        return Revision(checkout, checkout_commit, "", what)
+    if repository and commit:
+        where = (
+            f"its own checkout {checkout} does not know it" if checkout else "it has no checkout"
+        )
+        raise SetpointError(
+            f"{name}:{what}: the repository {repository} holds no Setpoint at {name}, so that this "
+            f"preset has no history there; and Setpoint itself does not run from that revision: "
+            f"{where if checkout else 'it has no checkout'}"
+        )
+    tried: list[str] = []
+    if all(word.isidentifier() for word in name.split(".")):
+        tried.append(f"there is no module {name!r}")
+    tried.append("there is no such file")
+    if repository is None:
+        tried.append(f"the working folder lies in no git repository with a revision {name!r}")
+    else:
+        tried.append(f"{name!r} is no revision of the repository {repository}")
+    if checkout and checkout != repository:
+        tried[-1] += ", nor of Setpoint's own checkout"
+    names = [word for root in (repository, checkout) if root for word in branches_and_tags(root)]
+    close = nearest(name, names, 1)
+    meant = f". Did you mean {close[0]}?" if close else ""
+    raise SetpointError(f"{name}:{what}: {'; '.join(tried)}{meant}")
+
+
+def _is_path(what: str) -> bool:
+    """True for a file or folder, False for a preset or function."""
+    what = what.partition("(")[0]
+    return "." in what or "/" in what
+
+
+def _is_preset_of_setpoint(what: str, imports: Sequence[str]) -> bool:
+    """True for a preset of Setpoint, whose history is that of Setpoint's checkout."""
+    function = presets.get(what.partition("(")[0].replace("_", "-"))
+    return not imports if function is None else function.__module__.startswith("setpoint.")
+
+
+def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:
+    """The folder among the files of a commit to work in, and the path or name from there.
+
+    Raises:
+        SetpointError: if it is a path that the commit does not have.
+    """
+    start, what = os.path.join(tree, revision.start), revision.what
+    start = start if os.path.isdir(start) else tree
+    if not _is_path(what):
+        return start, what
+    # The working folder need not be among the files of the commit for a path to start from it, and
+    # git itself reads REV:path from the top.
+    from_top = os.path.normpath(os.path.join(revision.start, what))
+    for folder, path in ((start, what), (tree, from_top), (tree, what)):
+        full = os.path.normpath(os.path.join(folder, path))
+        if full.startswith(tree + os.sep) and os.path.exists(full):
+            return folder, path
+    paths = files_at(revision.repository, revision.commit)
+    files = [path for path in paths if path.endswith(SUFFIXES)]
+    by_name = {os.path.basename(path): path for path in files}
+    close = nearest(from_top, files, 2, likeness=0.75)
+    close += [by_name[name] for name in nearest(os.path.basename(what), by_name, 2)]
+    close = [os.path.relpath(path, revision.start or os.curdir) for path in dict.fromkeys(close)]
+    meant = f" Did you mean {' or '.join(close[:3])}?" if close else ""
+    where = f", neither below {revision.start} nor from the top" if revision.start else ""
+    raise SetpointError(
+        f"{source}: commit {revision.commit[:SHORT]} has no file {what}{where}.{meant}"
+    )
+
+
+def _write_record(request: dict[str, object], tree: str, start: str, title: str) -> None:
+    """Let the code of the revision write the record into a folder.
+
+    Raises:
+        SetpointError: if it fails or takes too long.
+    """
+    import subprocess
+
+    today = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
+    own = os.environ.get("PYTHONPATH")
+    # The last is for a revision that holds no Setpoint: today's code reads it then.
+    paths = [start, os.path.join(tree, "src"), tree, *([own] if own else []), today]
+    environment = {name: value for name, value in os.environ.items() if "SETPOINT__" not in name}
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", WRITER, json.dumps(request)],
+        cwd=start,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            _, errors = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            source = title.partition(",")[0]
+            raise SetpointError(
+                f"{source}: the code of that revision did not end within {TIMEOUT:g} seconds"
+            ) from None
+        finally:
+            if process.poll() is None:
+                # Too late, or Ctrl-C: it ends with us, and whatever it has started as well.
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode == 0:
+        return
+    error_file = os.path.join(str(request["folder"]), ERROR)
+    if os.path.isfile(error_file):
+        with open(error_file, encoding="utf-8") as file:
+            reason = file.read().replace(tree + os.sep, "")
+    else:
+        lines = errors.strip().splitlines()
+        reason = lines[-1] if lines else f"it ended with status {process.returncode}"
+    raise SetpointError(f"{title}: {reason}")
+
+
+def _name_commit(path: str, commit: str) -> None:
+    """Name the commit in each origin that is a place in its files."""
+    with open(path, encoding="utf-8") as file:
+        chains = json.load(file)
+    for entry in chains.values():
+        for layer in entry["layers"]:
+            if layer["layer"] in PLACED:
+                layer["origin"] += f" at {commit[:SHORT]}"
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(chains, file)
+
+
+def repository_of(folder: str) -> str | None:
+    """The top folder of the working tree that a folder lies in; None outside of repositories.
+
+    Raises:
+        SetpointError: if git is missing, or refuses to look at the repository.
+    """
+    done = _git(folder, "rev-parse", "--show-toplevel")
+    if done.returncode == 0:
+        return _text(done.stdout)
+    message = _text(done.stderr)
+    if "not a git repository" in message or "must be run in a work tree" in message:
+        return None
+    raise SetpointError(f"git refuses to read the repository of {folder}: {message}")
+
+
+def commit_of(repository: str, revision: str) -> str | None:
+    """The full hash of the commit that a branch, a tag or a hash names; None for anything else."""
+    if revision.startswith("-") or "\0" in revision:
+        return None
+    name = f"{revision}^{{commit}}"
+    done = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    return _text(done.stdout) if done.returncode == 0 else None
+
+
+def branches_and_tags(repository: str) -> list[str]:
+    """The names of branches and tags."""
+    command = ("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags")
+    done = _git(repository, *command)
+    return _text(done.stdout).splitlines() if done.returncode == 0 else []
+
+
+def files_at(repository: str, commit: str) -> list[str]:
+    """The files of a commit.
+
+    Raises:
+        SetpointError: if git fails.
+    """
+    done = _git(repository, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
+    if done.returncode:
+        raise SetpointError(f"git cannot list the files of {commit}: {_text(done.stderr)}")
+    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+
+
+def extract(repository: str, commit: str, folder: str) -> None:
+    """Write the files of a commit into a folder, without links that lead out of it.
+
+    Raises:
+        SetpointError: if git or the disk refuses.
+    """
+    import tarfile
+
+    def filter_member(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        try:
+            return tarfile.data_filter(member, folder)
+        except tarfile.FilterError:
+            return None
+
+    archive = f"{folder}.tar"
+    try:
+        done = _git(repository, "archive", "--format=tar", f"--output={archive}", commit)
+        if done.returncode:
+            raise SetpointError(f"git cannot read the files of {commit}: {_text(done.stderr)}")
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter=filter_member)
+    except OSError as error:
+        raise SetpointError(
+            f"the files of {commit} cannot be written to {folder}: {error.strerror}"
+        ) from None
+    finally:
+        if os.path.exists(archive):
+            os.unlink(archive)
+
+
+def _git(folder: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    import subprocess
+
+    # Neither a lock on the index nor a question at the terminal; messages in one language.
+    quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    try:
+        return subprocess.run(
+            ["git", "-C", folder, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={**os.environ, **quiet},
+            timeout=GIT_TIMEOUT,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise SetpointError("a revision is read with git, which is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise SetpointError(
+            f"git {arguments[0]} in {folder} did not end within {GIT_TIMEOUT:g} seconds"
+        ) from None
+    except OSError as error:
+        raise SetpointError(f"git cannot be run: {error.strerror}") from None
+
+
+def _text(data: bytes) -> str:
+    return os.fsdecode(data).strip()

@@ -1,1 +1,0 @@
-"""Tests of `setpoint.cli.sources`."""
