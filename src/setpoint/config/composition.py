@@ -15,10 +15,9 @@ from .draft.config import Config
 from .draft.copying import draft_of
 from .draft.walk import Leaf, dropped_leaves, leaves
 from .files.read import read_file
-from .layers.editor import Editor
+from .layers.editor import Editor, repeated
 from .layers.environment import apply_declared, apply_environment, declared_in
 from .layers.flags import apply_flags
-from .layers.fragment import repeated
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
 from .migrations.chain import migrated
 from .resolving.resolve import resolve
@@ -203,7 +202,7 @@ def _merge(
         apply_declared(editor, environ, declared)
         apply_environment(editor, environ)
     if modifiers:
-        editor = apply_modifiers(editor, modifiers)
+        apply_modifiers(editor, modifiers)
     if flags:
         apply_flags(editor, flags)
     for path, value in program.items():
@@ -369,7 +368,7 @@ def _refusal(parent: str, after_preset: bool, after_file: bool) -> str:
     return ""
 
 
-def apply_modifiers(editor: Editor, texts: Sequence[str]) -> Editor:
+def apply_modifiers(editor: Editor, texts: Sequence[str]) -> None:
     """Apply modifiers in order.
 
     A modifier may put a whole section in the place of another one. The values of files and of the
@@ -389,7 +388,7 @@ def apply_modifiers(editor: Editor, texts: Sequence[str]) -> Editor:
             _remember_lost(draft, given, text)
         if dropped:
             _remember_dropped(draft, dropped)
-    return editor.on(draft)
+    editor.root = draft
 
 
 def _is_written(leaf: Leaf) -> bool:

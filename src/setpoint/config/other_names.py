@@ -22,9 +22,11 @@ field or section cannot take, such as `--data my.txt`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
+from .draft.copying import draft_of
 from .draft.unknown_keys import foreign_table
+from .layers.editor import Editor, Unknown
 from .layers.hints import value_here, written
 from .layers.presets import preset_named
 from .resolving.resolve import determined
@@ -37,9 +39,6 @@ from .values.origin import COMMAND_LINE, ENVIRONMENT, PROGRAM, Origin
 from .words.errors import SetpointError
 from .words.plain_data import MISSING, PlainScalar, guess
 from .words.text import for_flag
-
-if TYPE_CHECKING:
-    from .layers.editor_base import EditorBase, Unknown
 
 MOST = 100  # keys of a report that are converted; each is tried on a copy of the draft
 # Values to write, and the choices of variants of which one must come first where they are refused.
@@ -66,7 +65,7 @@ class Given:
         editor: holds the draft and the other unknown keys.
     """
 
-    def __init__(self, name: str, value: object, editor: EditorBase) -> None:
+    def __init__(self, name: str, value: object, editor: Editor) -> None:
         self.name = name
         self.value = _guessed(value)
         self._editor = editor
@@ -151,7 +150,7 @@ def _word(key: object) -> str:
     return str(key).lower().replace("-", "_")
 
 
-def answer(editor: EditorBase) -> None:
+def answer(editor: Editor) -> None:
     """Say of each unknown key that other systems have what is to be written here.
 
     Arguments:
@@ -196,7 +195,7 @@ def _owners(root: type[Node], unknown: Unknown) -> list[type[Node]]:
     return [cls for cls in classes if field_of(cls, str(unknown.path[-1]))]
 
 
-def _of_variant(owners: list[type[Node]], unknown: Unknown, editor: EditorBase) -> str:
+def _of_variant(owners: list[type[Node]], unknown: Unknown, editor: Editor) -> str:
     """How a field of another variant is set, where one variant alone has it."""
     tag = owners[0].__setpoint__.tag
     as_flags = unknown.origin.layer in (COMMAND_LINE, ENVIRONMENT)
@@ -209,7 +208,7 @@ def _of_variant(owners: list[type[Node]], unknown: Unknown, editor: EditorBase) 
     return f"It is a field of type = {tag}: {written(values, unknown.origin)}"
 
 
-def _answer_value(refused: Unknown, editor: EditorBase) -> str:
+def _answer_value(refused: Unknown, editor: Editor) -> str:
     """What is to be written for a value that its place cannot take; empty where nothing is known.
 
     Of a list of such values each is answered with what is to be written for all of them.
@@ -240,7 +239,7 @@ def _answer_value(refused: Unknown, editor: EditorBase) -> str:
 
 
 def _said(
-    table: Mapping[str, Converter | str], names: Sequence[str], unknown: Unknown, editor: EditorBase
+    table: Mapping[str, Converter | str], names: Sequence[str], unknown: Unknown, editor: Editor
 ) -> Ours | str | None:
     name = next((name for name in names if name in table), None)
     if name is None:
@@ -249,7 +248,7 @@ def _said(
     return entry if isinstance(entry, str) else entry(Given(name, unknown.value, editor))
 
 
-def _renamed(editor: EditorBase, unknown: Unknown, word: str) -> str:
+def _renamed(editor: Editor, unknown: Unknown, word: str) -> str:
     """The answer for a name that fields are `also_called`."""
     root = type(editor.root)
     if any(info.name == word for _, info in all_fields(root)):
@@ -305,7 +304,7 @@ def _sentence(
     options: Sequence[Option],
     note: str,
     origin: Origin,
-    editor: EditorBase,
+    editor: Editor,
     verb: str = "Setpoint calls it",
 ) -> str:
     """`Setpoint calls it A, NOTE: what to write`; without that where it would be refused."""
@@ -321,10 +320,10 @@ def _sentence(
     return f"{head}: {' or '.join(texts)}"
 
 
-def _fits(editor: EditorBase, values: Mapping[str, object]) -> bool:
+def _fits(editor: Editor, values: Mapping[str, object]) -> bool:
 
     try:
-        trial = editor.trial()
+        trial = Editor(draft_of(editor.root))
         for path, value in values.items():
             plain = isinstance(value, Mapping | list | tuple)
             given = cast(object, value) if plain else PlainScalar(for_flag(value))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any, cast
 
-from ..draft.copying import MANY_ORIGINS, draft_of, one_layer, successor
+from ..draft.copying import MANY_ORIGINS, one_layer, successor
 from ..draft.shared_sections import bind, switch
-from ..draft.unknown_keys import known_elsewhere, unknown_key
+from ..draft.unknown_keys import known_elsewhere, name_here, place_of, unknown_key
 from ..draft.walk import TAG, reached
-from ..migrations.chain import retired_hint
+from ..files.read import read_file
+from ..migrations.chain import migrated, retired_hint
 from ..schema.field import FieldInfo
-from ..schema.tree import classes_at, holds_secret, unknown_tag
-from ..types.base import FieldType
+from ..schema.tree import classes_at, holds_secret, names_secret, unknown_tag
+from ..types.base import FieldType, read_item
 from ..types.containers import (
     ADDING,
     REMOVE,
     AnyOfType,
+    ContainerType,
     DataType,
     FreeType,
     MappingType,
@@ -24,27 +28,48 @@ from ..types.containers import (
     TupleType,
     unwrapped,
 )
-from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
 from ..types.sections import SectionType, fill, tag_of
 from ..values.containers import Free
-from ..values.node import Node, chain_of, layers_of, state_of, stood
-from ..values.origin import Origin
+from ..values.node import Node, chain_of, layers_of, state_of, stood, value_or_missing
+from ..values.origin import FILE, Origin, short_name
 from ..values.reference import Reference, may_refer
-from ..words.errors import Invalid, Problem
-from ..words.names import Path, dotted
-from ..words.plain_data import MAX_DEPTH, TOO_DEEP, PlainScalar, same
-from ..words.text import for_error, parse_flow
-from .editor_base import EXTENDS, EditorBase, fields_in
-from .fragment import put_fragments, with_fragments
+from ..values.scalar import Struct
+from ..words.errors import MAX_PROBLEMS, ConfigError, Invalid, Problem, SetpointError
+from ..words.names import Path, can_be_named, dotted
+from ..words.plain_data import (
+    MAX_DEPTH,
+    MAX_FILES,
+    MAX_NESTING,
+    MISSING,
+    TOO_DEEP,
+    PlainScalar,
+    children,
+    item_at,
+    same,
+)
+from ..words.text import for_error, parse_flow, parse_list, problem_of
 from .hints import explained
-from .list_edits import changed_data, edit_items, set_item, single
-from .presets import forget_restored, remember_replaced, section_of_preset
+from .list_edits import INSERT, ItemEdit, follow, single
+from .presets import forget_restored, preset_named, remember_replaced, section_of_preset
 
-# Fields of these types hold one value, so that nothing can be set inside it.
-SINGLE = (IntType, FloatType, BoolType, StrType, PathType, LiteralType, EnumType)
+EXTENDS = "extends"
+HEADERS = ("$schema", "setpoint")  # keys of a fragment that speak of the file
 
 
-class Editor(EditorBase):
+class Unknown(Struct):
+    """A key that no field answers to.
+
+    Arguments:
+        value: as the layer holds it; MISSING for a part of a value.
+    """
+
+    path: Path
+    value: object
+    origin: Origin
+    problem: Problem
+
+
+class Editor:
     """Applies values to a draft; a value that does not fit becomes a problem, not an exception.
 
     Arguments:
@@ -53,24 +78,71 @@ class Editor(EditorBase):
     """
 
     def __init__(self, root: Node, replace_mappings: bool = False) -> None:
-        super().__init__(root, replace_mappings)
-        # Whether the layer that is being merged gave references.
-        self.refers = False
+        self.root = root
+        self.replace_mappings = replace_mappings
+        self.problems: list[Problem] = []
+        # What has changed since a fragment of an older schema was written.
+        self.notes: list[str] = []
+        # The keys that no field answers to, values of a kind that their place cannot take, and the
+        # configuration as far as it can be determined without them; for `other_names`.
+        self.unknown: list[Unknown] = []
+        self.wrong_kind: list[Unknown] = []
+        self.determined: Node | None = None
+        # The fragments that are being read, so that none can extend itself; those that have been
+        # put onto a section, each once; and how many were read.
+        self._reading: list[str] = []
+        self._applied: dict[Path, list[str]] = {}
+        self._fragment_count = 0
+        self._refers = False  # whether the layer that is being merged gave references
         # By what path a layer first came to a section, which may stand in several places. What is
         # named by its identity is kept, so that nothing else can get the same one.
-        self.reached: dict[tuple[int, int], tuple[Path, Node, Origin]] = {}
+        self._reached: dict[tuple[int, int], tuple[Path, Node, Origin]] = {}
         # What was reported as lost to a variant, which a later flag may still undo.
-        self.lost: list[Problem] = []
+        self._lost: list[Problem] = []
 
-    def trial(self) -> Editor:
-        return Editor(draft_of(self.root))
+    def report(
+        self, path: Path, value: object, origin: Origin, error: Invalid, meant: str = ""
+    ) -> None:
+        """Record what is wrong with a value.
 
-    def on(self, draft: Node) -> Editor:
-        """An editor that goes on with another draft of the same configuration."""
-        other = Editor(draft, self.replace_mappings)
-        other.problems, other.notes, other.lost = self.problems, self.notes, self.lost
-        other.fragment_count = self.fragment_count
-        return other
+        Arguments:
+            meant: what is suggested for an unknown key; looked for in the whole tree if empty.
+
+        Raises:
+            ConfigError: with what was found so far, when it is more than anybody reads.
+        """
+        for part in error.parts:
+            full, foreign = (*path, *part.at), False
+            problem = problem_of(part, path, value, origin.describe(full))
+            if part.message.startswith("unknown key"):
+                key, root = str(full[-1]), type(self.root)
+                gone = retired_hint(
+                    root, dotted(full), origin.label if origin.layer == FILE else None
+                )
+                foreign = not gone and not meant
+                meant = gone or name_here(root, key) or meant
+                place = meant or place_of(root, key, dotted(full), loose=not part.hint)
+                problem.hint = place or part.hint
+                if names_secret(root, key):
+                    problem.value = "***"
+            self.problems.append(problem)
+            if problem.value == "***" or part.secret:
+                continue
+            if foreign:
+                self.unknown.append(Unknown(full, _inside(value, part.at), origin, problem))
+            elif part.message.startswith("is not") or "names none of its items" in part.message:
+                self.wrong_kind.append(Unknown(full, _typed(value, part.at), origin, problem))
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise ConfigError(self.problems)
+
+    def current(self, section: Node, info: FieldInfo) -> Any:
+        """What stands in a field before the edit.
+
+        Returns:
+            the value; None for a required or derived field that nothing has set.
+        """
+        value = value_or_missing(section, info.name)
+        return None if value is MISSING else value
 
     def merge(self, values: Mapping[str, object], origin: Origin) -> None:
         """Put a whole mapping onto the root, as a file does.
@@ -82,11 +154,11 @@ class Editor(EditorBase):
         if isinstance(tags, Mapping):
             named = cast(Mapping[str, object], tags)
         rest = {key: value for key, value in values.items() if key != TAG} if named else values
-        self.refers = False
-        self.merge_section(self.root, rest, origin, ())
+        self._refers = may_refer(rest) or may_refer(named)
+        self._merge_section(self.root, rest, origin, ())
         for tag, value in named.items():
             self.set_tag(str(tag), value, origin, unless=lambda other: other is origin)
-        if self.refers:
+        if self._refers:
             bind(self.root)
 
     def set(self, path: Sequence[str], value: object, origin: Origin) -> None:
@@ -98,8 +170,9 @@ class Editor(EditorBase):
             if len(keys) == 2 and keys[0] == TAG and TAG not in type(self.root).__setpoint__.fields:
                 self.set_tag(keys[1], value, origin)
                 return
-            self.descend(self.root, keys, (), value, origin)
-            if may_refer(value):
+            self._refers = may_refer(value)
+            self._descend(self.root, keys, (), value, origin)
+            if self._refers:
                 bind(self.root)
         except Invalid as error:
             self.report(keys, value, origin, error)
@@ -125,14 +198,17 @@ class Editor(EditorBase):
             except Invalid as error:
                 self.report(path, value, origin, error)
 
-    def merge_section(
+    def _merge_section(
         self, section: Node, values: Mapping[str, object], origin: Origin, path: Path
     ) -> None:
         """Put a mapping onto one section."""
-        self.reached.setdefault((id(section), id(origin)), (path, section, origin))
+        self._reached.setdefault((id(section), id(origin)), (path, section, origin))
 
         def put(key: str, value: object) -> None:
-            self._assign(section, self._field(section, key), value, origin, (*path, key))
+            info = type(section).__setpoint__.find(key)
+            if info is None:
+                raise unknown_key(type(section), key)
+            self._assign(section, info, value, origin, (*path, key))
 
         def fail(key: str, value: object, error: Invalid) -> None:
             for inner, item in self._foreign_section((*path, key), value, error):
@@ -159,12 +235,6 @@ class Editor(EditorBase):
             return whole
         return [((*path, str(key)), item) for key, item in entries.items()]
 
-    def _field(self, section: Node, key: str) -> FieldInfo:
-        info = type(section).__setpoint__.find(key)
-        if info is None:
-            raise unknown_key(type(section), key)
-        return info
-
     def _assign(
         self, section: Node, info: FieldInfo, value: object, origin: Origin, path: Path
     ) -> None:
@@ -183,9 +253,6 @@ class Editor(EditorBase):
         if isinstance(kind, AnyOfType) and not kind.option(DataType):
             is_mapping = isinstance(value, Mapping)  # which edits a list
             kind = kind.option(MappingType) or (is_mapping and kind.option(SequenceType)) or kind
-        if isinstance(kind, SINGLE):
-            self._put(section, info, value, origin, path)
-            return
         structured = isinstance(kind, MappingType | FreeType)
         sequence = isinstance(kind, SequenceType | TupleType)
         if structured or sequence:
@@ -193,17 +260,15 @@ class Editor(EditorBase):
         if isinstance(value, Mapping):
             entries = cast(Mapping[str, object], value)
             if sequence and not kind.is_secret():
-                self.refers = self.refers or may_refer(entries)
-                edit_items(self, section, info, entries, origin, path)
+                self._edit_items(section, info, entries, origin, path)
                 return
             if isinstance(kind, MappingType) and REMOVE in entries:
-                set_item(self, section, info, (REMOVE,), path, entries[REMOVE], origin)
+                self._set_item(section, info, (REMOVE,), path, entries[REMOVE], origin)
                 value = entries = {key: item for key, item in entries.items() if key != REMOVE}
                 if not entries:
                     return
             current: Any = self.current(section, info) if structured else None
             if isinstance(current, Free):
-                self.refers = self.refers or may_refer(entries)
                 for key, item in entries.items():
                     try:
                         current.put(key, item, origin)
@@ -231,17 +296,13 @@ class Editor(EditorBase):
     ) -> None:
         """Set fields of the section that stands in a field, or put another one there."""
         if isinstance(value, Mapping):
-            entries = cast(Mapping[str, object], value)
-            if EXTENDS in entries:
-                self.put_fragments(
-                    entries,
-                    origin,
-                    path,
-                    lambda values, place: self._assign(section, info, values, place, path),
-                    lambda preset: self._take_from_preset(section, info, preset, origin, path),
-                )
-            inner = self._section(section, info, kind, origin, path, tag_of(entries))
-            self.merge_section(inner, fields_in(entries), origin, path)
+            self._merge_onto(
+                lambda tag, place: self._section(section, info, kind, place, path, tag),
+                cast(Mapping[str, object], value),
+                origin,
+                path,
+                lambda preset: self._take_from_preset(section, info, preset, origin, path),
+            )
         elif isinstance(value, str) and value.startswith("@"):
             self._take_from_preset(section, info, value, origin, path)
         elif isinstance(value, int | float) or (
@@ -260,7 +321,7 @@ class Editor(EditorBase):
     def _take_from_preset(
         self, section: Node, info: FieldInfo, text: str, origin: Origin, path: Path
     ) -> None:
-        fresh = section_of_preset(self, text, path)
+        fresh = section_of_preset(type(self.root), text, path)
         current: Any = self.current(section, info)
         if isinstance(current, Node):
             remember_replaced(self.root, current, path, origin, text)
@@ -273,13 +334,10 @@ class Editor(EditorBase):
         self, section: Node, info: FieldInfo, value: object, origin: Origin, path: Path
     ) -> None:
         name = info.name
-        self.refers = self.refers or may_refer(value)
-        if info.type.nested:
-            value = with_fragments(self, info.type, value, origin, path)
-        stored = info.read(value, origin)
+        stored = info.read(self._with_fragments(info.type, value, origin, path), origin)
         place = path[:-1]
         key = (id(section), id(origin))
-        before, *_ = self.reached.setdefault(key, (place, section, origin))
+        before, *_ = self._reached.setdefault(key, (place, section, origin))
         given = any(layer is origin and name in values for layer, values in layers_of(section))
         if before != place and given and not same(stored, getattr(section, name)):
             raise Invalid(
@@ -321,11 +379,11 @@ class Editor(EditorBase):
         if isinstance(current, Node) and type(current).__setpoint__.cls is cls:
             parent.store(info.name, current, origin)
             return current
-        fresh = self.switch(before, cls, origin, path, current)
+        fresh = self._switch(before, cls, origin, path, current)
         parent.store(info.name, fresh, origin)
         return fresh
 
-    def switch(
+    def _switch(
         self, before: Sequence[Node], cls: type[Node], origin: Origin, path: Path, held: object
     ) -> Node:
         """A section of a variant in a place, with all that was given for it; see `successor`.
@@ -340,24 +398,24 @@ class Editor(EditorBase):
         old = held if isinstance(held, Node) else None
         fresh = successor(cls, before, old)
         place = dotted(path)
-        undone = [one for one in self.lost if one.path.rpartition(".")[0] == place]
+        undone = [one for one in self._lost if one.path.rpartition(".")[0] == place]
         self.problems[:] = [one for one in self.problems if one not in undone]
         for name, value, given, reason in state_of(fresh).dropped:
             many = origin.layer in MANY_ORIGINS and one_layer(given, origin)
             if given is origin or many:
                 error = Invalid(f"has no effect: {reason}", hint="Remove it.")
                 self.report((*path, name), value, given, error)
-                self.lost.append(self.problems[-1])
+                self._lost.append(self.problems[-1])
         if old is not None:
             state_of(fresh).replaced = old
             switch(self.root, old, fresh)
         forget_restored(self.root, fresh, path)
         return fresh
 
-    def replaced(
-        self, held: Node, kind: FieldType, value: object, origin: Origin, path: Path
+    def _replaced(
+        self, section: Node, kind: FieldType, value: object, origin: Origin, path: Path
     ) -> Node:
-        """What an item that is a section becomes: changed in place, or of another variant.
+        """Change an item that is a section in place, or to another variant.
 
         Raises:
             Invalid: if it is none of these.
@@ -366,41 +424,44 @@ class Editor(EditorBase):
         if not isinstance(value, Mapping):
             fresh: Node = kind.read(value, origin)
             cls = type(fresh).__setpoint__.cls
-            if fresh is value:
-                return fresh
-            same = type(held).__setpoint__.cls is cls
-            return held if same else self.switch(stood(held), cls, origin, path, held)
-        entries = cast(Mapping[str, object], value)
+            if fresh is value or type(section).__setpoint__.cls is cls:
+                return fresh if fresh is value else section
+            return self._switch(stood(section), cls, origin, path, section)
 
-        def put(values: Mapping[str, object], place: Origin) -> None:
-            nonlocal held
-            held = self.replaced(held, kind, values, place, path)
+        def section_for(tag: object, place: Origin) -> Node:
+            nonlocal section
+            if tag is not None and tag != type(section).__setpoint__.tag:
+                section = self._replaced(section, kind, tag, place, path)
+            return section
 
-        self.put_fragments(entries, origin, path, put)
-        tag = tag_of(entries)
-        inner = held if tag is None or tag == type(held).__setpoint__.tag else None
-        if inner is None:
-            inner = self.replaced(held, kind, tag, origin, path)
-        self.merge_section(inner, fields_in(entries), origin, path)
-        return inner
+        self._merge_onto(section_for, cast(Mapping[str, object], value), origin, path)
+        return section
 
-    def put_fragments(
-        self,
-        values: Mapping[str, object],
-        origin: Origin,
-        path: Path,
-        put: Callable[[dict[str, object], Origin], None],
-        put_preset: Callable[[str], None] | None = None,
-    ) -> None:
-        """Put what the files hold that a section extends onto it."""
-        if EXTENDS not in values:
-            return
-        if self.replace_mappings:
-            raise Invalid("a record cannot extend files").inside(EXTENDS)
+    def _new_section(
+        self, kind: SectionType, values: Mapping[str, object], origin: Origin, path: Path
+    ) -> Node:
+        """Make a section of which some part extends files."""
+        section: Node | None = None
+        known = len(self.problems)
 
-        put_fragments(self, values[EXTENDS], origin, path, put, put_preset)
+        def section_for(tag: object, place: Origin) -> Node | None:
+            nonlocal section
+            if section is None and tag is None:
+                tag = tag_of(values)
+            if section is None and tag is None and len(self.problems) > known:
+                # A file was to say which variant it is, and it is known what is wrong with that.
+                section = next(iter(kind.variants().values()), kind.classes[0])()
+                return None
+            if section is None:
+                section = kind.read({} if tag is None else {"type": tag}, place)
+            elif tag is not None and tag != type(section).__setpoint__.tag:
+                section = self._replaced(section, kind, tag, place, path)
+            return section
 
-    def descend(self, node: object, rest: Path, done: Path, value: object, origin: Origin) -> None:
+        self._merge_onto(section_for, values, origin, path)
+        return cast(Node, section)
+
+    def _descend(self, node: object, rest: Path, done: Path, value: object, origin: Origin) -> None:
         """Follow a path to where a value belongs, and set it there.
 
         Raises:
@@ -415,46 +476,36 @@ class Editor(EditorBase):
             elif isinstance(held, Free) or (held is None and rest[1] not in ADDING):
                 if held is None:  # null gives way to a section
                     node.put(key, {}, origin)
-                self.descend(node.inside(key), rest[1:], here, value, origin)
+                self._descend(node.inside(key), rest[1:], here, value, origin)
             else:
-                node.put(key, changed_data(self, held, rest[1:], here, value, origin), origin)
+                try:
+                    item = self._edited(DataType(), held, rest[1:], here, value, origin)
+                except Invalid as error:
+                    raise Invalid(
+                        error.message, error.valid, hint=error.hint, secret=error.secret
+                    ) from None
+                node.put(key, item, origin)
             return
         if not isinstance(node, Node):
             raise Invalid(single(done, key))
         fields = type(node).__setpoint__.fields
         if key == "type" and len(rest) == 1 and "type" not in fields:
             raise Invalid("the root has no variants, so no type can be chosen")
-        try:
-            info = self._field(node, key)
-        except Invalid as error:
-            # Named with its whole path, so that the hint can search the whole tree.
-            close: list[str] = type(node).__setpoint__.near(key) if len(rest) > 1 else []
-            whole = (*close, *rest[1:])
-            there = classes_at(type(node), whole[:-1]) if close else []
-            # Not in one that takes any argument: what is there says nothing of the name.
-            closed = [cls for cls in there if not hasattr(cls, "__setpoint_open__")]
-            exists = any(cls.__setpoint__.find(str(whole[-1])) for cls in closed)
-            meant = f"Did you mean {dotted((*done, *whole))}?" if exists else ""
-            if close and done:
-                error = Invalid(
-                    error.message, error.valid, hint=f"Did you mean {dotted((*done, *close))}?"
-                )
-            self.report((*done, *rest), value, origin, error, meant)
+        info = type(node).__setpoint__.find(key)
+        if info is None:
+            self._report_unknown(node, rest, done, value, origin)
             return
         if len(rest) == 1:
             self._assign(node, info, value, origin, here)
             return
         kind = unwrapped(info.type)
         if isinstance(kind, SectionType):
-            if rest[1] == "type" and len(rest) == 2:
-                chosen = {"type": value}
+            if rest[1:] in (("type",), (EXTENDS,)):
+                fields = {rest[1]: value}
                 try:
-                    self._assign(node, info, chosen, origin, here)
+                    self._assign(node, info, fields, origin, here)
                 except Invalid as error:
-                    self.report(here, chosen, origin, error)
-                return
-            if rest[1] == EXTENDS and len(rest) == 2:
-                self._assign(node, info, {EXTENDS: value}, origin, here)
+                    self.report(here, fields, origin, error)
                 return
             try:
                 inner = self._section(node, info, kind, origin, here)
@@ -464,13 +515,265 @@ class Editor(EditorBase):
                 # What is wrong is the section's type, not the field below it.
                 self.report(here, {}, origin, error)
                 return
-            self.descend(inner, rest[1:], here, value, origin)
+            self._descend(inner, rest[1:], here, value, origin)
         elif kind.is_container():
-            set_item(self, node, info, rest[1:], here, value, origin)
+            self._set_item(node, info, rest[1:], here, value, origin)
         elif isinstance(kind, FreeType):
-            self.descend(self.current(node, info), rest[1:], here, value, origin)
+            self._descend(self.current(node, info), rest[1:], here, value, origin)
         else:
             raise Invalid(single(here, str(rest[1])), secret=kind.is_secret())
+
+    def _report_unknown(
+        self, section: Node, rest: Path, done: Path, value: object, origin: Origin
+    ) -> None:
+        """Report a path whose next part is no field, with the path that may be meant."""
+        known, key = type(section).__setpoint__, str(rest[0])
+        error, meant = unknown_key(type(section), key), ""
+        close: list[str] = known.near(key)[:1] if len(rest) > 1 else []
+        if close:
+            path = (*close, *rest[1:])
+            # Of a section that takes any argument, what is there says nothing of the name.
+            classes = classes_at(type(section), path[:-1])
+            closed = [cls for cls in classes if not hasattr(cls, "__setpoint_open__")]
+            if any(cls.__setpoint__.find(str(path[-1])) for cls in closed):
+                meant = f"Did you mean {dotted((*done, *path))}?"
+            if done:
+                error.hint = f"Did you mean {dotted((*done, *close))}?"
+        self.report((*done, *rest), value, origin, error, meant)
+
+    def _edit_items(
+        self,
+        section: Node,
+        info: FieldInfo,
+        edits: Mapping[str, object],
+        origin: Origin,
+        path: Path,
+    ) -> None:
+        """Apply a mapping of edits in the order in which it is written, as files give it.
+
+        Arguments:
+            edits: `append`, `extend`, `insert`, `remove`, or an item's index or name, with values.
+        """
+        for key, value in edits.items():
+            if key == INSERT and isinstance(value, Mapping):
+                for place, item in cast(Mapping[str, object], value).items():
+                    self._set_item(section, info, (INSERT, str(place)), path, item, origin)
+            else:
+                self._set_item(section, info, (str(key),), path, value, origin)
+
+    def _set_item(
+        self,
+        section: Node,
+        info: FieldInfo,
+        rest: Path,
+        path: Path,
+        value: object,
+        origin: Origin,
+    ) -> None:
+        """Make one edit of a list or mapping, or of something inside an item.
+
+        Arguments:
+            rest: the path from the field on: a word of `EDITS`, an index, a key or a name.
+            path: that of the field.
+        """
+        current: Any = self.current(section, info)
+        try:
+            changed = self._edited(info.type, current, rest, path, value, origin)
+            if changed is not current:
+                stored = info.read(changed, origin)
+                section.store(info.name, stored, origin)
+                follow(current, stored, path)
+        except Invalid as error:
+            # The error's own path leads through the items; the value is what was to go there.
+            for part in error.parts:
+                inside = part.at[len(rest) :]
+                misfit = Invalid(part.message, part.valid, inside, part.hint, part.secret)
+                place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
+                self.report((*path, *place), value, origin, misfit)
+
+    def _edited(
+        self,
+        kind: FieldType,
+        current: object,
+        rest: Path,
+        path: Path,
+        value: object,
+        origin: Origin,
+    ) -> Any:
+        """A value with something inside it set; the same one if a section was changed in place."""
+
+        def prepare(kind: FieldType, value: object, path: Path) -> object:
+            return self._with_fragments(kind, value, origin, path)
+
+        def edit_section(kind: FieldType, current: Any, rest: Path, path: Path) -> object:
+            return self._edit_section(kind, current, rest, path, value, origin)
+
+        return ItemEdit(value, origin, prepare, edit_section).apply(kind, current, rest, path)
+
+    def _edit_section(
+        self, kind: FieldType, current: Any, rest: Path, path: Path, value: object, origin: Origin
+    ) -> object:
+        """Edit an item that is a section or a free area, or make one."""
+        inner: Any = unwrapped(kind)
+        if isinstance(inner, FreeType):
+            area = Free() if current is None else current.copy(False)
+            self._descend(area, rest, path, value, origin)
+            return area
+        if not rest and kind is not inner and (value is None or str(value) == "null"):
+            remember_replaced(self.root, current, path, origin, "null")
+            return None
+        if not isinstance(current, Node):
+            if rest in (("type",), (EXTENDS,)):
+                fields = self._with_fragments(inner, {rest[0]: value}, origin, path)
+                return read_item(inner, fields, origin)
+            current = inner.chosen(
+                None, "choose a variant first: without one it has no fields to set"
+            )()
+        if rest == (EXTENDS,):
+            value = {EXTENDS: value}
+        elif rest and rest != ("type",):
+            self._descend(current, rest, path, value, origin)
+            return current
+        return self._replaced(current, inner, value, origin, path)
+
+    def _merge_onto(
+        self,
+        section_for: Callable[[object, Origin], Node | None],
+        values: Mapping[str, object],
+        origin: Origin,
+        path: Path,
+        put_preset: Callable[[str], None] | None = None,
+    ) -> None:
+        """Put a mapping onto a section, after what it extends.
+
+        Arguments:
+            section_for: gives the section for the `type` that a mapping names, if any.
+            put_preset: puts the section of a preset, whose name begins with `@`.
+        """
+        if EXTENDS in values:
+            if self.replace_mappings:
+                raise Invalid("a record cannot extend files").inside(EXTENDS)
+
+            def put(fields: Mapping[str, object], place: Origin) -> None:
+                self._merge_onto(section_for, fields, place, path, put_preset)
+
+            self._put_fragments(values[EXTENDS], origin, path, put, put_preset)
+        section = section_for(tag_of(values), origin)
+        if section is not None:
+            fields = {key: item for key, item in values.items() if key not in ("type", EXTENDS)}
+            self._merge_section(section, fields, origin, path)
+
+    def _put_fragments(
+        self,
+        given: object,
+        origin: Origin,
+        path: Path,
+        put: Callable[[Mapping[str, object], Origin], None],
+        put_preset: Callable[[str], None] | None,
+    ) -> None:
+        """Put the fields of the files that a section extends onto it, one file after the other."""
+        if isinstance(given, PlainScalar):
+            given = parse_list(given)
+        names = list(cast(Sequence[object], given)) if isinstance(given, list | tuple) else [given]
+        if not names or not all(isinstance(name, str) and name for name in names):
+            error = Invalid("must be a file, or a list of files")
+            self.report((*path, EXTENDS), names, origin, error)
+            return
+        listed: list[str] = []
+        outermost = path not in self._applied
+        applied = self._applied.setdefault(path, [])
+        for name in map(str, names):
+            try:
+                if name.startswith("@") and put_preset is not None:
+                    put_preset(name)
+                    continue
+                file, fields, place = self._read_fragment(name, origin, path)
+                if again := repeated(name, file, listed, applied):
+                    raise Invalid(again)
+            except Invalid as error:
+                self.report((*path, EXTENDS), name, origin, error)
+                continue
+            listed.append(file)
+            if file in applied:
+                continue
+            self._reading.append(file)
+            try:
+                put(fields, place)
+            except Invalid as error:
+                self.report(path, fields, place, error)
+            finally:
+                self._reading.pop()
+            applied.append(file)
+            origin.order = origin.applied().order  # it counts for more than what it names
+        if outermost:
+            del self._applied[path]
+
+    def _read_fragment(
+        self, name: str, origin: Origin, path: Path
+    ) -> tuple[str, dict[str, object], Origin]:
+        """Read a file with the fields of one section.
+
+        Arguments:
+            name: relative to the file that names it.
+
+        Returns:
+            its real path, its fields, and their origin.
+        """
+        if not can_be_named(name):
+            raise Invalid("is not a valid file name")
+        folder = os.path.dirname(origin.label) if origin.layer == FILE else ""
+        file = os.path.join(folder, os.path.expanduser(name))
+        real = os.path.realpath(file)
+        if real in self._reading or len(self._reading) >= MAX_NESTING:
+            chain = " -> ".join(map(short_name, (*self._reading, real)))
+            raise Invalid(f"extends itself, or one another more than {MAX_NESTING} deep: {chain}")
+        self._fragment_count += 1
+        if self._fragment_count > MAX_FILES:
+            raise Invalid(f"fragments are read {MAX_FILES} times at most")
+        try:
+            document = read_file(file)
+            if "setpoint" in document.data:
+                document, notes = migrated(type(self.root), document, path)
+                self.notes.extend(notes)
+        except SetpointError as error:
+            hint = ""
+            if preset_named(name):
+                hint = (
+                    f"The section of a preset is written @{name}; a file that extends a whole "
+                    f"preset says so above its first section."
+                )
+            raise Invalid(str(error), hint=hint) from None
+        fields = {key: value for key, value in document.data.items() if key not in HEADERS}
+        self._refers = self._refers or may_refer(fields)
+        depth, where = len(path), document.where
+        return real, fields, Origin(FILE, document.name, lambda place: where(place[depth:]))
+
+    def _with_fragments(self, kind: FieldType, value: object, origin: Origin, path: Path) -> object:
+        """Make each new section inside a value that extends files, with what these hold.
+
+        Raises:
+            Invalid: if such a section cannot be made.
+        """
+        kind = unwrapped(kind)
+        if not kind.nested:
+            return value
+        if isinstance(value, PlainScalar) and EXTENDS in value and "{" in value:
+            listed = isinstance(kind, ContainerType) and not isinstance(kind, MappingType)
+            value = parse_list(value) if listed else parse_flow(value)
+        if not _extends(value):
+            return value
+        if isinstance(kind, SectionType) and isinstance(value, Mapping):
+            return self._new_section(kind, cast(Mapping[str, object], value), origin, path)
+        mapping = isinstance(value, Mapping)
+        if not isinstance(kind, ContainerType) or mapping is not isinstance(kind, MappingType):
+            return value
+        made: list[tuple[Any, object]] = []
+        for key, item in children(value):
+            inner = kind.item_type(key)
+            if inner is not None:
+                item = self._with_fragments(inner, item, origin, (*path, key))
+            made.append((key, item))
+        return kind.plain(made)
 
 
 def mapping_in(kind: FieldType, value: object) -> object:
@@ -486,3 +789,51 @@ def mapping_in(kind: FieldType, value: object) -> object:
         return parse_flow(value)
     except Invalid as error:
         raise Invalid(error.message, secret=holds_secret(kind)) from None
+
+
+def _inside(value: object, path: Path) -> object:
+    """A part of a value as a layer gives it; MISSING where the path leads nowhere."""
+    return reduce(item_at, path, value)
+
+
+def _typed(value: object, path: Path) -> object:
+    """A part of a value, also of a text that stands for a list or for a section with a type."""
+    if isinstance(value, str):
+        if isinstance(value, PlainScalar) and value.startswith("["):
+            try:
+                return _inside(parse_flow(value), path)
+            except Invalid:
+                return MISSING
+        return value
+    return _inside(value, path)
+
+
+def _extends(value: object) -> bool:
+    """Check if a mapping anywhere in a value extends files."""
+    if isinstance(value, Mapping) and EXTENDS in value:
+        return True
+    return any(_extends(item) for _, item in children(cast(object, value)))
+
+
+def repeated(name: str, file: str, listed: Sequence[str], applied: Sequence[str]) -> str:
+    """Why a file cannot be named again in a list of files to extend; empty if it can.
+
+    A file that several files extend counts once, before the first of them. So it cannot be named
+    behind a file that it counts before.
+
+    Arguments:
+        name: the file as it is written.
+        file: its real path, as are those of the others.
+        listed: what is named before it in the same list.
+        applied: all that was put on so far, in order.
+    """
+    if file in listed:
+        return f"extends {name!r} twice; a file counts once, so name it once"
+    places = [applied.index(other) for other in listed if other in applied]
+    if file not in applied or all(applied.index(file) > place for place in places):
+        return ""
+    after = short_name(applied[max(places)])
+    return (
+        f"extends {name!r} after {after}, which comes after it already: a file counts once, before "
+        f"the first file that extends it. Name it first, or leave it out"
+    )

@@ -17,6 +17,7 @@ from ..values.node import Node, chain_of, set_chain, value_or_missing
 from ..values.origin import ENVIRONMENT, RECORD, Origin, Recorded
 from ..values.reference import may_refer
 from ..words.errors import Invalid
+from ..words.names import dotted
 from ..words.plain_data import MISSING, PlainScalar
 from .editor import EXTENDS, Editor
 from .list_edits import EDITS, names_of
@@ -59,8 +60,9 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
                 continue
             if any(isinstance(given, Recorded) or given.layer == RECORD for given, _ in chain):
                 continue  # a run that goes on keeps the value that it had
-            if editor.has_problem((*path, name)):
-                continue
+            full = dotted((*path, name))
+            if any(problem.path.replace("-", "_") == full for problem in editor.problems):
+                continue  # a later layer has given what it cannot take
             value = PlainScalar(environ[origin.label])
             try:
                 stored = info.read(value, origin)

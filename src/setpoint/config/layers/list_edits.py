@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from ..draft.walk import sections
 from ..types.base import FieldType, read_item
 from ..types.containers import (
     ADDING,
     REMOVE,
-    DataType,
     FreeType,
     MappingType,
-    OptionalType,
     SequenceType,
     TupleType,
     read_items,
     unwrapped,
 )
 from ..types.sections import SectionType
-from ..values.containers import Free
 from ..values.node import Node, state_of, value_or_missing
 from ..values.origin import Origin
 from ..values.reference import Reference
@@ -28,91 +25,131 @@ from ..words.errors import Invalid
 from ..words.names import Path, did_you_mean, dotted
 from ..words.plain_data import PlainScalar, children, same
 from ..words.text import for_error, parse_list
-from .fragment import with_fragments
-from .presets import remember_replaced
-
-if TYPE_CHECKING:
-    from ..schema.field import FieldInfo
-    from .editor_base import EditorBase
 
 APPEND, EXTEND, INSERT = ADDING
 EDITS = (*ADDING, REMOVE)
 
 
-def edit_items(
-    editor: EditorBase,
-    node: Node,
-    info: FieldInfo,
-    edits: Mapping[str, object],
-    origin: Origin,
-    done: Path,
-) -> None:
-    """Apply a mapping of edits in the order in which it is written, as files give it.
+class ItemEdit:
+    """One value that a layer gives for something inside a list or mapping.
 
     Arguments:
-        edits: `append`, `extend`, `insert`, `remove`, or an item's index or name, with values.
+        prepare: makes the sections in a value that extend files; takes a type, a value and a path.
+        edit_section: edits an item that is a section or a free area, or makes one; takes a type,
+            the item, the rest of the path, and the path so far.
     """
-    for key, value in edits.items():
-        if key == INSERT and isinstance(value, Mapping):
-            for place, item in cast(Mapping[str, object], value).items():
-                set_item(editor, node, info, (INSERT, str(place)), done, item, origin)
-        else:
-            set_item(editor, node, info, (str(key),), done, value, origin)
+
+    def __init__(
+        self,
+        value: object,
+        origin: Origin,
+        prepare: Callable[[FieldType, object, Path], object],
+        edit_section: Callable[[FieldType, Any, Path, Path], object],
+    ) -> None:
+        self._value = value
+        self._origin = origin
+        self._prepare = prepare
+        self._edit_section = edit_section
+
+    def apply(self, kind: FieldType, current: Any, rest: Path, path: Path) -> Any:
+        """Set a value, or something inside it.
+
+        Arguments:
+            rest: the path inside the value: words of `EDITS`, indices, keys and names.
+            path: that of the value.
+
+        Returns:
+            the new value; the current one where a section inside was changed in place.
+
+        Raises:
+            Invalid: whose path leads to what is wrong from outside.
+        """
+        inner, known = unwrapped(kind), not isinstance(current, Reference)
+        is_area = isinstance(inner, SectionType | FreeType) and known
+        if isinstance(current, Node) or (is_area and rest):
+            return self._edit_section(kind, current, rest, path)
+        if not rest:
+            return read_item(kind, self._prepare(kind, self._value, path), self._origin)
+        if not known:
+            reason = f"is the reference {current.text}, whose items are not known yet"
+            raise Invalid(f"{dotted(path)} {reason}")
+        inner = inner.with_items(current, rest[0])
+        if isinstance(inner, MappingType):
+            return self._in_mapping(inner, current or {}, rest, path)
+        if isinstance(inner, SequenceType | TupleType):
+            return self._in_list(inner, current or (), rest, path)
+        hint = "Set it to a list or a mapping first." if inner.is_container() else ""
+        raise Invalid(single(path, str(rest[0])), hint=hint)
+
+    def _in_mapping(
+        self, kind: MappingType, current: dict[str, Any], rest: Path, path: Path
+    ) -> Any:
+        """A mapping with keys taken out of it, or with another value of one."""
+        items = dict(current)
+        if rest != (REMOVE,):
+            key = kind.check_key(str(rest[0]))
+            return self._replace(current, items, key, current.get(key), kind.item, rest, path)
+        for key in _words(self._value):
+            if key not in items:
+                hint = did_you_mean(key, items)
+                error = Invalid(f"{dotted(path)} has no item {key!r}", tuple(items), hint=hint)
+                raise error.inside(REMOVE)
+            del items[key]
+        return items
+
+    def _in_list(
+        self, kind: SequenceType | TupleType, current: Sequence[Any], rest: Path, path: Path
+    ) -> Any:
+        """A list with items put in or taken out, or with another value of one."""
+        word, name, items = str(rest[0]), dotted(path), list(current)
+        if word not in EDITS:
+            index = item_index(items, word, name)
+            item = kind.parts[index] if isinstance(kind, TupleType) else kind.item
+            return self._replace(current, items, index, items[index], item, rest, path)
+        if isinstance(kind, TupleType):
+            raise Invalid(f"{name} has {len(items)} items, and its length is fixed")
+        if len(rest) != (2 if word == INSERT else 1):
+            form = f"{name}.insert.INDEX" if word == INSERT else f"{name}.{word}"
+            raise Invalid(f"an edit of a list is written {form} with a value").inside(word)
+        try:
+            new = kind.item if word in (APPEND, INSERT) else kind
+            value = self._prepare(new, self._value, (*path, word))
+            if word == EXTEND:
+                return [*items, *kind.read(value, self._origin)]
+            if word == REMOVE:
+                given = cast(object, value) if isinstance(value, str | list | tuple) else [value]
+                gone = [
+                    _which(kind, items, one, name, self._origin) for one in read_items(kind, given)
+                ]
+                return [item for index, item in enumerate(items) if index not in gone]
+            index = len(items) if word == APPEND else _place(str(rest[1]), len(items), name)
+            try:
+                item = read_item(kind.item, value, self._origin)
+            except Invalid as error:
+                raise (error.inside(rest[1]) if word == INSERT else error) from None
+            return [*items[:index], item, *items[index:]]
+        except Invalid as error:
+            raise error.inside(word) from None
+
+    def _replace(
+        self, current: Any, items: Any, key: Any, item: Any, kind: FieldType, rest: Path, path: Path
+    ) -> Any:
+        """A list or mapping with one item changed."""
+        try:
+            items[key] = self.apply(kind, item, rest[1:], (*path, key))
+        except Invalid as error:
+            raise error.inside(key) from None
+        # A section is changed in place; the list that holds it stays the same.
+        return current if isinstance(item, Node) and items[key] is item else items
 
 
-def set_item(
-    editor: EditorBase,
-    node: Node,
-    info: FieldInfo,
-    rest: Path,
-    done: Path,
-    value: object,
-    origin: Origin,
-) -> None:
-    """Make one edit of a list or mapping, or of something inside an item.
-
-    Arguments:
-        editor: the layer that is being put onto the draft; gets what does not fit.
-        rest: the path from the field on: a word of `EDITS`, an index, a key or a name.
-        done: the path of the field.
-    """
-    held: Any = editor.current(node, info)
-    try:
-        changed = _Edit(editor, value, origin).changed(info.type, held, rest, done)
-        if changed is not held:
-            stored = info.read(changed, origin)
-            node.store(info.name, stored, origin)
-            _follow(held, stored, done)
-    except Invalid as error:
-        # The error's own path leads through the items; the value is what was to go there.
-        for part in error.parts:
-            inside = part.at[len(rest) :]
-            found = Invalid(part.message, part.valid, inside, part.hint, part.secret)
-            place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
-            editor.report((*done, *place), value, origin, found)
-
-
-def changed_data(
-    editor: EditorBase, held: object, rest: Path, done: Path, value: object, origin: Origin
-) -> object:
-    """Plain data of the user area with one edit made inside it.
-
-    Raises:
-        Invalid: if it has no such place.
-    """
-    try:
-        return _Edit(editor, value, origin).changed(DataType(), held, rest, done)
-    except Invalid as error:
-        raise Invalid(error.message, error.valid, hint=error.hint, secret=error.secret) from None
-
-
-def _follow(before: object, after: object, done: Path) -> None:
-    """Let sections that now stand at another index keep the lines that their values stand on."""
-    old = {id(item): at for at, item in children(before) if isinstance(item, Node)}
-    for at, item in children(after):
-        if old.get(id(item), at) == at:
+def follow(before: object, after: object, path: Path) -> None:
+    """Keep the lines of the values of sections that an edit has moved to another index."""
+    indices = {id(item): key for key, item in children(before) if isinstance(item, Node)}
+    for key, item in children(after):
+        if indices.get(id(item), key) == key:
             continue
-        then, now = (*done, old[id(item)]), (*done, at)
+        then, now = (*path, indices[id(item)]), (*path, key)
         for _, section in sections(item):
             state = state_of(section)
             state.layers = [(origin.moved(then, now), given) for origin, given in state.layers]
@@ -120,142 +157,15 @@ def _follow(before: object, after: object, done: Path) -> None:
         state_of(item).placed = [(origin.moved(then, now), tag) for origin, tag in chain]
 
 
-class _Edit:
-    """One value that a layer gives for something inside a list or mapping."""
-
-    def __init__(self, editor: EditorBase, value: object, origin: Origin) -> None:
-        self.editor = editor
-        self.value = value
-        self.origin = origin
-
-    def changed(self, kind: FieldType, held: Any, rest: Path, done: Path) -> Any:
-        """What a value becomes when something inside it is set.
-
-        Returns:
-            the new value; the old one where a section inside was changed in place.
-
-        Raises:
-            Invalid: whose path leads to what is wrong from outside.
-        """
-        optional, kind = isinstance(kind, OptionalType), unwrapped(kind)
-        editor, value, origin = self.editor, self.value, self.origin
-        null = optional and not rest and (value is None or str(value) == "null")
-        if null and isinstance(held, Node):
-            remember_replaced(editor.root, held, done, origin, "null")
-            return None
-        if isinstance(kind, SectionType) and rest and not isinstance(held, Node | Reference):
-            if rest in (("type",), ("extends",)):
-                made = self.with_fragments(kind, done, {rest[0]: value})
-                return read_item(kind, made, origin)
-            held = kind.chosen(
-                None, "choose a variant first: without one it has no fields to set"
-            )()
-        if isinstance(held, Node):
-            if rest == ("extends",):
-                value = {"extends": value}
-            elif rest and rest != ("type",):
-                editor.descend(held, rest, done, value, origin)
-                return held
-            return editor.replaced(held, kind, value, origin, done)
-        if not rest:
-            return read_item(kind, self.with_fragments(kind, done, value), origin)
-        if isinstance(held, Reference):
-            reason = f"is the reference {held.text}, whose items are not known yet"
-            raise Invalid(f"{dotted(done)} {reason}")
-        if isinstance(kind, FreeType):
-            area = Free() if held is None else held.copy(False)
-            editor.descend(area, rest, done, value, origin)
-            return area
-        kind = kind.with_items(held, rest[0])
-        if isinstance(kind, MappingType):
-            return self.in_mapping(kind, held or {}, rest, done)
-        if isinstance(kind, SequenceType | TupleType):
-            return self.in_list(kind, held or (), rest, done)
-        hint = "Set it to a list or a mapping first." if kind.is_container() else ""
-        raise Invalid(single(done, str(rest[0])), hint=hint)
-
-    def with_fragments(self, kind: FieldType, path: Path, value: object) -> object:
-        """A value with each new section that extends files made."""
-        return with_fragments(self.editor, kind, value, self.origin, path) if kind.nested else value
-
-    def in_mapping(self, kind: MappingType, held: dict[str, Any], rest: Path, done: Path) -> Any:
-        """A mapping with keys taken out of it, or with another value of one."""
-        if rest == (REMOVE,):
-            items = dict(held)
-            for key in _words(self.value):
-                if key not in items:
-                    raise Invalid(
-                        f"{dotted(done)} has no item {key!r}",
-                        tuple(items),
-                        hint=did_you_mean(key, items),
-                    ).inside(REMOVE)
-                del items[key]
-            return items
-        key = kind.check_key(str(rest[0]))
-        return self.replace(held, dict(held), key, held.get(key), kind.item, rest, done)
-
-    def in_list(
-        self, kind: SequenceType | TupleType, held: Sequence[Any], rest: Path, done: Path
-    ) -> Any:
-        """A list with items put in or taken out, or with another value of one."""
-        word, name = str(rest[0]), dotted(done)
-        if word not in EDITS:
-            index = item_index(held, word, name)
-            item = kind.parts[index] if isinstance(kind, TupleType) else kind.item
-            return self.replace(held, list(held), index, held[index], item, rest, done)
-        if isinstance(kind, TupleType):
-            raise Invalid(f"{name} has {len(held)} items, and its length is fixed")
-        try:
-            new = kind.item if word in (APPEND, INSERT) else kind
-            value = self.with_fragments(new, (*done, word), self.value)
-            return _edited(kind, list(held), rest, name, value, self.origin)
-        except Invalid as error:
-            raise error.inside(word) from None
-
-    def replace(
-        self, held: Any, items: Any, key: Any, before: Any, kind: FieldType, rest: Path, done: Path
-    ) -> Any:
-        """What holds an item, with the item changed."""
-        try:
-            items[key] = self.changed(kind, before, rest[1:], (*done, key))
-        except Invalid as error:
-            raise error.inside(key) from None
-        # A section is changed in place; the list that holds it stays the same.
-        return held if isinstance(before, Node) and items[key] is before else items
-
-
-def _edited(
-    kind: SequenceType, items: list[Any], rest: Path, name: str, value: object, origin: Origin
-) -> list[Any]:
-    """The list with items put in or taken out; errors lead to it from behind the word."""
-    word = rest[0]
-    if len(rest) != (2 if word == INSERT else 1):
-        form = f"{name}.insert.INDEX" if word == INSERT else f"{name}.{word}"
-        raise Invalid(f"an edit of a list is written {form} with a value")
-    if word == APPEND:
-        return [*items, read_item(kind.item, value, origin)]
-    if word == EXTEND:
-        return [*items, *kind.read(value, origin)]
-    if word == INSERT:
-        at = _place(str(rest[1]), len(items), name)
-        try:
-            return [*items[:at], read_item(kind.item, value, origin), *items[at:]]
-        except Invalid as error:
-            raise error.inside(rest[1]) from None
-    listed = cast(object, value) if isinstance(value, str | list | tuple) else [value]
-    gone = [_which(kind, items, which, name, origin) for which in read_items(kind, listed)]
-    return [item for index, item in enumerate(items) if index not in gone]
-
-
 def _which(kind: SequenceType, items: list[Any], which: object, name: str, origin: Origin) -> int:
     """The index of an item to be taken out: sections by index or name, plain items by value."""
     if kind.item.nested:
         return item_index(items, str(which), name)
     value = kind.item.read(which, origin)
-    at = next((at for at, item in enumerate(items) if same(item, value)), None)
-    if at is None:
-        raise Invalid(f"{name} does not hold {for_error(which)}", tuple(map(for_error, items)))
-    return at
+    for index, item in enumerate(items):
+        if same(item, value):
+            return index
+    raise Invalid(f"{name} does not hold {for_error(which)}", tuple(map(for_error, items)))
 
 
 def _words(value: object) -> list[str]:
@@ -275,15 +185,15 @@ def _index(text: str) -> int:
 
 def _place(text: str, length: int, name: str) -> int:
     try:
-        at = _index(text)
+        index = _index(text)
     except ValueError:
         raise Invalid(f"{text!r} is not an index of {name}").inside(text) from None
-    if not -length <= at <= length:
+    if not -length <= index <= length:
         raise Invalid(
-            f"{name} has {_count(length)}; nothing can be inserted at {at}",
+            f"{name} has {_count(length)}; nothing can be inserted at {index}",
             tuple(map(str, range(length + 1))),
         ).inside(text)
-    return at + length if at < 0 else at
+    return index + length if index < 0 else index
 
 
 def item_index(items: Sequence[Any], word: str, name: str) -> int:
@@ -307,13 +217,13 @@ def item_index(items: Sequence[Any], word: str, name: str) -> int:
 def _named(items: Sequence[Any], word: str, name: str) -> int:
     names = [names_of(item) for item in items]
     for rank in (0, 1):  # a name of its own beats the kind that an item is of
-        found = [at for at, known in enumerate(names) if known[rank] == word]
-        if len(found) == 1:
-            return found[0]
-        if found:
+        matches = [index for index, pair in enumerate(names) if pair[rank] == word]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
             raise Invalid(
-                f"{name} has {len(found)} items {word!r}; name one by its index",
-                tuple(map(str, found)),
+                f"{name} has {len(matches)} items {word!r}; name one by its index",
+                tuple(map(str, matches)),
             )
     known = [text for pair in names for text in pair if text]
     valid = (*map(str, range(len(items))), *dict.fromkeys(known), *EDITS)
@@ -325,9 +235,9 @@ def names_of(item: object) -> tuple[str | None, str | None]:
     """The name and the tag by which an item can be named beside by its index, if it has them."""
     if not isinstance(item, Node):
         return None, None
-    own = type(item).__setpoint__.fields.get("name")
-    name: Any = value_or_missing(item, "name") if own else None
-    return name if isinstance(name, str) else None, type(item).__setpoint__.tag
+    known = type(item).__setpoint__
+    name: Any = value_or_missing(item, "name") if "name" in known.fields else None
+    return name if isinstance(name, str) else None, known.tag
 
 
 def _count(length: int) -> str:
@@ -335,5 +245,5 @@ def _count(length: int) -> str:
 
 
 def single(path: Path, key: str) -> str:
-    """What is wrong with a path that goes on behind a single value."""
+    """The error for a path that goes on behind a single value."""
     return f"{dotted(path)} is a single value; it has no {key!r} inside"

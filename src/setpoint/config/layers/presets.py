@@ -33,8 +33,6 @@ from ..words.text import parse_flow
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from .editor_base import EditorBase
-
 P = TypeVar("P", bound=Callable[..., Node])
 M = TypeVar("M", bound=Callable[..., Node])
 
@@ -334,7 +332,7 @@ def load_plugins(broken: list[SetpointError] | None = None) -> bool:
     return found
 
 
-def section_of_preset(editor: EditorBase, text: str, path: Path) -> Node | None:
+def section_of_preset(root: type[Node], text: str, path: Path) -> Node | None:
     """The section that a preset of the same root has in a place.
 
     Arguments:
@@ -348,7 +346,6 @@ def section_of_preset(editor: EditorBase, text: str, path: Path) -> Node | None:
         ConfigError, UserCodeError: if the preset itself is at fault.
     """
     name = text.removeprefix(SIGN)
-    root = type(editor.root)
     if preset_named(name) is None:
         stem = name.partition("(")[0]
         hint = did_you_mean(stem, presets) or f"{FORGOTTEN}."
