@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-SECONDS = 10  # of processor time
-MEBIBYTES = 512  # of address space, Python and all modules included
+SECONDS = 20  # of processor time
+MEBIBYTES = 1024  # of address space, Python and all modules included
 PROGRAM = """
 import sys
 from setpoint.config.words.errors import SetpointError
@@ -24,11 +24,14 @@ except SetpointError as error:
     print(error)
 """
 READ = {
-    "toml, many keys": ("toml", "''.join(f'k{i} = 1\\n' for i in range(49_999))"),
-    "json, many values": ("json", "'{\"a\": [' + '[1], ' * 166_000 + '1]}'"),
+    "toml, many keys": ("toml", "''.join(f'k{i} = 1\\n' for i in range(70_000))"),
+    "toml, many values": ("toml", "'a = [' + '1,' * (MAX // 2 - 8) + ']'"),
+    "json, many values": ("json", "'{\"a\": [' + '[],' * (MAX // 3 - 8) + '1]}'"),
+    "yaml, many values": ("yaml", "'a: [' + 'x,' * (MAX // 2 - 8) + ']'"),
+    "yaml, digits": ("yaml", "'a: ' + '9' * (MAX - 8)"),
 }
 SLOW = {
-    "yaml, many keys": ("yaml", "''.join(f'k{i}: 1\\n' for i in range(49_999))"),
+    "yaml, many keys": ("yaml", "''.join(f'k{i}: 1\\n' for i in range(24_000))"),
     "toml, nested": ("toml", "''.join(f'[a{i}.b.c]\\n' for i in range(25_000))"),
     "toml, lines": ("toml", "'#\\n' * (MAX // 2)"),
     "toml, one text": ("toml", "'a = \"' + 'x' * (MAX - 8) + '\"'"),
@@ -42,22 +45,19 @@ SLOW = {
     "yaml, comments": ("yaml", "'#\\n' * (MAX // 2)"),
 }
 REFUSED = {
-    "toml, values": ("toml", "'a = [' + '1,' * 200_000 + ']'", "more than 100000 keys"),
     "toml, depth": ("toml", "'a = ' + '[' * 500_000", "nested deeper"),
     "toml, dots": ("toml", "'a' + '.a' * 500_000 + ' = 1'", "nested deeper"),
     "toml, digits": ("toml", "'a = ' + '9' * 1_000_000", "digits is refused"),
-    "toml, bytes": ("toml", "'#' * (MAX + 1)", "at most 2 MiB of TOML"),
-    "json, values": ("json", "'{\"a\": [' + '1,' * 4_000_000 + '1]}'", "more than 500000 keys"),
+    "toml, bytes": ("toml", "'#' * (MAX + 1)", "at most 1 MiB of TOML"),
     "json, depth": ("json", "'{\"a\": ' + '[' * 4_000_000", "nested deeper"),
-    "json, bytes": ("json", "' ' * (MAX + 1)", "at most 16 MiB of JSON"),
-    "yaml, depth": ("yaml", "'a: ' + '[' * 1_000_000", "nested deeper"),
-    "yaml, dashes": ("yaml", "'- ' * 1_000_000", "nested deeper"),
-    "yaml, digits": ("yaml", "'a: ' + '9' * 1_000_000", "digits is refused"),
+    "json, bytes": ("json", "' ' * (MAX + 1)", "at most 8 MiB of JSON"),
+    "yaml, depth": ("yaml", "'a: ' + '[' * 200_000", "nested deeper"),
+    "yaml, dashes": ("yaml", "'- ' * 100_000", "nested deeper"),
     "yaml, laughs": (
         "yaml",
         "'a: &a [x, x]\\n' + ''.join(f'{b}: &{b} [' + f'*{a}, ' * 9 + ']\\n' "
         "for a, b in zip('abcdefgh', 'bcdefghi'))",
-        "aliases written out",
+        "aliases repeat more",
     ),
 }
 

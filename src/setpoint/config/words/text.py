@@ -192,7 +192,7 @@ def quoted(text: str) -> str:
     """A text in double quotes.
 
     Arguments:
-        text: any text that `plain_data` let pass.
+        text: any text that `checked` let pass.
 
     Returns:
         one line that JSON, TOML and YAML 1.2 read as that text.
