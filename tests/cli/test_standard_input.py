@@ -66,7 +66,7 @@ def test_mistakes(cli: CommandLine, send: Send) -> None:
     for text, line, words in [
         ("", "check -", "standard input is empty"),
         (" \n", "check tiny --config-from-stdin", "standard input is empty"),
-        ("a: 1", "check -", "stdin:1:2: expected '=' after the key"),
+        ("a: 1", "check -", "stdin:1:2: expected '=' after a key"),
         (b"\xff\xfe", "check -", "stdin:1:1: the file is UTF-16"),
         ("sead = 1", "check tiny --config-from-stdin", "from stdin:1:1"),
         ("seed = 1", "check - --stdin-format ini", "--stdin-format is one of toml, yaml, json"),
