@@ -11,7 +11,7 @@ from setpoint.config import Converted, Operation, Renamed, Retired, migration
 class Retry(sp.Config):
     """How often something is tried again."""
 
-    count: int = sp.field(default=3, ge=0, le=20, also_called=("max_retries",))
+    count: int = sp.field(default=3, ge=0, le=20)
     """How often."""
 
     wait: float = sp.field(default=1.0, gt=0, tags=("pace",), role=sp.RUNTIME)

@@ -23,7 +23,7 @@ class Job(Config):
     """A root."""
 
     optimizer: Component[Optimizer, Result] = component(  # pyright: ignore[reportUnknownVariableType]
-        factory=Plain, tags=("a",), also_called=("optim",)
+        factory=Plain, tags=("a",)
     )
     """What it builds is named for type checkers only."""
 
@@ -36,7 +36,7 @@ def test_it_takes_the_family_and_partials() -> None:
     with pytest.raises(ConfigError, match="is not a section with type = plain or import"):
         job.optimizer = 3.5
     info = Job.__setpoint__.fields["optimizer"]
-    assert (info.tags, info.also_called) == (("a",), ("optim",))
+    assert info.tags == ("a",)
 
 
 def test_the_family_itself_must_be_there() -> None:

@@ -69,7 +69,6 @@ class Limited(Config):
         role=RUNTIME,
         tags=("t",),
         environment="X_LIMIT",
-        also_called=("ex",),
     )
     """Help of x."""
 

@@ -8,7 +8,8 @@ import pytest
 
 from setpoint.config import Config, field, for_shell
 from setpoint.config.composition import compose
-from setpoint.config.other_names import Converter, Given, Ours
+from setpoint.config.draft.unknown_keys import OtherName
+from setpoint.config.other_names import ForeignKey, Replacement
 
 from .helpers import problems_of
 
@@ -16,7 +17,7 @@ from .helpers import problems_of
 class Motor(Config):
     """A section."""
 
-    speed: float = field(default=2.0, gt=0, also_called=("rpm", "velocity"))
+    speed: float = field(default=2.0, gt=0)
     """Turns per second."""
 
     mode: str = "slow"
@@ -36,19 +37,29 @@ class Machine(Config, other_names=__name__):
     """Another motor."""
 
 
-def _share(given: Given) -> Ours | str | None:
-    faster = given.beside("velocity")
-    speed = faster.number if faster else given.of("motor.speed")
-    if given.number is None or speed is None:
+def _share(key: ForeignKey) -> Replacement | str | None:
+    faster = key.other_key("velocity")
+    speed = faster.number if faster else key.of("motor.speed")
+    if key.number is None or speed is None:
         return None
-    return Ours({"share": given.number / speed}, "a share")
+    return Replacement({"share": key.number / speed}, "a share")
 
 
-OTHER_NAMES: dict[str, Converter | str] = {
-    "rpm": lambda given: Ours({"motor.speed": (given.number or 0) / 60}, "in turns per second"),
-    "coasting": _share,
-    "spare_motor": lambda given: Ours({"spare.speed": 1, "spare.mode": "very slow"}),
-    "gearbox": "There are no gears.",
+def _rpm(key: ForeignKey) -> Replacement:
+    return Replacement({"motor.speed": (key.number or 0) / 60}, "in turns per second")
+
+
+def _spare(_: ForeignKey) -> Replacement:
+    return Replacement({"spare.speed": 1, "spare.mode": "very slow"})
+
+
+OTHER_NAMES = {
+    "velocity": OtherName(("motor.speed",)),
+    "rpm": OtherName(("motor.speed",), _rpm),
+    "coasting": OtherName(("share",), _share),
+    "spare_motor": OtherName(("spare",), _spare),
+    "gearbox": OtherName(answer="There are no gears."),
+    "gearbox.*": OtherName(answer="There are no gears."),
 }
 
 
@@ -63,7 +74,7 @@ OTHER_NAMES: dict[str, Converter | str] = {
         ("--coasting=1", "Setpoint calls it share, a share: --share 0.5"),
         ("--coasting=1 --motor.speed=4", "Setpoint calls it share, a share: --share 0.25"),
         ("--coasting=1 --velocity=8", "Setpoint calls it share, a share: --share 0.125"),
-        ("--coasting=x", ""),
+        ("--coasting=x", "Setpoint calls it share."),
         (
             "--spare_motor=1",
             "Setpoint calls it spare.speed and spare.mode: "

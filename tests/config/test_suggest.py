@@ -1,7 +1,9 @@
 from functools import partial
 
+import pytest
+
 from setpoint.config import Config, field
-from setpoint.config.draft.unknown_keys import name_here, place_of, unknown_key
+from setpoint.config.draft.unknown_keys import OtherName, location_hint, unknown_key
 from setpoint.config.schema.tree import (
     all_fields,
     classes_at,
@@ -85,16 +87,16 @@ def test_a_family_that_contains_itself_has_an_end() -> None:
     assert "left.right" in paths
     assert "left.nodes.left" in paths
     assert len(paths) < 100
-    assert place_of(Pair, "wieght", "left.wieght") == "Did you mean left.weight?"
+    assert location_hint(Pair, "left.wieght") == "Did you mean left.weight?"
 
 
 def test_where_a_key_belongs() -> None:
-    assert place_of(Job, "lr", "lr") == "Did you mean optimizer.lr?"
-    assert place_of(Job, "sedd", "sedd") == "Did you mean seed?"
-    assert place_of(Job, "documnts", "sources.0.documnts") == "Did you mean sources.0.documents?"
-    assert place_of(Job, "momentum", "optimizer.momentum") == "It is a field of type = sgd."
-    assert place_of(Job, "paths", "sources.3.paths") == "It is a field of type = text."
-    assert place_of(Job, "zzzzzz", "zzzzzz") == ""
+    assert location_hint(Job, "lr") == "Did you mean optimizer.lr?"
+    assert location_hint(Job, "sedd") == "Did you mean seed?"
+    assert location_hint(Job, "sources.0.documnts") == "Did you mean sources.0.documents?"
+    assert location_hint(Job, "optimizer.momentum") == "It is a field of type = sgd."
+    assert location_hint(Job, "sources.3.paths") == "It is a field of type = text."
+    assert location_hint(Job, "zzzzzz") == ""
 
 
 def test_the_error_for_an_unknown_key_is_short() -> None:
@@ -116,35 +118,57 @@ def test_names_of_secrets() -> None:
 class Steps(Config):
     """A section."""
 
-    lr: float = field(default=0.1, also_called=("learning_rate", "step_size"))
+    lr: float = 0.1
     """A rate."""
 
-    size: int = field(default=8, also_called=("batch_size",))
+    size: int = 8
     """A size."""
 
 
-class Renamed(Config):
+class Renamed(Config, other_names=__name__):
     """A root."""
 
     steps: Steps = field(factory=Steps)
     """A section."""
 
-    portion: int = field(default=1, also_called=("batch_size",))
+    portion: int = 1
     """A size."""
 
     step_size: int = 1
     """A field's own name comes before what another field is called elsewhere."""
 
 
-def test_names_of_other_systems() -> None:
-    assert name_here(Renamed, "learning-rate") == "Setpoint calls it steps.lr."
-    assert name_here(Renamed, "batch_size") == "Setpoint calls it steps.size or portion."
-    assert name_here(Renamed, "step_size") == ""
-    assert name_here(Renamed, "learning") == ""
-    assert place_of(Renamed, "learning_rate", "a.learning_rate") == "Setpoint calls it steps.lr."
-    # A misspelt name of somebody else's.
-    assert place_of(Renamed, "lerning_rate", "a.lerning_rate") == "Did you mean steps.lr?"
-    assert place_of(Renamed, "warning", "a.warning") == ""
+OTHER_NAMES = {
+    "learning_rate": OtherName(("steps.lr",)),
+    "step_size": OtherName(("steps.lr",)),
+    "old.step_size": OtherName(("steps.size",)),
+    "batch_size": OtherName(("steps.size", "portion", "of.another.root")),
+    ".rate": OtherName(("steps.lr",)),
+    "gears": OtherName(("of.another.root",)),
+    "loop.*": OtherName(answer="There is no loop."),
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("learning-rate", "Setpoint calls it steps.lr."),
+        ("a.0.Learning_Rate", "Setpoint calls it steps.lr."),
+        ("batch_size", "Setpoint calls it steps.size or portion."),
+        ("a.step_size", "Did you mean step_size?"),
+        ("a.old.step_size", "Setpoint calls it steps.size."),
+        ("rate", "Setpoint calls it steps.lr."),
+        ("a.rate", ""),
+        ("gears", ""),
+        ("loop.begin", "There is no loop."),
+        ("loop.learning_rate", "Setpoint calls it steps.lr."),
+        # A misspelt name of another system.
+        ("a.lerning_rate", "Did you mean steps.lr?"),
+        ("a.warning", ""),
+    ],
+)
+def test_names_of_other_systems(path: str, hint: str) -> None:
+    assert location_hint(Renamed, path) == hint
 
 
 def test_the_nearest_name_as_a_sentence() -> None:

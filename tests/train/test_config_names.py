@@ -10,12 +10,11 @@ import pytest
 
 from setpoint.config import Config, ConfigError, SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.schema.field import FieldInfo
 from setpoint.config.schema.tree import all_fields
+from setpoint.interop.names import OTHER_NAMES
 from setpoint.plan.preflight import preflight
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
-from setpoint.train.other_names import OTHER_NAMES
 
 from ..few import few
 from ..snapshots import compare
@@ -24,18 +23,11 @@ from ..snapshots import compare
 AMBIGUOUS = {"batch_size", "lr_scale"}
 
 
-def called() -> dict[str, list[str]]:
-    """The paths that each foreign name leads to."""
-    found: dict[str, list[str]] = {}
-    first: dict[FieldInfo, str] = {}
-    for path, info in all_fields(Job):
-        # A section may stand in several places; the first is meant.
-        path = first.setdefault(info, path)
-        for name in info.also_called:
-            paths = found.setdefault(name, [])
-            if path not in paths:
-                paths.append(path)
-    return found
+def called() -> dict[str, tuple[str, ...]]:
+    """The fields that each foreign name of one word leads to."""
+    paths = {path for path, _ in all_fields(Job)}
+    entries = {name: entry.fields for name, entry in OTHER_NAMES.items() if "." not in name}
+    return {name: fields for name, fields in entries.items() if paths.issuperset(fields) and fields}
 
 
 def message(*flags: str) -> str:
@@ -60,12 +52,12 @@ def hints(*flags: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "paths"), few(called().items(), every=3), ids=lambda value: str(value)
 )
-def test_a_foreign_name_is_answered_with_ours(name: str, paths: list[str]) -> None:
-    ours = OTHER_NAMES.get(name)
+def test_a_foreign_name_is_answered_with_ours(name: str, paths: tuple[str, ...]) -> None:
+    ours = OTHER_NAMES[name].answer
     # With another system's section, too.
     said = hints(f"--{name}=1", f"--other.{name}=1")
     for path in (name, f"other.{name}"):
-        if ours is None:
+        if not ours:
             assert said[path].startswith(f"Setpoint calls it {' or '.join(paths)}")
         else:
             assert said[path]
@@ -95,15 +87,14 @@ SAID = {
     "--warmup=100": '--schedule.warmup "100 steps"',
     "--warmup_steps=10": '--schedule.warmup "10 steps"',
     "--optimizer.warmup_steps=5": '--schedule.warmup "5 steps"',
-    "--optimizer.name=lion": "--optimizer.type lion",
-    "--optimizer.name=AdamW": "--optimizer.type adamw",
-    "--optimizer.r=2": "--optimizer schedule_free_adamw --optimizer.step_power 2",
+    "--optimizer.name=lion": "--optimizer lion",
+    "--optimizer.name=AdamW": "--optimizer adamw",
     "--trainer.precision=bf16-mixed": "--precision.compute bf16",
     "--wandb_project=mine": "--experiment mine",
-    "--fp16=true": "--precision.compute fp16 --parallel.device cuda",
+    "--fp16=true": "--precision.compute fp16",
     "--fp16=false": "--precision.compute fp32",
-    "--fp8=true": "--precision.float8 '{}' --parallel.device cuda",
-    "--dtype=float16": "--precision.compute fp16 --parallel.device cuda",
+    "--fp8=true": "--precision.float8 '{}'",
+    "--dtype=float16": "--precision.compute fp16",
     "--bias=False": "--model.qkv_bias false --model.attention_output_bias false "
     "--model.ffn_bias false",
     "--bf16": "--precision.compute bf16",
@@ -126,8 +117,8 @@ SAID = {
     "--muon_momentum=0.9": "--optimizer muon --optimizer.momentum 0.9",
     "--optim=adamw_torch_fused": "--optimizer adamw",
     "--lr_scheduler_type=constant_with_warmup": "--schedule constant",
-    "--lr_scheduler_type=linear": f"--schedule.type linear {AT_0}",
-    "--lr_scheduler_type=polynomial": f"--schedule.type polynomial {AT_0} --schedule.power 1",
+    "--lr_scheduler_type=linear": f"--schedule linear {AT_0}",
+    "--lr_scheduler_type=polynomial": f"--schedule polynomial {AT_0} --schedule.power 1",
     "--gradient_checkpointing=true": "--memory.activation_checkpointing full",
     "--recompute_granularity=selective": "--memory.activation_checkpointing parts",
     "--logging_steps=20": '--tracking.every "20 steps"',
@@ -137,7 +128,6 @@ SAID = {
     "--eval_strategy=no": "--evaluation null",
     "--save_steps=500": '--checkpoint.every "500 steps"',
     "--save_strategy=epoch": '--checkpoint.every "1 epochs"',
-    "--save_strategy=steps --save_steps=7": '--checkpoint.every "7 steps"',
     "--eval_iters=20": "--evaluation.sequences 160",
     "--flash_attention=true": "--model.attention_backend sdpa_flash",
     "--attn_implementation=sdpa": "--model.attention_backend sdpa",
@@ -190,7 +180,7 @@ def test_what_any_name_is_answered_with_passes_check(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "2").write_text("a line of text\n" * 99)
     answers: dict[str, str] = {}
-    names = [name for name, answer in OTHER_NAMES.items() if not isinstance(answer, str)]
+    names = [name for name, entry in OTHER_NAMES.items() if callable(entry.answer)]
     for name in names[::3]:
         for value in ("2", "0.0005", "true"):
             typed = hint(f"--{name}={value}").partition(": ")[2].partition(" or ")[0]
@@ -310,7 +300,6 @@ def test_what_may_have_been_forgotten_is_an_import() -> None:
         ("--log_dir=x", "workspace"),
         ("--resume_from_checkpoint=runs/a", "setpoint train runs/a"),
         ("--max_time=30", "30 min"),
-        ("--max_steps=-1", "leave max_steps out"),
         ("--optim=adamw_8bit", "--optimizer.type import"),
         ("--gpus=8", "--nproc N"),
         ("--ddp=true", "--nproc N"),
@@ -456,8 +445,8 @@ def test_foreign_names_in_words() -> None:
 
 def test_the_test_sees_the_fields_of_variants() -> None:
     assert issubclass(Job, Config)
-    assert called()["adam_beta1"] == ["optimizer.betas"]
-    assert called()["train_file"] == ["data.sources.paths"]
+    assert called()["adam_beta1"] == ("optimizer.betas",)
+    assert called()["train_file"] == ("data.sources",)
 
 
 def test_a_tracker_that_there_is_none_of() -> None:

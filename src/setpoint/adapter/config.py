@@ -18,22 +18,15 @@ PATTERNS = ("query", "feed_forward")
 class Merge(Config):
     """Merges of the adapter into the weights beneath it during training (ReLoRA)."""
 
-    every: Period = field(
-        default=Period("1000 steps"),
-        also_called=("merge_lora_interval", "relora_steps", "relora_frequency", "merge_interval"),
-    )
+    every: Period = Period("1000 steps")
     """Interval between merges in steps: W becomes the merged weight, A is drawn again, and B is
     zero, so that the function of the model does not change."""
 
-    optimizer_state: Literal["drop", "keep"] = field(
-        default="drop", also_called=("reset_optimizer_on_merge", "relora_prune_ratio")
-    )
+    optimizer_state: Literal["drop", "keep"] = "drop"
     """Optimizer state of A, B and magnitude at a merge. drop: deleted, moments begin at zero; keep:
     moments go on."""
 
-    rewarmup: Length = field(
-        default=Length(0), also_called=("relora_warmup_steps", "restart_warmup_steps")
-    )
+    rewarmup: Length = Length(0)
     """Learning-rate re-warm-up after each merge, in steps or as a share of the interval: the rate
     rises linearly from zero; 0: none."""
 
@@ -103,61 +96,45 @@ class AdapterConfig(Config):
     has_magnitude: ClassVar[bool] = False
     """Whether the rows of merged weights have lengths that are trained (DoRA)."""
 
-    rank: int = field(default=16, ge=1, also_called=("lora_rank", "lora_r", "lora_dim"))
+    rank: int = field(default=16, ge=1)
     """Rank of the update: rows of A and columns of B."""
 
-    alpha: float = field(default=16.0, gt=0, lt=inf, also_called=("lora_alpha", "scaling"))
+    alpha: float = field(default=16.0, gt=0, lt=inf)
     """Scale numerator: the update is multiplied by alpha / rank."""
 
-    rank_stabilized: bool = field(
-        default=False, also_called=("use_rslora", "rslora", "rank_stabilised")
-    )
+    rank_stabilized: bool = False
     """Rank-stabilized scale (rsLoRA, Kalajdzievski, 2023): alpha / sqrt(rank)."""
 
-    ranks: tuple[PatternRank, ...] = field(
-        default=(), also_called=("rank_pattern", "alpha_pattern")
-    )
+    ranks: tuple[PatternRank, ...] = ()
     """Rank and alpha by patterns on names of modules."""
 
-    dropout: float = field(default=0.0, ge=0, lt=1, also_called=("lora_dropout",))
+    dropout: float = field(default=0.0, ge=0, lt=1)
     """Dropout of the input of A, in training."""
 
-    b_std: float = field(default=0.0, ge=0, lt=inf, also_called=("lora_b_init_std",))
+    b_std: float = field(default=0.0, ge=0, lt=inf)
     """Standard deviation of B at the start, of A for an embedding; 0: the model begins as it is
     without the adapter."""
 
-    targets: tuple[str, ...] | None = field(
-        default=None,
-        also_called=("target_modules", "lora_target_modules", "module_name_pattern"),
-    )
+    targets: tuple[str, ...] | None = None
     """Adapted modules: regular expressions searched in names of linear layers, embeddings and
     packed experts; null: all linear layers and experts within the layers."""
 
-    exclude: tuple[str, ...] | None = field(
-        default=None, also_called=("exclude_modules", "lora_exclude_modules")
-    )
+    exclude: tuple[str, ...] | None = None
     """Modules left without an adapter, by patterns as in targets; null: the output matrix
     (lm_head). Routers (MoE gates) never have one."""
 
-    train: tuple[str, ...] = field(
-        default=(), also_called=("modules_to_save", "additional_trainable_modules")
-    )
+    train: tuple[str, ...] = ()
     """Other parameters that are trained whole: regular expressions searched in parameter names. All
     else is frozen."""
 
-    fused_projections: Literal["whole", "split"] = field(
-        default="whole", also_called=("unfuse_for_lora",)
-    )
+    fused_projections: Literal["whole", "split"] = "whole"
     """Fused projections (merge_qkv). whole: one A for all; split: an A and a B for each of query,
     key and value."""
 
-    merge: Merge | None = field(default=None, also_called=("relora",))
+    merge: Merge | None = None
     """Merges into the base weights during training; null: none."""
 
-    quantize: Quantization | None = field(
-        default=None,
-        also_called=("quant_format", "quantization_config", "load_in_4bit", "load_in_8bit"),
-    )
+    quantize: Quantization | None = None
     """Format of the frozen weights of all linear layers and packed experts, adapted or not (QLoRA);
     null: that of precision.params."""
 
@@ -204,7 +181,7 @@ class DoRA(AdapterConfig, type="dora"):
 class ReLoRA(AdapterConfig, type="relora"):
     """ReLoRA (Lialin et al., 2023): LoRA that is merged into the base again and again."""
 
-    merge: Merge | None = field(factory=Merge, also_called=("relora",))
+    merge: Merge | None = field(factory=Merge)
     """Merges into the base weights during training."""
 
     @check
@@ -216,10 +193,7 @@ class ReLoRA(AdapterConfig, type="relora"):
 class QLoRA(AdapterConfig, type="qlora"):
     """QLoRA (Dettmers et al., 2023): LoRA on a base that is quantized to 4 bits."""
 
-    quantize: Quantization | None = field(
-        factory=NF4,
-        also_called=("quant_format", "quantization_config", "load_in_4bit", "load_in_8bit"),
-    )
+    quantize: Quantization | None = field(factory=NF4)
     """Format of the frozen weights of all linear layers and packed experts, adapted or not."""
 
     @check

@@ -73,94 +73,47 @@ class Export(Config, role=RUNTIME):
 class Checkpoint(Config, role=RUNTIME, rules=RULES):
     """Checkpointing: save interval, retention and resume."""
 
-    every: Period = field(
-        default=Period("100 steps"),
-        tags=("cadence",),
-        also_called=(
-            "save_steps",
-            "save_strategy",
-            "save_interval",
-            "saves_per_epoch",
-            "checkpoint_interval",
-        ),
-    )
+    every: Period = field(default=Period("100 steps"), tags=("cadence",))
     """Checkpoint interval; Ctrl-C and SIGTERM save one in any case. SIGUSR2 saves one, too, and
     training goes on."""
-    also_every: Period | None = field(default=None, also_called=("save_epochs",))
+    also_every: Period | None = None
     """Second checkpoint interval, as by epochs beside one by steps; null: none."""
-    at: Literal["powers_of_two"] | tuple[int, ...] | None = field(
-        default=None, item_ge=1, also_called=("dyn_ckpt_window", "save_at_steps")
-    )
+    at: Literal["powers_of_two"] | tuple[int, ...] | None = field(default=None, item_ge=1)
     """Further steps to save after, such as [10, 20, 50]; powers_of_two: 1, 2, 4, 8 and so on. Their
     checkpoints stay."""
     at_start: bool = False
     """Save a checkpoint before the first step as well."""
-    last: Literal["full", "weights", "none"] = field(
-        default="full", also_called=("save_only_model", "save_last", "last_save_model_only")
-    )
+    last: Literal["full", "weights", "none"] = "full"
     """Final checkpoint. full: training can resume from it; weights: the model's alone."""
-    last_dtype: Literal["fp64", "fp32", "bf16", "fp16"] | None = field(
-        default=None, also_called=("export_dtype",)
-    )
+    last_dtype: Literal["fp64", "fp32", "bf16", "fp16"] | None = None
     """Dtype of the weights of last = weights; null: as they are trained."""
-    keep: int | None = field(
-        default=2,
-        ge=1,
-        also_called=(
-            "save_total_limit",
-            "keep_last",
-            "keep_latest_k",
-            "save_num_checkpoints_to_keep",
-            "max_checkpoints",
-        ),
-    )
+    keep: int | None = field(default=2, ge=1)
     """Number of latest checkpoints to keep (save_total_limit); null keeps all."""
-    keep_every: Period | None = field(default=None, also_called=("keep_period", "keep_interval"))
+    keep_every: Period | None = None
     """Keep a checkpoint of each such interval for ever as well: the first one at or after each
     multiple."""
-    keep_best: bool = field(default=True, also_called=("load_best_model_at_end", "save_best"))
+    keep_best: bool = True
     """Keep the best checkpoint as well, as `best`: of those evaluated and saved, by
     evaluation.best, by default the lowest validation loss."""
-    mode: Literal["sync", "async", "async_pinned"] = field(
-        default="sync",
-        also_called=("async_mode", "async_save", "save_async", "async_enabled", "async_checkpoint"),
-    )
+    mode: Literal["sync", "async", "async_pinned"] = "sync"
     """Write mode. sync: training waits until it is on the disk; async: it is
     copied to host memory, during the next step where possible, and training goes on while a thread
     writes it; async_pinned: as async, with page-locked memory, which copies from a GPU faster."""
     in_flight: int = field(default=1, ge=1)
     """Maximum number of checkpoints that are copied and not yet written, each of which takes host
     memory; another save waits. For mode = async and async_pinned."""
-    wait_timeout: float | None = field(
-        default=None, gt=0, lt=inf, also_called=("async_timeout", "async_save_timeout")
-    )
+    wait_timeout: float | None = field(default=None, gt=0, lt=inf)
     """Timeout in seconds at the end of the run, after which a checkpoint that is not written is
     given up and the run fails; null: none. For mode = async and async_pinned."""
-    resume: Literal["auto", "never", "must", "restart"] = field(
-        default="auto",
-        also_called=(
-            "resume_from_checkpoint",
-            "auto_resume",
-            "auto_resume_from_checkpoints",
-            "autoresume",
-        ),
-    )
+    resume: Literal["auto", "never", "must", "restart"] = "auto"
     """Resume mode. auto: from the latest valid checkpoint, if any; must: refuse to start without
     one; never: refuse a run directory with one; restart: as auto, but start over if a trained run's
     checkpoints are gone, and keep its metrics as metrics.1.jsonl; the others refuse that."""
-    load: str | None = field(
-        default=None,
-        role=IDENTITY,
-        also_called=("load_checkpoint_path", "resume_path", "resume_from"),
-    )
+    load: str | None = field(default=None, role=IDENTITY)
     """Run or checkpoint whose full state a new run starts from: weights, optimizer, data position,
     step. A run means its latest; RUN/checkpoints/best or .../step-00000100 name others; a URL of
     checkpoint.remote does as well. Own checkpoints come first, then this, then model.pretrained."""
-    exclude: tuple[str, ...] = field(
-        default=(),
-        role=IDENTITY,
-        also_called=("exclude_from_loading",),
-    )
+    exclude: tuple[str, ...] = field(default=(), role=IDENTITY)
     """State that load leaves out and starts anew: optimizer, loader (data position), schedule,
     scaler, non_finite, spikes, evaluation, position (step 0); regular expressions searched in names
     of weights; after "optimizer.", in names of parameters for their optimizer state alone."""
@@ -186,20 +139,12 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             pattern = entry.removeprefix(OF_OPTIMIZER)
             yield from pattern_problems(f"exclude.{index}", pattern, EXCLUDED)
 
-    save_frozen: bool = field(
-        default=True,
-        also_called=(
-            "save_only_trainable",
-            "checkpoint_only_trainable_parameters",
-        ),
-    )
+    save_frozen: bool = True
     """false: frozen parameters are left out, and taken again from model.pretrained, which must be
     what it was; those that were trained before they were frozen are saved."""
     save: bool = True
     """Save checkpoints; false: they are loaded, and none is saved, removed or renamed."""
-    export: Export | None = field(
-        default=None, also_called=("save_hf_weights", "export_hf", "hf_export")
-    )
+    export: Export | None = None
     """Export of checkpoints as Hugging Face models; null: none, `setpoint export` does so later."""
     remote: Remote | None = None
     """Copies of the checkpoints at a URL, such as an object store; null: none."""

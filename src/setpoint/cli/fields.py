@@ -12,6 +12,7 @@ from setpoint.config import (
     FieldInfo,
     all_fields,
     for_flag,
+    foreign_table,
     plain,
 )
 from setpoint.editor_schema.help import field_help
@@ -46,6 +47,10 @@ def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
         a mapping for each field, as `field_rows` gives them, names first; of its help the first
         sentence, and `also_called` where a word stands there.
     """
+    called: dict[str, list[str]] = {}
+    for name, entry in foreign_table(root).items():
+        for path in entry.fields:
+            called.setdefault(path, []).append(name.lstrip("."))
     matchers = [word_finder(word) for word in words.split() or [words]]
     found: list[list[dict[str, Any]]] = [[], [], [], []]
     exact = re.sub(r"[\W_]+", "_", words)
@@ -55,15 +60,16 @@ def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
             continue
         seen.add(id(info))
         row = _field(path, info)
-        places = (path, " ".join(info.also_called), row["help"])
+        others = called.get(path, [])
+        places = (path, " ".join(others), row["help"])
         if not all(any(map(matches, places)) for matches in matchers):
             continue
         named = any(matches(info.name) for matches in matchers)
-        called = [n for n in info.also_called if all(matches(n) for matches in matchers)]
-        rank = 0 if info.name == exact else 1 if named else 2 if called else 3
+        others = [name for name in others if all(matches(name) for matches in matchers)]
+        rank = 0 if info.name == exact else 1 if named else 2 if others else 3
         row["help"] = re.split(r"(?<=\.)\s", row["help"], maxsplit=1)[0]
-        if called:
-            row["also_called"] = called
+        if others:
+            row["also_called"] = others
         found[rank].append(row)
     for rows in found:
         yield from rows

@@ -18,8 +18,8 @@ from setpoint.config import (
     known_cautions,
     known_tags,
     load_plugins,
+    location_hint,
     modifiers,
-    place_of,
     preset_parameters,
     preset_summary,
     presets,
@@ -124,7 +124,7 @@ def _cell(value: Any) -> str:
 
 def _meant(root: type[Config], section: str) -> str:
     sections = [name for name, info in root.__setpoint__.fields.items() if info.type.nested]
-    hint = place_of(root, section.rpartition(".")[2], section)
+    hint = location_hint(root, section)
     return f"{hint} Sections: {', '.join(sections)}".strip()
 
 

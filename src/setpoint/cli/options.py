@@ -12,7 +12,7 @@ from setpoint.config import (
     SetpointError,
     can_be_named,
     did_you_mean,
-    known_elsewhere,
+    is_foreign_key,
     retired_hint,
 )
 
@@ -558,7 +558,7 @@ def refuse_misspelt_options(
         close = _closest(word, options)
         if close is not None:
             raise SetpointError(f"{command.title} has no option {name}. Did you mean {close}?")
-        if known_elsewhere(root, word):
+        if is_foreign_key(root, word):
             continue  # a field by its name elsewhere
         # Beside others it is reported with what is wrong there, as a key that is not known.
         if not equals and len(overrides) == 1:

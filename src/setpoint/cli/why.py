@@ -22,7 +22,7 @@ from setpoint.config import (
     in_full,
     item_index,
     leaves,
-    place_of,
+    location_hint,
     plain,
     presets,
 )
@@ -152,7 +152,7 @@ def _meant(program: Program, name: str, every: list[Leaf]) -> str:
     if chosen is not None and any(path == name for path, _ in all_fields(program.root)):
         where = f"{in_full(chosen.value)} ({chosen.describe_origin()})"
         return f"It belongs to another variant; {chosen.key} is {where}."
-    place = place_of(program.root, name.rpartition(".")[2], name)
+    place = location_hint(program.root, name)
     hint = place or did_you_mean(name, [leaf.key for leaf in every])
     return hint or f"`{program.name} list fields` shows all there are."
 

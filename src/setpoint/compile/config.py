@@ -19,17 +19,17 @@ RULES = (
 class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model", rules=RULES):
     """torch.compile of the model; without this section it runs eagerly."""
 
-    scope: Literal["block", "model", "graph"] = field(default="block")
+    scope: Literal["block", "model", "graph"] = "block"
     """Compilation scope. block: each layer, identical ones compiled once; model: the whole
     model; graph: forward, loss and backward of a micro-batch as one graph, without breaks."""
 
-    backend: str = field(default="inductor", also_called=("torch_compile_backend",))
+    backend: str = "inductor"
     """Compiler backend (torch.compiler.list_backends()); eager and aot_eager are for debugging and
     give no speed-up."""
 
     mode: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
-    ) = field(default=None, also_called=("torch_compile_mode",))
+    ) = None
     """torch.compile mode, what inductor optimizes for; null: inductor's default."""
 
     fullgraph: bool = False
@@ -43,12 +43,10 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     """Backend options (torch._inductor.config), nested or dotted, such as triton.cudagraphs;
     excludes mode."""
 
-    cache: Path | None = field(default=None, also_called=("cache_dir", "inductor_cache_dir"))
+    cache: Path | None = None
     """Compile cache directory of inductor, reused by later runs; null: PyTorch's default."""
 
-    artifacts: Path | None = field(
-        default=None, also_called=("precompile_artifact_dir", "compile_artifacts")
-    )
+    artifacts: Path | None = None
     """Directory of portable compile artifacts, one file for each job and kind of machine, which
     later runs load before the first step, on other machines as well; null: none."""
 
@@ -56,7 +54,7 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     """With replicas (DDP), end graphs where a bucket of gradients ends, so that it is summed during
     backward (optimize_ddp of torch.compile); false: graphs stay whole."""
 
-    recompile_limit: int = field(default=8, ge=1, also_called=("cache_size_limit",))
+    recompile_limit: int = field(default=8, ge=1)
     """Recompile limit: recompilations of a function before it runs eagerly."""
 
     fallback: Literal["report", "fail"] = "report"

@@ -28,8 +28,10 @@ from .draft.plain import to_minimal as to_minimal
 from .draft.plain import to_plain as to_plain
 from .draft.shared_sections import entries_of as entries_of
 from .draft.shared_sections import shared as shared
-from .draft.unknown_keys import known_elsewhere as known_elsewhere
-from .draft.unknown_keys import place_of as place_of
+from .draft.unknown_keys import OtherName as OtherName
+from .draft.unknown_keys import foreign_table as foreign_table
+from .draft.unknown_keys import is_foreign_key as is_foreign_key
+from .draft.unknown_keys import location_hint as location_hint
 from .draft.walk import TAG as TAG
 from .draft.walk import Leaf as Leaf
 from .draft.walk import dropped_values as dropped_values
@@ -85,9 +87,9 @@ from .migrations.operations import Retired as Retired
 from .migrations.operations import Tree as Tree
 from .migrations.operations import guessed as guessed
 from .other_names import Converter as Converter
-from .other_names import Given as Given
-from .other_names import Ours as Ours
-from .other_names import answer as answer
+from .other_names import ForeignKey as ForeignKey
+from .other_names import Replacement as Replacement
+from .other_names import explain_foreign_keys as explain_foreign_keys
 from .record.compare import ABSENT as ABSENT
 from .record.compare import Difference as Difference
 from .record.compare import Entry as Entry

@@ -208,9 +208,9 @@ def _merge(
     for path, value in program.items():
         editor.set(path.split("."), value, Origin(PROGRAM))
     if editor.unknown or editor.wrong_kind:
-        from .other_names import answer
+        from .other_names import explain_foreign_keys
 
-        answer(editor)
+        explain_foreign_keys(editor)
     if environ is not None and declared:
         apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__

@@ -1,53 +1,50 @@
-"""Answers to keys of other systems: our field, with the value converted, as it is to be written.
+"""Hints for keys and values of other systems: our field, with the value converted, to be typed.
 
-A field's `also_called` says under what names other systems have it; where value and meaning are the
-same, nothing more is needed. What has another unit, or stands in several fields here, or nowhere,
-is answered by the table `OTHER_NAMES` of the module that the root names:
+A root names a module with the tables, which is imported when a key is unknown:
 
-    class Job(Node, other_names="mine.other_names"): ...
+    class Job(Config, other_names="mine.other_names"): ...
 
     OTHER_NAMES = {
-        "epochs": lambda given: Ours({"duration": f"{given.text} epochs"}),
-        "wandb": "There is no wandb tracker.",
-        "lora.*": "There are no adapters.",
+        "learning_rate": OtherName(("optimizer.lr",)),
+        "epochs": OtherName(("duration",), lambda key: Replacement({"duration": key.text + " s"})),
+        "wandb.*": OtherName(answer="There is no wandb tracker."),
     }
+    OTHER_VALUES = {"parallel.device": {"cuda": ("gpu", "nvidia")}}
 
-A key is the last word of a path, a whole path with `*` for indices, or `section.*` for all that
-stands in a section of that name.
-
-The same module may hold `OTHER_VALUES`, by path with `*` for indices: answers to values that a
-field or section cannot take, such as `--data my.txt`.
+`OTHER_VALUES` answers values that a field or section cannot take, by path with `*` for indices: our
+value with the words for it, or a function as in `OTHER_NAMES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from .draft.copying import draft_of
-from .draft.unknown_keys import foreign_table
+from .draft.unknown_keys import OtherName, foreign_table, other_name, other_name_hint
 from .layers.editor import Editor, Unknown
-from .layers.hints import value_here, written
+from .layers.hints import written
 from .layers.presets import preset_named
 from .resolving.resolve import determined
 from .schema.field import FieldInfo
-from .schema.tree import all_fields, classes_at, field_of, first_places
+from .schema.tree import all_fields, classes_at, field_of
 from .types.containers import OptionalType
 from .types.sections import SectionType
 from .values.node import Node, value_or_missing
 from .values.origin import COMMAND_LINE, ENVIRONMENT, PROGRAM, Origin
 from .words.errors import SetpointError
+from .words.names import folded
 from .words.plain_data import MISSING, PlainScalar, guess
 from .words.text import for_flag
 
-MOST = 100  # keys of a report that are converted; each is tried on a copy of the draft
-# Values to write, and the choices of variants of which one must come first where they are refused.
-Option = tuple[Mapping[str, object], Sequence[Mapping[str, object]]]
-__all__ = ["Converter", "Given", "Ours", "answer", "written"]
+MAX_CONVERTED = 100
+"""Keys of a report that are converted; each is tried on a copy of the draft."""
+TRUTH = {"true": True, "yes": True, "on": True, "1": True,
+         "false": False, "no": False, "off": False, "0": False, "none": False}  # fmt: skip
 
 
-class Ours(NamedTuple):
-    """What is to be written here for a key of another system.
+class Replacement(NamedTuple):
+    """What is to be written for a key of another system.
 
     Arguments:
         values: dotted paths with plain values, in the order in which they are written.
@@ -57,7 +54,7 @@ class Ours(NamedTuple):
     note: str = ""
 
 
-class Given:
+class ForeignKey:
     """A key of another system as it was given.
 
     Arguments:
@@ -68,7 +65,7 @@ class Given:
     def __init__(self, name: str, value: object, editor: Editor) -> None:
         self.name = name
         self.value = _guessed(value)
-        self._editor = editor
+        self.editor = editor
 
     @property
     def text(self) -> str:
@@ -78,63 +75,41 @@ class Given:
     @property
     def number(self) -> float | None:
         """The value as a finite number; None for anything else."""
-        value = self.value
-        if isinstance(value, str):  # files of other systems quote numbers: "1e-4"
-            value = _guessed(PlainScalar(value))
+        # Files of other systems quote numbers: "1e-4".
+        value = _guessed(PlainScalar(self.value)) if isinstance(self.value, str) else self.value
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        try:
-            number = float(value)
-        except OverflowError:
-            return None
-        return number if abs(number) < float("inf") else None
+        return float(value) if abs(value) < 1e300 else None
 
     @property
     def truth(self) -> bool | None:
         """The value as true or false; None for anything else."""
-        if isinstance(self.value, bool):
-            return self.value
-        return {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False,
-                "off": False, "0": False, "none": False}.get(self.text.lower())  # fmt: skip
+        return self.value if isinstance(self.value, bool) else TRUTH.get(self.text.lower())
 
     def of(self, path: str) -> Any:
-        """A value of the configuration that the key was given to, as far as it can be determined.
-
-        Returns:
-            the value; None where there is none, or it could not be computed.
-        """
-        if self._editor.determined is None:
+        """A value of the configuration that the key was given to; None where it has none."""
+        if self.editor.determined is None:
             try:
-                self._editor.determined = determined(self._editor.root, self._editor.problems)
+                self.editor.determined = determined(self.editor.root, self.editor.problems)
             except SetpointError:
                 return None
-        node: Any = self._editor.determined
+        node: Any = self.editor.determined
         for part in path.split("."):
             if not isinstance(node, Node) or part not in type(node).__setpoint__.fields:
                 return None
             node = value_or_missing(node, part)
         return None if node is MISSING else node
 
-    @property
-    def root(self) -> Node | None:
-        """The whole configuration, its derived values computed; None where that failed."""
-        self.of("")
-        return self._editor.determined
-
-    def beside(self, *names: str) -> Given | None:
-        """Another unknown key that was given along with this one.
-
-        Arguments:
-            names: what it may be called; the first that was given counts.
-        """
+    def other_key(self, *names: str) -> ForeignKey | None:
+        """Another unknown key that was given along with this one, by its last word."""
         for name in names:
-            for unknown in reversed(self._editor.unknown):
-                if _word(unknown.path[-1]) == name:
-                    return Given(name, unknown.value, self._editor)
+            for unknown in reversed(self.editor.unknown):
+                if folded(str(unknown.path[-1])) == name:
+                    return ForeignKey(name, unknown.value, self.editor)
         return None
 
 
-Converter = Callable[[Given], Ours | str | None]
+Converter = Callable[[ForeignKey], Replacement | str | None]
 
 
 def _guessed(value: object) -> object:
@@ -145,57 +120,40 @@ def _guessed(value: object) -> object:
         return str(value)
 
 
-def _word(key: object) -> str:
-    """A key in the spelling of `also_called`."""
-    return str(key).lower().replace("-", "_")
-
-
-def answer(editor: Editor) -> None:
-    """Say of each unknown key that other systems have what is to be written here.
+def explain_foreign_keys(editor: Editor) -> None:
+    """Replace the hints of unknown keys, and of values of the wrong kind, that other systems have.
 
     Arguments:
-        editor: with everything applied; hints of its problems are replaced.
+        editor: with everything applied.
     """
-    if not editor.unknown and not editor.wrong_kind:
-        return
     root = type(editor.root)
-    table = foreign_table(root)
-    for unknown in editor.unknown[:MOST]:
-        words = [_word(part) for part in unknown.path]
-        said = _said(table, _whole_paths(words), unknown, editor) if words[1:] else None
-        owners = _owners(root, unknown) if said is None else []
-        if owners:  # a field of ours, of another variant
-            unknown.problem.hint = _of_variant(owners, unknown, editor) or unknown.problem.hint
-            continue
-        if said is None:
-            said = _said(table, words[-1:], unknown, editor)
-        if said is None:
-            said = _renamed(editor, unknown, words[-1]) or None
-        if said is None and words[:-1]:  # a section of another system
-            said = _said(table, words[:-1], unknown, editor)
-        if isinstance(said, Ours):
-            said = _sentence([(said.values, ())], said.note, unknown.origin, editor)
-        if said:
-            unknown.problem.hint = said
-    for refused in editor.wrong_kind[:MOST]:
-        hint = _answer_value(refused, editor)
-        if hint:
-            refused.problem.hint = hint
+    for unknown in editor.unknown[:MAX_CONVERTED]:
+        path = [*map(str, unknown.path)]
+        owners = [cls for cls in classes_at(root, unknown.path[:-1]) if field_of(cls, path[-1])]
+        entry = None if owners else other_name(root, ".".join(path))
+        hint = _variant_hint(owners, unknown, editor) if owners else ""
+        if entry is not None:
+            hint = _key_hint(entry, unknown, editor)
+        unknown.problem.hint = hint or unknown.problem.hint
+    for refused in editor.wrong_kind[:MAX_CONVERTED]:
+        refused.problem.hint = _value_hint(refused, editor) or refused.problem.hint
 
 
-def _whole_paths(words: Sequence[str]) -> list[str]:
-    """The entries for a path that count before its last word: the path itself, and `section.*`."""
-    full = ".".join("*" if word.isdecimal() else word for word in words)
-    return [full, *(f"{word}.*" for word in words[:-1])]
+def _key_hint(entry: OtherName, unknown: Unknown, editor: Editor) -> str:
+    key = ForeignKey(folded(str(unknown.path[-1])), unknown.value, editor)
+    if callable(entry.answer):
+        answer = entry.answer(key)
+        if isinstance(answer, Replacement):
+            return _sentence([answer.values], answer.note, unknown.origin, editor)
+        return answer or other_name_hint(entry)
+    infos = {path: info for path, info in all_fields(type(editor.root)) if path in entry.fields}
+    values = {path: _converted(infos[path], path, key) for path in entry.fields}
+    if entry.answer or MISSING in values.values():
+        return other_name_hint(entry)
+    return _sentence([{path: value} for path, value in values.items()], "", unknown.origin, editor)
 
 
-def _owners(root: type[Node], unknown: Unknown) -> list[type[Node]]:
-    """The variants that have the field which the chosen one has not."""
-    classes = classes_at(root, unknown.path[:-1])
-    return [cls for cls in classes if field_of(cls, str(unknown.path[-1]))]
-
-
-def _of_variant(owners: list[type[Node]], unknown: Unknown, editor: Editor) -> str:
+def _variant_hint(owners: Sequence[type[Node]], unknown: Unknown, editor: Editor) -> str:
     """How a field of another variant is set, where one variant alone has it."""
     tag = owners[0].__setpoint__.tag
     as_flags = unknown.origin.layer in (COMMAND_LINE, ENVIRONMENT)
@@ -208,8 +166,8 @@ def _of_variant(owners: list[type[Node]], unknown: Unknown, editor: Editor) -> s
     return f"It is a field of type = {tag}: {written(values, unknown.origin)}"
 
 
-def _answer_value(refused: Unknown, editor: Editor) -> str:
-    """What is to be written for a value that its place cannot take; empty where nothing is known.
+def _value_hint(refused: Unknown, editor: Editor) -> str:
+    """The hint for a value that its place cannot take; empty where nothing is known.
 
     Of a list of such values each is answered with what is to be written for all of them.
     """
@@ -217,19 +175,19 @@ def _answer_value(refused: Unknown, editor: Editor) -> str:
     value = refused.value
     if value is MISSING or not path:
         return ""
-    beside = [each for each in editor.wrong_kind if each.path[:-1] == path[:-1]]
-    if str(path[-1]).isdecimal() and len(beside) > 1:
-        value = [each.value for each in beside]
-    key = ".".join("*" if str(part).isdecimal() else _word(part) for part in path)
-    entry: Converter | str | None = foreign_table(type(editor.root), "OTHER_VALUES").get(key)
-    given = Given(_word(path[-1]), value, editor)
-    said = entry(given) if callable(entry) else entry
-    if isinstance(said, Ours):
-        values = [(said.values, ())]
-        return _sentence(values, said.note, refused.origin, editor, "It belongs in")
-    if said:
-        return said
-
+    key = ".".join("*" if str(part).isdecimal() else folded(str(part)) for part in path)
+    entry: Any = foreign_table(type(editor.root), "OTHER_VALUES").get(key)
+    if ours := _our_value(entry, value):
+        return f"Setpoint calls it {ours}."
+    if callable(entry):
+        beside = [other.value for other in editor.wrong_kind if other.path[:-1] == path[:-1]]
+        values = beside if str(path[-1]).isdecimal() and len(beside) > 1 else value
+        answer = entry(ForeignKey(folded(str(path[-1])), values, editor))
+        if isinstance(answer, Replacement):
+            verb = "It belongs in"
+            return _sentence([answer.values], answer.note, refused.origin, editor, verb)
+        if answer:
+            return str(answer)
     section = {".".join(map(str, path)): f"@{value}"}
     if isinstance(value, str) and preset_named(value) and _fits(editor, section):
         return (
@@ -238,58 +196,28 @@ def _answer_value(refused: Unknown, editor: Editor) -> str:
     return ""
 
 
-def _said(
-    table: Mapping[str, Converter | str], names: Sequence[str], unknown: Unknown, editor: Editor
-) -> Ours | str | None:
-    name = next((name for name in names if name in table), None)
-    if name is None:
-        return None
-    entry = table[name]
-    return entry if isinstance(entry, str) else entry(Given(name, unknown.value, editor))
-
-
-def _renamed(editor: Editor, unknown: Unknown, word: str) -> str:
-    """The answer for a name that fields are `also_called`."""
-    root = type(editor.root)
-    if any(info.name == word for _, info in all_fields(root)):
+def _our_value(entry: object, value: object) -> str:
+    """Our value for a word of another system, which may name torch's; empty if it is none."""
+    word = for_flag(value).lower().removeprefix("torch.")
+    if not isinstance(entry, Mapping):
         return ""
-    found = {path: info for info, path in first_places(root).items() if word in info.also_called}
-    if not found:
-        return ""
-    given = Given(word, unknown.value, editor)
-    options: list[Option] = []
-    for path, info in found.items():
-        value = _value(info, unknown.value, given)
-        if value is not MISSING:
-            owners = [i.owner for p, i in all_fields(root) if p == path and word in i.also_called]
-            tags = [tag for owner in owners if (tag := cast(Any, owner).__setpoint__.tag)]
-            section = path.rpartition(".")[0]
-            options.append(({path: value}, [{section: tag} for tag in tags if section]))
-    if len(options) < len(found):
-        return f"Setpoint calls it {' or '.join(found)}."
-    return _sentence(options, "", unknown.origin, editor)
+    words = cast(Mapping[str, Sequence[str]], entry)
+    return next((ours for ours, others in words.items() if word in others), "")
 
 
-def _value(info: FieldInfo, value: object, given: Given) -> object:
+def _converted(info: FieldInfo, path: str, key: ForeignKey) -> object:
     """A value of another system as the field takes it; MISSING where it may mean anything."""
-    word = given.text.lower().removeprefix("torch.")
-    ours = value_here(info, word)
+    ours = _our_value(foreign_table(type(key.editor.root), "OTHER_VALUES").get(path), key.value)
     if ours:
         return ours
-    if given.truth is not None and not _reads(info, PlainScalar("true")):
-        if given.truth:  # `bf16 = true`: the name itself is a value
-            named = value_here(info, given.name)
-            choices = info.type.candidates()
-            if named or given.name in choices:
-                return named or given.name
-        optional = isinstance(info.type, OptionalType)
-        if optional and isinstance(info.type.parts[0], SectionType) and given.truth:
-            return {}
-        if optional and not given.truth:
+    if not isinstance(key.value, Mapping) and _reads(info, key.value):
+        return key.value
+    if isinstance(info.type, OptionalType) and key.truth is not None:
+        if not key.truth:
             return None
-    if isinstance(value, Mapping):
-        return MISSING
-    return value if _reads(info, value) else MISSING
+        if isinstance(info.type.parts[0], SectionType):
+            return {}
+    return MISSING
 
 
 def _reads(info: FieldInfo, value: object) -> bool:
@@ -301,18 +229,18 @@ def _reads(info: FieldInfo, value: object) -> bool:
 
 
 def _sentence(
-    options: Sequence[Option],
+    options: Sequence[Mapping[str, object]],
     note: str,
     origin: Origin,
     editor: Editor,
     verb: str = "Setpoint calls it",
 ) -> str:
     """`Setpoint calls it A, NOTE: what to write`; without that where it would be refused."""
-    names = " or ".join(" and ".join(values) for values, _ in options)
+    names = " or ".join(" and ".join(values) for values in options)
     head = f"{verb} {names}{f', {note}' if note else ''}"
     texts: list[str] = []
-    for values, variants in options:
-        attempts = (values, *({**variant, **values} for variant in variants))
+    for values in options:
+        attempts = _attempts(values, editor)
         fitting = next((attempt for attempt in attempts if _fits(editor, attempt)), None)
         if fitting is None:
             return f"{head}."
@@ -320,8 +248,17 @@ def _sentence(
     return f"{head}: {' or '.join(texts)}"
 
 
-def _fits(editor: Editor, values: Mapping[str, object]) -> bool:
+def _attempts(values: Mapping[str, object], editor: Editor) -> Iterator[Mapping[str, object]]:
+    """The values alone, and with each variant that has the first of the fields."""
+    yield values
+    section, _, name = next(iter(values)).rpartition(".")
+    for cls in classes_at(type(editor.root), tuple(section.split("."))) if section else ():
+        tag = cls.__setpoint__.tag
+        if tag is not None and name in cls.__setpoint__.fields:
+            yield {section: tag, **values}
 
+
+def _fits(editor: Editor, values: Mapping[str, object]) -> bool:
     try:
         trial = Editor(draft_of(editor.root))
         for path, value in values.items():
@@ -334,7 +271,7 @@ def _fits(editor: Editor, values: Mapping[str, object]) -> bool:
 
 
 def _is_complete(root: Node, path: str) -> bool:
-    """Whether nothing is required beside a value that is set, in the sections that hold it."""
+    """True if nothing is required beside a value that is set, in the sections that hold it."""
     node: Any = root
     for part in path.removesuffix(".type").split("."):
         node = value_or_missing(node, part) if isinstance(node, Node) else None

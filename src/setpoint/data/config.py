@@ -49,7 +49,7 @@ class EvaluationLoader(Config, role=RUNTIME):
     They live from the first evaluation to the end of the run, and serve all validation sets.
     """
 
-    workers: int | None = field(default=None, ge=0, le=1024, also_called=("eval_num_workers",))
+    workers: int | None = field(default=None, ge=0, le=1024)
     """Number of worker processes of each rank; null: as many as for training."""
 
     prefetch: int | None = field(default=None, ge=1)
@@ -65,20 +65,13 @@ class EvaluationLoader(Config, role=RUNTIME):
 class Loader(Config, role=RUNTIME):
     """Worker processes that make batches ahead of their use; they never change which."""
 
-    workers: int = field(
-        default=0,
-        ge=0,
-        le=1024,
-        also_called=("num_workers", "dataloader_num_workers", "data_workers"),
-    )
+    workers: int = field(default=0, ge=0, le=1024)
     """Number of worker processes of each rank; 0: batches are made in the main process."""
 
-    prefetch: int = field(
-        default=2, ge=1, also_called=("prefetch_factor", "dataloader_prefetch_factor")
-    )
+    prefetch: int = field(default=2, ge=1)
     """Prefetch factor: micro-batches that each worker makes ahead."""
 
-    pin_memory: bool = field(default=True, also_called=("dataloader_pin_memory",))
+    pin_memory: bool = True
     """Page-locked memory for batches, so that copying them to a GPU overlaps with computing; no
     effect on a CPU."""
 
@@ -117,36 +110,26 @@ class Loader(Config, role=RUNTIME):
 class Packing(Config, role=IDENTITY):
     """How documents are laid into the rows of training batches."""
 
-    method: Literal["concatenate", "next_fit", "first_fit_decreasing", "none"] = derived(
-        also_called=("sample_packing_method", "packing_strategy")
-    )
+    method: Literal["concatenate", "next_fit", "first_fit_decreasing", "none"] = derived()
     """Packing method. concatenate: one stream of documents, cut into rows; next_fit: whole
     documents until the next one does not fit; first_fit_decreasing: the longest documents first,
     each into the first row with room; none: one document per row. By default concatenate; with
     conversations or questions next_fit, or none where the model cannot isolate documents."""
 
-    isolate: bool = derived(also_called=("mask_documents", "reset_position_ids"))
+    isolate: bool = derived()
     """Document isolation: tokens attend to their own document only, and position ids restart in
     each; also in evaluation. By default off for concatenate, and for none where the model cannot
     isolate documents; else on."""
 
-    too_long: Literal["split", "truncate", "drop", "error"] = field(
-        default="split", also_called=("excess_length_strategy",)
-    )
+    too_long: Literal["split", "truncate", "drop", "error"] = "split"
     """Documents longer than a row. split: text into parts of a row's length, conversations keep the
     start; truncate: keep the start; drop: leave out; error: refuse to train."""
 
-    group_size: int = field(
-        default=100_000,
-        ge=1,
-        also_called=("sample_packing_group_size", "packing_buffer_size"),
-    )
+    group_size: int = field(default=100_000, ge=1)
     """Documents that are packed together, next to each other in the order of the epoch; of a
     streamed source at most `data.shuffle_buffer`."""
 
-    length_buckets: bool = field(
-        default=False, also_called=("group_by_length", "train_on_length_buckets")
-    )
+    length_buckets: bool = False
     """Length buckets: documents of similar length share a step, of the `group_size` ones."""
 
     pad_to_multiple_of: int | None = field(default=None, ge=1)
@@ -184,21 +167,14 @@ class Packing(Config, role=IDENTITY):
 class Prepare(Config, role=RUNTIME):
     """Prepared data: tokens kept in a cache and mapped into memory; they never change a run."""
 
-    folder: str | None = field(
-        default=None, also_called=("dataset_prepared_path", "prepared_path", "data_cache_dir")
-    )
+    folder: str | None = None
     """Cache folder of prepared data; null: setpoint/data in $XDG_CACHE_HOME or ~/.cache."""
 
-    above: ByteSize | None = field(default=ByteSize(2**28))
+    above: ByteSize | None = ByteSize(2**28)
     """Size of the text from which a run prepares its data before it trains; null: never, use only
     what `setpoint data prepare` made."""
 
-    workers: int | None = field(
-        default=None,
-        ge=1,
-        le=1024,
-        also_called=("dataset_num_proc", "preprocessing_num_workers", "dataset_processes"),
-    )
+    workers: int | None = field(default=None, ge=1, le=1024)
     """Number of processes that tokenize; null: one for each core. It changes no token."""
 
     @check
@@ -210,16 +186,11 @@ class Prepare(Config, role=RUNTIME):
 class Mixture(Config, role=IDENTITY):
     """How the sources are mixed where they have weights."""
 
-    temperature: float = field(
-        default=1.0,
-        gt=0,
-        lt=inf,
-        also_called=("mix_temperature", "sampling_temperature"),
-    )
+    temperature: float = field(default=1.0, gt=0, lt=inf)
     """Temperature of the weights: shares are proportional to weight^(1/temperature); above 1 they
     are more alike."""
 
-    by: Literal["sequences", "tokens"] = field(default="sequences")
+    by: Literal["sequences", "tokens"] = "sequences"
     """What weights are shares of: sequences, or the tokens in them, which differ where rows hold
     whole documents."""
 
@@ -227,14 +198,14 @@ class Mixture(Config, role=IDENTITY):
 class Phase(Config, role=IDENTITY):
     """Part of the run with weights of its own."""
 
-    start: Length = field(also_called=("start_step",))
+    start: Length
     """Start of the phase in steps or tokens from the start of the run ("1e9 tokens"), later than
     the phase before."""
 
-    weights: dict[str, float] = field(factory=dict, also_called=("dataset_weights",))
+    weights: dict[str, float] = field(factory=dict)
     """Weight of sources by name; one that is not named keeps its `data.sources.*.weight`."""
 
-    lr_factor: float = field(default=1.0, ge=0, lt=inf, also_called=("lr_scale",))
+    lr_factor: float = field(default=1.0, ge=0, lt=inf)
     """Factor on the learning rate in this phase, on top of the schedule's."""
 
     @check
@@ -253,70 +224,35 @@ class Phase(Config, role=IDENTITY):
 class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     """Training and validation data."""
 
-    sources: tuple[SourceConfig, ...] = field(
-        factory=lambda: (Stdlib(),),
-        also_called=("dataset", "dataset_name", "train_dataset"),
-    )
+    sources: tuple[SourceConfig, ...] = field(factory=lambda: (Stdlib(),))
     """Training data sources, one or several."""
 
-    held_out: float = field(
-        default=0.05,
-        ge=0,
-        lt=inf,
-        also_called=(
-            "val_set_size",
-            "val_size",
-            "validation_split",
-            "val_split",
-            "val_split_fraction",
-            "test_size",
-            "eval_split_ratio",
-        ),
-    )
+    held_out: float = field(default=0.05, ge=0, lt=inf)
     """Validation split: fraction of documents held out, at least one of them, or the ends of one or
     two; from 1 on, their number. 0: none. Documents are chosen by the hashes of their names."""
 
-    validation: tuple[SourceConfig, ...] = field(
-        default=(),
-        also_called=(
-            "validation_file",
-            "validation_files",
-            "val_file",
-            "val_files",
-            "val_data_path",
-            "eval_file",
-            "eval_dataset",
-            "eval_data_path",
-            "validation_dataset",
-        ),
-    )
+    validation: tuple[SourceConfig, ...] = ()
     """Validation data sources instead of a split of `sources`; all of their documents are held
     out."""
 
-    shuffle_buffer: int = field(
-        default=10_000,
-        ge=1,
-        also_called=("shuffle_buffer_size", "shuffle_block_size"),
-    )
+    shuffle_buffer: int = field(default=10_000, ge=1)
     """Shuffle buffer of streamed sources: documents that are read and shuffled as a block. 1: the
     order of the files."""
 
     mixture: Mixture = field(factory=Mixture)
     """Mixture of the sources; counts where sources have a weight."""
 
-    phases: tuple[Phase, ...] = field(default=())
+    phases: tuple[Phase, ...] = ()
     """Phases of the mixture, by rising start: other weights and learning rates from there on."""
 
-    anneal: Phase | None = field(default=None)
+    anneal: Phase | None = None
     """Annealing: one last phase; null: none."""
 
-    shuffle: bool = field(default=True, also_called=("shuffle_data", "shuffle_merged_datasets"))
+    shuffle: bool = True
     """Shuffle the training data, anew in each epoch. false: each epoch reads it in the order of the
     sources: paths as they are listed, the files of a folder or glob by name, rows as they stand."""
 
-    seed: int | None = field(
-        default=None, ge=0, lt=2**63, also_called=("data_seed", "shuffle_seed")
-    )
+    seed: int | None = field(default=None, ge=0, lt=2**63)
     """Seed of the order of the training data; null: that of the job."""
 
     packing: Packing = field(factory=Packing)

@@ -30,7 +30,6 @@ from setpoint.model.config import (
 )
 from setpoint.model.divisors import nearest_multiples
 from setpoint.parallel.config import CONTEXT, Parallel
-from setpoint.precision.config import NAMES_16
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import Resilience
 
@@ -43,7 +42,7 @@ TASKS = ("generation", "evaluation", "export", "harness")
 class Weights(Config):
     """The trained weights."""
 
-    path: str = field(also_called=("pretrained", "model_path", "model_name_or_path", "load_path"))
+    path: str
     """Weights to load: directory of a run, of a checkpoint or of a Hugging Face model, or a Hub
     repository id. Model, tokenizer, data, sequence length and precision are taken from its
     record."""
@@ -51,12 +50,10 @@ class Weights(Config):
     checkpoint: int | Literal["best", "latest"] | None = None
     """Checkpoint of a run, by name or step; null: best if there is one, else latest."""
 
-    dtype: Literal["fp32", "bf16", "fp16"] = field(
-        default="fp32", also_called=("torch_dtype", "load_dtype")
-    )
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """dtype of the weights in memory; bf16 and fp16 halve it."""
 
-    merge_adapter: bool = field(default=True, also_called=("merge_lora", "merge_and_unload"))
+    merge_adapter: bool = True
     """Merge the adapter of a run into its weights, which is faster; false: compute it apart, as in
     training and where ranks divide the weights of type = transformer. The results differ by
     rounding."""
@@ -72,30 +69,22 @@ class Weights(Config):
 class Precision(Config):
     """Compute dtype; `weights.dtype` is that of the weights."""
 
-    compute: Literal["fp32", "bf16", "fp16"] = field(
-        default="fp32",
-        also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
-        values_also_called=NAMES_16,
-    )
+    compute: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Compute dtype of matrix products (autocast). fp16 needs a GPU."""
 
 
 class Batch(Config):
     """Batch size and sequence length; give one of the sizes, or none."""
 
-    global_size: int = derived(
-        ge=1, role=RUNTIME, also_called=("global_batch_size", "eval_global_batch_size")
-    )
+    global_size: int = derived(ge=1, role=RUNTIME)
     """Global batch size: sequences or prompts in one forward pass of all ranks, micro_size of them
     on each copy of the model. Results depend on it by rounding only."""
 
-    micro_size: int = derived(
-        ge=1, role=RUNTIME, also_called=("batch_size", "per_device_eval_batch_size")
-    )
+    micro_size: int = derived(ge=1, role=RUNTIME)
     """Micro-batch size: sequences or prompts in one forward pass of one copy of the model; 8 if no
     size is given."""
 
-    sequence_length: int = derived(ge=1, also_called=("max_length", "seq_len", "block_size"))
+    sequence_length: int = derived(ge=1)
     """Sequence length of evaluation, in tokens. Unless given the run's; of other weights the
     model's maximum, at most 2048."""
 
@@ -173,7 +162,7 @@ OF_TRAINING = (
 class Inference(
     Config,
     schema=1,
-    other_names="setpoint.infer.rules",
+    other_names="setpoint.interop.names",
     presets="setpoint.presets",
     rules=RULES,
 ):
@@ -186,7 +175,7 @@ class Inference(
     """Model architecture, from the record of the weights; only runtime fields, such as
     attention_backend, may be given."""
 
-    adapter: AdapterConfig | None = field(default=None)
+    adapter: AdapterConfig | None = None
     """Low-rank adapter (LoRA), from the record of the weights."""
 
     tokenizer: TokenizerConfig = field(factory=Bytes)
@@ -204,16 +193,14 @@ class Inference(
     parallel: Parallel = field(factory=Parallel, role=RUNTIME)
     """Device, number of ranks, and what each of them holds; unlike `model` not that of the run."""
 
-    deterministic: bool = field(
-        default=False, also_called=("full_determinism", "use_deterministic_algorithms")
-    )
+    deterministic: bool = False
     """Deterministic algorithms only (torch.use_deterministic_algorithms); an operation that has
     none is an error."""
 
-    seed: int = field(default=0, ge=0, lt=2**63, also_called=("random_seed", "sampling_seed"))
+    seed: int = field(default=0, ge=0, lt=2**63)
     """Sampling seed of generation."""
 
-    chat: Chat | None = field(default=None, also_called=("apply_chat_template",))
+    chat: Chat | None = None
     """Conversations: each text prompt is the user's message under a chat template, and tasks of the
     harness are asked so; null: prompts are plain text."""
 
@@ -229,12 +216,10 @@ class Inference(
     harness: Harness | None = None
     """Benchmark tasks of lm-evaluation-harness; null: none."""
 
-    output: Path | None = field(default=None, role=RUNTIME, also_called=("output_dir",))
+    output: Path | None = field(default=None, role=RUNTIME)
     """Output directory for results and their record; null: results are only printed."""
 
-    profiling: Profiling | None = field(
-        default=None, role=RUNTIME, also_called=("profile", "enable_profiling", "profiler")
-    )
+    profiling: Profiling | None = field(default=None, role=RUNTIME)
     """torch.profiler; null: none. A step is a forward pass: a batch of evaluation, or one new
     token."""
 

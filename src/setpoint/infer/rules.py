@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 
 from setpoint.config import Caution, ConfigError, Problem, SetpointError, is_set
-from setpoint.data.tokenizers.config import tokenizer_value
 from setpoint.infer.adopt import find_weights, kept_tokenizer
 from setpoint.infer.config import CONTROLS_AS_TEXT, FORWARD, Inference
 from setpoint.model.attention.support import determinism_problems, placement_problems
@@ -16,8 +15,6 @@ from setpoint.model.vocabulary import misfit
 from setpoint.precision.config import fp16_problems
 from setpoint.profile.config import rank_problems, snapshot_problem
 
-OTHER_VALUES = {"tokenizer": tokenizer_value}
-"""Answers to values that a section cannot take; see `setpoint.config.other_names`."""
 UNTRAINED = "adds tokens that these weights were not trained with"
 
 

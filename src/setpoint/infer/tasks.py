@@ -14,15 +14,11 @@ from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
 class Chat(Config):
     """Conversations under a chat template."""
 
-    template: str | None = field(
-        default=None, also_called=("chat_template", "chat_template_path", "custom_chat_template")
-    )
+    template: str | None = None
     """Chat template: plain, alpaca, chatml, llama3, one of the tokenizer's by name, or a Jinja
     file; null: the one the run was trained with, else the tokenizer's own."""
 
-    system: str | None = field(
-        default=None, also_called=("system_prompt", "system_message", "system_instruction")
-    )
+    system: str | None = None
     """System message of conversations that begin with none; null: none is added."""
 
 
@@ -37,18 +33,14 @@ class Generation(Config):
     """File of further prompts: `.jsonl` with a conversation (`messages`, and the other rows of
     training) or "prompt" in each line; any other, a prompt per line."""
 
-    control_tokens: bool = field(
-        default=False, also_called=("parse_special", "parse_special_tokens")
-    )
+    control_tokens: bool = False
     """Control tokens that text prompts spell, such as <|im_start|>, are control tokens, and nothing
     is added in front; false: they are text."""
 
-    samples: int = field(default=1, ge=1, also_called=("num_return_sequences", "num_samples", "n"))
+    samples: int = field(default=1, ge=1)
     """Samples per prompt (num_return_sequences), each with its own random numbers."""
 
-    max_tokens: int = field(
-        default=256, ge=1, also_called=("max_new_tokens", "max_gen_toks", "max_gen_tokens")
-    )
+    max_tokens: int = field(default=256, ge=1)
     """Maximum number of new tokens (max_new_tokens)."""
 
     temperature: float = field(default=0.8, ge=0, lt=inf)
@@ -57,7 +49,7 @@ class Generation(Config):
     top_k: int | None = field(default=None, ge=1)
     """Top-k sampling: sample from the k most probable tokens; null: from all."""
 
-    top_p: float | None = field(default=None, gt=0, le=1, also_called=("nucleus",))
+    top_p: float | None = field(default=None, gt=0, le=1)
     """Top-p (nucleus) sampling: from the smallest set of tokens whose probabilities sum to at least
     this; null: from all."""
 
@@ -69,17 +61,15 @@ class Generation(Config):
     """Repetition penalty: above 1, tokens of the prompt and of the generated text become less
     probable."""
 
-    stop: tuple[str, ...] = field(default=(), also_called=("stop_strings", "until", "stop_text"))
+    stop: tuple[str, ...] = ()
     """Stop strings: the text ends before the first of them. One that is a control token is a stop
     token as well."""
 
-    stop_tokens: tuple[int | str, ...] = field(
-        default=(), also_called=("eos_token_id", "stop_token_ids", "terminators")
-    )
+    stop_tokens: tuple[int | str, ...] = ()
     """Further stop tokens, as ids or texts such as <|im_end|>. The end of text, the end of turn the
     run was trained with and those in generation_config.json always end a text."""
 
-    cache: bool = field(default=True, role=RUNTIME, also_called=("use_cache", "kv_cache"))
+    cache: bool = field(default=True, role=RUNTIME)
     """KV cache: a new token runs one position instead of the whole context, which models of other
     libraries always run."""
 
@@ -126,12 +116,10 @@ class Evaluation(Config):
     sides: tuple[Literal["held_out", "train"], ...] = ("held_out",)
     """Splits of `data` to evaluate on: held_out (validation) and train."""
 
-    sets: tuple[DataSet, ...] = field(default=(), also_called=("eval_datasets", "test_datasets"))
+    sets: tuple[DataSet, ...] = ()
     """Further evaluation sets, by name."""
 
-    sequences: int | None = field(
-        default=None, ge=1, also_called=("limit", "max_eval_samples", "eval_iters")
-    )
+    sequences: int | None = field(default=None, ge=1)
     """Number of sequences to evaluate in each set, from its start; null: all."""
 
     @check
@@ -164,19 +152,17 @@ class Export(Config):
     path: Path
     """Output directory; must be new or empty."""
 
-    family: str | None = field(default=None, also_called=("model_type",))
+    family: str | None = None
     """model_type of transformers to export as; null: the simplest that fits the architecture."""
 
-    dtype: Literal["fp32", "bf16", "fp16"] = field(
-        default="fp32", also_called=("export_dtype", "torch_dtype")
-    )
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """dtype of the written weights; unless given, checkpoint.last_dtype of a run that has it."""
 
     max_shard_size: int = field(default=5_000_000_000, ge=1)
     """Maximum size of a weights file in bytes (max_shard_size), approximately; a tensor is never
     split."""
 
-    adapter: bool = field(default=False, also_called=("save_adapter", "adapter_only"))
+    adapter: bool = False
     """Write the adapter alone, in PEFT's format; false: the model, with the adapter merged."""
 
 
@@ -186,13 +172,13 @@ class Harness(Config):
     tasks: tuple[str, ...]
     """Task names of lm-evaluation-harness."""
 
-    tasks_path: Path | None = field(default=None, also_called=("include_path",))
+    tasks_path: Path | None = None
     """Directory of your own task files (include_path); null: only the harness's tasks."""
 
-    few_shot: int | None = field(default=None, ge=0, also_called=("num_fewshot",))
+    few_shot: int | None = field(default=None, ge=0)
     """Few-shot examples (num_fewshot) before each question; null: the task's default."""
 
-    few_shot_turns: bool = field(default=False, also_called=("fewshot_as_multiturn",))
+    few_shot_turns: bool = False
     """Few-shot examples as turns of the conversation (fewshot_as_multiturn); false: all of them in
     the user's message."""
 

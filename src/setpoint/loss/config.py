@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from setpoint.config import Config, Foreign, Problem, Rule, check, field
-
-Z_LOSS: Final = (
-    "z_loss_multiplier",
-    "z_loss_weight",
-    "z_loss_coef",
-    "auxiliary_loss_multiplier",
-    "lse_square_scale",
-)
-SMOOTHING: Final = ("label_smoothing_factor", "label_smoothing_eps")
-CHUNK: Final = ("ce_chunk_size", "cross_entropy_chunk_size", "loss_chunk_size", "batch_chunk_size")
 
 
 class LossConfig(Config):
@@ -44,11 +34,7 @@ class LossConfig(Config):
 class Ignoring(LossConfig):
     """Losses with an ignore index."""
 
-    ignore_index: int | None = field(
-        default=None,
-        ge=0,
-        also_called=("ignored_index", "ignore_label", "label_pad_token_id", "loss_ignore_index"),
-    )
+    ignore_index: int | None = field(default=None, ge=0)
     """Ignore index: token id that is in no loss or metric, such as padding; null: every token is a
     target."""
 
@@ -61,12 +47,7 @@ class Ignoring(LossConfig):
 class Weighing(Ignoring):
     """Losses with token weights."""
 
-    token_weights: dict[str, float] | None = field(
-        default=None,
-        item_ge=0,
-        item_lt=inf,
-        also_called=("class_weights", "class_weight", "ce_weight"),
-    )
+    token_weights: dict[str, float] | None = field(default=None, item_ge=0, item_lt=inf)
     """Token weights: weights of targets by token id, {"10": 0.5}; others have 1. The loss is
     divided by their sum; weight 0 leaves a token out of metrics as well. null: all 1."""
 
@@ -109,11 +90,11 @@ class CrossEntropy(
 
     takes_columns = True
 
-    z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
+    z_loss: float = field(default=0.0, ge=0, lt=inf)
     """Z-loss coefficient: weight of log(Z)^2 per token, Z being the softmax's denominator; keeps
     logits from drifting (PaLM: 1e-4). 0: off."""
 
-    label_smoothing: float = field(default=0.0, ge=0, lt=1, also_called=SMOOTHING)
+    label_smoothing: float = field(default=0.0, ge=0, lt=1)
     """Label smoothing: probability spread evenly over all tokens (Szegedy et al., 2016). 0: off."""
 
 
@@ -130,7 +111,7 @@ class ChunkedCrossEntropy(
 
     from_hidden = True
 
-    chunk_size: int = field(default=512, ge=1, also_called=CHUNK)
+    chunk_size: int = field(default=512, ge=1)
     """Chunk size in tokens; memory for logits is proportional to chunk_size * vocabulary size."""
 
 
@@ -152,7 +133,7 @@ class LinearCrossEntropy(
     from_hidden = True
     soft_caps = False
 
-    chunk_size: int | None = field(default=None, ge=1, also_called=CHUNK)
+    chunk_size: int | None = field(default=None, ge=1)
     """Chunk size in tokens; null: PyTorch chooses by shapes and device."""
 
 
@@ -173,7 +154,7 @@ class LigerCrossEntropy(
 
     from_hidden = True
 
-    z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
+    z_loss: float = field(default=0.0, ge=0, lt=inf)
     """Z-loss coefficient: weight of log(Z)^2 per token, Z being the softmax's denominator; keeps
     logits from drifting (PaLM: 1e-4). 0: off."""
 

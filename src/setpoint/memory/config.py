@@ -14,7 +14,7 @@ SAVE = ("matmul", "attention", "exchange")
 class CheckpointingConfig(Config, role=RUNTIME):
     """Activation checkpointing: what all types share."""
 
-    every: int = field(default=1, ge=1, also_called=("every_n", "selective_ac_option"))
+    every: int = field(default=1, ge=1)
     """Checkpoint every n-th layer, starting with the first; 1: all."""
 
 
@@ -23,7 +23,7 @@ class Full(
 ):
     """Full activation checkpointing: save each layer's input, recompute the layer in backward."""
 
-    reentrant: bool = field(default=False, also_called=("use_reentrant", "enable_reentrant"))
+    reentrant: bool = False
     """use_reentrant of torch.utils.checkpoint: its older implementation, which runs backward within
     backward."""
 
@@ -33,12 +33,10 @@ class Parts(
 ):
     """Activation checkpointing of submodules: recompute attention or feed-forward in backward."""
 
-    parts: tuple[Literal["attention", "feed_forward"], ...] = field(
-        factory=lambda: ("attention",), also_called=("recompute_modules",)
-    )
+    parts: tuple[Literal["attention", "feed_forward"], ...] = field(factory=lambda: ("attention",))
     """Submodules whose activations are recomputed in backward."""
 
-    reentrant: bool = field(default=False, also_called=("use_reentrant", "enable_reentrant"))
+    reentrant: bool = False
     """use_reentrant of torch.utils.checkpoint: its older implementation, which runs backward within
     backward."""
 
@@ -90,41 +88,27 @@ class ActivationOffload(
 ):
     """Activation offload: keep saved activations in CPU memory until backward."""
 
-    limit: ByteSize = field(default=ByteSize(0), also_called=("activation_gpu_limit", "gpu_limit"))
+    limit: ByteSize = ByteSize(0)
     """Bytes of saved activations that stay on the device; 0: none."""
 
-    smallest: ByteSize = field(default=ByteSize(2**20))
+    smallest: ByteSize = ByteSize(2**20)
     """Minimum tensor size to offload, in bytes; smaller tensors stay on the device."""
 
 
 class Memory(Config, role=RUNTIME):
     """Activation checkpointing, CPU offload and allocator settings."""
 
-    activation_checkpointing: CheckpointingConfig | None = field(
-        default=None,
-        also_called=(
-            "gradient_checkpointing",
-            "enable_gradient_checkpointing",
-            "recompute",
-            "recompute_granularity",
-        ),
-    )
+    activation_checkpointing: CheckpointingConfig | None = None
     """Activation checkpointing (gradient checkpointing): recompute activations in backward; null:
     off."""
 
-    activation_offload: ActivationOffload | None = field(
-        default=None, also_called=("enable_activation_offload", "cpu_offload_activations")
-    )
+    activation_offload: ActivationOffload | None = None
     """Activation offload to CPU memory; null: all on the device."""
 
-    empty_cache: Period = field(
-        default=Period("never"), also_called=("empty_cache_steps", "torch_empty_cache_steps")
-    )
+    empty_cache: Period = Period("never")
     """Interval of torch.cuda.empty_cache(), which returns cached GPU memory to the driver."""
 
-    expandable_segments: bool = field(
-        default=True, also_called=("pytorch_cuda_alloc_conf", "pytorch_alloc_conf")
-    )
+    expandable_segments: bool = True
     """Growing segments of PyTorch's GPU memory allocator (expandable_segments), for less
     fragmentation; PYTORCH_ALLOC_CONF in the environment takes its place. No effect on a CPU."""
 

@@ -25,7 +25,7 @@ class MuP(Config):
     base_dim / dim. Other widths are taken to grow with dim.
     """
 
-    base_dim: int = field(ge=1, also_called=("mup_base_dim", "base_hidden_size", "d_model_base"))
+    base_dim: int = field(ge=1)
     """muP base width: dim of the model that hyperparameters were tuned on."""
 
     base_head_dim: int | None = field(default=None, ge=1)
@@ -52,7 +52,7 @@ class PretrainedAdapter(Config):
     path: str
     """Directory with adapter_config.json and adapter_model.safetensors (LoRA or DoRA)."""
 
-    weight: float = field(default=1.0, gt=-math.inf, lt=math.inf, also_called=("scale",))
+    weight: float = field(default=1.0, gt=-math.inf, lt=math.inf)
     """Factor of its update; several adapters add up."""
 
 
@@ -66,254 +66,154 @@ class Transformer(
 
     takes_documents = True
 
-    dim: int = field(
-        default=192,
-        ge=1,
-        also_called=("hidden_size", "n_embd", "d_model", "embed_dim", "emb_dim", "model_dim"),
-    )
+    dim: int = field(default=192, ge=1)
     """Hidden size (d_model): width of the residual stream."""
 
-    layers: int = field(
-        default=4,
-        ge=1,
-        le=10_000,  # what is counted layer by layer has an end
-        also_called=("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    )
+    layers: int = field(default=4, ge=1, le=10_000)  # bounds what is counted layer by layer
     """Number of layers (blocks), each attention followed by feed-forward."""
 
-    heads: int = field(
-        default=6, ge=1, also_called=("num_attention_heads", "n_head", "n_heads", "num_heads")
-    )
+    heads: int = field(default=6, ge=1)
     """Number of attention (query) heads per layer."""
 
-    kv_heads: int = derived(
-        ge=1,
-        also_called=(
-            "num_key_value_heads",
-            "n_kv_heads",
-            "n_kv_head",
-            "num_kv_heads",
-            "n_query_groups",
-            "num_query_groups",
-        ),
-    )
+    kv_heads: int = derived(ge=1)
     """Number of key-value heads (grouped-query attention, GQA); 1: multi-query attention (MQA).
     Unless given heads."""
 
-    head_dim: int = derived(ge=2, also_called=("head_size", "kv_channels", "d_head"))
+    head_dim: int = derived(ge=2)
     """Head dimension, even. Unless given dim / heads; heads * head_dim may differ from dim."""
 
-    ffn_dim: int = derived(
-        ge=1, also_called=("intermediate_size", "ffn_hidden_size", "d_ff", "ffn_hidden_dim")
-    )
+    ffn_dim: int = derived(ge=1)
     """Intermediate size of the feed-forward network (MLP). Unless given ffn_multiplier * 4 * dim,
     for gated activations ffn_multiplier * 8/3 * dim, which have three matrices instead of two;
     rounded up to a multiple of ffn_multiple_of."""
 
-    ffn_multiplier: float = field(
-        default=1.0, gt=0, lt=math.inf, also_called=("ffn_dim_multiplier",)
-    )
+    ffn_multiplier: float = field(default=1.0, gt=0, lt=math.inf)
     """FFN multiplier: factor of a derived ffn_dim, before rounding."""
 
-    ffn_multiple_of: int = field(default=64, ge=1, also_called=("multiple_of",))
+    ffn_multiple_of: int = field(default=64, ge=1)
     """FFN rounding (multiple_of): a derived ffn_dim is rounded up to a multiple of this; 64 suits
     tensor cores."""
 
     activation: Literal[
         "swiglu", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu", "relu_squared"
-    ] = field(
-        default="swiglu",
-        also_called=("hidden_act", "activation_function", "hidden_activation", "mlp_activation"),
-        values_also_called={
-            "swiglu": ("silu", "swish"),
-            "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_approx"),
-            "relu_squared": ("relu2", "squared_relu"),
-        },
-    )
+    ] = "swiglu"
     """Activation function of the feed-forward network; the glu ones are gated by a second
     projection (Shazeer, 2020)."""
 
-    ffn_bias: bool = field(default=False, also_called=("mlp_bias",))
+    ffn_bias: bool = False
     """FFN bias (mlp_bias): bias in the projections of the feed-forward network."""
 
-    positions: Literal["rotary", "learned", "none"] = field(
-        default="rotary",
-        also_called=("position_embedding_type", "position_embedding"),
-        values_also_called={"rotary": ("rope",), "learned": ("absolute", "learned_absolute")},
-    )
+    positions: Literal["rotary", "learned", "none"] = "rotary"
     """Position encoding. rotary: RoPE on queries and keys; learned: absolute position embeddings;
     none: order only by the causal mask (NoPE)."""
 
-    rope_base: float = field(
-        default=10_000.0,
-        gt=1,
-        also_called=("rope_theta", "rotary_base", "rotary_emb_base"),
-    )
+    rope_base: float = field(default=10_000.0, gt=1)
     """RoPE theta (base frequency): wavelengths go from 2 pi to nearly 2 pi * rope_base
     positions."""
 
-    rope_base_sliding: float | None = field(
-        default=None, gt=1, also_called=("rope_local_base_freq", "rope_local_theta")
-    )
+    rope_base_sliding: float | None = field(default=None, gt=1)
     """RoPE theta of sliding-window layers, without rope_scaling (Gemma 3's rope_local_base_freq);
     null: rope_base, with rope_scaling."""
 
-    rope_scaling: RopeScaling | None = field(
-        default=None, also_called=("rope_parameters", "rope_scaling_type")
-    )
+    rope_scaling: RopeScaling | None = None
     """RoPE scaling for contexts longer than the original one; null: none."""
 
-    attention_pattern: tuple[Kind, ...] = field(
-        default=("full",),
-        also_called=("layer_types", "window_pattern", "sliding_window_pattern"),
-    )
+    attention_pattern: tuple[Kind, ...] = ("full",)
     """Attention type of each layer (layer_types), repeated over the layers: `full`, or `sliding`
     for sliding-window attention."""
 
-    sliding_window: int | None = field(
-        default=None, ge=1, also_called=("window_size", "attention_window")
-    )
+    sliding_window: int | None = field(default=None, ge=1)
     """Sliding window size: positions that a query attends to in a sliding layer, its own
     included."""
 
-    attention_scale: float | None = field(
-        default=None, gt=0, lt=math.inf, also_called=("attention_multiplier",)
-    )
+    attention_scale: float | None = field(default=None, gt=0, lt=math.inf)
     """Softmax scale of attention: factor of the query-key products; null: 1 / sqrt(head_dim), or
     muP's scale."""
 
-    attention_soft_cap: float | None = field(
-        default=None,
-        gt=0,
-        lt=math.inf,
-        also_called=("attn_logit_softcapping", "attn_logit_softcap"),
-    )
+    attention_soft_cap: float | None = field(default=None, gt=0, lt=math.inf)
     """Attention logit soft-capping: scores x become cap * tanh(x / cap) (Gemma 2); null: none."""
 
-    logit_soft_cap: float | None = field(
-        default=None,
-        gt=0,
-        lt=math.inf,
-        also_called=("final_logit_softcapping", "logit_softcap", "softcap"),
-    )
+    logit_soft_cap: float | None = field(default=None, gt=0, lt=math.inf)
     """Final logit soft-capping: logits x become cap * tanh(x / cap) (Gemma 2); null: none."""
 
-    qk_norm: bool = field(default=False, also_called=("use_qk_norm", "qk_layernorm"))
+    qk_norm: bool = False
     """QK-norm: normalize the queries and keys of each head, before RoPE."""
 
-    qkv_bias: bool = field(default=False, also_called=("attention_bias",))
+    qkv_bias: bool = False
     """QKV bias: bias in the query, key and value projections (attention_bias)."""
 
-    attention_output_bias: bool = field(default=False)
+    attention_output_bias: bool = False
     """Attention output bias: bias in the output projection (o_proj)."""
 
-    merge_qkv: bool = field(default=False, also_called=("fused_qkv", "fuse_qkv"))
+    merge_qkv: bool = False
     """Fused QKV: one matrix for the query, key and value projections."""
 
-    attention_backend: Backend = field(
-        default="auto",
-        role=RUNTIME,
-        also_called=("attn_implementation", "sdpa_backend", "attn_backend", "attn_impl"),
-    )
+    attention_backend: Backend = field(default="auto", role=RUNTIME)
     """Attention implementation (attn_implementation). auto: on a GPU sdpa (cuDNN first) for causal
     attention, varlen for isolated documents and windows, flex for what these do not support;
     elsewhere sdpa, or eager for soft caps."""
 
-    mla: MLA | None = field(default=None, also_called=("multi_latent_attention",))
+    mla: MLA | None = None
     """Multi-head latent attention (MLA, DeepSeek-V2) in place of grouped-query attention; null:
     none."""
 
-    moe: MoE | None = field(default=None)
+    moe: MoE | None = None
     """Mixture of experts (MoE) in place of feed-forward networks; null: none."""
 
-    norm: NormConfig = field(
-        factory=RMSNorm,
-        also_called=("norm_type", "normalization", "norm_class", "norm_class_name"),
-    )
+    norm: NormConfig = field(factory=RMSNorm)
     """Normalization layer (RMSNorm or LayerNorm)."""
 
-    norm_placement: Literal["pre", "post", "both"] = field(
-        default="pre", also_called=("normalization_order",)
-    )
+    norm_placement: Literal["pre", "post", "both"] = "pre"
     """Norm placement on attention and feed-forward. pre: on inputs; post: on outputs, before the
     residual addition; both: sandwich norm (Gemma)."""
 
-    norm_eps: float = field(
-        default=1e-5,
-        gt=0,
-        lt=1,
-        also_called=("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
-    )
+    norm_eps: float = field(default=1e-5, gt=0, lt=1)
     """Norm epsilon (rms_norm_eps, layer_norm_eps): added to the mean square or the variance."""
 
-    init_std: float = derived(
-        gt=0, lt=math.inf, also_called=("initializer_range", "init_method_std")
-    )
+    init_std: float = derived(gt=0, lt=math.inf)
     """Initializer range: standard deviation of initial weights. Unless given sqrt(2 / (5 * dim)),
     the small init of Nguyen and Salazar, 2019 (0.01 for dim = 4096); with muP computed from
     mup.base_dim."""
 
-    residual_init: Literal["depth_scaled", "plain"] = field(default="depth_scaled")
+    residual_init: Literal["depth_scaled", "plain"] = "depth_scaled"
     """Initialization of the projections to the residual stream. depth_scaled: init_std / sqrt(2 *
     layers) (GPT-2); plain: init_std."""
 
-    mup: MuP | None = field(default=None, also_called=("use_mup",))
+    mup: MuP | None = None
     """Maximal update parametrization (muP); null: none."""
 
-    adapters: tuple[PretrainedAdapter, ...] = field(
-        default=(),
-        also_called=("peft_adapters", "adapter_name_or_path"),
-    )
+    adapters: tuple[PretrainedAdapter, ...] = ()
     """Adapters of PEFT, folded into the weights of `pretrained` at the start of a run."""
 
-    vocab_size: int | None = field(default=None, ge=1, also_called=("n_vocab", "vocabulary_size"))
+    vocab_size: int | None = field(default=None, ge=1)
     """Vocabulary size: rows of the embedding and logits, at least the tokenizer's size. null: that
     size rounded up to vocab_multiple_of; the padding rows are never predicted."""
 
-    vocab_multiple_of: int = field(
-        default=1,
-        ge=1,
-        also_called=("padded_vocab_multiple", "make_vocab_size_divisible_by", "padding_multiple"),
-    )
+    vocab_multiple_of: int = field(default=1, ge=1)
     """Vocabulary padding: the embedding's rows are rounded up to a multiple of this; 64 suits
     tensor cores."""
 
-    embedding_scale: float = field(
-        default=1.0, gt=0, lt=math.inf, also_called=("embedding_multiplier",)
-    )
+    embedding_scale: float = field(default=1.0, gt=0, lt=math.inf)
     """Embedding multiplier: factor of token embeddings; Gemma's is sqrt(dim)."""
 
-    residual_scale: float = field(
-        default=1.0, gt=0, lt=math.inf, also_called=("residual_multiplier",)
-    )
+    residual_scale: float = field(default=1.0, gt=0, lt=math.inf)
     """Residual multiplier: factor of the outputs of attention and feed-forward, before the residual
     addition."""
 
-    logit_scale: float = field(default=1.0, gt=0, lt=math.inf, also_called=("logits_scaling",))
+    logit_scale: float = field(default=1.0, gt=0, lt=math.inf)
     """Logit scale: factor of the logits, before logit_soft_cap."""
 
-    tie_embeddings: bool = field(
-        default=False, also_called=("tie_word_embeddings", "weight_tying", "tied_embeddings")
-    )
+    tie_embeddings: bool = False
     """Weight tying (tie_word_embeddings): use the token embedding as the output matrix."""
 
-    dropout: float = field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        also_called=("hidden_dropout", "resid_pdrop", "resid_dropout", "residual_dropout"),
-    )
+    dropout: float = field(default=0.0, ge=0, lt=1)
     """Residual dropout: probability to zero an element of the outputs of attention and
     feed-forward, in training."""
 
-    attention_dropout: float = field(
-        default=0.0, ge=0, lt=1, also_called=("attn_pdrop", "attn_dropout")
-    )
+    attention_dropout: float = field(default=0.0, ge=0, lt=1)
     """Attention dropout: probability to zero an attention weight, in training."""
 
-    embedding_dropout: float = field(
-        default=0.0, ge=0, lt=1, also_called=("embd_pdrop", "embed_dropout")
-    )
+    embedding_dropout: float = field(default=0.0, ge=0, lt=1)
     """Embedding dropout: probability to zero an element of the embeddings, in training."""
 
     @check

@@ -52,16 +52,16 @@ class HuggingFaceModel(
 
     takes_documents = True
 
-    config: str = derived(also_called=("config_path", "config_name"))
+    config: str = derived()
     """Hugging Face config.json: a directory, a Hub id, or a model_type of transformers (llama) with
     its defaults. Unless given, the one beside the pretrained weights."""
 
-    overrides: Free = field(factory=Free, also_called=("foundation", "config_overrides"))
+    overrides: Free = field(factory=Free)
     """Overrides of config.json, by its own keys, such as num_hidden_layers."""
 
     attention_backend: Literal[
         "auto", "setpoint", "eager", "sdpa", "flash_attention_2", "flex_attention"
-    ] = field(default="auto", role=RUNTIME, also_called=("attn_implementation",))
+    ] = field(default="auto", role=RUNTIME)
     """Attention implementation: setpoint, which is that of type = transformer with its masks and
     kernels; one of transformers by its name (attn_implementation); or auto: setpoint where the
     family takes it, else transformers' first choice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from setpoint.config import Config, Rule, derived, field
+from setpoint.config import Config, Rule, derived
 
 RULES = (
     Rule("setpoint.model.pretrained.check:check_directory",
@@ -24,22 +24,10 @@ class ModelConfig(Config, rules=RULES):
         """Whether the parameters are known without building the model."""
         return False
 
-    max_sequence_length: int = derived(
-        ge=1, also_called=("max_position_embeddings", "n_positions", "n_ctx")
-    )
+    max_sequence_length: int = derived(ge=1)
     """Maximum sequence length (context length) in tokens; generation drops earlier ones. Unless
     given batch.sequence_length."""
 
-    pretrained: str | None = field(
-        default=None,
-        also_called=(
-            "source_checkpoint",
-            "model_path",
-            "model_name_or_path",
-            "load_path",
-            "init_from",
-            "initial_load_path",
-        ),
-    )
+    pretrained: str | None = None
     """Pretrained weights to start from: a directory (run, checkpoint, Hugging Face model) or Hub
     id; null: random initialization."""

@@ -70,15 +70,13 @@ __all__ = [
     "Wsd",
 ]
 
-BETAS = ("adam_beta1", "adam_beta2", "beta1", "beta2", "adam_betas")
-EPS = ("adam_epsilon", "adam_eps", "epsilon")
 Implementation = Literal["auto", "fused", "foreach", "loop"]
 
 
 class CautiousDecay(OptimizerConfig):
     """Optimizers whose decoupled weight decay may follow the signs of their updates."""
 
-    cautious_weight_decay: bool = field(default=False, also_called=("cautious",))
+    cautious_weight_decay: bool = False
     """Cautious weight decay (Chen et al., 2025): decay only weights that the update moves towards 0
     or leaves where they are."""
 
@@ -90,20 +88,18 @@ class CautiousDecay(OptimizerConfig):
 class AdamW(CautiousDecay, type="adamw", owner="setpoint.optim.torch_optimizers:AdamW.from_config"):
     """AdamW (Loshchilov and Hutter, 2019)."""
 
-    betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
+    betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1)
     """Adam betas (beta1, beta2): decay rates of the running means of the gradient and of its
     square."""
 
-    eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
+    eps: float = field(default=1e-8, gt=0, lt=inf)
     """Adam epsilon: added to the denominator, the root of the mean squared gradient."""
 
-    amsgrad: bool = field(default=False)
+    amsgrad: bool = False
     """AMSGrad (Reddi et al., 2018): divide by the root of the maximum so far of the mean squared
     gradient."""
 
-    implementation: Implementation = field(
-        default="auto", role=RUNTIME, also_called=("fused", "foreach")
-    )
+    implementation: Implementation = field(default="auto", role=RUNTIME)
     """PyTorch's implementation. fused: one kernel; foreach: each operation over all tensors; loop:
     tensor by tensor; auto: fused where supported."""
 
@@ -124,9 +120,7 @@ class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.torch_optimizers:SG
     nesterov: bool = False
     """Nesterov momentum: step along gradient + momentum * momentum buffer."""
 
-    implementation: Implementation = field(
-        default="auto", role=RUNTIME, also_called=("fused", "foreach")
-    )
+    implementation: Implementation = field(default="auto", role=RUNTIME)
     """PyTorch's implementation. fused: one kernel; foreach: each operation over all tensors; loop:
     tensor by tensor; auto: fused where supported."""
 
@@ -158,16 +152,10 @@ class Lion(CautiousDecay, type="lion", owner="setpoint.optim.lion:Lion.from_conf
 
     state_formats: ClassVar[bool] = True
 
-    lr: float = field(
-        default=1e-4,
-        gt=0,
-        lt=inf,
-        tags=("learning_rate",),
-        also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
-    )
+    lr: float = field(default=1e-4, gt=0, lt=inf, tags=("learning_rate",))
     """Peak learning rate, three to ten times below AdamW's; the schedule multiplies it."""
 
-    betas: tuple[float, float] = field(default=(0.9, 0.99), item_ge=0, item_lt=1, also_called=BETAS)
+    betas: tuple[float, float] = field(default=(0.9, 0.99), item_ge=0, item_lt=1)
     """Lion betas (beta1, beta2): weight of the momentum buffer in the step, and its decay rate."""
 
 
@@ -188,41 +176,33 @@ class Muon(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_conf
         "adamw": ("betas", "eps", "cautious_weight_decay"),
     }
 
-    lr: float = field(
-        default=2e-2,
-        gt=0,
-        lt=inf,
-        tags=("learning_rate",),
-        also_called=("learning_rate", "base_lr", "max_lr", "peak_lr", "muon_lr"),
-    )
+    lr: float = field(default=2e-2, gt=0, lt=inf, tags=("learning_rate",))
     """Peak learning rate of the matrices; the schedule multiplies it by its factor at each step."""
 
-    momentum: float = field(default=0.95, ge=0, lt=1, also_called=("muon_momentum",))
+    momentum: float = field(default=0.95, ge=0, lt=1)
     """Momentum: decay rate of the momentum buffer, a running mean of gradients."""
 
-    nesterov: bool = field(default=True, also_called=("muon_nesterov",))
+    nesterov: bool = True
     """Nesterov momentum: mix the gradient into the momentum buffer once more before it is
     orthogonalized."""
 
-    steps: int = field(default=5, ge=1, le=20, also_called=("muon_ns_steps", "ns_steps"))
+    steps: int = field(default=5, ge=1, le=20)
     """Newton-Schulz iterations (ns_steps) of the orthogonalization."""
 
-    adjust_lr: Literal["original", "match_rms_adamw"] = field(
-        default="original", also_called=("muon_adjust_lr_fn", "adjust_lr_fn")
-    )
+    adjust_lr: Literal["original", "match_rms_adamw"] = "original"
     """Learning rate factor of a matrix with A outputs and B inputs. original: sqrt(max(1, A / B));
     match_rms_adamw: 0.2 * sqrt(max(A, B)), for AdamW's lr and weight decay."""
 
-    adamw_lr: float | None = field(default=None, gt=0, lt=inf, also_called=("muon_adam_lr",))
+    adamw_lr: float | None = field(default=None, gt=0, lt=inf)
     """Peak learning rate of the parameters trained by AdamW; null: lr."""
 
     adamw_patterns: tuple[str, ...] = ()
     """Regular expressions searched in parameter names: matrices that match are trained by AdamW."""
 
-    betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
+    betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1)
     """Adam betas (beta1, beta2) of the parameters trained by AdamW."""
 
-    eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
+    eps: float = field(default=1e-8, gt=0, lt=inf)
     """Adam epsilon of the parameters trained by AdamW."""
 
     @dead("nesterov", holds=(False,))
@@ -268,16 +248,14 @@ class ScheduleFreeAdamW(
     """Decoupled weight decay at the point y where gradients are computed: lr * weight_decay * y is
     subtracted at each step."""
 
-    betas: tuple[float, float] = field(
-        default=(0.9, 0.999), item_gt=0, item_lt=1, also_called=BETAS
-    )
+    betas: tuple[float, float] = field(default=(0.9, 0.999), item_gt=0, item_lt=1)
     """Betas (beta1, beta2): weight of the average x in the point y where gradients are computed,
     and decay rate of the mean squared gradient."""
 
-    eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
+    eps: float = field(default=1e-8, gt=0, lt=inf)
     """Adam epsilon: added to the denominator, the root of the mean squared gradient."""
 
-    lr_power: float = field(default=2.0, ge=0, lt=inf, also_called=("weight_lr_power",))
+    lr_power: float = field(default=2.0, ge=0, lt=inf)
     """weight_lr_power: a step's weight in the average is the maximum learning rate so far to this
     power."""
 
@@ -296,11 +274,11 @@ class AnyPrecisionAdamW(
     state_formats: ClassVar[bool] = True
     draws: ClassVar[bool] = True
 
-    betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
+    betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1)
     """Adam betas (beta1, beta2): decay rates of the running means of the gradient and of its
     square."""
 
-    eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
+    eps: float = field(default=1e-8, gt=0, lt=inf)
     """Adam epsilon: added to the denominator, the root of the mean squared gradient."""
 
     rounding: Literal["nearest", "stochastic"] = "stochastic"
@@ -313,20 +291,14 @@ class Adafactor(
 ):
     """Adafactor (Shazeer and Stern, 2018): factored second moments, one mean per row and column."""
 
-    lr: float = field(
-        default=1e-2,
-        gt=0,
-        lt=inf,
-        tags=("learning_rate",),
-        also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
-    )
+    lr: float = field(default=1e-2, gt=0, lt=inf, tags=("learning_rate",))
     """Peak relative learning rate: a step changes a weight tensor by min(lr, 1 / sqrt(step)) times
     its root mean square (RMS), at least eps2."""
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
     """Decoupled weight decay: weights are multiplied by 1 - lr * weight_decay at each step."""
 
-    beta2_decay: float = field(default=-0.8, lt=0, ge=-1, also_called=("decay_rate",))
+    beta2_decay: float = field(default=-0.8, lt=0, ge=-1)
     """Decay exponent of beta2 (decay_rate): beta2 = 1 - step ^ beta2_decay."""
 
     eps1: float | None = field(default=None, gt=0, lt=inf)
@@ -336,7 +308,7 @@ class Adafactor(
     eps2: float = field(default=1e-3, ge=0, lt=inf)
     """Epsilon 2: minimum of the weights' root mean square (RMS) that a step is scaled by."""
 
-    clip_threshold: float = field(default=1.0, ge=1, lt=inf, also_called=("clipping_threshold",))
+    clip_threshold: float = field(default=1.0, ge=1, lt=inf)
     """Clipping threshold (d): maximum root mean square (RMS) of a step before it is scaled."""
 
 

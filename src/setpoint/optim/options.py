@@ -71,10 +71,8 @@ def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
         tag = type(config).__setpoint__.tag
         if name in type(config).__setpoint__.fields:
             raise Invalid(f"is the same for all groups of type = {tag}", tuple(sorted(known)))
-        called = [field for field, info in known.items() if name in info.also_called]
-        hint = f"Setpoint calls it {called[0]}." if called else did_you_mean(name, list(known))
         message = f"type = {tag} has no option {name!r} for a group"
-        raise Invalid(message, tuple(sorted(known)), hint=hint)
+        raise Invalid(message, tuple(sorted(known)), hint=did_you_mean(name, list(known)))
     except Invalid as error:
         raise error.inside(name) from None
 

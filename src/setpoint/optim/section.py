@@ -21,16 +21,14 @@ NOTHING_DECAYS = "nothing decays with weight_decay = 0"
 class Group(Config):
     """Parameter group with its own settings."""
 
-    pattern: str = field(also_called=("regex", "params_rule"))
+    pattern: str
     """Regular expression searched in full parameter names; the first group that matches takes a
     parameter."""
 
-    lr_multiplier: float = field(default=1.0, ge=0, lt=inf, also_called=("lr_mult", "lr_scale"))
+    lr_multiplier: float = field(default=1.0, ge=0, lt=inf)
     """Learning rate multiplier of the group."""
 
-    weight_decay_multiplier: float | None = field(
-        default=None, ge=0, lt=inf, also_called=("decay_mult", "wd_mult")
-    )
+    weight_decay_multiplier: float | None = field(default=None, ge=0, lt=inf)
     """Weight decay multiplier of the group, which overrides no_decay; null: by no_decay."""
 
     options: Free = field(factory=Free)
@@ -53,10 +51,10 @@ class FrozenSpan(Config):
     pattern: str
     """Regular expression searched in parameter names."""
 
-    start: Length = field(default=Length(0), also_called=("begin", "freeze_at"))
+    start: Length = Length(0)
     """Where freezing starts: steps, tokens, epochs or time of the run."""
 
-    stop: Length | None = field(default=None, also_called=("end", "unfreeze_at", "until"))
+    stop: Length | None = None
     """Where training goes on; null: never."""
 
     def holds(self, reached: Callable[[str], float]) -> bool:
@@ -127,16 +125,10 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     """Where `treatment` gives parameters one of several algorithms: the options of a group that
     each of them reads, by its name."""
 
-    lr: float = field(
-        default=3e-4,
-        gt=0,
-        lt=inf,
-        tags=("learning_rate",),
-        also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
-    )
+    lr: float = field(default=3e-4, gt=0, lt=inf, tags=("learning_rate",))
     """Peak learning rate; the schedule multiplies it by its factor at each step."""
 
-    weight_decay: float = field(default=0.1, ge=0, lt=inf, also_called=("wd", "l2"))
+    weight_decay: float = field(default=0.1, ge=0, lt=inf)
     """Decoupled weight decay: lr * weight_decay * weight is subtracted at each step, but for the
     kinds in no_decay."""
 
@@ -144,46 +136,25 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     """Parameter kinds without weight decay. norm includes a norm's bias; matrix, vector and tensor
     (3 or more dimensions) are of no other kind."""
 
-    no_decay_patterns: tuple[str, ...] = field(
-        default=(), also_called=("no_decay_params", "no_decay_modules")
-    )
+    no_decay_patterns: tuple[str, ...] = ()
     """Regular expressions searched in parameter names: those that match have no weight decay."""
 
-    groups: tuple[Group, ...] = field(default=(), also_called=("param_groups", "parameter_groups"))
+    groups: tuple[Group, ...] = ()
     """Parameter groups with their own settings, by patterns on parameter names."""
 
-    frozen: tuple[str, ...] = field(
-        default=(), also_called=("freeze", "frozen_parameters", "freeze_params")
-    )
+    frozen: tuple[str, ...] = ()
     """Frozen parameters: regular expressions searched in parameter names. Those that match have no
     gradients, master weights or optimizer state."""
 
-    frozen_spans: tuple[FrozenSpan, ...] = field(
-        default=(),
-        also_called=("freeze_until", "freezing_schedule", "gradual_unfreezing"),
-    )
+    frozen_spans: tuple[FrozenSpan, ...] = ()
     """Parameters frozen for a part of the run: neither weights nor optimizer state change then, and
     gradients are not in the norm."""
 
-    clip_norm: float | None = derived(
-        gt=0,
-        also_called=(
-            "max_grad_norm",
-            "max_norm",
-            "grad_clip",
-            "clip_grad",
-            "clip_grad_norm",
-            "gradient_clip_val",
-            "gradient_clipping",
-            "gradient_clip",
-        ),
-    )
+    clip_norm: float | None = derived(gt=0)
     """Gradient clipping by global norm (max_grad_norm); null: off, the norm is logged all the same.
     Unless given 1, or null if clip_value is given."""
 
-    clip_value: float | None = field(
-        default=None, gt=0, lt=inf, also_called=("clip_grad_value", "max_grad_value")
-    )
+    clip_value: float | None = field(default=None, gt=0, lt=inf)
     """Gradient clipping of each element to [-clip_value, clip_value]; excludes clip_norm; null:
     off."""
 

@@ -50,14 +50,10 @@ ENGINE_RULES = (
 class Ranks(Config, role=RUNTIME, rules=RULES):
     """Device and number of ranks."""
 
-    world_size: int = field(default=1, ge=1, also_called=("num_processes", "num_gpus", "n_gpus"))
+    world_size: int = field(default=1, ge=1)
     """World size: number of ranks, set by WORLD_SIZE, --nproc or --world-size."""
 
-    device: Literal["auto", "cpu", "cuda"] = field(
-        default="auto",
-        also_called=("use_cpu", "no_cuda", "accelerator", "device_type"),
-        values_also_called={"cuda": ("gpu", "cuda:0", "nvidia")},
-    )
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; auto: a GPU if there is one."""
 
 
@@ -72,15 +68,13 @@ class AllToAll(Dispatch, type="all_to_all"):
 class DeepEP(Dispatch, type="deepep"):
     """The kernels of DeepEP, on GPUs, where its package is installed; not run on GPUs so far."""
 
-    buffer_size: ByteSize = field(
-        default=ByteSize(2 * 10**9), also_called=("deepep_buffer_size", "num_nvl_bytes")
-    )
+    buffer_size: ByteSize = ByteSize(2 * 10**9)
     """Memory of each GPU for the exchange over NVLink; what RDMA needs is added."""
 
-    sms: int = field(default=20, ge=2, also_called=("deepep_num_sms", "num_sms"))
+    sms: int = field(default=20, ge=2)
     """Streaming multiprocessors that the exchange takes; an even number."""
 
-    async_combine: bool = field(default=False, also_called=("deepep_async_combine",))
+    async_combine: bool = False
     """Compute shared experts while results of the others are on their way."""
 
     @check
@@ -93,42 +87,32 @@ class DeepEP(Dispatch, type="deepep"):
 class Sharding(Config, role=RUNTIME):
     """Units, prefetch and offload of FSDP2."""
 
-    units: tuple[str, ...] = field(default=(), also_called=("basic_modules", "fsdp_units"))
+    units: tuple[str, ...] = ()
     """Regular expressions that match whole names of modules: those are gathered and freed by
     themselves, as each layer is, the embedding, and the last norm with the output matrix."""
 
-    replicated: tuple[str, ...] = field(
-        default=(), also_called=("ignored_params", "ignored_parameters", "ignored_modules")
-    )
+    replicated: tuple[str, ...] = ()
     """Regular expressions searched in parameter names: those that match are not sharded, and each
     rank keeps them whole. Their gradients are summed over the ranks at the end of a step."""
 
     layers_per_unit: int = field(default=1, ge=1)
     """Layers that are gathered together: more need more memory, and fewer and larger messages."""
 
-    forward_prefetch: int | None = field(
-        default=None, ge=1, also_called=("enable_forward_prefetch",)
-    )
+    forward_prefetch: int | None = field(default=None, ge=1)
     """Units whose weights are asked for ahead of the one that is computed in the forward pass;
     null: one where the model names the units around its layers, as type = transformer does, else
     those that the host reaches while the device computes."""
 
-    backward_prefetch: int | None = field(
-        default=None, ge=1, also_called=("enable_backward_prefetch",)
-    )
+    backward_prefetch: int | None = field(default=None, ge=1)
     """Units whose weights are asked for ahead of the one that is computed in the backward pass;
     null: one, in the order of the forward pass."""
 
-    accumulation: Literal["sharded", "unsharded"] = field(
-        default="sharded", values_also_called={"unsharded": ("no_sync", "whole")}
-    )
+    accumulation: Literal["sharded", "unsharded"] = "sharded"
     """Gradients over the micro-batches of a step: sharded: each is reduce-scattered and added to
     this rank's part; unsharded: whole ones are added up on each rank and reduce-scattered once,
     as stages of a pipeline do. In the dtype precision.reduce."""
 
-    offload: bool = field(
-        default=False, also_called=("offload_policy", "fsdp_offload_params", "cpu_offload")
-    )
+    offload: bool = False
     """Keep this rank's part of weights, gradients and optimizer state in host memory (FSDP2's
     CPUOffloadPolicy): weights are copied to the device when they are gathered, and the optimizer
     steps on the CPU."""
@@ -144,10 +128,10 @@ class Sharding(Config, role=RUNTIME):
 class TorchFT(Config, role=RUNTIME):
     """Replica groups (torchft): jobs that train one model together, and each of which may die."""
 
-    lighthouse: str | None = field(default=None, also_called=("lighthouse_addr",))
+    lighthouse: str | None = None
     """Address of torchft's lighthouse, as http://host:29510; null: TORCHFT_LIGHTHOUSE."""
 
-    replica_id: int = field(default=0, ge=0, also_called=("ft_replica_id",))
+    replica_id: int = field(default=0, ge=0)
     """Number of this replica group; from 1 on, its run directory ends in -replica-N."""
 
     group_size: int = field(default=2, ge=1)
@@ -157,10 +141,10 @@ class TorchFT(Config, role=RUNTIME):
     min_replica_size: int = field(default=1, ge=1)
     """Fewest replica groups that take a step; fewer wait for others."""
 
-    process_group: Literal["gloo", "nccl"] = field(default="gloo")
+    process_group: Literal["gloo", "nccl"] = "gloo"
     """Backend of the sums over replica groups."""
 
-    timeout: float = field(default=10.0, gt=0, lt=inf, also_called=("process_group_timeout_ms",))
+    timeout: float = field(default=10.0, gt=0, lt=inf)
     """Seconds that a replica group waits for the others within a step; between steps it is
     parallel.timeout."""
 
@@ -191,49 +175,33 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     `batch.micro_size` unless given, and that from the ranks.
     """
 
-    replicate: int | None = field(
-        default=None,
-        ge=REST,
-        also_called=("dp_replicate", "data_parallel_replicate_size", "ddp_size"),
-    )
+    replicate: int | None = field(default=None, ge=REST)
     """Replicas of the weights (DDP; with `shard`, HSDP); null or -1: as many as the other axes
     leave ranks for."""
 
     engine: EngineConfig = field(factory=Torch)
     """Data-parallel engine: torch (DDP, FSDP2) or deepspeed (ZeRO)."""
 
-    shard: int = field(
-        default=1,
-        ge=REST,
-        also_called=("dp_shard", "data_parallel_shard_size", "fsdp_size"),
-    )
+    shard: int = field(default=1, ge=REST)
     """Sharding degree (FSDP2): ranks that divide weights, gradients and optimizer state among
     them; -1: the ranks that the other axes leave."""
 
-    pipeline: int = field(
-        default=1, ge=REST, also_called=("pp", "pipeline_parallel_size", "pipeline_parallel")
-    )
+    pipeline: int = field(default=1, ge=REST)
     """Pipeline degree: ranks that divide the layers among them; -1: the ranks that the other axes
     leave."""
 
     pipelining: Pipelining = field(factory=Pipelining)
     """Stages and schedule of the pipeline."""
 
-    tensor: int = field(
-        default=1, ge=REST, also_called=("tp", "tensor_parallel_size", "tensor_parallel")
-    )
+    tensor: int = field(default=1, ge=REST)
     """Tensor-parallel degree: ranks that divide each matrix among them; -1: the ranks that the
     other axes leave."""
 
-    ring: int = field(
-        default=1,
-        ge=REST,
-        also_called=("cp", "context", "ringattn_parallel_size", "context_parallel_size"),
-    )
+    ring: int = field(default=1, ge=REST)
     """Ranks that divide each sequence among them, and pass keys and values round (ring
     attention); -1: the ranks that the other axes leave."""
 
-    ulysses: int = field(default=1, ge=REST, also_called=("ulysses_parallel_size",))
+    ulysses: int = field(default=1, ge=REST)
     """Ranks that divide each sequence among them, and the heads during attention (Ulysses); -1:
     the ranks that the other axes leave."""
 
@@ -241,58 +209,40 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     """Part of a sequence on each rank of the ring. zigzag: two runs of tokens, as far from the
     beginning as from the end, which balances the work under a causal mask; contiguous: one run."""
 
-    shard_over_context: Literal["all", "ring", "ulysses", "none"] = field(
-        default="all",
-        also_called=("cp_fsdp_mode",),
-        values_also_called={"ring": ("ring_only",), "ulysses": ("ulysses_only",)},
-    )
+    shard_over_context: Literal["all", "ring", "ulysses", "none"] = "all"
     """Context axes (`ring`, `ulysses`) that shard weights together with `shard` (FSDP2); along the
     others each rank keeps a copy of its part."""
 
-    expert: int = field(
-        default=1, ge=1, also_called=("ep", "expert_parallel_size", "expert_parallel")
-    )
+    expert: int = field(default=1, ge=1)
     """Expert-parallel degree: ranks that divide the experts of each layer among them, out of the
     ranks of shard, ring, ulysses and tensor together; the others shard each expert. Beyond all of
     these it takes in ranks of replicate, which then keep fewer copies of the experts."""
 
-    expert_tensor: int = field(default=1, ge=1, also_called=("etp", "expert_tensor_parallel_size"))
+    expert_tensor: int = field(default=1, ge=1)
     """Ranks that divide the inner width of each expert among them: all of `tensor`, or 1."""
 
-    expert_mesh_order: Literal["shard_major", "expert_major"] = field(
-        default="shard_major",
-        also_called=("ep_outside",),
-        values_also_called={"shard_major": ("false",), "expert_major": ("true",)},
-    )
+    expert_mesh_order: Literal["shard_major", "expert_major"] = "shard_major"
     """Order of the two dimensions of the expert mesh. shard_major: ranks that exchange tokens are
     neighbours, those that shard one expert lie far apart; expert_major: the reverse."""
 
-    dispatch: Dispatch = field(factory=AllToAll, also_called=("ep_dispatch", "moe_dispatcher"))
+    dispatch: Dispatch = field(factory=AllToAll)
     """Exchange of tokens with experts on other ranks."""
 
-    sequence_parallel: bool = derived(also_called=("enable_sequence_parallel", "sp"))
+    sequence_parallel: bool = derived()
     """Sequence parallelism: ranks that divide matrices divide the tokens between them, too: norms,
     dropout and the residual stream (Korthikanti et al., 2022). Less memory, as many bytes sent.
     Left out: true for `tensor` beside a model of type = transformer without stages, if the ranks
     divide the lengths of rows."""
 
-    async_tensor_parallel: bool = field(
-        default=False,
-        also_called=("enable_async_tensor_parallel", "experimental_async_tp", "async_tp"),
-    )
+    async_tensor_parallel: bool = False
     """Asynchronous tensor parallelism: compiled layers send the parts of a sequence while they
     multiply with others (symmetric memory); needs compile, GPUs and sequence_parallel."""
 
-    loss_parallel: bool | None = field(
-        default=None, also_called=("enable_loss_parallel", "disable_loss_parallel")
-    )
+    loss_parallel: bool | None = None
     """Loss parallelism: each rank computes the loss from its part of the vocabulary's logits;
     false: all of them gather the logits; null: true for losses that can."""
 
-    reshard: bool | int | None = field(
-        default=None,
-        also_called=("reshard_after_forward", "fsdp_reshard_after_forward", "enable_full_shard"),
-    )
+    reshard: bool | int | None = None
     """Freeing of sharded weights between forward and backward (FSDP2's reshard_after_forward).
     true: they are freed and gathered twice (ZeRO-3); false: kept from the first micro-batch of a
     step to the last (ZeRO-2); a number: kept on that many ranks; null: true for layers, false for
@@ -301,51 +251,31 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     sharding: Sharding = field(factory=Sharding)
     """Units, prefetch and offload of FSDP2."""
 
-    init_device: Literal["device", "cpu"] = field(
-        default="device", values_also_called={"device": ("cuda", "meta")}
-    )
+    init_device: Literal["device", "cpu"] = "device"
     """Memory in which weights are initialized. device: that of this rank's part on the device; cpu:
     host memory, from which they move when each rank has its part."""
 
-    load_weights: Literal["every_rank", "broadcast"] = field(
-        default="every_rank",
-        also_called=("load_weights_mode",),
-        values_also_called={"every_rank": ("all_ranks",)},
-    )
+    load_weights: Literal["every_rank", "broadcast"] = "every_rank"
     """Reading of the files of model.pretrained. every_rank: each rank reads the rows that it
     holds; broadcast: the first rank of each pipeline stage reads and sends whole tensors to the
     others, one at a time."""
 
-    bucket_size: float = field(
-        default=25.0,
-        gt=0,
-        lt=inf,
-        also_called=("bucket_cap_mb", "ddp_bucket_cap_mb", "bucket_size_mb"),
-    )
+    bucket_size: float = field(default=25.0, gt=0, lt=inf)
     """MiB of gradients that replicas sum in one message (DDP), while the backward pass goes on;
     DeepSpeed's reduce_bucket_size."""
 
-    timeout: float = field(
-        default=600.0,
-        gt=0,
-        lt=inf,
-        also_called=("init_timeout_seconds", "nccl_timeout_sec", "ddp_timeout", "init_timeout"),
-    )
+    timeout: float = field(default=600.0, gt=0, lt=inf)
     """Seconds that a rank waits for the others before the run fails: at the start, for the batch of
     a step, in the first step of a session, in evaluations and saves."""
 
-    step_timeout: float = field(
-        default=300.0, gt=0, lt=inf, also_called=("train_timeout_seconds", "train_timeout")
-    )
+    step_timeout: float = field(default=300.0, gt=0, lt=inf)
     """Seconds that a rank waits for the others in the forward and backward passes and the update of
     all steps but the first, before the run fails."""
 
-    backend: Literal["gloo", "nccl", "cpu:gloo,cuda:nccl"] | None = field(
-        default=None, also_called=("distributed_backend", "ddp_backend")
-    )
+    backend: Literal["gloo", "nccl", "cpu:gloo,cuda:nccl"] | None = None
     """Backend of the process groups; null: gloo for tensors on the CPU, NCCL for those on GPUs."""
 
-    torchft: TorchFT | None = field(default=None, also_called=("ft",))
+    torchft: TorchFT | None = None
     """Fault tolerance by replica groups (torchft); null: none."""
 
     @dead("ring_split")

@@ -23,35 +23,26 @@ class Torch(EngineConfig, type="torch"):
 class DeepSpeed(EngineConfig, type="deepspeed"):
     """DeepSpeed's ZeRO: replicas divide optimizer state, gradients and weights among them."""
 
-    stage: int = field(default=2, ge=1, le=3, also_called=("ds_stage", "zero_optimization_stage"))
+    stage: int = field(default=2, ge=1, le=3)
     """ZeRO stage (Rajbhandari et al., 2020): 1 divides the optimizer state, 2 the gradients, too,
     and 3 the weights, which are gathered module by module."""
 
-    offload: Literal["none", "optimizer", "all"] = field(
-        default="none", also_called=("zero_offload", "offload_param")
-    )
+    offload: Literal["none", "optimizer", "all"] = "none"
     """Offload to host memory. optimizer: optimizer state and fp32 weights, which are updated there
     (ZeRO-Offload); all: the divided weights, too, in stage 3."""
 
-    overlap: bool | None = field(default=None, also_called=("overlap_comm",))
+    overlap: bool | None = None
     """Sum gradients while the backward pass goes on (overlap_comm); null: in stage 3."""
 
     contiguous_gradients: bool = True
     """Copy gradients into one buffer of `parallel.bucket_size` as they come, and sum them there;
     false: each bucket is put together when it is sent."""
 
-    gather_size: float = field(
-        default=200.0,
-        gt=0,
-        lt=inf,
-        also_called=("allgather_bucket_size", "stage3_prefetch_bucket_size"),
-    )
+    gather_size: float = field(default=200.0, gt=0, lt=inf)
     """MiB of weights that ranks gather in one message: after the update in stages 1 and 2
     (allgather_bucket_size), ahead of their modules in stage 3 (stage3_prefetch_bucket_size)."""
 
-    persistence_threshold: int = field(
-        default=100_000, ge=0, also_called=("stage3_param_persistence_threshold",)
-    )
+    persistence_threshold: int = field(default=100_000, ge=0)
     """Largest number of elements of a weight that each rank keeps whole in stage 3
     (stage3_param_persistence_threshold)."""
 

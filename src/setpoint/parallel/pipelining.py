@@ -67,42 +67,21 @@ class Pipelining(
         "interleaved_zero_bubble",
         "zbv_zero_bubble",
         "dual_pipe_v",
-    ] = field(
-        default="1f1b",
-        also_called=("pp_schedule", "pipeline_schedule", "pipeline_parallel_schedule"),
-        values_also_called={
-            "zbv_zero_bubble": ("zbv", "ZBVZeroBubble", "zero_bubble_v"),
-            "interleaved_zero_bubble": ("InterleavedZeroBubble", "zb1p"),
-            "interleaved_1f1b": ("Interleaved1F1B", "interleaved"),
-            "looped_bfs": ("LoopedBFS",),
-            "dual_pipe_v": ("DualPipeV", "dualpipev", "dualpipe"),
-        },
-    )
+    ] = "1f1b"
     """Pipeline schedule: the order of forward and backward passes of micro-batches. gpipe: all
     forward, then all backward; 1f1b: one forward, one backward; looped_bfs, interleaved_1f1b,
     interleaved_zero_bubble: with several stages a rank; zbv_zero_bubble, dual_pipe_v: with two, the
     second of which go back over the ranks."""
 
-    stages_per_rank: int | None = field(
-        default=None,
-        ge=1,
-        also_called=("virtual_stages", "num_stages_per_rank", "num_model_chunks",
-                     "pipeline_parallel_virtual_stages"),
-    )  # fmt: skip
+    stages_per_rank: int | None = field(default=None, ge=1)  # fmt: skip
     """Virtual stages: parts of the model on each rank, one after another in different places of it;
     null: as `split` says, else 2 where the schedule runs several, else 1."""
 
-    split: tuple[tuple[str, ...], ...] | None = field(
-        default=None, also_called=("module_fqns_per_model_part", "split_points")
-    )
+    split: tuple[tuple[str, ...], ...] | None = None
     """Parts of the model in each stage, by name, in order: embedding, layers.0, layers.1, ...,
     output (the last norm and the output matrix); null: balanced by FLOPs and parameters."""
 
-    transfer: Literal["fp32", "bf16"] | None = field(
-        default=None,
-        also_called=("pp_dtype", "p2p_dtype"),
-        values_also_called={"fp32": ("float32",), "bf16": ("bfloat16",)},
-    )
+    transfer: Literal["fp32", "bf16"] | None = None
     """Transfer dtype (P2P): that of activations and their gradients between stages; null: bf16
     where precision.compute is bf16, else that of the residual stream."""
 

@@ -11,13 +11,6 @@ from setpoint.config import RUNTIME, Config, Problem, check, dead, field
 from setpoint.shapes.parameter import pattern_problems
 
 Stored = Literal["fp32", "bf16"]
-NAMES = {
-    "fp32": ("float32", "float", "single", "full", "no", "32"),
-    "bf16": ("bfloat16", "bf16-mixed", "bf16-true"),
-}
-NAMES_16 = {**NAMES, "fp16": ("float16", "half", "16", "16-mixed", "16-true")}
-
-
 SKIP = (r"^output$", r"lm_head$", r"router")
 FP16_ON_CPU = (
     "fp16 needs a GPU: on a CPU its matrix products are hundreds of times slower than those of fp32"
@@ -28,14 +21,14 @@ ON_A_GPU = "On a GPU, say so with --parallel.device cuda."
 class LossScale(Config):
     """Dynamic loss scaling for fp16 (torch.amp.GradScaler)."""
 
-    initial: float = field(default=65536.0, gt=0, lt=inf, also_called=("init_scale",))
+    initial: float = field(default=65536.0, gt=0, lt=inf)
     """Initial loss scale (init_scale)."""
 
-    growth: float = field(default=2.0, gt=1, lt=inf, also_called=("growth_factor",))
+    growth: float = field(default=2.0, gt=1, lt=inf)
     """Growth factor (growth_factor): multiplies the scale after growth_interval steps without
     overflow."""
 
-    backoff: float = field(default=0.5, gt=0, lt=1, also_called=("backoff_factor",))
+    backoff: float = field(default=0.5, gt=0, lt=1)
     """Backoff factor (backoff_factor): multiplies the scale after an overflow, whose step is
     skipped."""
 
@@ -67,27 +60,25 @@ def multiple_of(recipe: str) -> int:
 class Float8(Config):
     """Linear layers in float8, MXFP8 or NVFP4 (torchao), forward and backward."""
 
-    recipe: Float8Recipe = field(default="tensorwise", also_called=("float8_recipe", "recipe_name"))
+    recipe: Float8Recipe = "tensorwise"
     """Scaling recipe (hardware): tensorwise: a scale per tensor (Ada, Hopper); rowwise: per row, in
     powers of two (Hopper); mxfp8: per 32 values of a row (Blackwell); nvfp4: 4 bits, a scale per 16
     values, random Hadamard transform and stochastic rounding (Blackwell); with_gw_hp: gradients of
     weights in bf16."""
 
-    gather: bool | None = field(
-        default=None, role=RUNTIME, also_called=("enable_fsdp_float8_all_gather",)
-    )
+    gather: bool | None = field(default=None, role=RUNTIME)
     """Gather sharded weights of these layers in float8 (FSDP2): half the bytes of bf16, and the
     same bits. null: where recipe is tensorwise; other recipes have scales for each rank's part."""
 
-    skip: tuple[str, ...] = field(factory=lambda: SKIP, also_called=("filter_fqns",))
+    skip: tuple[str, ...] = field(factory=lambda: SKIP)
     """Regular expressions searched in the names of linear layers, which stay in bf16."""
 
-    skip_small: bool = field(default=False, also_called=("auto_filter_small_kn",))
+    skip_small: bool = False
     """Leave linear layers in bf16 whose products are too small for a gain, by torchao's thresholds
     on an H100 (tensorwise: inputs <= 4096 and outputs <= 1024; other recipes: outputs <= 2048, or
     inputs <= 1024, or outputs <= 4096 and inputs <= 2048), or whose sides do not fit the recipe."""
 
-    experts: bool = field(default=False, also_called=("moe_fqns",))
+    experts: bool = False
     """Compute grouped products of packed experts by the recipe as well (rowwise, mxfp8 and those
     with_gw_hp); false: in bf16. skip_small leaves none of them out."""
 
@@ -154,59 +145,39 @@ class Float8(Config):
 class Precision(Config):
     """Mixed precision: dtypes of parameters, compute, gradients and optimizer state."""
 
-    params: Stored = field(
-        default="fp32",
-        also_called=("param_dtype", "parameter_dtype", "weights_dtype"),
-        values_also_called=NAMES,
-    )
+    params: Stored = "fp32"
     """Parameter dtype, of weights and their gradients."""
 
-    compute: Literal["fp32", "bf16", "fp16"] = field(
-        default="fp32",
-        also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
-        values_also_called=NAMES_16,
-    )
+    compute: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Compute dtype of matrix products (autocast). bf16 is about twice as fast as fp32 where
     supported; fp16 needs a GPU."""
 
-    gather: Stored | None = field(
-        default=None, role=RUNTIME, also_called=("all_gather_dtype",), values_also_called=NAMES
-    )
+    gather: Stored | None = field(default=None, role=RUNTIME)
     """Dtype in which sharded fp32 weights of linear layers and packed experts are gathered (FSDP2);
     norms and embeddings are gathered in fp32, and gradients reduced as reduce says. null: bf16
     where compute is bf16, which gives the same bits."""
 
-    reduce: Stored | None = field(
-        default=None,
-        also_called=("grad_dtype", "reduce_dtype", "mixed_precision_reduce"),
-        values_also_called=NAMES,
-    )
+    reduce: Stored | None = None
     """Gradient dtype of accumulation over micro-batches and reduction over ranks; null: that of
     params."""
 
-    master: Literal["fp32"] | None = field(
-        default=None, also_called=("master_weights", "master_dtype")
-    )
+    master: Literal["fp32"] | None = None
     """Master weights dtype: a copy of bf16 weights that the optimizer steps on and the model's are
     rounded from; weights in fp32 are their own. null: none."""
 
-    optimizer_state: Stored | None = field(
-        default=None,
-        also_called=("optimizer_dtype", "state_dtype"),
-        values_also_called=NAMES,
-    )
+    optimizer_state: Stored | None = None
     """Optimizer state dtype (exp_avg, exp_avg_sq); null: that of the weights the optimizer steps
     on."""
 
-    tf32: bool | None = field(default=None, also_called=("allow_tf32", "enable_tf32"))
+    tf32: bool | None = None
     """TF32 for fp32 matrix products and convolutions on a GPU (torch's matmul precision "high"):
     several times as fast, with 10 bits of mantissa; null: false, with a caution where compute is
     fp32."""
 
-    float8: Float8 | None = field(default=None, also_called=("fp8",))
+    float8: Float8 | None = None
     """Float8, MXFP8 or NVFP4 products of linear layers; null: off."""
 
-    loss_scale: LossScale | None = field(default=None, also_called=("scaler", "grad_scaler"))
+    loss_scale: LossScale | None = None
     """Dynamic loss scaling for fp16 (GradScaler); null: PyTorch's defaults."""
 
     def sharded(self, is_sharded: bool) -> Stored:

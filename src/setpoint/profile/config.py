@@ -18,47 +18,43 @@ SNAPSHOT_ON_CPU = "is of a GPU's memory, and {device}; profiling.memory records 
 class Profiling(Config, role=RUNTIME):
     """torch.profiler: cycles of skipped, warm-up and recorded steps."""
 
-    skip: int = field(default=0, ge=0, also_called=("skip_first", "profile_start_step"))
+    skip: int = field(default=0, ge=0)
     """Steps of the session before the first cycle (skip_first)."""
 
     wait: int = field(default=1, ge=0)
     """Wait steps at the start of each cycle, not profiled."""
 
-    warmup: int = field(default=1, ge=0, also_called=("profile_warmup_steps",))
+    warmup: int = field(default=1, ge=0)
     """Warm-up steps after them, traced but discarded, as tracing starts slowly."""
 
-    active: int = field(default=3, ge=1, also_called=("active_steps",))
+    active: int = field(default=3, ge=1)
     """Active steps after them, recorded."""
 
     repeat: int | None = field(default=1, ge=1)
     """Number of cycles; null: until training ends."""
 
-    ranks: tuple[int, ...] | None = field(
-        factory=lambda: (0,), item_ge=0, also_called=("profile_rank0_only",)
-    )
+    ranks: tuple[int, ...] | None = field(factory=lambda: (0,), item_ge=0)
     """Ranks to profile; null: all."""
 
-    shapes: bool = field(default=False, also_called=("record_shapes",))
+    shapes: bool = False
     """Record the shapes of operators' inputs (record_shapes)."""
 
-    memory: bool = field(default=False, also_called=("profile_memory",))
+    memory: bool = False
     """Record memory allocations and frees of operators (profile_memory)."""
 
-    stacks: bool = field(default=False, also_called=("with_stack",))
+    stacks: bool = False
     """Record Python stack traces of operators (with_stack)."""
 
-    flops: bool = field(default=False, also_called=("with_flops",))
+    flops: bool = False
     """Estimate the FLOPs of matrix products and convolutions (with_flops)."""
 
-    directory: Path = field(
-        default=Path("traces"), also_called=("trace_dir", "traces_dir", "profile_trace_dir")
-    )
+    directory: Path = Path("traces")
     """Trace directory, relative to the run directory."""
 
     top: int = field(default=15, ge=0)
     """Rows of the table of operators, sorted by time; 0: no table."""
 
-    snapshot: bool = field(default=False, also_called=("memory_snapshot",))
+    snapshot: bool = False
     """CUDA memory snapshot of the recorded steps, for pytorch.org/memory_viz."""
 
     @check

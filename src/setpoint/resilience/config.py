@@ -50,16 +50,14 @@ class TimeLimit(Period):
 class GarbageCollection(Config, role=RUNTIME):
     """Manual Python garbage collection at a fixed interval, on all ranks at the same step."""
 
-    every: Period = field(
-        default=Period("100 steps"), also_called=("gc_freq", "gc_steps", "period_steps")
-    )
+    every: Period = Period("100 steps")
     """Garbage collection interval; there is one collection at the start as well."""
 
     generation: int = field(default=1, ge=0, le=2)
     """Garbage collection generation (gc.collect). 0: youngest objects; 1: also survivors of one
     collection; 2: all made since the start."""
 
-    automatic: bool = field(default=False, also_called=("disable_automatic",))
+    automatic: bool = False
     """Keep automatic garbage collection on as well (gc.enable)."""
 
     @check
@@ -118,16 +116,14 @@ class Spike(Config, role=RUNTIME):
 class Heartbeat(Config, role=RUNTIME, owner="setpoint.ops.rank_health:HeartbeatCallback"):
     """Heartbeat files: how far each rank is, in `heartbeats/rank-N.json` of the run directory."""
 
-    every: float = field(
-        default=60.0, gt=0, lt=inf, also_called=("interval_seconds", "heartbeat_interval")
-    )
+    every: float = field(default=60.0, gt=0, lt=inf)
     """Seconds between two writes, by a thread, so that they go on where a rank hangs."""
 
 
 class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.stragglers:StragglersCallback"):
     """Report of ranks whose own work takes longer than that of the others."""
 
-    every: Period = field(default=Period("100 steps"))
+    every: Period = Period("100 steps")
     """Interval; compared are means over the steps since the last report."""
 
     factor: float = field(default=1.3, gt=1, lt=inf)
@@ -143,7 +139,7 @@ class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.stragglers:Stragglers
 class GpuHealthCheck(Config, role=RUNTIME, owner="setpoint.ops.rank_health:GpuHealthCallback"):
     """GPU health of each rank by NVML: temperature, throttling, memory errors, Xid errors."""
 
-    every: Period = field(default=Period("10 min"))
+    every: Period = Period("10 min")
     """Interval; there is one check at the start as well, with never only that."""
 
     max_temperature: int = field(default=90, ge=1, le=150)
@@ -153,26 +149,19 @@ class GpuHealthCheck(Config, role=RUNTIME, owner="setpoint.ops.rank_health:GpuHe
 class Resilience(Config, role=RUNTIME):
     """Garbage collection and shutdown."""
 
-    gc: GarbageCollection | None = field(default=None, also_called=("garbage_collection",))
+    gc: GarbageCollection | None = None
     """Manual Python garbage collection (gc); null: Python's automatic collection."""
 
 
 class TrainingResilience(Resilience, role=RUNTIME):
     """Garbage collection, shutdown, bad steps, hangs and health of ranks."""
 
-    grace_period: float = field(
-        default=120.0,
-        gt=0,
-        lt=inf,
-        also_called=("preemption_timeout", "signal_grace_period", "kill_wait"),
-    )
+    grace_period: float = field(default=120.0, gt=0, lt=inf)
     """Grace period in seconds, in which Ctrl-C and SIGTERM finish the step and save a checkpoint;
     then the process exits without one, but finishes a save in progress. Keep it below the kill
     timeout of your scheduler."""
 
-    time_limit: TimeLimit = field(
-        default=TimeLimit("never"), also_called=("walltime", "time_budget")
-    )
+    time_limit: TimeLimit = TimeLimit("never")
     """Wall-clock limit, from the start of the process or of its launcher: before it the run saves a
     checkpoint and exits with status 75, early enough for two steps and a save. never: none."""
 
@@ -180,17 +169,15 @@ class TrainingResilience(Resilience, role=RUNTIME):
     """End of the job that the scheduler names (SLURM_JOB_END_TIME): auto: as time_limit; never: not
     read."""
 
-    stop_file: str | None = field(default="STOP")
+    stop_file: str | None = "STOP"
     """Stop file, relative to the run directory: where it is there, the run saves a checkpoint and
     exits with status 75, and does not start again until it is removed. null: none."""
 
-    non_finite: StepPolicy = field(
-        factory=FailStep, also_called=("skip_nan_steps", "nan_policy", "terminate_on_nan")
-    )
+    non_finite: StepPolicy = field(factory=FailStep)
     """Non-finite loss or gradient norm: what to do. In fp16, steps that overflow are skipped in any
     case, and the loss scale falls."""
 
-    spike: Spike | None = field(default=None, also_called=("loss_spike", "spike_detection"))
+    spike: Spike | None = None
     """Loss spikes: what to do; null: nothing. Decided on all ranks alike, before the step changes
     the weights."""
 
@@ -198,19 +185,17 @@ class TrainingResilience(Resilience, role=RUNTIME):
     """Steps whose batches are kept in the run directory, of those that are not finite or loss
     spikes, for setpoint replay: the newest. 0: none."""
 
-    heartbeat: Heartbeat | None = field(default=None)
+    heartbeat: Heartbeat | None = None
     """Heartbeat files, one a rank; null: none."""
 
-    liveness_every: Period = field(
-        default=Period("never"), also_called=("nccl_health_check_interval", "health_check_interval")
-    )
+    liveness_every: Period = Period("never")
     """Liveness check interval: before a step begins, all ranks answer rank 0 within
     parallel.step_timeout; those that do not are named, and the run fails. never: no checks."""
 
-    stragglers: Stragglers | None = field(default=None, also_called=("straggler_detection",))
+    stragglers: Stragglers | None = None
     """Straggler report: names slow ranks in the log and as an event; null: none."""
 
-    gpu_health: GpuHealthCheck | None = field(default=None)
+    gpu_health: GpuHealthCheck | None = None
     """GPU health: what NVML reports of the GPU of each rank, in the log and as an event; needs the
     package nvidia-ml-py. null: no checks."""
 

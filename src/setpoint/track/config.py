@@ -37,7 +37,7 @@ class Prometheus(
 ):
     """HTTP endpoint `/metrics` of the main rank, with the newest rows as Prometheus reads them."""
 
-    port: int = field(default=9464, ge=0, le=65535, also_called=("prometheus_port",))
+    port: int = field(default=9464, ge=0, le=65535)
     """Port; 0: any that is free, which the run shows."""
     address: str = "127.0.0.1"
     """Address to listen at; 0.0.0.0: all of the machine, for whoever reaches it."""
@@ -91,11 +91,9 @@ class TensorBoard(ServiceConfig, type="tensorboard", **_SERVICE):
     package = ("tensorboard", "tensorboard")
     extra = "tensorboard"
 
-    directory: str | None = field(
-        default=None, also_called=("logging_dir", "tensorboard_dir", "log_dir")
-    )
+    directory: str | None = None
     """Directory of the event files; null: logs/tensorboard in the run directory."""
-    flush_every: float = field(default=30.0, gt=0, lt=inf, also_called=("flush_secs",))
+    flush_every: float = field(default=30.0, gt=0, lt=inf)
     """Seconds after which events are written to the file."""
 
 
@@ -122,23 +120,21 @@ class Wandb(
 
     project: str | None = None
     """Project; null: the job's experiment, else "setpoint"."""
-    entity: str | None = field(default=None, also_called=("wandb_entity", "team"))
+    entity: str | None = None
     """Team or user; null: that of the login."""
-    group: str | None = field(default=None, also_called=("wandb_group",))
+    group: str | None = None
     """Group that the run is shown in."""
     name: str | None = None
     """Display name; null: the name of the run directory."""
     job_type: str | None = None
     """Label of the kind of job."""
-    tags: tuple[str, ...] = field(default=(), also_called=("wandb_tags",))
+    tags: tuple[str, ...] = ()
     """Tags."""
-    run_id: str | None = field(
-        default=None, pattern=r"[^/\\#?%:]{1,128}", also_called=("wandb_run_id", "wandb_id")
-    )
+    run_id: str | None = field(default=None, pattern=r"[^/\\#?%:]{1,128}")
     """Id of a run to take up, or to begin where there is none; null: the run directory's own."""
-    mode: Literal["online", "offline"] = field(default="online", also_called=("wandb_mode",))
+    mode: Literal["online", "offline"] = "online"
     """offline: written to disk for `wandb sync`."""
-    directory: str | None = field(default=None, also_called=("wandb_dir",))
+    directory: str | None = None
     """Directory of its local files; null: logs in the run directory."""
 
 
@@ -148,15 +144,15 @@ class Mlflow(ServiceConfig, type="mlflow", **_SERVICE):
     package = ("mlflow", "mlflow")
     extra = "mlflow"
 
-    uri: str | None = field(default=None, also_called=("tracking_uri", "mlflow_tracking_uri"))
+    uri: str | None = None
     """Tracking URI; null: MLFLOW_TRACKING_URI of the environment, else MLflow's own default."""
-    experiment: str | None = field(default=None, also_called=("mlflow_experiment_name",))
+    experiment: str | None = None
     """Experiment; null: the job's, else "setpoint"."""
-    name: str | None = field(default=None, also_called=("mlflow_run_name",))
+    name: str | None = None
     """Display name; null: the name of the run directory."""
     tags: dict[str, str] = field(factory=dict)
     """Tags with their values."""
-    run_id: str | None = field(default=None, also_called=("mlflow_run_id",))
+    run_id: str | None = None
     """Id of an existing run to take up; null: the run directory's own."""
 
 
@@ -174,15 +170,13 @@ class Aim(ServiceConfig, type="aim", **_SERVICE):
     """Display name; null: the name of the run directory."""
     tags: tuple[str, ...] = ()
     """Tags."""
-    run_id: str | None = field(default=None, also_called=("run_hash",))
+    run_id: str | None = None
     """Hash of an existing run to take up; null: the run directory's own."""
-    system_interval: float | None = field(
-        default=10.0, gt=0, lt=inf, also_called=("system_tracking_interval",)
-    )
+    system_interval: float | None = field(default=10.0, gt=0, lt=inf)
     """Seconds between samples of the machine's use; null: none."""
-    system_parameters: bool = field(default=True, also_called=("log_system_params",))
+    system_parameters: bool = True
     """Record packages, environment variables and the command line."""
-    terminal: bool = field(default=False, also_called=("capture_terminal_logs",))
+    terminal: bool = False
     """Record what the process prints."""
 
     def packages(self) -> Iterator[tuple[str, str]]:
@@ -206,9 +200,9 @@ class Trackio(ServiceConfig, type="trackio", **_SERVICE):
     """Full name of a run to take up, or to begin where there is none; null: that of `name`."""
     group: str | None = None
     """Group that the run is shown in."""
-    space: str | None = field(default=None, also_called=("space_id", "trackio_space_id"))
+    space: str | None = None
     """Space of Hugging Face that shows the run; null: this machine only."""
-    directory: str | None = field(default=None, also_called=("trackio_dir",))
+    directory: str | None = None
     """Directory of the database; null: TRACKIO_DIR of the environment, else Trackio's own."""
 
 
@@ -220,20 +214,18 @@ class Comet(ServiceConfig, type="comet", **_SERVICE):
 
     workspace: str | None = None
     """Workspace; null: the default of the login."""
-    project: str | None = field(default=None, also_called=("comet_project_name",))
+    project: str | None = None
     """Project; null: the job's experiment, else "setpoint"."""
     name: str | None = None
     """Display name; null: the name of the run directory."""
     tags: tuple[str, ...] = ()
     """Tags."""
-    run_id: str | None = field(
-        default=None, pattern=r"[A-Za-z0-9]{32,50}", also_called=("experiment_key",)
-    )
+    run_id: str | None = field(default=None, pattern=r"[A-Za-z0-9]{32,50}")
     """Key of an experiment to take up, or to begin where there is none; null: the run directory's
     own."""
     mode: Literal["online", "offline"] = "online"
     """offline: archives for `comet upload`, one a session."""
-    directory: str | None = field(default=None, also_called=("offline_directory",))
+    directory: str | None = None
     """Directory of offline archives; null: logs in the run directory."""
 
 
@@ -248,22 +240,16 @@ class Metrics(Config, role=RUNTIME):
     memory: bool = True
     """The most memory that the process, and on a GPU its tensors, have taken."""
 
-    ema: float | None = field(default=None, ge=0, lt=1, also_called=("smoothing", "loss_ema"))
+    ema: float | None = field(default=None, ge=0, lt=1)
     """Weight of the past in an exponential moving average of the loss; null: none."""
 
-    grad_norms: tuple[Literal["groups", "layers"], ...] = field(
-        default=(), also_called=("log_grad_norms", "layerwise_grad_norm")
-    )
+    grad_norms: tuple[Literal["groups", "layers"], ...] = ()
     """Gradient norms before clipping beside that of the model: of optimizer groups, of layers."""
 
-    param_norms: tuple[Literal["model", "groups", "layers"], ...] = field(
-        default=(), also_called=("log_params_norm", "weight_norms")
-    )
+    param_norms: tuple[Literal["model", "groups", "layers"], ...] = ()
     """Norms of trained weights."""
 
-    update_ratios: tuple[Literal["model", "groups", "layers"], ...] = field(
-        default=(), also_called=("update_to_weight_ratio",)
-    )
+    update_ratios: tuple[Literal["model", "groups", "layers"], ...] = ()
     """Norm of a step's change of the weights, divided by their norm before it."""
 
     @check
@@ -338,28 +324,13 @@ class Command(AlertConfig, type="command", owner="setpoint.ops.alerts:CommandAle
 class Tracking(Config, role=RUNTIME):
     """Logging, progress and trackers."""
 
-    every: Period = field(
-        default=Period("10 steps"),
-        tags=("cadence",),
-        also_called=(
-            "logging_steps",
-            "logging_strategy",
-            "log_interval",
-            "log_freq",
-            "log_every",
-            "log_every_n_steps",
-        ),
-    )
+    every: Period = field(default=Period("10 steps"), tags=("cadence",))
     """Logging interval (log_every): how often metrics are written and shown."""
 
-    progress: Literal["auto", "bar", "lines", "none"] = field(
-        default="auto", also_called=("disable_tqdm", "enable_progress_bar", "progress_bar")
-    )
+    progress: Literal["auto", "bar", "lines", "none"] = "auto"
     """Progress display. auto: a bar on a terminal, lines elsewhere."""
 
-    trackers: tuple[TrackerConfig, ...] = field(
-        factory=lambda: (Jsonl(),), also_called=("report_to", "loggers", "logger")
-    )
+    trackers: tuple[TrackerConfig, ...] = field(factory=lambda: (Jsonl(),))
     """Trackers (loggers) of metrics; an empty list logs nothing."""
 
     report: bool = True
@@ -367,21 +338,17 @@ class Tracking(Config, role=RUNTIME):
     metrics: Metrics = field(factory=Metrics)
     """Metrics of each row."""
 
-    system: System | None = field(default=None, also_called=("system_metrics",))
+    system: System | None = None
     """Use of CPU, memory, disk, network and GPU; null: not sampled."""
 
-    alerts: tuple[AlertConfig, ...] = field(default=(), also_called=("notifications", "webhooks"))
+    alerts: tuple[AlertConfig, ...] = ()
     """Alerts: messages about the end, failures, spikes and stalls of the run."""
 
-    flops: Literal["palm", "palm_causal", "all_parameters"] = field(
-        default="palm", also_called=("mfu_formula", "flops_formula")
-    )
+    flops: Literal["palm", "palm_causal", "all_parameters"] = "palm"
     """FLOPs per token for MFU. palm: 6 N + 12 L H Q S, N being the parameters of matrix products;
     palm_causal: half the attention term; all_parameters: N being all parameters."""
 
-    peak_flops: float | None = field(
-        default=None, gt=0, lt=inf, also_called=("gpu_peak_flops", "flops_promised")
-    )
+    peak_flops: float | None = field(default=None, gt=0, lt=inf)
     """Peak FLOPS of one device for MFU; null: the vendor's number for bf16, where known."""
 
     @check

@@ -16,68 +16,17 @@ class Batch(Config):
     Give any two of the three sizes, or fewer: what is not given is derived.
     """
 
-    global_size: int = derived(
-        ge=1,
-        also_called=(
-            "global_batch_size",
-            "train_batch_size",
-            "global_train_batch_size",
-            "effective_batch_size",
-            "batch_size",
-        ),
-    )
+    global_size: int = derived(ge=1)
     """Global batch size: sequences per optimizer step over all ranks; 8 if no size is given."""
 
-    micro_size: int = derived(
-        ge=1,
-        role=RUNTIME,
-        also_called=(
-            "per_device_train_batch_size",
-            "per_device_batch_size",
-            "micro_batch_size",
-            "local_batch_size",
-            "train_micro_batch_size_per_gpu",
-            "device_train_microbatch_size",
-            "device_batch_size",
-            "batch_size",
-        ),
-    )
+    micro_size: int = derived(ge=1, role=RUNTIME)
     """Micro-batch size: sequences in one forward and backward pass on one rank."""
 
-    accumulation: int = derived(
-        ge=1,
-        role=RUNTIME,
-        also_called=(
-            "gradient_accumulation_steps",
-            "gradient_accumulation_iters",
-            "grad_accumulation_steps",
-            "grad_accum_steps",
-            "accumulate_grad_batches",
-            "grad_accum",
-            "accumulation_steps",
-            "gradient_accumulation",
-        ),
-    )
+    accumulation: int = derived(ge=1, role=RUNTIME)
     """Gradient accumulation: forward and backward passes per optimizer step on each rank; 1 unless
     it follows from the sizes."""
 
-    sequence_length: int = field(
-        default=256,
-        ge=1,
-        also_called=(
-            "seq_len",
-            "seq_length",
-            "sequence_len",
-            "max_seq_length",
-            "max_seq_len",
-            "max_length",
-            "block_size",
-            "context_length",
-            "cutoff_len",
-            "context_size",
-            "max_len",
-        ),
-    )
+    sequence_length: int = field(default=256, ge=1)
     """Sequence length (context length) in tokens."""
 
     def sizes_match(self, ranks: int) -> bool:

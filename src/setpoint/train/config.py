@@ -56,7 +56,7 @@ class Job(
     Config,
     schema=1,
     presets="setpoint.presets",
-    other_names="setpoint.train.other_names",
+    other_names="setpoint.interop.names",
     rules=(
         *(
             f"setpoint.train.rules.{theme}"
@@ -67,80 +67,36 @@ class Job(
 ):
     """Training job: one configuration that fully determines the run."""
 
-    name: str = field(
-        default="run",
-        pattern=NAME,
-        role=RUNTIME,
-        also_called=("run_name", "exp_name", "wandb_run_name", "wandb_name"),
-    )
+    name: str = field(default="run", pattern=NAME, role=RUNTIME)
     """Name of the run; its directory is workspace/experiment/name-fingerprint."""
 
-    description: str | None = field(
-        default=None, role=RUNTIME, also_called=("notes", "run_description", "wandb_notes")
-    )
+    description: str | None = field(default=None, role=RUNTIME)
     """Run description: free text that goes to every tracker; null: none."""
 
-    experiment: str | None = field(
-        default=None,
-        pattern=NAME,
-        role=RUNTIME,
-        also_called=("project_name", "wandb_project", "experiment_name"),
-    )
+    experiment: str | None = field(default=None, pattern=NAME, role=RUNTIME)
     """Experiment (project): folder of related runs inside the workspace; null: none."""
 
-    workspace: Path = field(
-        default=Path("runs"),
-        role=RUNTIME,
-        also_called=("output_dir", "out_dir", "default_root_dir", "dump_folder", "save_folder"),
-    )
+    workspace: Path = field(default=Path("runs"), role=RUNTIME)
     """Output directory (workspace): contains all run directories."""
 
-    seed: int | None = field(
-        default=1234, ge=0, lt=2**63, also_called=("random_seed", "manual_seed")
-    )
+    seed: int | None = field(default=1234, ge=0, lt=2**63)
     """Random seed of everything; null: drawn at the start and recorded."""
 
-    duration: Duration = field(
-        default=Duration("300 steps"),
-        role=BUDGET,
-        also_called=(
-            "num_train_epochs",
-            "num_epochs",
-            "max_epochs",
-            "max_steps",
-            "train_steps",
-            "total_steps",
-            "num_steps",
-            "max_iters",
-            "train_iters",
-            "max_tokens",
-            "max_time",
-            "max_duration",
-        ),
-    )
+    duration: Duration = field(default=Duration("300 steps"), role=BUDGET)
     """Training duration (max steps, epochs, tokens or time); of a list the first to be reached
     counts. May be raised on resume."""
 
-    deterministic: bool = field(
-        default=False,
-        also_called=("full_determinism", "deterministic_mode", "use_deterministic_algorithms"),
-    )
+    deterministic: bool = False
     """Deterministic algorithms only (torch.use_deterministic_algorithms); an operation that has
     none is an error."""
 
     model: ModelConfig = field(factory=Transformer)
     """Model architecture."""
 
-    adapter: AdapterConfig | None = field(
-        default=None,
-        also_called=("lora", "peft", "peft_config", "lora_config", "use_lora", "enable_lora"),
-    )
+    adapter: AdapterConfig | None = None
     """Low-rank adapter (LoRA) of the frozen model; null: none, the model is trained itself."""
 
-    tokenizer: TokenizerConfig = field(
-        factory=Bytes,
-        also_called=("tokenizer_type", "tokenizer_name", "tokenizer_path"),
-    )
+    tokenizer: TokenizerConfig = field(factory=Bytes)
     """Tokenizer: how text becomes token ids."""
 
     data: Data = field(factory=Data)
@@ -149,42 +105,13 @@ class Job(
     batch: Batch = field(factory=Batch)
     """Batch size, gradient accumulation and sequence length."""
 
-    optimizer: Component[OptimizerConfig, Optimizer] = component(
-        factory=AdamW, also_called=("optim", "optimizer_type", "optimizer_name")
-    )
+    optimizer: Component[OptimizerConfig, Optimizer] = component(factory=AdamW)
     """Optimizer."""
 
-    schedule: ScheduleConfig = field(
-        factory=Cosine,
-        also_called=("lr_scheduler", "lr_scheduler_type", "lr_decay_style", "scheduler"),
-        values_also_called={
-            "none": ("null",),
-            "constant": ("constant_with_warmup", "fixed"),
-            "cosine": (
-                "cosine_with_min_lr",
-                "cosine_warmup_with_min_lr",
-                "cosine_with_warmup",
-                "cosine_annealing",
-                "cosineannealinglr",
-            ),
-            "linear": ("linear_decay", "linear_with_warmup", "linearlr"),
-            "polynomial": ("poly", "polynomial_decay", "polynomiallr"),
-            "wsd": ("warmup_stable_decay",),
-            "inverse_sqrt": ("inverse_square_root", "noam", "rsqrt"),
-            "piecewise": ("step", "steplr", "multistep", "multisteplr", "cosine_with_restarts"),
-            "plateau": ("reduce_lr_on_plateau", "reducelronplateau", "reduce_on_plateau"),
-        },
-    )
+    schedule: ScheduleConfig = field(factory=Cosine)
     """Learning rate schedule."""
 
-    loss: LossConfig = field(
-        factory=CrossEntropy,
-        also_called=("loss_fn", "loss_type", "loss_function", "criterion"),
-        values_also_called={
-            "chunked_cross_entropy": ("chunked", "chunked_ce"),
-            "liger_cross_entropy": ("liger", "fused_linear_cross_entropy"),
-        },
-    )
+    loss: LossConfig = field(factory=CrossEntropy)
     """Loss function."""
 
     precision: Precision = field(factory=Precision)
@@ -193,11 +120,7 @@ class Job(
     memory: Memory = field(factory=Memory, role=RUNTIME)
     """Activation checkpointing, CPU offload and allocator settings."""
 
-    compile: Compile | None = field(
-        default=None,
-        role=RUNTIME,
-        also_called=("compile_model", "torch_compile", "enable_compile", "use_compile"),
-    )
+    compile: Compile | None = field(default=None, role=RUNTIME)
     """torch.compile of the model; null: eager."""
 
     parallel: Parallel = field(factory=Parallel, role=RUNTIME)
@@ -212,9 +135,7 @@ class Job(
     tracking: Tracking = field(factory=Tracking, role=RUNTIME)
     """Logging, progress and trackers."""
 
-    profiling: Profiling | None = field(
-        default=None, role=RUNTIME, also_called=("profile", "enable_profiling", "profiler")
-    )
+    profiling: Profiling | None = field(default=None, role=RUNTIME)
     """torch.profiler; null: none."""
 
     resilience: TrainingResilience = field(factory=TrainingResilience, role=RUNTIME)

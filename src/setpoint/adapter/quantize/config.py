@@ -22,10 +22,10 @@ class Noise(Config):
     step from the seed, the step and the module's name.
     """
 
-    alpha: float = field(default=1.0, gt=0, lt=inf, also_called=("aqn_alpha", "sigma_start"))
+    alpha: float = field(default=1.0, gt=0, lt=inf)
     """Standard deviation of the noise, in halves of a quantization step."""
 
-    final_alpha: float | None = field(default=None, gt=0, lt=inf, also_called=("sigma_end",))
+    final_alpha: float | None = field(default=None, gt=0, lt=inf)
     """alpha after decay_steps, where it stays; null: constant."""
 
     decay: Literal["exponential", "linear"] = "exponential"
@@ -55,14 +55,11 @@ class Noise(Config):
 class Quantization(Config):
     """Base weights in few bits; scales are computed per block."""
 
-    exclude: tuple[str, ...] = field(
-        default=(),
-        also_called=("modules_to_not_convert", "llm_int8_skip_modules"),
-    )
+    exclude: tuple[str, ...] = ()
     """Linear layers and experts that stay unquantized, beside the output matrix (lm_head) and
     routers: regular expressions searched in names as in adapter.targets."""
 
-    noise: Noise | None = field(default=None, also_called=("enable_aqn", "aqn"))
+    noise: Noise | None = None
     """Quantization noise in training (AQN); null: none."""
 
     @property
@@ -92,12 +89,10 @@ class Quantization(Config):
 class NF4(Quantization, type="nf4"):
     """4-bit NormalFloat (QLoRA, Dettmers et al., 2023): quantiles of a normal distribution."""
 
-    group_size: int = field(default=64, ge=2, also_called=("quant_group_size", "blocksize"))
+    group_size: int = field(default=64, ge=2)
     """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
 
-    double: bool = field(
-        default=True, also_called=("bnb_4bit_use_double_quant", "compress_statistics")
-    )
+    double: bool = True
     """Double quantization: scales in 8 bits, with an fp32 scale per 256 of them."""
 
     backend: Literal["auto", "torch", "bitsandbytes"] = field(default="auto", role=RUNTIME)
@@ -123,7 +118,7 @@ class NF4(Quantization, type="nf4"):
 class Int8(Quantization, type="int8"):
     """8-bit integers, symmetric: scales are the largest magnitude of a block / 127."""
 
-    group_size: int | None = field(default=None, ge=1, also_called=("quant_group_size",))
+    group_size: int | None = field(default=None, ge=1)
     """Weights of a row that share a scale, a divisor of the number of inputs; null: a row."""
 
     @property
@@ -135,9 +130,7 @@ class Int8(Quantization, type="int8"):
 class FP8(Quantization, type="fp8"):
     """8-bit floats (E4M3) in square blocks: scales are the largest magnitude / 448."""
 
-    group_size: int = field(
-        default=128, ge=1, also_called=("quant_group_size", "weight_block_size")
-    )
+    group_size: int = field(default=128, ge=1)
     """Side of the squares of weights that share a scale; a divisor of both sides of a matrix."""
 
     @property
@@ -154,7 +147,7 @@ class FP8(Quantization, type="fp8"):
 class NVFP4(Quantization, type="nvfp4"):
     """4-bit floats (E2M1) with an E4M3 scale per block and an fp32 scale of the matrix."""
 
-    group_size: int = field(default=16, ge=2, also_called=("quant_group_size",))
+    group_size: int = field(default=16, ge=2)
     """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
 
     backend: Literal["auto", "torch", "torchao"] = field(default="auto", role=RUNTIME)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, SupportsIndex, T
 
 from ..schema.class_info import ClassInfo, ConfigMeta
 from ..schema.field import FieldInfo
-from ..schema.tree import names_secret
 from ..values.node import Node, chain_of, is_frozen, touched, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, Origin, python_origin
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError, UnresolvedError
@@ -17,7 +16,7 @@ from .build import build
 from .copying import copied_draft, draft_of, is_changed, pack, unpack
 from .plain import to_plain
 from .shared_sections import shared_places
-from .unknown_keys import place_of, unknown_key
+from .unknown_keys import is_secret_key, location_hint, unknown_key
 from .walk import leaves
 
 if TYPE_CHECKING:
@@ -94,13 +93,13 @@ class Config(Node, metaclass=ConfigMeta):
                 info = known.find(name)
             if info is None:
                 error = unknown_key(type(self), name)
-                error.secret = error.secret or names_secret(type(self), name)
+                error.secret = error.secret or is_secret_key(type(self), name)
                 raise error
             stored = _read(info, value, origin)
         except Invalid as error:
             if info is None:
                 # The whole tree is known only from its root; a section knows what is below it.
-                error.hint = error.hint or place_of(type(self), name, name)
+                error.hint = error.hint or location_hint(type(self), name)
             path, where = (type(self).__name__, name), origin.describe((name,))
             problems = [problem_of(part, path, value, where) for part in error.parts]
             raise ConfigError(problems) from None

@@ -31,7 +31,7 @@ from ..words.plain_data import (
     same,
 )
 from .copying import holds
-from .unknown_keys import place_of
+from .unknown_keys import location_hint
 from .walk import Leaf, leaves, sections
 
 PLACES = 10_000  # sections of one tree, each counted in every place where it stands
@@ -53,7 +53,7 @@ def missing_place(root: Node, path: Path) -> Invalid:
     absent = _null_above(root, path)
     if absent:
         return Invalid(f"refers to {name}, but {absent}")
-    hint = place_of(type(root), str(path[-1]), name)
+    hint = location_hint(type(root), name)
     if not hint and len(path) == 1 and name.isupper():
         hint = from_environment(name, type(root).__setpoint__.environment_prefix)
     return Invalid(f"refers to {name}, which does not exist", hint=hint)

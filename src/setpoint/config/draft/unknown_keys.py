@@ -1,15 +1,70 @@
-"""Hints for unknown keys: misspelt, misplaced, retired, or another system's."""
+"""Hints for unknown keys: retired, another system's, misplaced or misspelt."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..migrations.chain import retired_hint, retired_hint_in
-from ..schema.tree import all_fields, classes_at, field_of, first_places
+from ..schema.tree import all_fields, classes_at, field_of, names_secret
 from ..values.node import Node
 from ..words.errors import Invalid
 from ..words.names import SHORT, folded
+
+
+class OtherName(NamedTuple):
+    """Entry of a root's table `OTHER_NAMES`, by a name that another system has.
+
+    A name of several words joined by dots is the end of a path; with a dot in front it is the
+    whole path; `section.*` is anything in a section of that name. The longest match counts.
+
+    Arguments:
+        fields: our fields; several where it may be either of them.
+        answer: converts the value, see `setpoint.config.ForeignKey`, or is the hint itself.
+    """
+
+    fields: tuple[str, ...] = ()
+    answer: Callable[[Any], Any] | str = ""
+
+
+def foreign_table(root: type[Node], table: str = "OTHER_NAMES") -> Mapping[str, Any]:
+    """The table of the module that the root names as `other_names`, imported now."""
+    module = root.__setpoint__.other_names
+    if module is None:
+        return {}
+    from importlib import import_module
+
+    return getattr(import_module(module), table, {})
+
+
+def other_name(root: type[Node], path: str) -> OtherName | None:
+    """The entry for an unknown key, with those of its fields that the root has."""
+    names = foreign_table(root)
+    if not names:
+        return None
+    fields = {path for path, _ in all_fields(root)}
+    words = [word for word in folded(path).split(".") if not word.isdecimal()]
+    keys = [".".join(words[start:]) for start in range(len(words))]
+    if any(field.rpartition(".")[2] == words[-1] for field in fields):
+        keys.pop()  # a name of our own
+    for key in (f".{'.'.join(words)}", *keys, *(f"{word}.*" for word in words[-2::-1])):
+        entry = names.get(key)
+        if entry is not None:
+            ours = tuple(field for field in entry.fields if field in fields)
+            if ours or not entry.fields:
+                return entry._replace(fields=ours)
+    return None
+
+
+def other_name_hint(entry: OtherName) -> str:
+    """The hint that needs no value: the names of our fields, or the sentence of the entry."""
+    sentence = entry.answer if isinstance(entry.answer, str) else ""
+    return sentence or f"Setpoint calls it {' or '.join(entry.fields)}."
+
+
+def is_foreign_key(root: type[Node], path: str) -> bool:
+    """True if other systems have a key that no field has."""
+    return other_name(root, path) is not None
 
 
 def unknown_key(cls: type[Node], key: str) -> Invalid:
@@ -19,31 +74,48 @@ def unknown_key(cls: type[Node], key: str) -> Invalid:
     return error
 
 
-def place_of(root: type[Node], key: str, path: str, loose: bool = True) -> str:
-    """A sentence that says where a misplaced or misspelt key belongs in the whole tree.
+def is_secret_key(root: type[Node], path: str) -> bool:
+    """True if an unknown key may be the name of a secret: misspelt, misplaced or another's."""
+    entry = other_name(root, path)
+    if entry is None or not entry.fields:
+        return names_secret(root, path.rpartition(".")[2])
+    return any(info.type.is_secret() for field, info in all_fields(root) if field in entry.fields)
+
+
+def location_hint(root: type[Node], path: str, loose: bool = True, is_section: bool = False) -> str:
+    """A sentence that says where an unknown key belongs in the whole tree.
+
+    Arguments:
+        loose: also by names that are only alike.
+        is_section: the value is a mapping, so only sections are meant.
 
     Returns:
         the sentence, or the empty string where nothing is close.
     """
-    gone = retired_hint(root, path)
-    if gone:
-        return gone
+    retired = retired_hint(root, path)
+    if retired:
+        return retired
     section, _, last = path.rpartition(".")
     parents = tuple(section.split(".")) if section else ()
-    here = [cls for cls in classes_at(root, parents) if field_of(cls, last)]
-    if here:
-        tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in here)
+    variants = [cls for cls in classes_at(root, parents) if field_of(cls, last)]
+    if variants:
+        tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in variants)
         return f"It is a field of type = {tags}."
-    word = folded(key)
-    every = list(dict.fromkeys(path for path, _ in all_fields(root)))
-    places = [each for each in every if each.rpartition(".")[2] == word]
-    foreign = "" if places else name_here(root, key)
-    if foreign:
-        return foreign
-    beside = [name for cls in classes_at(root, parents) for name in cls.__setpoint__.near(word)]
-    close = [f"{section}.{name}" if section else name for name in beside[:1]]
+    entry = other_name(root, path)
+    if entry is not None:
+        return other_name_hint(entry)
+    word = folded(last)
+    paths = list(dict.fromkeys(path for path, _ in all_fields(root)))
+    if is_section:
+        sections = {path.rpartition(".")[0] for path in paths}
+        paths = [path for path in paths if path in sections]
+    places = [path for path in paths if path.rpartition(".")[2] == word]
+    names = [name for cls in classes_at(root, parents) for name in cls.__setpoint__.near(word)]
+    close = [f"{section}.{name}" if section else name for name in names[:1]]
+    if is_section:
+        close = [path for path in close if path in paths]
     if not places:
-        places = close or (_alike(root, every, word) if loose else [])
+        places = close or (_alike(root, paths, word) if loose else [])
     elif section:
         places = [*places, *close]
     places = list(dict.fromkeys(places))
@@ -59,52 +131,19 @@ def _alike(root: type[Node], paths: Sequence[str], word: str) -> list[str]:
     ours: dict[str, list[str]] = {}
     for path in paths:
         ours.setdefault(path.rpartition(".")[2], []).append(path)
-    theirs: dict[str, list[str]] = {}
-    for path, info in all_fields(root):
-        for name in info.also_called:
-            theirs.setdefault(name, []).append(path)
+    others = {
+        name: fields
+        for name, entry in foreign_table(root).items()
+        if "." not in name and (fields := [path for path in entry.fields if path in paths])
+    }
     # Many names invite chance likenesses; who misspells a name seldom does so in its first letter.
-    found: list[tuple[float, list[str]]] = []
-    for names, likeness in ((ours, 0.8), (theirs, 0.85)):
+    matches: list[tuple[float, list[str]]] = []
+    for names, likeness in ((ours, 0.8), (others, 0.85)):
         first = [name for name in names if name[0] == word[0]]
         for name in difflib.get_close_matches(word, first, n=1, cutoff=likeness):
             ratio = difflib.SequenceMatcher(None, word, name).ratio()
-            found.append((ratio, list(dict.fromkeys(names[name]))))
-    if found:
-        return max(found, key=lambda each: each[0])[1]
+            matches.append((ratio, names[name]))
+    if matches:
+        return max(matches, key=lambda match: match[0])[1]
     begin = [path for name in ours if name.startswith(f"{word}_") for path in ours[name]]
     return begin if len(begin) <= 3 else []
-
-
-def name_here(root: type[Node], key: str) -> str:
-    """A sentence that says what a field is called here that other systems call by another name.
-
-    Returns:
-        the sentence; the empty string where no field is `also_called` that, or one has that name.
-    """
-    word = folded(key)
-    every = list(all_fields(root))
-    if any(info.name == word for _, info in every):
-        return ""
-    places = first_places(root).items()
-    paths = list(dict.fromkeys(path for info, path in places if word in info.also_called))
-    return f"Setpoint calls it {' or '.join(paths)}." if paths else ""
-
-
-def foreign_table(root: type[Node], name: str = "OTHER_NAMES") -> Mapping[str, Any]:
-    """What the root declares of names of other systems, or of their values; see `other_names`.
-
-    Returns:
-        sentences and converters by name, or for `OTHER_VALUES` by path, with `*` for indices.
-    """
-    module = root.__setpoint__.other_names
-    if module is None:
-        return {}
-    from importlib import import_module
-
-    return getattr(import_module(module), name, {})
-
-
-def known_elsewhere(root: type[Node], key: str) -> bool:
-    """Whether other systems have a key, so that it is answered as theirs."""
-    return folded(key) in foreign_table(root) or bool(name_here(root, key))

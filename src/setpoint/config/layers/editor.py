@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from ..draft.copying import MANY_ORIGINS, one_layer, successor
 from ..draft.shared_sections import bind, switch
-from ..draft.unknown_keys import known_elsewhere, name_here, place_of, unknown_key
+from ..draft.unknown_keys import is_foreign_key, is_secret_key, location_hint, unknown_key
 from ..draft.walk import TAG, reached
 from ..files.read import read_file
 from ..migrations.chain import migrated, retired_hint
 from ..schema.field import FieldInfo
-from ..schema.tree import classes_at, holds_secret, names_secret, unknown_tag
+from ..schema.tree import classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType, read_item
 from ..types.containers import (
     ADDING,
@@ -115,15 +115,16 @@ class Editor:
             full, foreign = (*path, *part.at), False
             problem = problem_of(part, path, value, origin.describe(full))
             if part.message.startswith("unknown key"):
-                key, root = str(full[-1]), type(self.root)
+                root = type(self.root)
                 gone = retired_hint(
                     root, dotted(full), origin.label if origin.layer == FILE else None
                 )
-                foreign = not gone and not meant
-                meant = gone or name_here(root, key) or meant
-                place = meant or place_of(root, key, dotted(full), loose=not part.hint)
-                problem.hint = place or part.hint
-                if names_secret(root, key):
+                foreign = not gone and (not meant or is_foreign_key(root, dotted(full)))
+                if foreign:
+                    is_section = isinstance(_inside(value, part.at), Mapping)
+                    meant = location_hint(root, dotted(full), not part.hint, is_section)
+                problem.hint = gone or meant or part.hint
+                if is_secret_key(root, dotted(full)):
                     problem.value = "***"
             self.problems.append(problem)
             if problem.value == "***" or part.secret:
@@ -229,8 +230,8 @@ class Editor:
         meant = classes_at(type(self.root), (*path[:-1], close[0])) if close else []
         if any(cls.__setpoint__.find(str(key)) for cls in meant for key in entries):
             return whole
-        names = [name for key in entries for name in (str(key), dotted((*path, str(key))))]
-        foreign = any(known_elsewhere(type(self.root), name) for name in names)
+        keys = [dotted((*path, str(key))) for key in entries]
+        foreign = any(is_foreign_key(type(self.root), key) for key in keys)
         if not foreign or retired_hint(type(self.root), dotted(path)):
             return whole
         return [((*path, str(key)), item) for key, item in entries.items()]

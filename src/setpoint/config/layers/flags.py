@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..draft.unknown_keys import known_elsewhere, place_of
+from ..draft.unknown_keys import is_foreign_key, location_hint
 from ..draft.walk import TAG
 from ..migrations.chain import retired_hint
 from ..schema.tree import classes_at, field_of
@@ -157,14 +157,14 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
     if said := retired_hint(cls, ".".join(path)):  # a switch that was retired has no value
         raise SetpointError(f"{name}: {said}")
     is_field = path[1:] or path[0] in cls.__setpoint__.fields
-    if known_elsewhere(cls, path[-1]) or not is_field:
+    if is_foreign_key(cls, ".".join(path)) or not is_field:
         # What names no field is answered as such, together with whatever else is wrong.
         return Flag(path, "true", label)
     head, _, last = name[2:].rpartition(".")
     switch = f"{head}.{last[3:]}"
     if last[:3] in ("no-", "no_") and _is_switch(cls, _path(switch)):
         raise SetpointError(f"{name} is unknown. Did you mean --no-{switch}?")
-    near = "" if _kinds(cls, path) else place_of(cls, path[-1], ".".join(path))
+    near = "" if _kinds(cls, path) else location_hint(cls, ".".join(path))
     how = _switches(cls, path) or near or f"Write {name} VALUE or {name}=VALUE."
     raise SetpointError(f"{name} needs a value. {how}")
 

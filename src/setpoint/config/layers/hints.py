@@ -45,26 +45,14 @@ def explained(
     if at not in HERE or not isinstance(value, str | int | float | None):
         return error
     word = "null" if value is None else str(value).lower().removeprefix("torch.")
-    ours = value_here(info, word)
     kind = unwrapped(info.type)
-    if ours:
-        hint = f"Setpoint calls it {ours}."
-    elif isinstance(kind, SectionType) and kind is not info.type and word in SWITCHED:
+    if isinstance(kind, SectionType) and kind is not info.type and word in SWITCHED:
         hint = switches(kind, path, origin)
     elif isinstance(info.type, OptionalType) and word in NOTHING:
         hint = "Write null for no value."
     elif isinstance(kind, SectionType) and not kind.variants() and word != "null":
         hint = _inside(kind, word, path) or hint
     return Invalid(message, error.valid, at, hint)
-
-
-def value_here(info: FieldInfo, word: str) -> str:
-    """What a value is called here that other systems call by another name.
-
-    Returns:
-        the value as it is typed; the empty text where nothing is known.
-    """
-    return next((ours for ours, names in info.values_also_called.items() if word in names), "")
 
 
 def switches(kind: SectionType, path: Path, origin: Origin) -> str:
@@ -85,13 +73,9 @@ def _inside(kind: SectionType, word: str, path: Path) -> str:
     cls = kind.only()
     fields = list(cls.__setpoint__.fields.values()) if cls else []
     for info in fields:
-        ours = value_here(info, word)
-        if not ours and isinstance(unwrapped(info.type), LiteralType | EnumType):
-            ours = word if _takes(info, word) else ""
-        elif not ours and info.default == word:
-            ours = word
-        if ours:
-            return f"Did you mean {dotted((*path, info.name))}={ours}?"
+        is_choice = isinstance(unwrapped(info.type), LiteralType | EnumType)
+        if _takes(info, word) if is_choice else info.default == word:
+            return f"Did you mean {dotted((*path, info.name))}={word}?"
     required = [info for info in fields if info.required]
     if len(required) == 1 and _takes(required[0], word):
         return f"Did you mean {dotted((*path, required[0].name))}={word}?"

@@ -43,8 +43,6 @@ def field(
             it finite.
         pattern: a regular expression that a text must match as a whole.
         item_gt, item_ge, item_lt, item_le: limits of the items of a list or mapping.
-        also_called: names of this field in other systems; errors suggest ours.
-        values_also_called: the same for its values, as in `{"cuda": ("gpu",)}`.
         environment: a variable such as `"WANDB_PROJECT"` that may give the value, above files and
             below the variables of Setpoint's own; an empty one counts as none. Not for secrets,
             which name their variable themselves.
@@ -74,7 +72,6 @@ def component(
     factory: Callable[[], Any],
     role: Role | None = None,
     tags: Sequence[str] = (),
-    also_called: Sequence[str] = (),
 ) -> Any:
     """Declare a field that takes `setpoint.partial` as well as its family's configs.
 
@@ -83,7 +80,7 @@ def component(
 
         optimizer: Component[OptimizerConfig, Optimizer] = component(factory=AdamW)
     """
-    return FieldInfo(factory=factory, role=role, tags=tags, also_called=also_called)
+    return FieldInfo(factory=factory, role=role, tags=tags)
 
 
 DERIVE = "__setpoint_derive__"

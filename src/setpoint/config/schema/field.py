@@ -46,8 +46,6 @@ class Options(TypedDict, total=False):
     item_ge: float | None
     item_lt: float | None
     item_le: float | None
-    also_called: Sequence[str]
-    values_also_called: Mapping[str, Sequence[str]] | None
     environment: str | None
 
 
@@ -61,9 +59,9 @@ class FieldInfo:
     """
 
     __slots__ = (
-        "_type", "also_called", "annotation", "bounds", "derived", "environment", "factory",
+        "_type", "annotation", "bounds", "derived", "environment", "factory",
         "item_bounds", "name", "namespace", "owner", "role", "settled", "tags",
-        "values_also_called", "written",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -85,10 +83,6 @@ class FieldInfo:
         self.role: Role | None = given.pop("role", None)
         tags = given.pop("tags", ())
         self.tags: tuple[str, ...] = (tags,) if isinstance(tags, str) else tuple(tags)
-        self.also_called: tuple[str, ...] = tuple(given.pop("also_called", ()))
-        self.values_also_called: Mapping[str, Sequence[str]] = (
-            given.pop("values_also_called", None) or {}
-        )
         self.environment: str | None = given.pop("environment", None)
         if given:
             raise DeclarationError(
@@ -111,7 +105,7 @@ class FieldInfo:
             mine, inherited = getattr(self, bounds), getattr(base, bounds)
             if inherited is not None:
                 setattr(self, bounds, inherited if mine is None else mine.over(inherited))
-        for option in ("role", "tags", "also_called", "values_also_called", "environment"):
+        for option in ("role", "tags", "environment"):
             setattr(self, option, getattr(self, option) or getattr(base, option))
         if not declared and self.written is MISSING:
             self.written, self.factory, self.derived = base.written, base.factory, base.derived

@@ -73,14 +73,9 @@ def first_places(root: type[Node]) -> dict[FieldInfo, str]:
 
 
 def names_secret(root: type[Node], key: str) -> bool:
-    """Whether an unknown key may be the misspelt or misplaced name of a secret.
-
-    It is none where another system calls a field so that holds no secret.
-    """
-    fields = [info for _, info in all_fields(root)]
-    if any(key in info.also_called and not info.type.is_secret() for info in fields):
-        return False
-    return any(info.type.is_secret() and nearest(key, [info.name]) for info in fields)
+    """Whether an unknown key may be the misspelt or misplaced name of a secret."""
+    infos = (info for _, info in all_fields(root))
+    return any(info.type.is_secret() and nearest(key, [info.name]) for info in infos)
 
 
 def holds_secret(kind: FieldType) -> bool:
@@ -117,8 +112,7 @@ def unknown_tag(root: type[Node], tag: str) -> Invalid:
             f"matches no field of this configuration; the fields with this tag are {paths}"
         )
     carrying = [t for t, paths in known.items() if any(p.rpartition(".")[2] == tag for p in paths)]
-    called = [t for _, info in all_fields(root) if tag in info.also_called for t in info.tags]
-    close = carrying or called or nearest(tag, known, 1)
+    close = carrying or nearest(tag, known, 1)
     hint = f"Did you mean tag.{close[0]}?" if close else ""
     return Invalid(f"there is no tag {tag!r}", tuple(known), hint=hint)
 

@@ -33,25 +33,19 @@ Format = Literal["text", "jsonl", "csv", "parquet", "arrow"]
 class Filter(Config, role=IDENTITY):
     """Limits on the documents of a source."""
 
-    shortest: int = field(default=0, ge=0, also_called=("min_length", "min_len"))
+    shortest: int = field(default=0, ge=0)
     """Shortest document in bytes of text, or in tokens where the source has tokens."""
 
-    longest: int | None = field(default=None, ge=1, also_called=("max_doc_length", "max_chars"))
+    longest: int | None = field(default=None, ge=1)
     """Longest document, in the same units; null: no limit."""
 
-    too_long: Literal["drop", "truncate", "error"] = field(
-        default="drop", also_called=("overflow", "truncation")
-    )
+    too_long: Literal["drop", "truncate", "error"] = "drop"
     """What becomes of a longer document: left out, cut at the limit, or an error."""
 
-    shards: int | None = field(
-        default=None, ge=2, also_called=("num_shards", "dataset_shard_num", "shard_count")
-    )
+    shards: int | None = field(default=None, ge=2)
     """Parts that documents are divided into by a hash of their names; null: one."""
 
-    shard: int = field(
-        default=0, ge=0, also_called=("shard_index", "shards_idx", "dataset_shard_idx")
-    )
+    shard: int = field(default=0, ge=0)
     """Part to read, from 0."""
 
     @dead("too_long")
@@ -77,9 +71,7 @@ class SourceConfig(Config, role=IDENTITY):
     name: str = field(pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
 
-    weight: float | None = field(
-        default=None, ge=0, lt=inf, also_called=("sampling_ratio", "proportion")
-    )
+    weight: float | None = field(default=None, ge=0, lt=inf)
     """Mixture weight: share of training sequences relative to other sources. 0: none until a phase
     gives it some; null for all: no mixture, each document once per epoch."""
 
@@ -87,7 +79,7 @@ class SourceConfig(Config, role=IDENTITY):
     """Epoch limit in a mixture: passes over the source after which the others share its place;
     null: no limit."""
 
-    filter: Filter | None = field(default=None)
+    filter: Filter | None = None
     """Limits on length, and the part that is read; null: all documents as they are."""
 
     @property
@@ -172,15 +164,7 @@ class Text(
     name: str = field(default="text", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
 
-    paths: tuple[str, ...] = field(
-        also_called=(
-            "train_file",
-            "train_files",
-            "data_path",
-            "dataset_path",
-            "train_data_dir",
-        )
-    )
+    paths: tuple[str, ...]
     """Files, folders, globs and URLs (s3://, gs://, abfs://, https://); `**` matches any folders:
     "corpus/**/*.md". Relative ones start at the working directory."""
 
@@ -188,11 +172,11 @@ class Text(
     """Document separator: text that divides a file of plain text into documents, such as "\\n\\n";
     unset: a file is a document."""
 
-    format: Format | None = field(default=None, also_called=("ds_type", "file_type"))
+    format: Format | None = None
     """File format; null: by each file's suffix, text if unknown. A .gz, .bz2, .xz or .zst after it
     is decompressed."""
 
-    streaming: bool = field(default=False, also_called=("stream",))
+    streaming: bool = False
     """Streaming: documents are read and tokenized while training runs, in shuffled blocks of
     `data.shuffle_buffer`."""
 
@@ -201,15 +185,12 @@ class Text(
         """See `SourceConfig.is_streamed`."""
         return self.streaming
 
-    shifted_labels: bool = field(default=False, also_called=("labels_shifted", "shift_labels"))
+    shifted_labels: bool = False
     """Labels beside tokens are shifted by one already: the label at each place is the next token.
     false: it is the token itself."""
 
     # The last one: from here on `field` is this.
-    field: str = field(
-        default="text",
-        also_called=("text_field", "text_column", "content_field", "hf_dataset_text_field"),
-    )
+    field: str = "text"
     """Field that holds the text in records, dotted for what is nested: "meta.text"; "input_ids":
     tokens, with labels, attention_mask and position_ids beside them."""
 
@@ -248,14 +229,12 @@ class Conversations(
     name: str = field(default="conversations", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
 
-    paths: tuple[str, ...] = field()
+    paths: tuple[str, ...]
     """Files, folders, globs and URLs of JSON, CSV, Parquet or Arrow. A row has `messages`,
     `conversations`, `prompt` and `completion`, `instruction` and `output`, or `input_ids` and
     `labels`."""
 
-    template: str | None = field(
-        default=None, also_called=("chat_template", "prompt_template", "chat_template_path")
-    )
+    template: str | None = None
     """Chat template: plain, alpaca, chatml, llama3, one of the tokenizer's by name, or a Jinja
     file; null: the tokenizer's own."""
 
@@ -266,7 +245,7 @@ class Conversations(
     untrained: Literal["error", "drop"] = "error"
     """Rows in which no token is trained on. drop: they are left out."""
 
-    shifted_labels: bool = field(default=False, also_called=("labels_shifted", "shift_labels"))
+    shifted_labels: bool = False
     """Labels beside input_ids are shifted by one already: the label at each place is the next
     token. false: it is the token itself."""
 
@@ -289,30 +268,26 @@ class HubDataset(
     name: str = field(default="huggingface", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
 
-    path: str = field(also_called=("hf_name", "hf_dataset_name", "repo_id"))
+    path: str
     """Hub id, such as "HuggingFaceFW/fineweb-edu"; or a folder that `save_to_disk` wrote or that
     holds data files."""
 
-    subset: str | None = field(
-        default=None, also_called=("hf_config", "hf_dataset_config", "dataset_config_name")
-    )
+    subset: str | None = None
     """Subset (configuration) of the data set, by name; null: the default one."""
 
-    split: str = field(default="train", also_called=("hf_split", "hf_dataset_split"))
+    split: str = "train"
     """Split to read, in the syntax of `datasets`: "train", "train[:10%]", "train+test"."""
 
-    revision: str | None = field(default=None, also_called=("hf_revision", "commit"))
+    revision: str | None = None
     """Branch, tag or commit on the hub; null: the newest. A commit never changes."""
 
-    data_files: tuple[str, ...] = field(default=(), also_called=("files",))
+    data_files: tuple[str, ...] = ()
     """Data files inside the data set, globs included; empty: as its own configuration says."""
 
-    token: Secret | None = field(
-        default=None, role=RUNTIME, also_called=("hf_token", "use_auth_token", "hf_use_auth_token")
-    )
+    token: Secret | None = field(default=None, role=RUNTIME)
     """Reference to the access token of the hub: "env:HF_TOKEN"; null: that of `hf auth login`."""
 
-    streaming: bool = field(default=False, also_called=("hf_streaming", "stream"))
+    streaming: bool = False
     """Streaming: documents are read and tokenized while training runs, without a download first.
     Validation data is read whole."""
 
@@ -321,14 +296,12 @@ class HubDataset(
         """See `SourceConfig.is_streamed`."""
         return self.streaming
 
-    shifted_labels: bool = field(default=False, also_called=("labels_shifted", "shift_labels"))
+    shifted_labels: bool = False
     """Labels beside tokens are shifted by one already: the label at each place is the next token.
     false: it is the token itself."""
 
     # The last one: from here on `field` is this.
-    field: str = field(
-        default="text", also_called=("text_field", "text_column", "hf_dataset_text_field")
-    )
+    field: str = "text"
     """Field that holds the text: a column, dotted for what is nested; "input_ids": tokens, with
     labels, attention_mask and position_ids beside them."""
 
@@ -359,7 +332,7 @@ class Tokens(
     name: str = field(default="tokens", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
 
-    paths: tuple[str, ...] = field(also_called=("token_files", "bin_files", "shard_dir"))
+    paths: tuple[str, ...]
     """Files (.npy, .bin), folders and globs, mapped into memory; folders that `setpoint data
     prepare` wrote; or hf://datasets/owner/name/..., which is downloaded first."""
 
@@ -367,9 +340,7 @@ class Tokens(
     """Token dtype of .bin files without header or .idx (nanoGPT: uint16); null: as the files
     say."""
 
-    separator: int | None = field(
-        default=None, ge=0, also_called=("eod_id", "eos_token_id", "bos_token_id")
-    )
+    separator: int | None = field(default=None, ge=0)
     """Token id that separates documents in files without .idx; null: the tokenizer's separator."""
 
     @check

@@ -5,9 +5,7 @@ Nothing here imports numpy or torch: `setpoint check` reads this file.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from setpoint.config import (
     IDENTITY,
@@ -21,13 +19,8 @@ from setpoint.config import (
     field,
 )
 
-if TYPE_CHECKING:
-    from setpoint.config import Given, Ours
-
 # 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
 BYTES_VOCABULARY = 257
-
-GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # ids of the hub from before it had owners
 
 
 class TokenizerConfig(Config, role=IDENTITY):
@@ -76,17 +69,15 @@ class HuggingFace(
 ):  # fmt: skip
     """Tokenizer in Hugging Face's format, byte-level BPE or SentencePiece, for text in UTF-8."""
 
-    path: str = field(also_called=("tokenizer_name_or_path", "hf_tokenizer", "tokenizer_file"))
+    path: str
     """Tokenizer: a directory with tokenizer.json, the file itself, or a Hugging Face Hub repository
     id. Its content is part of the data's digest."""
 
-    separator: str | None = field(default=None, also_called=("eod_token", "eot_token"))
+    separator: str | None = None
     """Document separator token, before, between and after documents; null: the tokenizer's
     end-of-text token, else its beginning-of-text token."""
 
-    added: tuple[str, ...] = field(
-        default=(), also_called=("new_tokens", "additional_special_tokens", "extra_special_tokens")
-    )
+    added: tuple[str, ...] = ()
     """Control tokens that are added to the vocabulary, with the ids behind its last; chat templates
     can write them. The model needs rows for them: see model.vocab_size."""
 
@@ -102,20 +93,3 @@ class HuggingFace(
     def _check_path(self) -> Iterator[Problem]:
         if not self.path:
             yield Problem("path", "is empty", valid=("a directory", "Qwen/Qwen3-0.6B"))
-
-
-def tokenizer_value(given: Given) -> Ours | str | None:
-    """What is to be written for a tokenizer that is named by its files or its kind."""
-    from setpoint.config import Ours  # which only a wrong value needs
-
-    name = given.text
-    if name in GPT2:  # a preset, too, whose tokenizer is not meant
-        name = f"openai-community/{name}"
-    if "/" in name or os.path.exists(name):
-        return Ours({"tokenizer": "huggingface", "tokenizer.path": name})
-    if name.lower() in ("bpe", "byte_level_bpe"):
-        return (
-            "Train one with `setpoint tokenizer train SOURCE --vocab-size N -o DIR`, then "
-            "tokenizer.type = huggingface with tokenizer.path = DIR."
-        )
-    return None

@@ -29,18 +29,18 @@ Backend = Literal[
 class MLA(Config):
     """Multi-head latent attention (DeepSeek-V2, 2024): keys and values come from a small latent."""
 
-    query_rank: int | None = field(default=None, ge=1, also_called=("q_lora_rank",))
+    query_rank: int | None = field(default=None, ge=1)
     """q_lora_rank: rank of the low-rank query projection; null: queries are projected directly."""
 
-    kv_rank: int = field(ge=1, also_called=("kv_lora_rank",))
+    kv_rank: int = field(ge=1)
     """kv_lora_rank: rank of the projection of keys and values, the part that a KV cache keeps."""
 
-    rope_head_dim: int = field(ge=2, also_called=("qk_rope_head_dim",))
+    rope_head_dim: int = field(ge=2)
     """qk_rope_head_dim: head dimensions with RoPE, even; all heads share these dimensions of the
     key."""
 
-    nope_head_dim: int = field(ge=1, also_called=("qk_nope_head_dim",))
+    nope_head_dim: int = field(ge=1)
     """qk_nope_head_dim: head dimensions of queries and keys without RoPE."""
 
-    value_head_dim: int = field(ge=1, also_called=("v_head_dim",))
+    value_head_dim: int = field(ge=1)
     """v_head_dim: head dimension of values."""

@@ -16,7 +16,7 @@ CAUTIONS = {UNTAUGHT: "the loss of the model does not reach the routers"}
 class RouterConfig(Config):
     """Router: how experts are chosen for each token."""
 
-    normalize: bool = field(default=True, also_called=("norm_topk_prob",))
+    normalize: bool = True
     """Normalize top-k probabilities (norm_topk_prob): scale the weights of a token's experts to sum
     to 1."""
 
@@ -36,13 +36,11 @@ class SigmoidTopK(
     (Wang et al., 2024; DeepSeek-V3).
     """
 
-    bias_rate: float = field(default=0.001, ge=0, lt=inf, also_called=("bias_update_speed",))
+    bias_rate: float = field(default=0.001, ge=0, lt=inf)
     """Bias update speed (gamma of auxiliary-loss-free balancing, DeepSeek-V3): change of an
     expert's bias per step; 0: no bias."""
 
-    bias_schedule: Literal["constant", "cosine_decay", "linear_warmup"] = field(
-        default="constant", also_called=("moe_bias_schedule",)
-    )
+    bias_schedule: Literal["constant", "cosine_decay", "linear_warmup"] = "constant"
     """Schedule of bias_rate. cosine_decay: to zero at the end of training; linear_warmup: from
     zero, over the first tenth."""
 
@@ -54,75 +52,56 @@ class SigmoidTopK(
 class MoE(Config):
     """Mixture of experts (MoE) in place of the feed-forward network."""
 
-    experts: int = field(
-        ge=1,
-        also_called=("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
-    )
+    experts: int = field(ge=1)
     """Number of routed experts."""
 
-    top_k: int = field(default=2, ge=1, also_called=("moe_top_k", "num_experts_per_tok", "topk"))
+    top_k: int = field(default=2, ge=1)
     """Experts per token (top-k routing)."""
 
-    expert_dim: int | None = field(default=None, ge=1, also_called=("moe_intermediate_size",))
+    expert_dim: int | None = field(default=None, ge=1)
     """Intermediate size of each expert (moe_intermediate_size); null: the model's ffn_dim."""
 
-    every: int = field(default=1, ge=1, also_called=("moe_frequency", "decoder_sparse_step"))
+    every: int = field(default=1, ge=1)
     """MoE layer frequency (decoder_sparse_step): layer i, from 0, is MoE if i + 1 is a multiple of
     this."""
 
-    first_dense: int = field(default=0, ge=0, also_called=("first_k_dense_replace",))
+    first_dense: int = field(default=0, ge=0)
     """Number of dense layers at the start (first_k_dense_replace), whatever `every` says."""
 
-    shared_experts: int = field(
-        default=0, ge=0, also_called=("moe_shared_experts", "n_shared_experts")
-    )
+    shared_experts: int = field(default=0, ge=0)
     """Shared experts, which process every token with weight 1; built as one network of
     shared_experts times the width."""
 
-    router: RouterConfig = field(factory=SoftmaxTopK, also_called=("moe_router",))
+    router: RouterConfig = field(factory=SoftmaxTopK)
     """Router: chooses the experts of each token."""
 
-    route_scale: float = field(default=1.0, gt=0, lt=inf, also_called=("routed_scaling_factor",))
+    route_scale: float = field(default=1.0, gt=0, lt=inf)
     """Routed scaling factor (routed_scaling_factor): factor of the experts' weights."""
 
-    groups: int = field(default=1, ge=1, also_called=("n_group",))
+    groups: int = field(default=1, ge=1)
     """Number of expert groups (n_group, group-limited routing): top_groups groups are chosen first,
     then experts within them."""
 
-    top_groups: int = field(default=1, ge=1, also_called=("topk_group",))
+    top_groups: int = field(default=1, ge=1)
     """Groups per token (topk_group) that its experts are chosen from."""
 
-    balance_loss: float = field(
-        default=0.01,
-        ge=0,
-        lt=inf,
-        also_called=("moe_aux_loss_weight", "router_aux_loss_coef", "aux_loss_alpha"),
-    )
+    balance_loss: float = field(default=0.01, ge=0, lt=inf)
     """Load-balancing loss coefficient (router_aux_loss_coef, Switch Transformer): weight of experts
     * sum(f * P) of each layer, f being an expert's share of assignments, P its mean score."""
 
-    sequence_balance_loss: float = field(
-        default=0.0, ge=0, lt=inf, also_called=("moe_sequence_aux_loss_weight",)
-    )
+    sequence_balance_loss: float = field(default=0.0, ge=0, lt=inf)
     """Sequence-wise load-balancing loss coefficient (DeepSeek-V3): the same loss, computed for each
     sequence."""
 
-    router_z_loss: float = field(
-        default=0.0,
-        ge=0,
-        lt=inf,
-        also_called=("moe_router_z_loss_weight", "router_z_loss_coef", "moe_z_loss_coeff"),
-    )
+    router_z_loss: float = field(default=0.0, ge=0, lt=inf)
     """Router z-loss coefficient (ST-MoE, Zoph et al., 2022): weight of the mean of
     log(sum(exp(router logits)))^2."""
 
-    capacity_factor: float | None = field(
-        default=None, gt=0, lt=inf, also_called=("moe_capacity_factor", "expert_capacity_factor")
-    )
+    capacity_factor: float | None = field(default=None, gt=0, lt=inf)
     """Expert capacity factor: in training an expert drops all but its first ceil(tokens * top_k /
     experts * capacity_factor) tokens; null: dropless."""
 
-    gradient_scale: bool = field(default=False, also_called=("moe_gradient_scale",))
+    gradient_scale: bool = False
     """Scale each expert's gradient by mean load / its load; outputs and the router's gradient are
     unchanged."""
 
@@ -131,12 +110,10 @@ class MoE(Config):
     gradient_scale; batch.micro_size must be a multiple of it. Unless given batch.micro_size if one
     of these is used; null: a micro-batch."""
 
-    packed: bool = field(default=True, also_called=("moe_packed_experts",))
+    packed: bool = True
     """Store each projection of all experts as one tensor instead of one module per expert."""
 
-    implementation: Literal["auto", "grouped", "loop"] = field(
-        default="auto", role=RUNTIME, also_called=("moe_implementation", "experts_implementation")
-    )
+    implementation: Literal["auto", "grouped", "loop"] = field(default="auto", role=RUNTIME)
     """Expert implementation. grouped: one matrix product of packed experts, faster; loop: expert by
     expert; auto: grouped where PyTorch supports device and dtype."""
 

@@ -22,17 +22,15 @@ class Linear(RopeScaling, type="linear"):
 class Llama3(RopeScaling, type="llama3"):
     """Llama 3's RoPE scaling: scale long wavelengths, keep short ones, interpolate between."""
 
-    low_frequency_factor: float = field(default=1.0, gt=0, lt=inf, also_called=("low_freq_factor",))
+    low_frequency_factor: float = field(default=1.0, gt=0, lt=inf)
     """Llama 3's low_freq_factor: wavelengths above original_length / low_frequency_factor are
     scaled by factor."""
 
-    high_frequency_factor: float = field(
-        default=4.0, gt=0, lt=inf, also_called=("high_freq_factor",)
-    )
+    high_frequency_factor: float = field(default=4.0, gt=0, lt=inf)
     """Llama 3's high_freq_factor: wavelengths below original_length / high_frequency_factor are not
     scaled."""
 
-    original_length: int = field(ge=1, also_called=("original_max_position_embeddings",))
+    original_length: int = field(ge=1)
     """Original context length (original_max_position_embeddings), in tokens."""
 
     @check
@@ -50,7 +48,7 @@ class Llama3(RopeScaling, type="llama3"):
 class Yarn(RopeScaling, type="yarn"):
     """YaRN (Peng et al., 2023): long wavelengths are scaled, short ones kept, a ramp between."""
 
-    original_length: int = field(ge=1, also_called=("original_max_position_embeddings",))
+    original_length: int = field(ge=1)
     """Original context length (original_max_position_embeddings), in tokens."""
 
     beta_fast: float = field(default=32.0, gt=0, lt=inf)
@@ -64,7 +62,7 @@ class Yarn(RopeScaling, type="yarn"):
     attention_factor: float | None = field(default=None, gt=0, lt=inf)
     """YaRN attention factor (mscale): scale of queries and keys; null: 0.1 ln(factor) + 1."""
 
-    truncate: bool = field(default=True)
+    truncate: bool = True
     """YaRN truncate: round the ends of the ramp between beta_fast and beta_slow outwards to whole
     dimensions."""
 

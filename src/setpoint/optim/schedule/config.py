@@ -21,24 +21,6 @@ from setpoint.config import (
 )
 from setpoint.units import Duration, Length
 
-WARMUP = (
-    "warmup_iters",
-    "num_warmup_steps",
-    "lr_warmup_steps",
-    "lr_warmup_iters",
-    "warmup_ratio",
-    "warmup_fraction",
-    "lr_warmup_fraction",
-    "t_warmup",
-)
-HORIZON = (
-    "lr_decay_iters",
-    "lr_decay_steps",
-    "num_training_steps",
-    "horizon_steps",
-    "t_max",
-)
-FLOOR = ("min_lr", "lr_min", "min_lr_ratio", "min_lr_rate", "eta_min", "alpha_f")
 SHORTENED_DECAY = "decay-shortened"
 LONG_PHASES = "phases-longer-than-horizon"
 By = Literal["step", "tokens", "epoch"]
@@ -89,13 +71,11 @@ class NoSchedule(ScheduleConfig, type="none", owner="setpoint.optim.schedule.bui
 class Spanning(ScheduleConfig):
     """Schedules with lengths that may be a share of the horizon."""
 
-    horizon: Duration | None = derived(also_called=HORIZON)
+    horizon: Duration | None = derived()
     """Horizon: end that shares (percent) refer to. Unless given, the job's duration; null if no
     length is a share."""
 
-    horizon_share: float | None = field(
-        default=None, gt=0, lt=1, role=RUNTIME, also_called=("lr_decay_ratio", "decay_ratio")
-    )
+    horizon_share: float | None = field(default=None, gt=0, lt=1, role=RUNTIME)
     """Horizon as a share of the job's duration, in place of `horizon`: 0.8; null: all of it. On
     resume only the horizon that follows is compared."""
 
@@ -127,12 +107,10 @@ class Spanning(ScheduleConfig):
 class Warmed(Spanning):
     """Schedules that begin with a linear warm-up."""
 
-    warmup: Length = field(default=Length(0), also_called=WARMUP)
+    warmup: Length = Length(0)
     """Length of the linear warm-up; its last step has the full learning rate."""
 
-    warmup_from: float = field(
-        default=0.0, ge=0, le=1, also_called=("lr_start", "warmup_start_factor")
-    )
+    warmup_from: float = field(default=0.0, ge=0, le=1)
     """Warm-up start factor on the peak learning rate; the first step is one increment above it."""
 
     @property
@@ -154,7 +132,7 @@ class Warmed(Spanning):
 class Moving(ScheduleConfig):
     """Schedules that are curves over the whole run."""
 
-    by: By = field(default="step", also_called=("interval",))
+    by: By = "step"
     """Unit of progress. tokens: without padding, over those of a full batch; epoch: steps, but
     constant within an epoch."""
 
@@ -193,16 +171,14 @@ class Constant(
 class Decaying(Moving, Warmed):
     """Schedules that decay to a floor at a known end."""
 
-    warmup: Length = derived(also_called=WARMUP)
+    warmup: Length = derived()
     """Length of the linear warm-up; its last step has the full learning rate. Unless given a
     twentieth of the horizon, in steps rounded down."""
 
-    horizon: Duration = derived(  # pyright: ignore[reportIncompatibleVariableOverride]
-        also_called=HORIZON
-    )
+    horizon: Duration = derived()  # pyright: ignore[reportIncompatibleVariableOverride]
     """Horizon: end of the decay (max_steps). Unless given, the job's duration."""
 
-    floor: float = field(default=0.1, ge=0, le=1, also_called=FLOOR)
+    floor: float = field(default=0.1, ge=0, le=1)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
 
     @derive("warmup")
@@ -260,7 +236,7 @@ class Linear(Decaying, type="linear", owner="setpoint.optim.schedule.build:build
 class Polynomial(Decaying, type="polynomial", owner="setpoint.optim.schedule.build:build_schedule"):
     """Polynomial decay to a floor, which stays, after a linear warm-up."""
 
-    power: float = field(default=2.0, gt=0, lt=inf, also_called=("rex_alpha", "poly_power"))
+    power: float = field(default=2.0, gt=0, lt=inf)
     """Power of the polynomial; 1 is linear."""
 
     hard_floor: bool = False
@@ -274,17 +250,11 @@ class Rex(Decaying, type="rex", owner="setpoint.optim.schedule.build:build_sched
 class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_schedule"):
     """WSD: warm-up, stable, decay (Hu et al., 2024): the full rate until the run's last part."""
 
-    decay_length: Length = derived(
-        also_called=("wsd_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"),
-    )
+    decay_length: Length = derived()
     """Decay length (cooldown) before the horizon. Unless given a tenth of it, in steps at least
     1."""
 
-    decay: Literal["linear", "cosine", "sqrt", "one_minus_sqrt"] = field(
-        default="linear",
-        also_called=("wsd_decay_type", "decay_type", "lr_wsd_decay_style"),
-        values_also_called={"one_minus_sqrt": ("1-sqrt", "minus_sqrt")},
-    )
+    decay: Literal["linear", "cosine", "sqrt", "one_minus_sqrt"] = "linear"
     """Decay function of t, the finished share. sqrt: sqrt(1 - t), slow at first; one_minus_sqrt: 1
     - sqrt(t), fast at first (Haegele et al., 2024)."""
 
@@ -329,14 +299,14 @@ class InverseSqrt(
 ):
     """Inverse square root decay after a linear warm-up (Vaswani et al., 2017)."""
 
-    warmup: Length = field(default=Length(1000), also_called=WARMUP)
+    warmup: Length = Length(1000)
     """Length of the linear warm-up; its last step has the full learning rate."""
 
     timescale: Length = derived()
     """Timescale of the decay: n after the warm-up the factor is sqrt(timescale / (timescale + n)).
     Unless given warmup, or 10,000 steps without one."""
 
-    floor: float = field(default=0.0, ge=0, le=1, also_called=FLOOR)
+    floor: float = field(default=0.0, ge=0, le=1)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
 
     @derive("timescale")
@@ -364,10 +334,10 @@ class InverseSqrt(
 class Phase(Config):
     """Phase of a piecewise schedule."""
 
-    target: float = field(ge=0, lt=inf, also_called=("target_multiplier",))
+    target: float = field(ge=0, lt=inf)
     """Factor at the end of the phase, as a fraction of the peak learning rate."""
 
-    length: Length | None = field(default=None, also_called=("percentage", "share"))
+    length: Length | None = None
     """Phase length. 0: a jump; null: the rest of the horizon."""
 
     curve: Literal["linear", "cosine", "polynomial", "exponential"] = "linear"
@@ -393,13 +363,13 @@ class Piecewise(
 ):
     """Piecewise schedule: phases, each a curve from the last factor to its target."""
 
-    start: float = field(default=0.0, ge=0, lt=inf, also_called=("initial_multiplier",))
+    start: float = field(default=0.0, ge=0, lt=inf)
     """Start factor of the first phase, as a fraction of the peak learning rate."""
 
-    phases: tuple[Phase, ...] = field()
+    phases: tuple[Phase, ...]
     """Phases in order; after the last one the factor stays at its target."""
 
-    horizon: Duration | None = derived(also_called=HORIZON)
+    horizon: Duration | None = derived()
     """Horizon: end that shares and a phase without length refer to. Unless given, the job's
     duration; null if every phase has its own length."""
 
@@ -489,10 +459,7 @@ class Piecewise(
 class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:PlateauCurve"):
     """Reduce on plateau: lower the learning rate when a metric stops improving."""
 
-    monitor: str = field(
-        default="held_out.loss",
-        also_called=("lr_monitor", "plateau_metric"),
-    )
+    monitor: str = "held_out.loss"
     """Monitored metric, as DATASET.METRIC: held_out.loss. Accuracy is maximized, others
     minimized."""
 
@@ -500,7 +467,7 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:Plate
     """Evaluation interval and data of the metric, which affect the learning rate. Set by the
     training job, never given."""
 
-    factor: float = field(default=0.5, gt=0, lt=1, also_called=("gamma",))
+    factor: float = field(default=0.5, gt=0, lt=1)
     """Reduction factor: multiplies the learning rate when the metric has stopped improving."""
 
     patience: int = field(default=2, ge=0)
@@ -512,7 +479,7 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:Plate
     cooldown: int = field(default=0, ge=0)
     """Cooldown: number of evaluations after a reduction that are not counted."""
 
-    floor: float = field(default=0.0, ge=0, le=1, also_called=FLOOR)
+    floor: float = field(default=0.0, ge=0, le=1)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
 
     @derive("evaluated_on")

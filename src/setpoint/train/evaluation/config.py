@@ -40,7 +40,7 @@ class EvaluationData(Config, role=RUNTIME):
     name: str = field(pattern=NAME)
     """Name of the validation set in metrics."""
 
-    sources: tuple[SourceConfig, ...] = field()
+    sources: tuple[SourceConfig, ...]
     """Data sources of the validation set; all of their documents are evaluated."""
 
     sequences: int | None = field(default=SEQUENCES, ge=1)
@@ -58,13 +58,13 @@ class EvaluationData(Config, role=RUNTIME):
 class Best(Config, role=RUNTIME):
     """Metric that selects the best checkpoint."""
 
-    data: str = field(default=HELD_OUT, pattern=NAME, also_called=("score_split",))
+    data: str = field(default=HELD_OUT, pattern=NAME)
     """Validation set, by name; held_out is the split of `data.held_out`."""
 
-    metric: Metric = field(default="loss", also_called=("score_name", "metric_for_best_model"))
+    metric: Metric = "loss"
     """Metric of that validation set."""
 
-    direction: Literal["min", "max"] = derived(also_called=("greater_is_better", "metric_mode"))
+    direction: Literal["min", "max"] = derived()
     """Direction of improvement: min, lower is better, or max; by default max for accuracy, min for
     others."""
 
@@ -81,38 +81,26 @@ class Best(Config, role=RUNTIME):
 class EarlyStopping(Config, role=RUNTIME):
     """Early stopping: end training when the best metric stops improving."""
 
-    patience: int = field(default=3, ge=1, also_called=("early_stopping_patience",))
+    patience: int = field(default=3, ge=1)
     """Patience: number of consecutive evaluations without improvement that ends training."""
 
-    min_delta: float = field(default=0.0, ge=0, lt=inf, also_called=("early_stopping_threshold",))
+    min_delta: float = field(default=0.0, ge=0, lt=inf)
     """Minimum improvement: smaller improvements of the best value do not count."""
 
 
 class Evaluation(Config, role=RUNTIME):
     """Evaluation on the validation set during training."""
 
-    every: Period = field(
-        default=Period("100 steps"),
-        tags=("cadence",),
-        also_called=("eval_steps", "eval_strategy", "eval_interval", "val_check_interval"),
-    )
+    every: Period = field(default=Period("100 steps"), tags=("cadence",))
     """Evaluation interval; there is one evaluation at the end as well, with never only that."""
 
-    sequences: int | None = field(
-        default=SEQUENCES,
-        ge=1,
-        also_called=("eval_iters", "limit_val_batches", "max_eval_samples"),
-    )
+    sequences: int | None = field(default=SEQUENCES, ge=1)
     """Number of validation sequences to evaluate, always the same; null: all."""
 
-    datasets: tuple[EvaluationData, ...] = field(
-        default=(), also_called=("test_datasets", "eval_datasets")
-    )
+    datasets: tuple[EvaluationData, ...] = ()
     """Further validation sets, by name."""
 
-    before_training: bool = field(
-        default=False, also_called=("eval_on_start", "val_sanity_check", "evaluate_at_start")
-    )
+    before_training: bool = False
     """Evaluate before the first step as well."""
 
     accuracy: bool = False

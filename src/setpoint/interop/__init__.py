@@ -1,0 +1,1 @@
+"""What other systems call our fields and values; the core does without it."""

@@ -1,0 +1,464 @@
+"""Names and values of other systems for the fields of a job, from `names.toml`, and conversions.
+
+A conversion gives an exact value, or none: then the hint names the field alone.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from setpoint.config import ForeignKey, OtherName, Replacement, for_shell, preset_named
+from setpoint.units import Duration
+
+TRACKERS = {name: name for name in ("wandb", "tensorboard", "mlflow", "comet", "aim", "trackio")}
+TRACKERS |= {"comet_ml": "comet"}
+OTHER_TRACKERS = ("neptune", "clearml", "swanlab")
+DTYPES = {"16": "fp16", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "32": "fp32",
+          "no": "fp32", "float32": "fp32", "float": "fp32", "full": "fp32"}  # fmt: skip
+GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
+"""Ids of the hub from before it had owners."""
+HUB = ("dataset", "dataset_name", "train_dataset", "eval_dataset", "validation_dataset")
+"""Keys that may hold the id of a data set of the hub."""
+
+Answer = Replacement | str | None
+Conversion = Callable[[ForeignKey, str], Answer]
+
+
+def _other(key: ForeignKey, path: str) -> ForeignKey | None:
+    """The other key that was given for a field, whatever it is called."""
+    return key.other_key(*NAMES[path])
+
+
+def _plain(number: float) -> str:
+    return f"{number:.10g}"
+
+
+# Numbers.
+
+
+def _with_unit(template: str, key: ForeignKey, path: str) -> Answer:
+    """A number with its unit."""
+    if key.number is None:
+        return None
+    return Replacement({path: template.format(_plain(key.number))})
+
+
+def _switch(true: str, false: str, key: ForeignKey, path: str) -> Answer:
+    """One of two values of ours, for true and false."""
+    value = true if key.truth else false
+    words = {"true": True, "false": False, "null": None}
+    return None if key.truth is None else Replacement({path: words.get(value, value)})
+
+
+def _time(key: ForeignKey, path: str) -> Answer:
+    """`max_time`, as in `00:12:00:00` for days, hours, minutes and seconds, or a composer time."""
+    parts = key.text.split(":")
+    if 1 < len(parts) <= 4 and all(part.isdecimal() for part in parts):
+        days, hours, minutes, seconds = (int(part) for part in ["0"] * (4 - len(parts)) + parts)
+        total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+        return Replacement({path: f"{total} s" if total % 60 else f"{total // 60} min"})
+    for ending, unit in {"ep": "epochs", "ba": "steps", "tok": "tokens"}.items():
+        count = key.text.removesuffix(ending)
+        if count != key.text and count.isdecimal():
+            return Replacement({path: f"{count} {unit}"})
+    if key.number is None:
+        return None
+    number = _plain(key.number)
+    return f"Setpoint calls it {path}, with a unit: {number} min, {number} steps, {number} epochs."
+
+
+def _of_peak(key: ForeignKey, path: str) -> Answer:
+    """A learning rate as a fraction of the peak, which is that of the other keys or of the job."""
+    other = _other(key, "optimizer.lr")
+    peak = key.of("optimizer.lr") if other is None else other.number
+    note = "a fraction of the peak, not a learning rate"
+    if key.number is None or not isinstance(peak, int | float) or peak <= 0:
+        return f"Setpoint calls it {path}, {note}."
+    return Replacement({path: key.number / peak}, f"{note} ({key.number:g} / {peak:g})")
+
+
+def _divisor(key: ForeignKey, path: str) -> Answer:
+    """A factor in place of what Granite divides its logits by."""
+    note = "a factor of the logits, not a divisor"
+    return Replacement({path: 1 / key.number}, note) if key.number else None
+
+
+def _balance(key: ForeignKey, path: str) -> Answer:
+    """The weight of the one loss that transformers takes over the choices in all layers."""
+    note = "top_k / layers times that of transformers"
+    top_k, layers = key.of("model.moe.top_k"), key.of("model.layers")
+    if key.number is None or not isinstance(top_k, int) or not isinstance(layers, int):
+        return f"Setpoint calls it {path}, {note}."
+    return Replacement({path: key.number * top_k / layers}, note)
+
+
+def _warmup(key: ForeignKey, path: str) -> Answer:
+    """A number of steps, or a share of the horizon."""
+    if key.number is None:
+        return None
+    if 0 < key.number < 1 or key.name.endswith(("ratio", "fraction")):
+        return Replacement({path: f"{_plain(100 * key.number)} %"}, "a share of the horizon")
+    return Replacement({path: f"{_plain(key.number)} steps"})
+
+
+def _every(key: ForeignKey, path: str) -> Answer:
+    """A period: a count of steps, a share of the run, a strategy by name."""
+    number, word = key.number, key.text.lower()
+    if word in ("no", "none", "never", "false") or (number is not None and number <= 0):
+        is_evaluation = path == "evaluation.every"
+        return Replacement({"evaluation": None} if is_evaluation else {path: "never"})
+    if word in ("epoch", "epochs"):
+        return Replacement({path: "1 epochs"})
+    if number is None:
+        return None
+    if key.name == "val_check_interval" and isinstance(key.value, float):
+        return Replacement({path: f"{_plain(number)} epochs"}, "where a share is one of an epoch")
+    if key.name == "saves_per_epoch":
+        return Replacement({path: f"{_plain(1 / number)} epochs"})
+    if number >= 1:
+        return Replacement({path: f"{_plain(number)} steps"})
+    horizon = key.of("schedule.horizon")
+    updates = horizon.in_unit("steps") if isinstance(horizon, Duration) else None
+    if updates is None:
+        return None
+    note = f"a count with a unit ({number:g} of {updates} steps)"
+    return Replacement({path: f"{max(1, round(number * updates))} steps"}, note)
+
+
+def _batches(key: ForeignKey, path: str) -> Answer:
+    """Batches of an evaluation, as the number of their sequences."""
+    size, number = key.of("batch.micro_size"), key.number
+    note = "a number of sequences, not of batches"
+    if number is None or number < 1 or number != int(number) or not isinstance(size, int):
+        return f"Setpoint calls it {path}, {note}."
+    return Replacement({path: int(number) * size}, f"{note} ({number:g} * {size})")
+
+
+def _beta(index: int, key: ForeignKey, path: str) -> Answer:
+    """One of Adam's betas; the other from the other key, or as it is."""
+    betas = key.of(path)
+    pair = [*cast(Sequence[float], betas)] if isinstance(betas, tuple) else [0.9, 0.95]
+    for at, names in enumerate((("adam_beta1", "beta1"), ("adam_beta2", "beta2"))):
+        other = key.other_key(*names)
+        if other is not None and other.number is not None:
+            pair[at] = other.number
+    if key.number is None:
+        return None
+    pair[index] = key.number
+    return Replacement({path: pair}, "a pair")
+
+
+def _held_out(key: ForeignKey, path: str) -> Answer:
+    """A share of the documents, or from 1 on their number."""
+    number = key.number or 0.0
+    if 0 < number < 1 or (key.name.endswith("size") and number >= 1 and number.is_integer()):
+        return Replacement({path: key.value})
+    return f"Setpoint calls it {path}, a fraction of the documents, or from 1 on their number."
+
+
+def _accumulation(key: ForeignKey, path: str) -> Answer:
+    """Passes per update at the micro-batch of today, as other systems count them."""
+    number, size, ranks = key.number, key.of("batch.global_size"), key.of("parallel.world_size")
+    other = _other(key, "batch.micro_size")
+    micro: object = key.of("batch.micro_size") if other is None else other.number
+    is_count = number is not None and number >= 1 and number == int(number)
+    is_known = isinstance(size, int) and isinstance(ranks, int)
+    if number is None or not is_count or not is_known or not isinstance(micro, int | float):
+        return (
+            f"Setpoint calls it {path}: it divides the global batch, and the micro-batch shrinks."
+        )
+    count, wanted = int(number), int(number * micro) * ranks
+    if wanted == size:
+        return Replacement({path: count})
+    note = f"which at a micro-batch of {int(micro)} makes a global batch of {wanted}, not {size}"
+    return Replacement({path: count, "batch.global_size": wanted}, note)
+
+
+def _micro(key: ForeignKey, path: str) -> Answer:
+    """The micro-batch; with a global size that it divides where that of today is none."""
+    number, size, ranks = key.number, key.of("batch.global_size"), key.of("parallel.world_size")
+    is_count = number is not None and number >= 1 and number == int(number)
+    if number is None or not is_count or not isinstance(size, int) or not isinstance(ranks, int):
+        return None
+    sequences = int(number) * ranks
+    passes = _other(key, "batch.accumulation")
+    if size % sequences == 0 or (passes is not None and (passes.number or 0) >= 1):
+        return Replacement({path: int(number)})
+    wanted = sequences * max(1, round(size / sequences))
+    note = f"which divides the global batch, and does not divide {size}"
+    return Replacement({path: int(number), "batch.global_size": wanted}, note)
+
+
+# Formats, kinds and places.
+
+
+def _dtype(key: ForeignKey, path: str) -> Answer:
+    """Mixed precision by a switch or by name: `amp = true`, `precision = "bf16-mixed"`."""
+    word, _, kind = key.text.lower().removeprefix("torch.").partition("-")
+    dtype = DTYPES.get(word, word)
+    if key.truth is not None:
+        dtype = "bf16" if key.truth else "fp32"
+    if kind == "true" and dtype == "bf16":  # the weights, too
+        return Replacement({"precision.params": dtype, "precision.compute": dtype})
+    return _computed_in(dtype)
+
+
+def _half(key: ForeignKey, path: str) -> Answer:
+    """`fp16` and `bf16`: switches, of which one at most is on."""
+    if key.truth is None or key.truth:
+        return None if key.truth is None else _computed_in(key.name)
+    other = key.other_key("bf16" if key.name == "fp16" else "fp16")
+    if other is not None and other.truth:
+        return f"Leave {key.name} out: precision.compute is one format, and {other.name} is on."
+    return _computed_in("fp32")
+
+
+def _computed_in(dtype: str) -> Replacement | None:
+    note = "on a GPU" if dtype == "fp16" else ""
+    is_known = dtype in ("bf16", "fp16", "fp32")
+    return Replacement({"precision.compute": dtype}, note) if is_known else None
+
+
+def _optimizer(key: ForeignKey, path: str) -> Answer:
+    word = key.text.lower().replace("-", "_")
+    if "8bit" in word or "4bit" in word or "paged" in word:
+        return (
+            "There is no optimizer with state in 8 bits; optimizer.type = import takes one of "
+            'another package: --optimizer.type import --optimizer.target "bitsandbytes.optim.'
+            'AdamW8bit"'
+        )
+    if word in ("adam", "torch_adam"):
+        values = {path: "adamw", "optimizer.weight_decay": 0}
+        return Replacement(values, "Adam is AdamW without it")
+    is_adamw = word.startswith("adamw") or word in ("torch_adamw", "adam_w")
+    return Replacement({path: "adamw" if is_adamw else word})
+
+
+def _muon(key: ForeignKey, path: str) -> Answer:
+    return Replacement({"optimizer": "muon", path: key.value})
+
+
+def _schedule(key: ForeignKey, path: str) -> Answer:
+    """Curves that end at 0 in transformers; the names of others mean the same."""
+    word = key.text.lower()
+    if word not in ("linear", "cosine", "polynomial"):
+        kinds: Mapping[str, Sequence[str]] = VALUES[path]
+        ours = next((kind for kind, words in kinds.items() if word in words), word)
+        return Replacement({path: ours})
+    values: dict[str, object] = {path: word, "schedule.floor": 0}
+    if word == "polynomial":
+        values["schedule.power"] = 1
+    return Replacement(values, "which ends at 0 in transformers")
+
+
+def _biases(key: ForeignKey, path: str) -> Answer:
+    """Biases of all linear layers."""
+    paths = ("model.qkv_bias", "model.attention_output_bias", "model.ffn_bias")
+    note = "for the linear layers"
+    return None if key.truth is None else Replacement(dict.fromkeys(paths, key.truth), note)
+
+
+def _load_optimizer(key: ForeignKey, path: str) -> Answer:
+    if key.truth:
+        return "Leave it out: loading takes the state of the optimizer with all else."
+    return None if key.truth is None else Replacement({path: ["optimizer"]})
+
+
+def _resume(key: ForeignKey, path: str) -> Answer:
+    if key.truth is not None:
+        return Replacement({path: "must" if key.truth else "never"})
+    return (
+        f"A run is resumed by giving its directory in place of the source: setpoint train "
+        f"{key.text}"
+    )
+
+
+def _pretrained(key: ForeignKey, path: str) -> Answer:
+    """Weights to start from, whose configuration is written first."""
+    name = key.text
+    if name in ("scratch", "random", "none", "null", ""):
+        return f"Leave {key.name} out: weights are random unless model.pretrained names some."
+    if name == "resume":
+        return "The same command again resumes its run; leave it out."
+    source = f"openai-community/{name}" if name in GPT2 and not os.path.exists(name) else name
+    text = (
+        f"`setpoint import {for_shell(source)} --output model.toml` writes the configuration of "
+        f"these weights, and `setpoint train model.toml` starts from them"
+    )
+    if preset_named(name):
+        text += f"; the same model with random weights is --model {for_shell('@' + name)}"
+    return text
+
+
+def _model(key: ForeignKey, path: str) -> Answer:
+    is_place = "/" in key.text or os.path.exists(key.text)
+    return _pretrained(key, path) if is_place else None
+
+
+def _tokenizer(key: ForeignKey, path: str) -> Answer:
+    """A tokenizer by its kind, its files or its id."""
+    name = key.text
+    if name.lower() in ("bytes", "byte", "bytelevel", "byt5"):
+        return Replacement({path: "bytes"})
+    if name.lower() in ("bpe", "byte_level_bpe"):
+        return (
+            "Train one with `setpoint tokenizer train SOURCE --vocab-size N -o DIR`, then "
+            "tokenizer.type = huggingface with tokenizer.path = DIR."
+        )
+    is_place = "/" in name or name in GPT2 or os.path.exists(name)
+    if key.name in ("tokenizer", "tokenizer_type") and not is_place:
+        return None
+    name = f"openai-community/{name}" if name in GPT2 else name
+    return Replacement({path: "huggingface", "tokenizer.path": name})
+
+
+def _files(key: ForeignKey, path: str) -> Answer:
+    """Files as a list of one source."""
+    several = isinstance(key.value, list | tuple)
+    paths = [str(p) for p in cast(Sequence[object], key.value)] if several else [key.text]
+    if not paths or not all(paths):
+        return None
+    source: dict[str, object] = {"type": "text", "paths": paths}
+    if key.name in HUB and len(paths) == 1 and _may_be_hub_id(paths[0]):
+        source = {"type": "huggingface", "path": paths[0]}
+    return Replacement({path: [source]}, "a list of sources")
+
+
+def _may_be_hub_id(path: str) -> bool:
+    """True if a name is rather that of a data set of the hub than of a file."""
+    owner, _, name = path.partition("/")
+    is_word = all(part.replace("-", "").replace("_", "").isalnum() for part in (owner, name or "a"))
+    return is_word and not os.path.exists(path)
+
+
+def _sources(key: ForeignKey, path: str) -> Answer:
+    """A file, or the name of a kind of sources, in the place of sources."""
+    several = isinstance(key.value, list | tuple)
+    texts = [str(p) for p in cast(Sequence[object], key.value)] if several else [key.text]
+    if texts in (["stdlib"], ["random"]):
+        return Replacement({path: texts[0]}, "a list of sources")
+    if texts and all("." in text or "*" in text or os.path.exists(text) for text in texts):
+        return _files(key, path)
+    if key.name.isdecimal() or preset_named(key.text):
+        return None  # the name of a kind of sources
+    return f"Text is given as files: --{path} '[{{type: text, paths: [FILE]}}]'"
+
+
+def _trackers(key: ForeignKey, path: str) -> Answer:
+    word = key.text.lower()
+    if word in ("none", "[]", "null", ""):
+        return Replacement({path: []})
+    if word in TRACKERS:
+        return Replacement({path: ["jsonl", TRACKERS[word]]})
+    return _tracker(key, path)
+
+
+def _tracker(key: ForeignKey, path: str) -> Answer:
+    """The hint for a tracker that is given by its name."""
+    word = key.text.lower()
+    return _tracker_hint(word) if word in (*TRACKERS, *OTHER_TRACKERS) else None
+
+
+def _tracker_hint(name: str) -> str:
+    if name in OTHER_TRACKERS:
+        return (
+            f"There is no {name} tracker. Those there are: "
+            f"{', '.join(dict.fromkeys(TRACKERS.values()))}; one of your own is a class with a "
+            f"nested Config(TrackerConfig, type = ...) in a module that --import names."
+        )
+    return (
+        f"Trackers are a list: --tracking.trackers.append {TRACKERS[name]}, with its options "
+        f'in a table of it ({{type = "{TRACKERS[name]}", ...}}); `setpoint list fields '
+        f"tracking.trackers` shows them."
+    )
+
+
+def _metric(key: ForeignKey, path: str) -> Answer:
+    word = key.text.lower().removeprefix("eval_").removeprefix("val_")
+    is_known = word in ("accuracy", "loss", "perplexity", "bits_per_byte")
+    return Replacement({path: word}) if is_known else None
+
+
+CONVERSIONS: Mapping[str, Conversion] = {
+    "accumulation": _accumulation,
+    "balance": _balance,
+    "batches": _batches,
+    "beta1": partial(_beta, 0),
+    "beta2": partial(_beta, 1),
+    "biases": _biases,
+    "divisor": _divisor,
+    "dtype": _dtype,
+    "every": _every,
+    "files": _files,
+    "half": _half,
+    "held_out": _held_out,
+    "load_optimizer": _load_optimizer,
+    "metric": _metric,
+    "micro": _micro,
+    "muon": _muon,
+    "of_peak": _of_peak,
+    "optimizer": _optimizer,
+    "pretrained": _pretrained,
+    "resume": _resume,
+    "schedule": _schedule,
+    "time": _time,
+    "tokenizer": _tokenizer,
+    "trackers": _trackers,
+    "warmup": _warmup,
+}
+
+
+def _conversion(kind: str) -> Conversion | None:
+    """A conversion by its name, a template such as `{} steps`, or two values such as `max|min`."""
+    if "{}" in kind:
+        return partial(_with_unit, kind)
+    return partial(_switch, *kind.split("|")) if "|" in kind else CONVERSIONS.get(kind)
+
+
+def _entries(fields: Mapping[str, list[str]], notes: list[dict[str, Any]]) -> dict[str, OtherName]:
+    """The table by name; a name that several fields have may mean either of them."""
+    entries: dict[str, OtherName] = {}
+    for key, names in fields.items():
+        path, _, kind = key.partition(" : ")
+        convert = _conversion(kind)
+        answer = "" if convert is None else partial(_answer, convert, path)
+        for name in names:
+            others = entries[name].fields if name in entries else ()
+            entries[name] = OtherName((*others, path), answer)
+    for note in notes:
+        entries |= dict.fromkeys(note["names"], OtherName(answer=note["text"]))
+    for name in (*TRACKERS, *OTHER_TRACKERS):
+        entry = OtherName(("tracking.trackers",), _tracker_hint(name))
+        entries |= dict.fromkeys((name, f"{name}.*", f"use_{name}", f"{name}_log"), entry)
+    return entries
+
+
+def _answer(convert: Conversion, path: str, key: ForeignKey) -> Answer:
+    return convert(key, path)
+
+
+TABLE = tomllib.loads((Path(__file__).parent / "names.toml").read_text(encoding="utf-8"))
+OTHER_NAMES = _entries(TABLE["fields"], TABLE["notes"])
+NAMES = {
+    path: [name for name, entry in OTHER_NAMES.items() if path in entry.fields]
+    for path in ("optimizer.lr", "batch.micro_size", "batch.accumulation")
+}
+"""Names of the fields that conversions of other keys need."""
+VALUES: Mapping[str, Mapping[str, Sequence[str]]] = TABLE["values"]
+OTHER_VALUES: Mapping[str, object] = {
+    **VALUES,
+    **{f"data.sources{end}": partial(_answer, _sources, "data.sources")
+       for end in ("", ".*", ".paths")},
+    **{f"data.validation{end}": partial(_answer, _sources, "data.validation")
+       for end in ("", ".*", ".paths")},
+    "data": partial(_answer, _sources, "data.sources"),
+    "tokenizer": partial(_answer, _tokenizer, "tokenizer"),
+    "model": partial(_answer, _model, "model"),
+    "tracking.trackers.*": partial(_answer, _tracker, "tracking.trackers"),
+    "precision": partial(_answer, _dtype, "precision.compute"),
+}  # fmt: skip
