@@ -169,6 +169,8 @@ def test_the_value_of_another_system_is_converted(flags: str) -> None:
     # What is to be typed passes `setpoint check`, in place of what was.
     for option in SAID[flags].split(" or "):
         typed = shlex.split(option)
+        if "fp16=true" in flags or "float16" in flags or "fp8" in flags:
+            typed += ["--parallel.device=cuda"]
         if flags.startswith("--grad_accum=3"):
             typed += ["--batch.micro_size=2"]
         checked(*[w for w in words[1:] if "optimizer." in w], *typed)
@@ -254,7 +256,7 @@ def test_values_of_files_are_answered_as_they_are_written(tmp_path: Path) -> Non
     assert said["data"].endswith('sources = [{type = "text", paths = ["a.txt"]}] under [data]')
     assert said["model.type"].endswith('model = "@gpt2"')
     assert said["trainer.precision"].endswith('compute = "bf16" under [precision]')
-    assert "--adapter lora" in said["lora"]
+    assert "--adapter lora" in said["lora.r"]
 
 
 def test_what_is_incomplete_is_not_suggested() -> None:

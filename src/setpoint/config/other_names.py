@@ -147,7 +147,7 @@ def _key_hint(entry: OtherName, unknown: Unknown, editor: Editor) -> str:
             return _sentence([answer.values], answer.note, unknown.origin, editor)
         return answer or other_name_hint(entry)
     infos = {path: info for path, info in all_fields(type(editor.root)) if path in entry.fields}
-    values = {path: _converted(infos[path], path, key) for path in entry.fields}
+    values = {path: _converted(infos[path], path, unknown.value, key) for path in entry.fields}
     if entry.answer or MISSING in values.values():
         return other_name_hint(entry)
     return _sentence([{path: value} for path, value in values.items()], "", unknown.origin, editor)
@@ -205,13 +205,13 @@ def _our_value(entry: object, value: object) -> str:
     return next((ours for ours, others in words.items() if word in others), "")
 
 
-def _converted(info: FieldInfo, path: str, key: ForeignKey) -> object:
+def _converted(info: FieldInfo, path: str, value: object, key: ForeignKey) -> object:
     """A value of another system as the field takes it; MISSING where it may mean anything."""
-    ours = _our_value(foreign_table(type(key.editor.root), "OTHER_VALUES").get(path), key.value)
+    ours = _our_value(foreign_table(type(key.editor.root), "OTHER_VALUES").get(path), value)
     if ours:
         return ours
-    if not isinstance(key.value, Mapping) and _reads(info, key.value):
-        return key.value
+    if not isinstance(value, Mapping) and _reads(info, value):
+        return value
     if isinstance(info.type, OptionalType) and key.truth is not None:
         if not key.truth:
             return None

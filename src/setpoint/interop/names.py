@@ -445,7 +445,7 @@ def _answer(convert: Conversion, path: str, key: ForeignKey) -> Answer:
 TABLE = tomllib.loads((Path(__file__).parent / "names.toml").read_text(encoding="utf-8"))
 OTHER_NAMES = _entries(TABLE["fields"], TABLE["notes"])
 NAMES = {
-    path: [name for name, entry in OTHER_NAMES.items() if path in entry.fields]
+    path: [name for name, entry in OTHER_NAMES.items() if entry.fields == (path,)]
     for path in ("optimizer.lr", "batch.micro_size", "batch.accumulation")
 }
 """Names of the fields that conversions of other keys need."""
