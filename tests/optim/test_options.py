@@ -59,7 +59,7 @@ def test_values_are_read_by_the_fields() -> None:
         ({"betas": 0.5}, "betas", "0.5"),
         ({"eps": 0}, "eps", "it must be > 0"),
         ({"bets": [0.5, 0.6]}, "bets", "Did you mean betas?"),
-        ({"beta1": 0.9}, "beta1", "Setpoint calls it betas."),
+        ({"beta1": 0.9}, "beta1", "Did you mean betas?"),
         ({"lr": 1.0}, "lr", "a group sets it by lr_multiplier"),
         ({"weight_decay": 1.0}, "weight_decay", "a group sets it by weight_decay_multiplier"),
         ({"params": "x"}, "params", "a group sets it by pattern"),

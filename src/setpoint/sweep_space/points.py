@@ -14,9 +14,9 @@ from setpoint.config import (
     Editor,
     Problem,
     SetpointError,
-    answer,
     differences,
     draft_of,
+    explain_foreign_keys,
     fingerprint,
     load_plugins,
     put_flags,
@@ -264,7 +264,7 @@ class Composer(Generic[C]):
         editor.problems = list(base.problems)
         fields = {path: item for path, item in chosen.items() if path not in ((SOURCE,), (WITH,))}
         put_flags(editor, self._line.flags_of(fields))
-        answer(editor)
+        explain_foreign_keys(editor)
         self._finish(draft)
         composition = Composition(draft, base.label, editor.problems)
         config = composition.resolve()
