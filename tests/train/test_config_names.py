@@ -192,7 +192,7 @@ def test_what_any_name_is_answered_with_passes_check(
     assert len(answers) > 8
     answers.pop("--tokenizer huggingface --tokenizer.path 2", None)  # there is no such tokenizer
     for typed in answers:
-        checked(*shlex.split(typed))
+        checked(*shlex.split(typed), *(["--parallel.device=cuda"] if "fp16" in typed else []))
 
 
 # Values that a place cannot take, with the path that is reported and what is to be typed.
