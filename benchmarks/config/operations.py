@@ -40,7 +40,7 @@ def setpoint(module: Any, folder: Path, groups: int) -> Steps:
     from setpoint.config.files.read import parse
     from setpoint.config.files.write import write_json
     from setpoint.config.layers.editor import Editor
-    from setpoint.config.layers.flags import apply_flags
+    from setpoint.config.layers.flags import put_flags, read_flags
     from setpoint.config.record.compare import differences
     from setpoint.config.record.fingerprint import fingerprint
     from setpoint.config.resolving.resolve import resolve
@@ -52,7 +52,7 @@ def setpoint(module: Any, folder: Path, groups: int) -> Steps:
     def read(values: Any, flags: list[str]) -> Any:
         editor = Editor(module.Tree())
         editor.merge(values, Origin(FILE, "values.toml"))
-        apply_flags(editor, flags)
+        put_flags(editor, read_flags(module.Tree, flags))
         return resolve(editor.root, problems=editor.problems)
 
     config = read(values, flags)

@@ -17,7 +17,7 @@ from .draft.walk import Leaf, dropped_leaves, leaves
 from .files.read import read_file
 from .layers.editor import Editor, repeated
 from .layers.environment import apply_declared, apply_environment, declared_in
-from .layers.flags import apply_flags
+from .layers.flags import put_flags, read_flags
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
 from .migrations.chain import migrated
 from .resolving.resolve import resolve
@@ -204,7 +204,7 @@ def _merge(
     if modifiers:
         apply_modifiers(editor, modifiers)
     if flags:
-        apply_flags(editor, flags)
+        put_flags(editor, read_flags(root, flags))
     for path, value in program.items():
         editor.set(path.split("."), value, Origin(PROGRAM))
     if editor.unknown or editor.wrong_kind:
@@ -331,10 +331,8 @@ class _Sources(Generic[C]):
         return draft_of(config)
 
     def _function(self, source: str) -> C:
-        name, opened, inside = source.partition("(")
-        function = find_user_function(name)
-        config = call_source(function, source, source, inside if opened else ")")
-        return self._checked(config, source)
+        function = find_user_function(source.partition("(")[0])
+        return self._checked(call_source(function, source, source), source)
 
 
 def _refuse_name(name: str, title: str = "") -> None:

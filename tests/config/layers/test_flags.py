@@ -107,11 +107,12 @@ def test_null_and_back_in_order() -> None:
 
 
 def test_the_order_of_overrides() -> None:
-    flags = [
-        Flag(tuple(name.split(".")), "x", name) for name in ("a.b.c", "a.b.d", "a.type", "a.b")
+    names = ("optimizer.lr", "seed", "optimizer.betas", "optimizer.type", "optimizer", "tag.width")
+    flags = [Flag(tuple(name.split(".")), "x", name) for name in (*names, "model")]
+    assert [flag.label for flag in in_order(Job, flags)] == [
+        *("optimizer.type", "optimizer", "optimizer.lr", "seed", "optimizer.betas"),
+        *("model", "tag.width"),
     ]
-    ordered = in_order(flags, lambda flag: flag.label in ("a.b", "a.type"))
-    assert [flag.label for flag in ordered] == ["a.type", "a.b", "a.b.c", "a.b.d"]
 
 
 def test_flags_of_fields_that_only_a_later_variant_has() -> None:

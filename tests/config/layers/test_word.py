@@ -1,8 +1,12 @@
-from setpoint.config.layers.flags import Word, label_of
+from setpoint.config.layers.flags import Word, read_flags
+
+from ..sample import Job
 
 
 def test_a_word_knows_its_place() -> None:
-    word = Word("--a.b=1", "args.txt:3")
-    assert (word, word.place) == ("--a.b=1", "args.txt:3")
-    assert label_of(word, "--a.b") == "--a.b (args.txt:3)"
-    assert label_of("--a.b=1", "--a.b") == "--a.b"
+    word = Word("--seed=1", "args.txt:3")
+    assert (word, word.place) == ("--seed=1", "args.txt:3")
+    assert [flag.label for flag in read_flags(Job, [word, "--seed", "2"])] == [
+        "--seed (args.txt:3)",
+        "--seed",
+    ]

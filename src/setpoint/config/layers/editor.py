@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ..draft.copying import MANY_ORIGINS, one_layer, successor
 from ..draft.shared_sections import bind, switch
@@ -67,6 +67,24 @@ class Unknown(Struct):
     value: object
     origin: Origin
     problem: Problem
+
+
+class Place(NamedTuple):
+    """A field of a section, with its path in the tree."""
+
+    section: Node
+    info: FieldInfo
+    path: Path
+
+    @property
+    def current(self) -> Any:
+        """The value before the edit; None for a required or derived field that nothing has set."""
+        value = value_or_missing(self.section, self.info.name)
+        return None if value is MISSING else value
+
+    def store(self, value: object, origin: Origin) -> None:
+        """Store a value that has been read."""
+        self.section.store(self.info.name, value, origin)
 
 
 class Editor:
@@ -136,15 +154,6 @@ class Editor:
         if len(self.problems) >= MAX_PROBLEMS:
             raise ConfigError(self.problems)
 
-    def current(self, section: Node, info: FieldInfo) -> Any:
-        """What stands in a field before the edit.
-
-        Returns:
-            the value; None for a required or derived field that nothing has set.
-        """
-        value = value_or_missing(section, info.name)
-        return None if value is MISSING else value
-
     def merge(self, values: Mapping[str, object], origin: Origin) -> None:
         """Put a whole mapping onto the root, as a file does.
 
@@ -195,7 +204,7 @@ class Editor:
             if chain and unless(chain[-1][0]):
                 continue
             try:
-                self._assign(section, info, value, origin, path)
+                self._assign(Place(section, info, path), value, origin)
             except Invalid as error:
                 self.report(path, value, origin, error)
 
@@ -209,7 +218,7 @@ class Editor:
             info = type(section).__setpoint__.find(key)
             if info is None:
                 raise unknown_key(type(section), key)
-            self._assign(section, info, value, origin, (*path, key))
+            self._assign(Place(section, info, (*path, key)), value, origin)
 
         def fail(key: str, value: object, error: Invalid) -> None:
             for inner, item in self._foreign_section((*path, key), value, error):
@@ -236,20 +245,16 @@ class Editor:
             return whole
         return [((*path, str(key)), item) for key, item in entries.items()]
 
-    def _assign(
-        self, section: Node, info: FieldInfo, value: object, origin: Origin, path: Path
-    ) -> None:
+    def _assign(self, place: Place, value: object, origin: Origin) -> None:
         try:
-            self._assign_value(section, info, value, origin, path)
+            self._assign_value(place, value, origin)
         except Invalid as error:
-            raise explained(info, value, error, path, origin) from None
+            raise explained(place.info, value, error, place.path, origin) from None
 
-    def _assign_value(
-        self, section: Node, info: FieldInfo, value: object, origin: Origin, path: Path
-    ) -> None:
-        kind = unwrapped(info.type)
+    def _assign_value(self, place: Place, value: object, origin: Origin) -> None:
+        kind = unwrapped(place.info.type)
         if isinstance(kind, SectionType):
-            self._assign_section(section, info, kind, mapping_in(kind, value), origin, path)
+            self._assign_section(place, kind, mapping_in(kind, value), origin)
             return
         if isinstance(kind, AnyOfType) and not kind.option(DataType):
             is_mapping = isinstance(value, Mapping)  # which edits a list
@@ -258,112 +263,94 @@ class Editor:
         sequence = isinstance(kind, SequenceType | TupleType)
         if structured or sequence:
             value = mapping_in(kind, value)
-        if isinstance(value, Mapping):
-            entries = cast(Mapping[str, object], value)
-            if sequence and not kind.is_secret():
-                self._edit_items(section, info, entries, origin, path)
+        if not isinstance(value, Mapping) or (sequence and kind.is_secret()):
+            self._put(place, cast(object, value), origin)
+            return
+        entries = cast(Mapping[str, object], value)
+        if sequence:
+            self._edit_items(place, entries, origin)
+            return
+        if isinstance(kind, MappingType) and REMOVE in entries:
+            self._set_item(place, (REMOVE,), entries[REMOVE], origin)
+            entries = {key: item for key, item in entries.items() if key != REMOVE}
+            if not entries:
                 return
-            if isinstance(kind, MappingType) and REMOVE in entries:
-                self._set_item(section, info, (REMOVE,), path, entries[REMOVE], origin)
-                value = entries = {key: item for key, item in entries.items() if key != REMOVE}
-                if not entries:
-                    return
-            current: Any = self.current(section, info) if structured else None
-            if isinstance(current, Free):
-                for key, item in entries.items():
-                    try:
-                        current.put(key, item, origin)
-                    except Invalid as error:
-                        self.report((*path, str(key)), item, origin, error)
-                return
-            if isinstance(current, dict) and not self.replace_mappings:
-                held = cast(dict[str, object], current)
-                self._put(section, info, {**held, **entries}, origin, path)
-                for key, item in held.items():
-                    if key in entries and isinstance(item, Node):
-                        text = for_error(entries[key])
-                        remember_replaced(self.root, item, (*path, key), origin, text)
-                return
-        self._put(section, info, cast(object, value), origin, path)
+        current: Any = place.current if structured else None
+        if isinstance(current, Free):
+            for key, item in entries.items():
+                try:
+                    current.put(key, item, origin)
+                except Invalid as error:
+                    self.report((*place.path, str(key)), item, origin, error)
+        elif isinstance(current, dict) and not self.replace_mappings:
+            items = cast(dict[str, object], current)
+            self._put(place, {**items, **entries}, origin)
+            for key, item in items.items():
+                if key in entries and isinstance(item, Node):
+                    text = for_error(entries[key])
+                    remember_replaced(self.root, item, (*place.path, key), origin, text)
+        else:
+            self._put(place, entries, origin)
 
     def _assign_section(
-        self,
-        section: Node,
-        info: FieldInfo,
-        kind: SectionType,
-        value: object,
-        origin: Origin,
-        path: Path,
+        self, place: Place, kind: SectionType, value: object, origin: Origin
     ) -> None:
         """Set fields of the section that stands in a field, or put another one there."""
         if isinstance(value, Mapping):
             self._merge_onto(
-                lambda tag, place: self._section(section, info, kind, place, path, tag),
+                lambda tag, layer: self._section(place, kind, layer, tag),
                 cast(Mapping[str, object], value),
                 origin,
-                path,
-                lambda preset: self._take_from_preset(section, info, preset, origin, path),
+                place.path,
+                lambda preset: self._take_from_preset(place, preset, origin),
             )
         elif isinstance(value, str) and value.startswith("@"):
-            self._take_from_preset(section, info, value, origin, path)
+            self._take_from_preset(place, value, origin)
         elif isinstance(value, int | float) or (
             isinstance(value, str) and value != "null" and "${" not in value
         ):
             if not kind.variants():
                 raise kind.refuse(value)
-            self._section(section, info, kind, origin, path, value)
+            self._section(place, kind, origin, value)
         else:
-            current: Any = self.current(section, info)
-            self._put(section, info, value, origin, path)
-            if isinstance(current, Node) and current is not getattr(section, info.name):
-                shown = "null" if value is None else for_error(value)
-                remember_replaced(self.root, current, path, origin, shown)
+            current = place.current
+            self._put(place, value, origin)
+            if isinstance(current, Node) and current is not place.current:
+                text = "null" if value is None else for_error(value)
+                remember_replaced(self.root, current, place.path, origin, text)
 
-    def _take_from_preset(
-        self, section: Node, info: FieldInfo, text: str, origin: Origin, path: Path
-    ) -> None:
-        fresh = section_of_preset(type(self.root), text, path)
-        current: Any = self.current(section, info)
+    def _take_from_preset(self, place: Place, text: str, origin: Origin) -> None:
+        fresh = section_of_preset(type(self.root), text, place.path)
+        current = place.current
         if isinstance(current, Node):
-            remember_replaced(self.root, current, path, origin, text)
+            remember_replaced(self.root, current, place.path, origin, text)
             if fresh is not None:
                 switch(self.root, current, fresh)
-                forget_restored(self.root, fresh, path)
-        section.store(info.name, info.read(fresh, origin), origin)
+                forget_restored(self.root, fresh, place.path)
+        place.store(place.info.read(fresh, origin), origin)
 
-    def _put(
-        self, section: Node, info: FieldInfo, value: object, origin: Origin, path: Path
-    ) -> None:
-        name = info.name
+    def _put(self, place: Place, value: object, origin: Origin) -> None:
+        section, info, path = place
         stored = info.read(self._with_fragments(info.type, value, origin, path), origin)
-        place = path[:-1]
         key = (id(section), id(origin))
-        before, *_ = self._reached.setdefault(key, (place, section, origin))
-        given = any(layer is origin and name in values for layer, values in layers_of(section))
-        if before != place and given and not same(stored, getattr(section, name)):
+        first, *_ = self._reached.setdefault(key, (path[:-1], section, origin))
+        given = any(layer is origin and info.name in values for layer, values in layers_of(section))
+        if first != path[:-1] and given and not same(stored, getattr(section, info.name)):
             raise Invalid(
-                f"is the same value as {dotted((*before, name))}, which the same file sets to "
+                f"is the same value as {dotted((*first, info.name))}, which the same file sets to "
                 f"another value: both paths lead to one shared section"
             )
-        section.store(name, stored, origin)
+        place.store(stored, origin)
 
-    def _section(
-        self,
-        parent: Node,
-        info: FieldInfo,
-        kind: SectionType,
-        origin: Origin,
-        path: Path,
-        tag: object = None,
-    ) -> Node:
+    def _section(self, place: Place, kind: SectionType, origin: Origin, tag: object = None) -> Node:
         """The section that stands in a field, made or switched to another variant if need be.
 
         One that an earlier layer has set to null comes back as it was.
         """
-        current: Any = self.current(parent, info)
+        current: Any = place.current
         if isinstance(current, Reference):
             bind(self.root)
-            current = self.current(parent, info)
+            current = place.current
         if isinstance(current, Reference) and tag is None:
             raise Invalid(
                 f"is the reference {current.text}, which does not lead to a section; set the "
@@ -371,35 +358,33 @@ class Editor:
             )
         if tag is None and isinstance(current, Node):
             return current
-        given = [value for _, value in chain_of(parent, info.name)]
-        before = stood(info.initial() if info.factory else None, *given, current)
-        if tag is None and given and before:
-            cls = type(before[-1]).__setpoint__.cls
+        info = place.info
+        given = [value for _, value in chain_of(place.section, info.name)]
+        history = stood(info.initial() if info.factory else None, *given, current)
+        if tag is None and given and history:
+            cls = type(history[-1]).__setpoint__.cls
         else:
             cls = kind.chosen(tag, "choose a variant first: without one it has no fields to set")
-        if isinstance(current, Node) and type(current).__setpoint__.cls is cls:
-            parent.store(info.name, current, origin)
-            return current
-        fresh = self._switch(before, cls, origin, path, current)
-        parent.store(info.name, fresh, origin)
-        return fresh
+        if not isinstance(current, Node) or type(current).__setpoint__.cls is not cls:
+            current = self._switch(history, cls, origin, place.path, current)
+        place.store(current, origin)
+        return current
 
     def _switch(
-        self, before: Sequence[Node], cls: type[Node], origin: Origin, path: Path, held: object
+        self, history: Sequence[Node], cls: type[Node], origin: Origin, path: Path, current: object
     ) -> Node:
-        """A section of a variant in a place, with all that was given for it; see `successor`.
+        """Make a section of a variant, with all that was given for it; see `successor`.
 
         What the layer that switches has set itself, and the variant has not, is reported; what an
         earlier layer set was meant for another variant, and is only named as dropped.
 
         Arguments:
-            before: the sections that stood there.
-            held: what stands there now.
+            history: the sections that stood in the place.
+            current: the value there now.
         """
-        old = held if isinstance(held, Node) else None
-        fresh = successor(cls, before, old)
-        place = dotted(path)
-        undone = [one for one in self._lost if one.path.rpartition(".")[0] == place]
+        old = current if isinstance(current, Node) else None
+        fresh = successor(cls, history, old)
+        undone = [one for one in self._lost if one.path.rpartition(".")[0] == dotted(path)]
         self.problems[:] = [one for one in self.problems if one not in undone]
         for name, value, given, reason in state_of(fresh).dropped:
             many = origin.layer in MANY_ORIGINS and one_layer(given, origin)
@@ -429,10 +414,10 @@ class Editor:
                 return fresh if fresh is value else section
             return self._switch(stood(section), cls, origin, path, section)
 
-        def section_for(tag: object, place: Origin) -> Node:
+        def section_for(tag: object, layer: Origin) -> Node:
             nonlocal section
             if tag is not None and tag != type(section).__setpoint__.tag:
-                section = self._replaced(section, kind, tag, place, path)
+                section = self._replaced(section, kind, tag, layer, path)
             return section
 
         self._merge_onto(section_for, cast(Mapping[str, object], value), origin, path)
@@ -445,7 +430,7 @@ class Editor:
         section: Node | None = None
         known = len(self.problems)
 
-        def section_for(tag: object, place: Origin) -> Node | None:
+        def section_for(tag: object, layer: Origin) -> Node | None:
             nonlocal section
             if section is None and tag is None:
                 tag = tag_of(values)
@@ -454,9 +439,9 @@ class Editor:
                 section = next(iter(kind.variants().values()), kind.classes[0])()
                 return None
             if section is None:
-                section = kind.read({} if tag is None else {"type": tag}, place)
+                section = kind.read({} if tag is None else {"type": tag}, layer)
             elif tag is not None and tag != type(section).__setpoint__.tag:
-                section = self._replaced(section, kind, tag, place, path)
+                section = self._replaced(section, kind, tag, layer, path)
             return section
 
         self._merge_onto(section_for, values, origin, path)
@@ -471,16 +456,16 @@ class Editor:
         key = str(rest[0])
         here = (*done, key)
         if isinstance(node, Free):
-            held = dict(node.items()).get(key)
+            current = dict(node.items()).get(key)
             if len(rest) == 1:
                 node.put(key, value, origin)
-            elif isinstance(held, Free) or (held is None and rest[1] not in ADDING):
-                if held is None:  # null gives way to a section
+            elif isinstance(current, Free) or (current is None and rest[1] not in ADDING):
+                if current is None:  # null gives way to a section
                     node.put(key, {}, origin)
                 self._descend(node.inside(key), rest[1:], here, value, origin)
             else:
                 try:
-                    item = self._edited(DataType(), held, rest[1:], here, value, origin)
+                    item = self._edited(DataType(), current, rest[1:], here, value, origin)
                 except Invalid as error:
                     raise Invalid(
                         error.message, error.valid, hint=error.hint, secret=error.secret
@@ -496,20 +481,21 @@ class Editor:
         if info is None:
             self._report_unknown(node, rest, done, value, origin)
             return
+        place = Place(node, info, here)
         if len(rest) == 1:
-            self._assign(node, info, value, origin, here)
+            self._assign(place, value, origin)
             return
         kind = unwrapped(info.type)
         if isinstance(kind, SectionType):
             if rest[1:] in (("type",), (EXTENDS,)):
                 fields = {rest[1]: value}
                 try:
-                    self._assign(node, info, fields, origin, here)
+                    self._assign(place, fields, origin)
                 except Invalid as error:
                     self.report(here, fields, origin, error)
                 return
             try:
-                inner = self._section(node, info, kind, origin, here)
+                inner = self._section(place, kind, origin)
             except Invalid as error:
                 if error.at != ("type",):
                     raise
@@ -518,9 +504,9 @@ class Editor:
                 return
             self._descend(inner, rest[1:], here, value, origin)
         elif kind.is_container():
-            self._set_item(node, info, rest[1:], here, value, origin)
+            self._set_item(place, rest[1:], value, origin)
         elif isinstance(kind, FreeType):
-            self._descend(self.current(node, info), rest[1:], here, value, origin)
+            self._descend(place.current, rest[1:], here, value, origin)
         else:
             raise Invalid(single(here, str(rest[1])), secret=kind.is_secret())
 
@@ -542,14 +528,7 @@ class Editor:
                 error.hint = f"Did you mean {dotted((*done, *close))}?"
         self.report((*done, *rest), value, origin, error, meant)
 
-    def _edit_items(
-        self,
-        section: Node,
-        info: FieldInfo,
-        edits: Mapping[str, object],
-        origin: Origin,
-        path: Path,
-    ) -> None:
+    def _edit_items(self, place: Place, edits: Mapping[str, object], origin: Origin) -> None:
         """Apply a mapping of edits in the order in which it is written, as files give it.
 
         Arguments:
@@ -557,40 +536,31 @@ class Editor:
         """
         for key, value in edits.items():
             if key == INSERT and isinstance(value, Mapping):
-                for place, item in cast(Mapping[str, object], value).items():
-                    self._set_item(section, info, (INSERT, str(place)), path, item, origin)
+                for index, item in cast(Mapping[str, object], value).items():
+                    self._set_item(place, (INSERT, str(index)), item, origin)
             else:
-                self._set_item(section, info, (str(key),), path, value, origin)
+                self._set_item(place, (str(key),), value, origin)
 
-    def _set_item(
-        self,
-        section: Node,
-        info: FieldInfo,
-        rest: Path,
-        path: Path,
-        value: object,
-        origin: Origin,
-    ) -> None:
+    def _set_item(self, place: Place, rest: Path, value: object, origin: Origin) -> None:
         """Make one edit of a list or mapping, or of something inside an item.
 
         Arguments:
             rest: the path from the field on: a word of `EDITS`, an index, a key or a name.
-            path: that of the field.
         """
-        current: Any = self.current(section, info)
+        current, info = place.current, place.info
         try:
-            changed = self._edited(info.type, current, rest, path, value, origin)
+            changed = self._edited(info.type, current, rest, place.path, value, origin)
             if changed is not current:
                 stored = info.read(changed, origin)
-                section.store(info.name, stored, origin)
-                follow(current, stored, path)
+                place.store(stored, origin)
+                follow(current, stored, place.path)
         except Invalid as error:
             # The error's own path leads through the items; the value is what was to go there.
             for part in error.parts:
                 inside = part.at[len(rest) :]
                 misfit = Invalid(part.message, part.valid, inside, part.hint, part.secret)
-                place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
-                self.report((*path, *place), value, origin, misfit)
+                at = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
+                self.report((*place.path, *at), value, origin, misfit)
 
     def _edited(
         self,
@@ -655,8 +625,8 @@ class Editor:
             if self.replace_mappings:
                 raise Invalid("a record cannot extend files").inside(EXTENDS)
 
-            def put(fields: Mapping[str, object], place: Origin) -> None:
-                self._merge_onto(section_for, fields, place, path, put_preset)
+            def put(fields: Mapping[str, object], file: Origin) -> None:
+                self._merge_onto(section_for, fields, file, path, put_preset)
 
             self._put_fragments(values[EXTENDS], origin, path, put, put_preset)
         section = section_for(tag_of(values), origin)
@@ -688,7 +658,7 @@ class Editor:
                 if name.startswith("@") and put_preset is not None:
                     put_preset(name)
                     continue
-                file, fields, place = self._read_fragment(name, origin, path)
+                file, fields, layer = self._read_fragment(name, origin, path)
                 if again := repeated(name, file, listed, applied):
                     raise Invalid(again)
             except Invalid as error:
@@ -699,9 +669,9 @@ class Editor:
                 continue
             self._reading.append(file)
             try:
-                put(fields, place)
+                put(fields, layer)
             except Invalid as error:
-                self.report(path, fields, place, error)
+                self.report(path, fields, layer, error)
             finally:
                 self._reading.pop()
             applied.append(file)

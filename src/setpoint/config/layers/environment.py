@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from ..draft.shared_sections import bind
@@ -120,41 +119,39 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
 
 
 def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
-    """A path as the fields along it are spelled, and with its other keys as they are written."""
+    """Spell a path as the fields along it, and its other keys as they are written."""
     if written[0].lower() == TAG and TAG not in type(root).__setpoint__.fields:
         return tuple(map(str.lower, written))
     path: list[str] = []
-    node: Any = root
-    kind: FieldType | None = None  # what stands here, where nothing does yet
-    lost = False  # below a name that no field has, case means nothing
-    for part in written:
+    node: Any = root  # what stands here; MISSING or None where nothing does
+    kind: FieldType | None = None
+    for index, part in enumerate(written):
         kind = kind and kind.with_items(None if node is MISSING else node, part.lower())
+        key = part
         if isinstance(node, Node) or isinstance(kind, SectionType):
-            here: Sequence[type[Node]] = section_classes(kind) if kind is not None else ()
-            classes = [type(node)] if isinstance(node, Node) else here
+            classes = [type(node)] if isinstance(node, Node) else section_classes(cast(Any, kind))
             fields = [info for cls in classes for info in cls.__setpoint__.fields.values()]
             alike = [info for info in fields if info.name.lower() == part.lower()]
             secret = any(holds_secret(info.type) for info in alike)
-            key = _one_of(part, ["type", EXTENDS, *(info.name for info in alike)], secret)
-            if key is None:  # an argument of what is imported, or a mistake
-                key = part if hasattr(cast(object, node), "__setpoint_open__") else part.lower()
-            found = next((info for info in fields if info.name == key), None)
-            lost = found is None and key == part.lower()
-            kind = unwrapped(found.type) if found is not None else None
-            node = value_or_missing(node, key) if found and isinstance(node, Node) else None
+            name = _one_of(part, ["type", EXTENDS, *(info.name for info in alike)], secret)
+            if name is None and not hasattr(cast(object, node), "__setpoint_open__"):
+                # A mistake; below a name that no field has, case means nothing.
+                return (*path, *map(str.lower, written[index:]))
+            key = name or part
+            info = next((info for info in alike if info.name == key), None)
+            kind = unwrapped(info.type) if info else None
+            node = value_or_missing(node, key) if info and isinstance(node, Node) else None
         elif isinstance(kind, SequenceType | TupleType):
             items = cast(Sequence[Any], node) if isinstance(node, tuple | list) else ()
             names = [name for item in items for name in names_of(item) if name]
             key = _one_of(part, [*EDITS, *names]) or part
             at = next((i for i, item in enumerate(items) if key in (str(i), *names_of(item))), None)
-            kind = kind.parts[0] if at is None or isinstance(kind, SequenceType) else kind.parts[at]
-            node, kind = None if at is None else items[at], unwrapped(kind)
+            node = None if at is None else items[at]
+            kind = unwrapped(kind.parts[0 if at is None or isinstance(kind, SequenceType) else at])
         elif isinstance(kind, MappingType):
             key = part.lower() if part.lower() == REMOVE else part
             node = cast(Mapping[str, Any], node).get(key) if isinstance(node, Mapping) else None
             kind = unwrapped(kind.item)
-        else:
-            key, node, kind = part.lower() if lost else part, None, None
         path.append(key)
     return tuple(path)
 
@@ -175,23 +172,19 @@ def _one_of(part: str, known: Iterable[str], secret: bool = True) -> str | None:
 
 
 def _set(editor: Editor, name: str, path: tuple[str, ...], value: object, origin: Origin) -> None:
-    found = len(editor.problems)
+    known = len(editor.problems)
     editor.set(path, value, origin)
-    for problem in editor.problems[found:]:
-        if problem.message.startswith("unknown key"):
-            meant = _meant(type(editor.root), "_".join(path).split("_"))
-            close = re.fullmatch(r"Did you mean ([\w.]+)\?", problem.hint)
-            if close is not None:  # in the case of the variable
-                right = _meant(type(editor.root), re.split(r"[._]", close[1]))
-                problem.hint = f"Did you mean {'.'.join(right)}?" if right else problem.hint
-            if meant is not None and meant != path:
-                prefix = prefix_of(type(editor.root))
-                problem.hint = f"Did you mean {prefix}{'__'.join(meant).upper()}?"
+    match = _field_spelled(type(editor.root), "_".join(path).split("_"))
+    if match and match != path:
+        for problem in editor.problems[known:]:
+            if problem.message.startswith("unknown key"):
+                right = prefix_of(type(editor.root)) + "__".join(match).upper()
+                problem.hint = f"Did you mean {right}?"
 
 
 def _refuse_single_underscores(editor: Editor, name: str, value: str, prefix: str) -> None:
-    """A variable that would set a field with the right underscores must not pass unseen."""
-    path = _meant(type(editor.root), name[len(prefix) - 1 :].lower().split("_"))
+    """Report a variable that would set a field with the right underscores, and sets nothing."""
+    path = _field_spelled(type(editor.root), name[len(prefix) - 1 :].lower().split("_"))
     if path is not None:
         right = prefix + "__".join(path).upper()
         error = Invalid(
@@ -209,33 +202,27 @@ def _holds_secret(root: type[Node], path: Sequence[str]) -> bool:
     return not fields or any(holds_secret(info.type) for info in fields)
 
 
-def _meant(cls: type[Node], words: Sequence[str]) -> tuple[str, ...] | None:
-    """The field that words would name if the underscores between them were right."""
-    words = [word for word in words if word]
-    for count in range(len(words), 0, -1):
-        key = "_".join(words[:count]).lower()
-        fields = cls.__setpoint__.fields
-        info = next((info for name, info in fields.items() if name.lower() == key), None)
-        if info is None:
-            continue
-        if count == len(words):
+def _field_spelled(cls: type[Node], words: Sequence[str]) -> tuple[str, ...] | None:
+    """Find the field that words would name if the underscores between them were right."""
+    words = [word.lower() for word in words if word]
+    for info in cls.__setpoint__.fields.values():
+        name = info.name.lower().split("_")
+        if words == name:
             return (info.name,)
-        for section in section_classes(info.type):
-            rest = _meant(section, words[count:])
-            if rest is not None:
-                return (info.name, *rest)
+        if words[: len(name)] == name:
+            for section in section_classes(info.type):
+                rest = _field_spelled(section, words[len(name) :])
+                if rest is not None:
+                    return (info.name, *rest)
     return None
 
 
-def variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The variables that are meant for the configuration, shallow paths first."""
-    names = [name for name in environ if name.upper().startswith(prefix)]
-    paths = {name: tuple(name[len(prefix) :].split("__")) for name in names}
-
-    def depth(name: str) -> tuple[int, str]:
-        # A variable that chooses a variant must come before those that set its fields.
-        path = paths[name]
-        return len(path) - (path[-1].lower() == "type"), name
-
-    for name in sorted(names, key=depth):
-        yield name, paths[name]
+def variables(environ: Mapping[str, str], prefix: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The variables that are meant for the configuration, with their paths, shallow ones first."""
+    paths = [
+        (name, tuple(name[len(prefix) :].split("__")))
+        for name in environ
+        if name.upper().startswith(prefix)
+    ]
+    # A variable that chooses a variant must come before those that set its fields.
+    return sorted(paths, key=lambda one: (len(one[1]) - (one[1][-1].lower() == "type"), one[0]))

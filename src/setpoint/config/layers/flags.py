@@ -15,18 +15,12 @@ from ..types.sections import SectionType
 from ..values.node import Node
 from ..values.origin import COMMAND_LINE, Origin
 from ..words.errors import SetpointError
-from ..words.plain_data import MAX_DEPTH, PlainScalar
+from ..words.plain_data import PlainScalar
 from ..words.text import for_shell
 from .editor import EXTENDS, Editor
 from .hints import switches
 
 CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
-# A flag's place among the others. Appended flags have (index, END). What goes right before a flag
-# takes its key with a further number before END: later than what was put there already, and
-# earlier than the flag.
-Key = tuple[float, ...]
-END = float("inf")
-START: Key = (-1.0,)
 
 
 def deletes(token: str) -> bool:
@@ -137,7 +131,7 @@ def _negated(cls: type[Node], flag: str) -> tuple[str, ...] | None:
 def _read_flag(cls: type[Node], token: str) -> Flag:
     """Read one override, with its value behind an equals sign unless it is a switch."""
     name, equals, text = token.partition("=")
-    label = label_of(token, name)
+    label = f"{name} ({token.place})" if isinstance(token, Word) else name
     if not name.startswith("--"):
         if not equals or not name or name.startswith("-") or deletes(token):
             raise SetpointError(unexpected(token))
@@ -185,18 +179,6 @@ def _reads(kinds: Sequence[FieldType], text: str) -> bool:
     return False
 
 
-def apply_flags(editor: Editor, tokens: Sequence[str]) -> None:
-    """Put the overrides of a command line onto a draft.
-
-    A later flag beats an earlier one, except that a flag that chooses a variant acts before those
-    that set the variant's fields, wherever it stands.
-
-    Raises:
-        SetpointError: for an argument that is no override.
-    """
-    put_flags(editor, read_flags(type(editor.root), tokens))
-
-
 def _switches(cls: type[Node], path: tuple[str, ...]) -> str:
     for kind in _kinds(cls, path):
         inner = unwrapped(kind)
@@ -222,12 +204,34 @@ def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
 
 
 def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:
-    """Put overrides onto a draft, in the order of `in_order`."""
-    cls = type(editor.root)
-    order = in_order(flags, lambda flag: _chooses(cls, flag), lambda flag: flag.path[0] == TAG)
-    for flag in order:
+    """Put overrides onto a draft.
+
+    A later flag beats an earlier one, except that a flag that chooses a variant acts before those
+    that set the variant's fields, wherever it stands.
+    """
+    for flag in in_order(type(editor.root), flags):
         # Read long before, perhaps, and for several drafts.
         editor.set(flag.path, flag.value, flag.origin.applied())
+
+
+def in_order(cls: type[Node], flags: Sequence[Flag]) -> list[Flag]:
+    """Sort overrides as they apply: as given, but a variant before its fields.
+
+    Returns:
+        the same overrides; one that chooses stands before those for fields of its section, though
+        not before a flag that sets the section as a whole, such as `null`, or what holds it.
+    """
+    ordered: list[Flag] = []
+    for flag in flags:
+        index, section = len(ordered), flag.section
+        for position in reversed(range(len(ordered) if _chooses(cls, flag) else 0)):
+            other = ordered[position]
+            if section[: len(other.section)] == other.section:
+                break
+            if other.section[: len(section)] == section or other.path[0] == TAG:
+                index = position
+        ordered.insert(index, flag)
+    return ordered
 
 
 def is_section(cls: type[Node], path: tuple[str, ...]) -> bool:
@@ -268,67 +272,6 @@ def _holds(kind: FieldType, wanted: type[FieldType]) -> bool:
     return isinstance(kind, wanted)
 
 
-def in_order(
-    flags: Sequence[Flag],
-    chooses: Callable[[Flag], bool],
-    spreads: Callable[[Flag], bool] = lambda flag: False,
-) -> list[Flag]:
-    """The order in which overrides apply: as given, but a variant before its fields.
-
-    Returns:
-        the same overrides; one that chooses stands before those for fields of its section, though
-        not before a flag that sets the section as a whole, such as `null`, or what holds it.
-    """
-    order = _Order()
-    keys = [order.place(flag.section[:MAX_DEPTH], chooses(flag), spreads(flag)) for flag in flags]
-    return [flags[at] for at in sorted(range(len(flags)), key=keys.__getitem__)]
-
-
-class _Order:
-    """The keys of the flags so far; the time for each is that of the depth of its path."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._inserted: dict[Key, int] = {}  # how many were put right before a flag
-        self._last: dict[tuple[str, ...], Key] = {}  # the last flag that sets a path as a whole
-        self._first: dict[tuple[str, ...], Key] = {}  # the first one below a path, after that
-        self._spread: list[Key] = []  # those that may be below any path, in order
-
-    def place(self, section: tuple[str, ...], chooses: bool, spreads: bool) -> Key:
-        """The key of the next flag."""
-        key: Key = (self._count, END)
-        self._count += 1
-        # What sets a path as a whole, or what holds it, must stay before what follows it.
-        barrier = START
-        barriers: list[Key] = []
-        for depth in range(len(section) + 1):
-            barrier = max(barrier, self._last.get(section[:depth], START))
-            barriers.append(barrier)
-        follower = self._follower(section, barrier) if chooses else None
-        if follower is not None:
-            number = self._inserted[follower] = self._inserted.get(follower, 0) + 1
-            key = (*follower[:-1], number, END)
-        for depth in range(len(section)):
-            first = self._first.get(section[:depth], START)
-            if first < barriers[depth] or first == START or key < first:
-                self._first[section[:depth]] = key
-        self._last[section] = max(key, self._last.get(section, START))
-        if spreads:
-            self._spread.append(key)
-        return key
-
-    def _follower(self, section: tuple[str, ...], barrier: Key) -> Key | None:
-        """The first flag behind the barrier that sets something in the section."""
-        below = self._first.get(section, START)
-        found = [below] if below > barrier else []
-        if self._spread:
-            from bisect import bisect_right
-
-            at = bisect_right(self._spread, barrier)
-            found += self._spread[at : at + 1]
-        return min(found, default=None)
-
-
 class Word(str):
     """A word of a command line that stands in a file, such as `@args.txt`.
 
@@ -345,8 +288,3 @@ class Word(str):
         word = super().__new__(cls, text)
         word.place = place
         return word
-
-
-def label_of(word: str, name: str) -> str:
-    """What origins call an override."""
-    return f"{name} ({word.place})" if isinstance(word, Word) else name

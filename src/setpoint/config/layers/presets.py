@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..draft.config import Config
@@ -121,23 +120,17 @@ def _register(table: MutableMapping[str, Any], function: Any, kind: str) -> Any:
     other = table.get(name)
     if other is not None and other.__module__ != function.__module__:
         raise TypeError(f"there is a {kind} {name!r} already, in {other.__module__}")
-    if other is not None and _beside(other, function, sys._getframe(2)):  # pyright: ignore[reportPrivateUsage]
+    # A module that is loaded again, or a cell that is run again, is another piece of code.
+    code: Any = getattr(other, "__code__", None)
+    scope = sys._getframe(2).f_code.co_consts  # pyright: ignore[reportPrivateUsage]
+    other_code = code is not None and code is not getattr(function, "__code__", None)
+    if other is not None and other_code and any(constant is code for constant in scope):
         line = other.__code__.co_firstlineno
         raise TypeError(
             f"{function.__module__} defines two {kind}s {name!r}, the first of them in line {line}"
         )
     table[name] = function
     return function
-
-
-def _beside(other: Any, function: Any, frame: FrameType) -> bool:
-    """Whether the piece of code that defines one function defines another one as well.
-
-    A module that is loaded again, or a cell of a notebook that is run again, is another piece.
-    """
-    code = getattr(other, "__code__", None)
-    again = code is None or code is getattr(function, "__code__", None)
-    return not again and any(constant is code for constant in frame.f_code.co_consts)
 
 
 def preset_summary(function: Callable[..., object]) -> str:
@@ -155,8 +148,8 @@ def preset_parameters(function: Callable[..., object], skip: int = 0) -> list[di
 
     parameters = list(inspect.signature(function).parameters.values())[skip:]
     return [
-        {"name": each.name} | ({} if each.default is each.empty else {"default": each.default})
-        for each in parameters
+        {"name": one.name} | ({} if one.default is one.empty else {"default": one.default})
+        for one in parameters
     ]
 
 
@@ -180,20 +173,20 @@ def call_preset(text: str) -> Node:
     Raises:
         SetpointError: if there is no such preset, or it cannot take the parameters.
     """
-    name, opened, inside = text.partition("(")
+    name = text.partition("(")[0]
     function = presets.get(name.strip().replace("_", "-"))
     if function is None:
         raise SetpointError(unknown_preset("preset", name, presets))
-    return call_source(function, text, f"the preset {text!r}", inside if opened else ")")
+    return call_source(function, text, f"the preset {text!r}")
 
 
-def call_source(function: Callable[..., object], text: str, title: str, inside: str) -> Any:
-    """Call a function that makes a config.
+def call_source(function: Callable[..., object], text: str, title: str) -> Any:
+    """Call a function that makes a config, with the parameters that stand behind its name.
 
     Raises:
         SetpointError: if it cannot take the parameters, or fails.
     """
-    arguments = _read_arguments(function, inside, 0, title, text.partition("(")[0])
+    arguments = _read_arguments(function, text, title, 0)
 
     with running(PRESET, text):
         return call_user_function(function, title, **arguments)
@@ -205,8 +198,7 @@ def call_modifier(text: str, draft: Node) -> Node:
     Raises:
         SetpointError: if there is no such modifier, or it cannot take the parameters.
     """
-    name, opened, inside = text.partition("(")
-    name = name.strip()
+    name = text.partition("(")[0].strip()
     if ":" in name:
         function = find_user_function(name)
     elif (known := modifiers.get(name.replace("_", "-"))) is not None:
@@ -214,7 +206,7 @@ def call_modifier(text: str, draft: Node) -> Node:
     else:
         raise SetpointError(unknown_preset("modifier", name, modifiers))
     title = f"the modifier {text!r}"
-    arguments = _read_arguments(function, inside if opened else ")", 1, title, name)
+    arguments = _read_arguments(function, text, title, 1)
 
     with running(MODIFIER, text):
         result: object = call_user_function(function, title, draft, **arguments)
@@ -225,24 +217,26 @@ def call_modifier(text: str, draft: Node) -> Node:
 
 
 def _read_arguments(
-    function: Callable[..., object], inside: str, skip: int, title: str, name: str
+    function: Callable[..., object], text: str, title: str, skip: int
 ) -> dict[str, Any]:
+    """Read what is typed between parentheses, past the first `skip` parameters of a function."""
+    name, opened, inside = text.partition("(")
     try:
-        return _arguments(function, inside, skip)
+        return _arguments(function, inside if opened else ")", skip)
     except Invalid as error:
         # The text as typed may hold what must not be repeated.
         secret = any(part.secret for part in error.parts)
-        shown = f"{title.rpartition(' ')[0]} {name!r}".strip() if secret else title
+        shown = f"{title.rpartition(' ')[0]} {name.strip()!r}".strip() if secret else title
         reasons = "; ".join(part.message for part in error.parts)
         raise SetpointError(f"{shown}: {reasons}") from None
 
 
 def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[str, Any]:
-    """What is typed between parentheses as keyword arguments, past the first `skip` of them."""
     if not inside.rstrip().endswith(")"):
         raise Invalid("the parameters are not closed by )")
-    if not inside.strip(" )") and not skip and not _takes_arguments(function):
-        return {}
+    code = getattr(function, "__code__", None)
+    if not inside.strip(" )") and code and not (code.co_argcount + code.co_kwonlyargcount - skip):
+        return {}  # as most presets; `inspect` is not free to import
     import inspect
 
     try:
@@ -251,7 +245,7 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
         raise Invalid(f"{error.message}; parameters are given as NAME=VALUE") from None
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())[skip:]
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = {each.name: each for each in parameters if each.kind in named}
+    known = {one.name: one for one in parameters if one.kind in named}
     result: dict[str, Any] = {}
     errors: list[Invalid] = []
     for key, value in cast(Mapping[str, object], given).items():
@@ -277,14 +271,8 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
     return result
 
 
-def _takes_arguments(function: Any) -> bool:
-    # Most presets take none, and `inspect` is not free to import.
-    code = getattr(function, "__code__", None)
-    return code is None or bool(code.co_argcount + code.co_kwonlyargcount)
-
-
 def unknown_preset(kind: str, name: str, table: Mapping[str, object]) -> str:
-    """What to say about a name that nothing is registered under."""
+    """The error for a name that nothing is registered under."""
     meant = did_you_mean(name, table, " ")
     if "," in name and all(part.strip().replace("_", "-") in table for part in name.split(",")):
         each = " ".join(f"--with {part.strip()}" for part in name.split(","))
