@@ -1,7 +1,7 @@
 import pytest
 
 from setpoint.config import Config, SetpointError, field, resolve
-from setpoint.config.draft.build import building
+from setpoint.config.draft.config import building
 
 from .sample import AdamW, Batch, BuiltModel, Job, Transformer
 

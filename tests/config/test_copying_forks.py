@@ -23,8 +23,7 @@ from setpoint.config import (
     resolve,
 )
 from setpoint.config.draft.copying import draft_of
-from setpoint.config.draft.shared_sections import shared_places
-from setpoint.config.draft.walk import leaves
+from setpoint.config.draft.walk import leaves, shared_places
 from setpoint.config.values.node import is_frozen
 
 

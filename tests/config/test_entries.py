@@ -7,8 +7,7 @@ import pytest
 
 from setpoint.config import Config, field, modifier, preset
 from setpoint.config.composition import compose
-from setpoint.config.draft.shared_sections import entries_of
-from setpoint.config.draft.walk import leaves
+from setpoint.config.draft.walk import entries_of, leaves
 from setpoint.config.layers import presets as registry
 from setpoint.config.record.record import record_files
 

@@ -17,7 +17,7 @@ import setpoint.presets  # noqa: F401 - registers the presets by name
 from setpoint.config import Config, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.plain import to_minimal, to_plain
-from setpoint.config.draft.shared_sections import shared_places
+from setpoint.config.draft.walk import shared_places
 from setpoint.config.files.read import read_file
 from setpoint.config.files.write import write_json, write_toml, write_yaml
 from setpoint.config.layers import presets as registry

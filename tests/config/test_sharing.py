@@ -8,10 +8,9 @@ import pytest
 
 from setpoint.config import RUNTIME, Config, ConfigError, SetpointError, field, ref, resolve
 from setpoint.config.composition import compose
-from setpoint.config.draft.build import build
+from setpoint.config.draft.config import build
 from setpoint.config.draft.plain import to_minimal, to_plain
-from setpoint.config.draft.shared_sections import shared, shared_places
-from setpoint.config.draft.walk import leaves
+from setpoint.config.draft.walk import leaves, shared, shared_places
 from setpoint.config.record.compare import differences
 from setpoint.config.record.fingerprint import canonical, fingerprint
 from setpoint.config.record.python_source import to_python

@@ -1,6 +1,6 @@
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.draft.walk import dropped_values, leaves, narrower, sections
+from setpoint.config.draft.walk import dropped_values, effective_role, leaves, sections
 from setpoint.config.words.names import Path, dotted, within
 
 from .helpers import resolved
@@ -45,9 +45,9 @@ def test_an_empty_list_of_sections_is_a_leaf() -> None:
 
 
 def test_roles_narrow_from_the_outside_in() -> None:
-    assert narrower(IDENTITY, IDENTITY) is IDENTITY
-    assert narrower(IDENTITY, BUDGET) is narrower(BUDGET, IDENTITY) is BUDGET
-    assert narrower(RUNTIME, BUDGET) is narrower(BUDGET, RUNTIME) is RUNTIME
+    assert effective_role(IDENTITY, IDENTITY) is IDENTITY
+    assert effective_role(IDENTITY, BUDGET) is effective_role(BUDGET, IDENTITY) is BUDGET
+    assert effective_role(RUNTIME, BUDGET) is effective_role(BUDGET, RUNTIME) is RUNTIME
 
     class Root(Config):
         batch: Batch = field(factory=Batch, role=RUNTIME)

@@ -10,10 +10,9 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from .draft.argument_errors import need_compose
 from .draft.config import Config
 from .draft.copying import draft_of
-from .draft.walk import Leaf, dropped_leaves, leaves
+from .draft.walk import Leaf, dropped_leaves, leaves, need_class, need_config
 from .files.read import read_file
 from .layers.editor import Editor, repeated
 from .layers.environment import apply_declared, apply_environment, declared_in
@@ -117,7 +116,12 @@ def compose(
     """
     if isinstance(source, os.PathLike):
         source = os.fspath(source)
-    need_compose(root, source, modifiers, files, flags, program)
+    need_class(root, "compose")
+    if source is not None and not isinstance(source, str):
+        need_config(source, "compose: a SOURCE that is no text")
+    for name, values in (("modifiers", modifiers), ("files", files), ("flags", flags)):
+        if isinstance(values, str):
+            raise SetpointError(f"compose: {name} takes a list, got {values!r}")
     import_presets(root)
     merge = partial(_merge, root, source, modifiers, files, environ, flags, program or {})
     broken: list[SetpointError] = []

@@ -19,7 +19,7 @@ from setpoint.config import (
     ConfigError,
     SetpointError,
     fingerprint,
-    need_resolved,
+    need_config,
     resolve,
     verify,
 )
@@ -127,7 +127,7 @@ def compare(
     Raises:
         SetpointError: if they contradict each other, or the job cannot be trained here.
     """
-    need_resolved(job, "train")
+    need_config(job, "train", resolved=True)
     accept = split_paths(accept)
     if job.seed is None:
         draft = job.evolve()

@@ -2,25 +2,81 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, SupportsIndex, TypeVar
+import importlib
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    SupportsIndex,
+    TypeVar,
+    overload,
+)
 
 from ..schema.class_info import ClassInfo, ConfigMeta
 from ..schema.field import FieldInfo
-from ..values.node import Node, chain_of, is_frozen, touched, value_or_missing
+from ..values.node import Node, chain_of, chains_of, is_changed, is_frozen, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, Origin, python_origin
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError, UnresolvedError
+from ..words.names import did_you_mean
 from ..words.plain_data import MISSING
 from ..words.plain_data import same as same_value
-from ..words.text import problem_of
-from .build import build
-from .copying import copied_draft, draft_of, is_changed, pack, unpack
+from ..words.text import for_error, problem_of
+from .copying import Copies, draft_of, pack, unpack
 from .plain import to_plain
-from .shared_sections import shared_places
 from .unknown_keys import is_secret_key, location_hint, unknown_key
-from .walk import leaves
+from .walk import leaves, shared_places
 
 if TYPE_CHECKING:
-    from .typing import Evolve
+    C = TypeVar("C")
+    P = ParamSpec("P")
+    Made = TypeVar("Made", covariant=True)
+    Owner = TypeVar("Owner", covariant=True)
+
+    if sys.version_info >= (3, 13):
+
+        class Replaceable(Protocol[P, Made]):
+            """A class whose fields type checkers know as the keywords of `__replace__`."""
+
+            def __replace__(self, *args: P.args, **kwargs: P.kwargs) -> Made: ...
+
+    class Bare(Protocol[P, Made]):
+        """A class that can be made without any arguments, or with some."""
+
+        @overload
+        def __call__(self) -> Made: ...
+        @overload
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Made: ...
+
+    class Evolve:
+        """`Config.evolve`: takes any of the fields, by name, and returns a draft of the class.
+
+        From Python 3.13 on, checkers make `__replace__` from the fields, which says exactly this.
+        Before, the constructor says it as well, unless it has required fields.
+        """
+
+        if sys.version_info >= (3, 13):
+
+            def __get__(self, instance: Replaceable[P, C], owner: object) -> Callable[P, C]: ...
+        else:
+
+            @overload
+            def __get__(self, instance: object, owner: Bare[P, C]) -> Callable[P, C]: ...
+            @overload
+            def __get__(self, instance: C, owner: object) -> Callable[..., C]: ...
+            def __get__(self, instance: Any, owner: Any) -> Any: ...
+
+
+_built: ContextVar[dict[int, tuple[Node, dict[str, Any], Any]] | None] = ContextVar(
+    "setpoint_built", default=None
+)
 
 
 class Config(Node, metaclass=ConfigMeta):
@@ -131,16 +187,14 @@ class Config(Node, metaclass=ConfigMeta):
             return self._changed(changes, 2)  # called by `copy.replace`
 
     def _changed(self, changes: dict[str, Any], depth: int) -> Self:
-        draft, copies = copied_draft(self)
-        if not changes:
-            return draft
+        copies = Copies(self)
         # A section of this very draft, put into a second place, is one object in the other, too.
-        own = {
-            name: value if value is self else copies.get(id(value), value)
+        values = {
+            name: value if value is self else copies.of.get(id(value), value)
             for name, value in changes.items()
         }
-        draft._set_fields(own, python_origin(depth + 1))
-        return draft
+        copies.root._set_fields(values, python_origin(depth + 1))
+        return copies.root
 
     def to_dict(self, *, flat: bool = False) -> dict[str, Any]:
         """All values as plain data, for instance for `wandb.init(config=...)`.
@@ -193,16 +247,18 @@ class Config(Node, metaclass=ConfigMeta):
     def __setpoint_written__(self) -> dict[str, object]:
         """The section as a file has it in a list: its type, and the values that were set."""
         tag = type(self).__setpoint__.tag
-        held = {name: value_or_missing(self, name) for name in touched(self)
-                if chain_of(self, name)}  # fmt: skip
-        return held if tag is None else {"type": tag, **held}
+        chains = chains_of(self)
+        values = {name: value_or_missing(self, name) for name in fields_of(self) if name in chains}
+        return values if tag is None else {"type": tag, **values}
 
     def __repr__(self) -> str:
-        held = ((name, value_or_missing(self, name)) for name in touched(self))
-        inside = ", ".join(
-            f"{name}={value!r}" for name, value in held if chain_of(self, name) or is_changed(value)
+        chains, values = chains_of(self), vars(self)
+        shown_values = (
+            f"{name}={values[name]!r}"
+            for name in fields_of(self)
+            if name in values and (name in chains or is_changed(values[name]))
         )
-        return f"{type(self).__name__}({inside})"
+        return f"{type(self).__name__}({', '.join(shown_values)})"
 
     def __setpoint_draft__(self) -> Self:
         return draft_of(self)
@@ -251,7 +307,6 @@ def fields_of(config: Config | type[Config]) -> dict[str, FieldInfo]:
 
 
 if TYPE_CHECKING:
-    Owner = TypeVar("Owner", covariant=True)
 
     class Builds(Config, Generic[Owner]):
         """A `Config` whose `build` returns what stands in the brackets."""
@@ -268,3 +323,99 @@ else:
 
         def __class_getitem__(cls, owner: object) -> type:
             return Config
+
+
+# From configs to objects: owners are imported when they are built, and shared nodes built once.
+
+
+@contextmanager
+def building() -> Generator[None]:
+    """Build within this block as if it were one `build`: each config object gives one object.
+
+    For code that builds the parts of a configuration itself, one after another, some of which may
+    be one config object in several places. Blocks may be nested; the outermost one counts.
+    """
+    if _built.get() is not None:
+        yield
+        return
+    token = _built.set({})
+    try:
+        yield
+    finally:
+        _built.reset(token)
+
+
+def build(config: Node, runtime: dict[str, Any]) -> Any:
+    """Construct what a config describes.
+
+    Within one outermost call, or one `with building():`, a config object that is built in two
+    places gives one object.
+
+    Returns:
+        `owner(config, **runtime)`.
+
+    Raises:
+        SetpointError: if the class has no owner, or one config is built twice with different
+            run-time arguments.
+    """
+    built = _built.get()
+    if built is None:
+        with building():
+            return build(config, runtime)
+    known = built.get(id(config))
+    if known is not None:
+        _, before, result = known
+        if before.keys() != runtime.keys() or not all(_same(before[k], runtime[k]) for k in before):
+            raise SetpointError(
+                f"{type(config).__name__} stands in two places and is built with different "
+                f"run-time arguments; give each place a config of its own"
+            )
+        return result
+    result = owner_of(type(config))(config, **runtime)
+    # The config is kept beside the result: its identity must not be given to another object.
+    built[id(config)] = (config, runtime, result)
+    return result
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two run-time arguments are one object, or texts that say the same."""
+    return one is other or (type(one) is type(other) is str and one == other)
+
+
+def owner_of(cls: type[Node]) -> Any:
+    """Import what a config class constructs.
+
+    Raises:
+        SetpointError: if there is none, or it cannot be imported.
+    """
+    path = cls.__setpoint__.owner
+    if path is None:
+        raise SetpointError(
+            f"{cls.__module__}.{cls.__qualname__} cannot be built: it names no owner; nest it in "
+            f"its owner as `class Config`, or give owner='module:name'"
+        )
+    title = f"{cls.__module__}.{cls.__qualname__}: its owner is {path!r}"
+    module, colon, name = path.partition(":")
+    if not colon or not module or not name:
+        raise SetpointError(f"{title}, which is not of the form 'module:name'")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and not f"{module}.".startswith(f"{error.name}."):
+            raise SetpointError(
+                f"{cls.__name__} needs the package {error.name!r}, which is not installed; "
+                f"install the package"
+            ) from None
+        raise SetpointError(f"{title}, but there is no module {error.name!r}") from None
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            meant = did_you_mean(part, [key for key in dir(found) if key[:1] != "_"], " ")
+            where = getattr(found, "__name__", module)
+            raise SetpointError(f"{title}, but {where} has no {part!r}.{meant}") from None
+    if not callable(found):
+        raise SetpointError(
+            f"{title}, which is {for_error(found)}; it must be a class or a function"
+        )
+    return found

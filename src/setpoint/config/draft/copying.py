@@ -1,11 +1,13 @@
-"""Copies of sections: forks of resolved configs, the tree that resolve works on, the freeze."""
+"""Changes of whole sections: copies, the freeze, another variant, references to sections."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, Generic, TypeVar, cast
 
-from ..types.base import PLAIN, replace_in_item
+from ..schema.field import FieldInfo
+from ..types.base import replace_in_item
 from ..values.containers import (
     CheckedDict,
     CheckedList,
@@ -22,11 +24,11 @@ from ..values.node import (
     State,
     chain_of,
     chains_of,
+    is_changed,
+    is_frozen,
     layers_of,
     replace_given,
     state_of,
-    touched,
-    value_or_missing,
 )
 from ..values.origin import (
     COMMAND_LINE,
@@ -42,76 +44,25 @@ from ..values.origin import (
 )
 from ..values.reference import Reference, may_refer
 from ..words.errors import Caution, Invalid
-from ..words.names import Path
-from ..words.plain_data import MAX_DEPTH, children
-from .walk import inside_itself, too_deep
+from ..words.names import Path, dotted
+from ..words.plain_data import MAX_DEPTH, MISSING, children, nested
+from .walk import holders, inside_itself, sections, too_deep, value_at
 
 C = TypeVar("C", bound=Node)
 Dropped = tuple[tuple[str, Any, Origin, str], ...]
 Packed = tuple[
     bool, dict[str, Any], dict[str, Chain], Dropped, tuple[Caution, ...] | None, Chain | None
 ]
-# What resolve finds out by itself, and so finds out again.
 COMPUTED = (DERIVED, REFERENCE)
-# All flags are one layer, as are all variables; each file is a layer of its own. The values of a
-# point of a sweep stand where the flags of its own command line would.
+"""Layers that resolve works out by itself, and so works out again."""
 MANY_ORIGINS = {
     ENVIRONMENT: ENVIRONMENT,
     COMMAND_LINE: COMMAND_LINE,
     SWEEP: COMMAND_LINE,
     PROGRAM: PROGRAM,
 }
-HOLDERS = (Node, tuple, list, dict, Free)
-
-
-def holds(value: Any) -> bool:
-    """Whether a value can be changed, or has something inside that can."""
-    if value.__class__ is tuple:
-        return not PLAIN.issuperset(map(type, value))
-    return isinstance(value, HOLDERS)
-
-
-def _not_plain(values: Mapping[str, Any]) -> list[str]:
-    """The fields that may hold a section, something that can be changed, or a reference."""
-    return [
-        name
-        for name, value in values.items()
-        if value.__class__ not in PLAIN
-        and (value.__class__ is not tuple or not PLAIN.issuperset(map(type, value)))
-    ]
-
-
-def _made(like: C, values: dict[str, Any], state: State) -> C:
-    """A section of the same class with these values."""
-    cls = type(like)
-    made = cls.__new__(cls)
-    object.__setattr__(made, "__dict__", values)
-    object.__setattr__(made, "_state", state)
-    return made
-
-
-def _forget_computed(values: dict[str, Any], state: State) -> None:
-    """Forget what resolve has computed of the values of a section, so that it is computed anew."""
-    last: dict[str, Origin] = {}
-    computed = False
-    for origin, given in state.layers:
-        computed = computed or origin.layer in COMPUTED
-        for name in given if computed else ():
-            last[name] = origin
-    if not computed:
-        return
-    for name, origin in last.items():
-        if origin.layer not in COMPUTED:
-            continue
-        index = max(i for i, (_, given) in enumerate(state.layers) if name in given)
-        given = dict(state.layers[index][1])
-        del given[name]
-        state.layers[index : index + 1] = [(origin, given)] if given else []
-        before = [given[name] for _, given in state.layers if name in given]
-        if before:
-            values[name] = before[-1]
-        else:
-            values.pop(name, None)
+"""All flags are one layer, as are all variables; each file is a layer of its own. The values of a
+point of a sweep stand where the flags of its own command line would."""
 
 
 def draft_of(config: C) -> C:
@@ -120,13 +71,7 @@ def draft_of(config: C) -> C:
     What was computed at resolve is forgotten, so that it is computed anew; a section that stands
     in two places of the original stands in two places of the copy.
     """
-    return copied_draft(config)[0]
-
-
-def copied_draft(config: C) -> tuple[C, Mapping[int, Node]]:
-    """A mutable copy, and the copies of a draft's sections by the identity of these."""
-    copies = Copies(config)
-    return copies.root, copies.of
+    return Copies(config).root
 
 
 class Copies(Generic[C]):
@@ -154,22 +99,21 @@ class Copies(Generic[C]):
 
     def _copy(self, config: Node) -> Any:
         """The copy of one section, with the values of the original still in it."""
-        found = self.of.get(id(config))
-        if found is not None:
-            return found
-        before = state_of(config)
-        values, state = vars(config).copy(), State(before.layers)
-        copy = self.of[id(config)] = _made(config, values, state)
-        state.dropped, state.placed = before.dropped, before.placed
-        state.replaced = before.replaced
-        _forget_computed(values, state)  # which a record gives, too
+        copy = self.of.get(id(config))
+        if copy is None:
+            old = state_of(config)
+            values, state = vars(config).copy(), State(old.layers)
+            state.dropped, state.placed, state.replaced = old.dropped, old.placed, old.replaced
+            _forget_computed(values, state.layers)
+            copy = self.of[id(config)] = object.__new__(type(config))
+            object.__setattr__(copy, "__dict__", values)
+            object.__setattr__(copy, "_state", state)
         return copy
 
     def _fill(self, copy: Node, path: Path) -> None:
         """Copy in turn what a copy holds and must not have in common with its original."""
-        place = self._open.get(id(copy))
-        if place is not None:
-            if place:
+        if id(copy) in self._open:
+            if self._open[id(copy)]:
                 raise inside_itself(copy, path)
             self.again.append((path, copy))
             return
@@ -177,80 +121,86 @@ class Copies(Generic[C]):
             raise too_deep(copy, path)
         self.placed.append((path, copy))
         self._open[id(copy)] = True
-        state, values, plan = state_of(copy), vars(copy), type(copy).__setpoint__.plan
-        names = _not_plain(values)
-        for name in plan.factories if self.working else ():
-            if name not in values:
-                made = value_or_missing(copy, name)
-                self.of[id(made)] = made  # it stands nowhere else
-                names.append(name)
-        names.sort(key=plan.order.__getitem__)
+        cls, values, layers = type(copy).__setpoint__, vars(copy), state_of(copy).layers
+        copied = set(values)
         fresh: dict[str, Any] = {}
-        for name in names:
-            value: Any = values[name]
+        for name in holders(copy, self.working):
+            value, kind = values[name], cls.fields[name].type
             if isinstance(value, Node):
-                values[name] = fresh[name] = section = self._copy(value)
-                self._fill(section, (*path, name))
-            elif holds(value):
-                self._fill_container(copy, name, value, path, fresh)
+                # A default that has just been made stands nowhere else.
+                values[name] = fresh[name] = self._copy(value) if name in copied else value
+                self._fill(values[name], (*path, name))
             elif isinstance(value, Reference):
                 self.refers = True
-        if fresh and state.layers:
-            replace_given(state.layers, fresh)
+            elif isinstance(value, tuple | list | dict | Free):
+                self.refers = self.refers or (self.working and may_refer(cast(object, value)))
+                now = values[name] = kind.replace_sections(value, self._copy, False)
+                changed = last_change(cast(object, value))
+                if changed is None:
+                    fresh[name] = now
+                else:
+                    if isinstance(value, CheckedDict) and value.before is not None:
+                        replace_given(layers, {name: value.before})
+                    layers.append((changed, {name: now}))
+                for inside, section in kind.sections(now) if kind.nested else ():
+                    self._fill(section, (*path, name, *inside))
+        replace_given(layers, fresh)
         self._open[id(copy)] = False
 
-    def _fill_container(
-        self, copy: Node, name: str, value: Any, path: Path, fresh: dict[str, Any]
-    ) -> None:
-        """Copy a list, a mapping or an area with the sections in it."""
-        self.refers = self.refers or (self.working and may_refer(value))
-        kind, layers = type(copy).__setpoint__.fields[name].type, state_of(copy).layers
-        now = vars(copy)[name] = kind.replace_sections(value, self._copy, False)
-        changed = last_change(cast(object, value))
-        if changed is None:
-            fresh[name] = now
+
+def _forget_computed(values: dict[str, Any], layers: list[Layer]) -> None:
+    """Take out what resolve, of today or of a record, has computed: it is computed anew."""
+    computed = {name for origin, given in layers if origin.layer in COMPUTED for name in given}
+    if computed:
+        layers[:] = [layer for layer in layers if layer[0].layer not in COMPUTED]
+    for name in computed:
+        given = [given[name] for _, given in layers if name in given]
+        if given:
+            values[name] = given[-1]
         else:
-            if isinstance(value, CheckedDict) and value.before is not None:
-                replace_given(layers, {name: value.before})
-            layers.append((changed, {name: now}))
-        for inside, section in kind.sections(now) if kind.nested else ():
-            self._fill(section, (*path, name, *inside))
+            values.pop(name, None)
 
 
 def freeze(section: Node) -> None:
     """Make a section immutable, with every value in its place."""
     state, plan = state_of(section), type(section).__setpoint__.plan
+    names = holders(section)
     # Filled slots also make later reads plain attribute reads.
-    values = vars(section)
-    if len(values) < len(plan.order):
-        invalid = state.invalid or ()
-        for name in plan.factories:
-            if name not in values and name not in invalid:
-                value_or_missing(section, name)
-        values = plan.constants | values
-        for name in invalid:
-            values.pop(name, None)  # known to be wrong, and so unreadable
-        object.__setattr__(section, "__dict__", values)
-    for name, value in values.items():
-        if value.__class__ not in PLAIN and holds(value):
-            values[name] = frozen_value(value)
+    values = plan.constants | vars(section)
+    for name in state.invalid or ():
+        values.pop(name, None)  # known to be wrong, and so unreadable
+    for name in names:
+        values[name] = frozen_value(values[name])
+    object.__setattr__(section, "__dict__", values)
     state.frozen = True
 
 
+def frozen_value(value: Any) -> Any:
+    """The immutable form of a field's value; sections inside stay the same objects."""
+    if isinstance(value, Free):
+        return value if value.is_frozen() else value.copy(frozen=True)
+    if isinstance(value, CheckedList):
+        return FrozenList(map(frozen_value, value), title_of(value))
+    if isinstance(value, CheckedDict):
+        return FrozenDict({k: frozen_value(item) for k, item in value.items()}, title_of(value))
+    if isinstance(value, tuple):
+        return tuple(map(frozen_value, cast(tuple[Any, ...], value)))
+    return value
+
+
 def pack(config: Node) -> Packed:
-    """What another process needs to make an equal config; origins keep their words.
+    """The content of a config that makes an equal one in another process; origins in words.
 
     Returns:
         whether it is frozen, its values, their origins, what later layers have overtaken, the
         cautions of a resolved root, and the layers that put it into a list.
     """
-    values = {name: getattr(config, name) for name in touched(config)}
+    state, values = config._state or State(), vars(config)  # pyright: ignore[reportPrivateUsage]
     chains = {
         name: [(origin.fixed(name), value) for origin, value in chain]
         for name, chain in chains_of(config).items()
         if name in values
     }
-    state = config._state or State()  # pyright: ignore[reportPrivateUsage]
     dropped = tuple(
         (name, value, origin.fixed(name), why) for name, value, origin, why in state.dropped
     )
@@ -258,7 +208,7 @@ def pack(config: Node) -> Packed:
     return state.frozen, values, chains, dropped, state.cautions, placed
 
 
-def _same(section: Any) -> Any:
+def _itself(section: Node) -> Node:
     return section
 
 
@@ -269,7 +219,7 @@ def unpack(config: Node, packed: Packed) -> None:
     object.__setattr__(config, "_state", None)
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
-            value = fields[name].type.replace_sections(value, _same, False)
+            value = fields[name].type.replace_sections(value, _itself, False)
         object.__setattr__(config, name, value)
     state = state_of(config)
     for name, chain in chains.items():
@@ -278,24 +228,7 @@ def unpack(config: Node, packed: Packed) -> None:
     state.placed = placed
 
 
-def frozen_value(value: Any) -> Any:
-    """The immutable form of a field's value; sections inside stay the same objects."""
-    if isinstance(value, Node | FrozenList | FrozenDict):
-        return value
-    if isinstance(value, Free):
-        return value if value.is_frozen() else value.copy(frozen=True)
-    if isinstance(value, CheckedList):
-        return FrozenList(_frozen_items(value), title_of(value))
-    if isinstance(value, CheckedDict):
-        items = {key: frozen_value(item) for key, item in value.items()}
-        return FrozenDict(items, title_of(value))
-    if isinstance(value, tuple):
-        return tuple(_frozen_items(cast(tuple[Any, ...], value)))
-    return value
-
-
-def _frozen_items(items: Iterable[Any]) -> list[Any]:
-    return [item if item.__class__ in PLAIN else frozen_value(item) for item in items]
+# One variant of a section after another.
 
 
 def one_layer(one: Origin, other: Origin) -> bool:
@@ -330,11 +263,10 @@ def _hand_over(old: Node, new: Node, moved: bool) -> None:
     known, state = type(new).__setpoint__, state_of(new)
     chains, kept = chains_of(old), dict[str, Any]()
     dropped = {name: (name, *rest) for name, *rest in state.dropped}
-    for name in touched(old):
+    for name in type(old).__setpoint__.fields:
         chain = chains.get(name, [])
-        value: Any = getattr(old, name)
-        given = bool(chain) and chain[-1][0].layer != DEFAULT
-        if not given and not is_changed(value, given=True):
+        value: Any = vars(old).get(name)
+        if not is_changed(value) and (not chain or chain[-1][0].layer == DEFAULT):
             continue
         origin = chain[-1][0] if chain else UNTOUCHED
         info = known.fields.get(name)
@@ -353,38 +285,112 @@ def _hand_over(old: Node, new: Node, moved: bool) -> None:
     state.dropped = cast(Dropped, tuple(dropped.values()))
     if kept:
         vars(new).update(kept)
-        state.layers = [*_layers_with(new, known.fields.keys() - kept), *_layers_with(old, kept)]
+        state.layers = [
+            (origin, some)
+            for layers, is_kept in ((layers_of(new), False), (layers_of(old), True))
+            for origin, given in layers
+            if (some := {k: v for k, v in given.items() if (k in kept) is is_kept})
+        ]
 
 
-def _layers_with(section: Node, names: Collection[str]) -> Iterator[Layer]:
-    """The layers of a section, of which only some fields count."""
-    for origin, given in layers_of(section):
-        found = {name: value for name, value in given.items() if name in names}
-        if found:
-            yield origin, found
+# References to sections: the section itself stands wherever one does.
 
 
-def is_changed(value: object, given: bool = False) -> bool:
-    """Whether something was set inside a value that itself stands at its default.
+def references(value: Any) -> Iterator[tuple[Path, Reference]]:
+    """The references in a value, at any depth, each with the path that leads to it."""
+    return ((inside, part) for inside, part in nested(value) if isinstance(part, Reference))
+
+
+def contains(outer: Node, inner: Node) -> bool:
+    """Whether a section is another one, or holds it at any depth."""
+    return any(section is inner for _, section in sections(outer))
+
+
+def with_items(value: Any, changes: Mapping[Path, object], inside: Path = ()) -> Any:
+    """A list, tuple or mapping with some of its items replaced, as plain containers."""
+    if inside in changes:
+        return changes[inside]
+    items = {k: with_items(item, changes, (*inside, k)) for k, item in children(value)}
+    if isinstance(value, tuple | list):
+        return list(items.values())
+    return items if isinstance(value, dict) else value
+
+
+def bind(root: Node, placed: Iterable[tuple[Path, Node]] | None = None) -> bool:
+    """Put the section itself wherever a reference to a section stands.
+
+    A reference to what is not there, or does not fit, stays as it is; a later layer may set what
+    is missing, and `resolve` reports it otherwise.
 
     Arguments:
-        given: whether what the factory of a default has set does not count.
-
-    Returns:
-        True for a section, or a free area, in which a field was set, also as an item of a list or
-        mapping; and for a list or mapping that was changed in place.
+        placed: its sections with their paths; found anew if None.
     """
-    if isinstance(value, Node):
-        return any(
-            any(not given or origin.layer != DEFAULT for origin, _ in chain_of(value, name))
-            or is_changed(value_or_missing(value, name), given)
-            for name in touched(value)
-        )
-    if isinstance(value, Free):
-        return any(True for _ in value.items())
-    if isinstance(value, tuple | list | dict):
-        held = cast(object, value)
-        return last_change(held) is not None or any(
-            is_changed(item, given) for _, item in children(held)
-        )
-    return False
+    waiting = [
+        (section, type(section).__setpoint__.fields[name])
+        for _, section in (sections(root) if placed is None else placed)
+        if not is_frozen(section)  # else no reference has been left
+        for name in holders(section, make=False)
+        if not isinstance(vars(section)[name], Node)
+        and type(section).__setpoint__.fields[name].type.nested
+        and may_refer(vars(section)[name])
+    ]
+    bound = False
+    # One reference may lead through another, whatever their order.
+    while any(_bind(root, section, info) for section, info in waiting):
+        bound = True
+    return bound
+
+
+def _bind(root: Node, section: Node, info: FieldInfo) -> bool:
+    value: Any = vars(section)[info.name]
+    targets: dict[Path, object] = {}
+    for inside, reference in references(value):
+        target = reduce(value_at, reference.path, root) if reference.path else MISSING
+        if isinstance(target, Node) and not contains(target, section):
+            targets[inside] = target
+    if not targets:
+        return False
+    try:
+        _replace(section, info, _read_with(section, info, targets))
+    except Invalid:
+        return False
+    return True
+
+
+def switch(root: Node, old: Node, new: Node) -> None:
+    """Put a section wherever another one stands, if that is in several places.
+
+    Raises:
+        Invalid: if one of the places cannot take it; nothing has been changed then.
+    """
+    places: list[tuple[Path, Node, FieldInfo, dict[Path, Node]]] = []
+    for path, section in sections(root, make=False):
+        for name in holders(section, make=False):
+            inside = {place: new for place, part in nested(vars(section)[name]) if part is old}
+            if inside:
+                info = type(section).__setpoint__.fields[name]
+                places.append(((*path, name), section, info, inside))
+    if sum(len(inside) for *_, inside in places) < 2:
+        return
+    changes: list[tuple[Node, FieldInfo, object]] = []
+    for path, section, info, inside in places:
+        try:
+            changes.append((section, info, _read_with(section, info, inside)))
+        except Invalid as error:
+            raise Invalid(
+                f"is the same section as {dotted(path)}, which cannot be of this type", error.valid
+            ) from None
+    for change in changes:
+        _replace(*change)
+
+
+def _read_with(section: Node, info: FieldInfo, items: Mapping[Path, object]) -> object:
+    chain = chain_of(section, info.name)
+    value = with_items(vars(section)[info.name], items)
+    return info.read(value, chain[-1][0] if chain else UNTOUCHED)
+
+
+def _replace(section: Node, info: FieldInfo, stored: object) -> None:
+    """Put another value into a field without a new layer: it is the same setting."""
+    object.__setattr__(section, info.name, stored)
+    replace_given(state_of(section).layers, {info.name: stored})

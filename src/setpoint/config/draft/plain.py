@@ -7,26 +7,24 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..types.base import PLAIN
 from ..types.containers import REMOVE
-from ..values.node import Node, chain_of, is_frozen, value_or_missing, values_of
+from ..values.node import Node, chain_of, value_or_missing, values_of
 from ..values.origin import DERIVED, REFERENCE
 from ..values.reference import Reference, reference_to
 from ..words.names import Path
 from ..words.plain_data import MISSING
 from ..words.plain_data import same as same_value
-from .walk import has_shared, sections
+from .walk import sections
 
 if TYPE_CHECKING:
     from ..schema.field import FieldInfo
     from ..types.base import FieldType
 
-# The first place of each section, by identity: at any other place a reference to it is written.
 Places = dict[int, Path]
+"""The first place of each section, by identity: at any other a reference to it is written."""
 
 
 def first_places(config: Node, path: Path = ()) -> Places:
-    """Where each section of a tree stands first; empty if it is known that none stands twice."""
-    if is_frozen(config) and not has_shared(config):
-        return {}
+    """The first place of each section of a tree."""
     return {id(section): place for place, section in sections(config, path)}
 
 

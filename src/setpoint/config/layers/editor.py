@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, cast
 
-from ..draft.copying import MANY_ORIGINS, one_layer, successor
-from ..draft.shared_sections import bind, switch
+from ..draft.copying import MANY_ORIGINS, bind, one_layer, successor, switch
 from ..draft.unknown_keys import is_foreign_key, is_secret_key, location_hint, unknown_key
 from ..draft.walk import TAG, reached
 from ..files.read import read_file

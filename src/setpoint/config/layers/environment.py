@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from ..draft.shared_sections import bind
+from ..draft.copying import bind
 from ..draft.walk import TAG, sections
 from ..schema.class_info import environmental
 from ..schema.tree import classes_at, field_of, holds_secret, section_classes

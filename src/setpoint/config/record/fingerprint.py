@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ..draft.argument_errors import need_config
-from ..draft.walk import Leaf, leaves
+from ..draft.walk import Leaf, leaves, need_config
 from ..schema.bounds import IDENTITY
 from ..values.node import Node, is_frozen
 from ..words.errors import SetpointError
@@ -36,6 +34,8 @@ def canonical(config: Node) -> str:
 
 def canonical_json(values: Mapping[str, object]) -> str:
     """The canonical form of values by dotted path."""
+    import json  # which a command that takes no fingerprint does not need
+
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 

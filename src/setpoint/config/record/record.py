@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from ..draft.plain import to_minimal, to_plain
-from ..draft.shared_sections import entries_of, field_at, value_at
-from ..draft.walk import Leaf, leaves, sections
+from ..draft.walk import Leaf, entries_of, field_at, leaves, sections, value_at
 from ..files.document import Document
 from ..files.read import read_file
 from ..files.write import write_json, write_toml

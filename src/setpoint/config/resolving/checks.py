@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
-from ..draft.argument_errors import need_resolved
-from ..draft.shared_sections import value_at
-from ..draft.walk import sections
+from ..draft.walk import need_config, sections, value_at
 from ..schema.declare import CHECK, NEEDS, RULE, CheckMark, Need
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_below
@@ -338,7 +336,7 @@ def verify(
     Raises:
         SetpointError: for a draft, and for a need that there is not.
     """
-    need_resolved(config, "verify")
+    need_config(config, "verify", resolved=True)
     words: Collection[str] = (able,) if isinstance(able, str) else able
     for word in words:
         if word not in NEEDS:
@@ -385,7 +383,7 @@ def cautions_of(config: Node) -> tuple[Caution, ...]:
     Raises:
         SetpointError: for a draft.
     """
-    need_resolved(config, "cautions_of")
+    need_config(config, "cautions_of", resolved=True)
     silenced = silenced_codes(config)
     found = state_of(config).cautions or ()
     return tuple(caution for caution in found if caution.code not in silenced)

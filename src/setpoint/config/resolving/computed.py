@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any, cast
 
-from ..draft.shared_sections import contains, missing_place, references, value_at
-from ..draft.walk import sections
+from ..draft.copying import contains, references
+from ..draft.walk import missing_place, sections, value_at
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_at
 from ..types.base import FieldType

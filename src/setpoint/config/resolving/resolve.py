@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
-from ..draft.argument_errors import need_config
-from ..draft.copying import Copies, draft_of, freeze
-from ..draft.shared_sections import bind, check_size, value_at
-from ..draft.walk import sections
+from ..draft.copying import Copies, bind, draft_of, freeze
+from ..draft.walk import check_size, need_config, sections, value_at
 from ..values.node import Node, is_frozen, mark_invalid, state_of, value_or_missing
 from ..values.origin import Origin
 from ..words.errors import ConfigError, Problem
@@ -48,7 +46,7 @@ def resolve(
         return earlier[giver.order]
 
     while True:
-        root, placed, again, computation = _determined(draft, problems, drops)
+        root, placed, _, computation = _determined(draft, problems, drops)
         overtaken, dead = find_dead(computation, placed, before)
         if not overtaken:
             break
@@ -68,8 +66,6 @@ def resolve(
         found.extend(unknown_codes(root, silenced))
     if found:
         raise ConfigError(found)
-    for _, section in placed:
-        state_of(section).has_shared = bool(again)
     state_of(root).cautions = tuple(checker.cautions)
     return root
 

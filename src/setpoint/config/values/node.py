@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
 from ..words.errors import Caution, UnresolvedError
-from ..words.plain_data import MISSING, item_at, nested
+from ..words.plain_data import MISSING, children, item_at, nested
+from .containers import Free, last_change
 from .origin import DEFAULT, UNTOUCHED, Origin
 
 Chain = list[tuple[Origin, Any]]
@@ -23,9 +24,6 @@ class State:
     invalid: set[str] | None = None
     # Values that a later layer has overtaken: (field, value, origin, reason).
     dropped: tuple[tuple[str, Any, Origin, str], ...] = ()
-    # Of a resolved section: whether some section of its tree stands in several places; None
-    # where it is not known, see `walk.has_shared`.
-    has_shared: bool | None = None
     # Of an item of a list or mapping: the layers that put it there and what it was in each, once a
     # later layer has changed the list and left the item in it.
     placed: Chain | None = None
@@ -64,7 +62,7 @@ class Node:
         state = state_of(self)
         before = vars(self).get(name)
         known = any(name in given for _, given in state.layers)
-        if not known and isinstance(before, Node) and before is not value and is_edited(before):
+        if not known and isinstance(before, Node) and before is not value and is_changed(before):
             # A default that layers have changed, which no layer holds yet; see `stood`.
             state.layers.insert(0, (UNTOUCHED, {name: before}))
         if before and isinstance(before, tuple | list | dict) and _holds_sections(self, name):
@@ -77,13 +75,19 @@ class Node:
             layers.append((origin, {name: value}))
 
 
-def is_edited(section: Node) -> bool:
-    """Whether a layer above the defaults has set something in a section, or in one inside it."""
-    return any(origin.layer != DEFAULT for origin, _ in layers_of(section)) or any(
-        isinstance(part, Node) and is_edited(part)
-        for value in vars(section).values()
-        for _, part in nested(value)
-    )
+def is_changed(value: object) -> bool:
+    """True if a layer above the defaults has set something inside a value.
+
+    That is a field of a section or a key of a free area, at any depth, also in an item of a list or
+    mapping; or a list or mapping was changed in place.
+    """
+    if isinstance(value, Node):
+        return any(origin.layer != DEFAULT for origin, _ in layers_of(value)) or any(
+            map(is_changed, vars(value).values())
+        )
+    if isinstance(value, Free):
+        return any(True for _ in value.items())
+    return last_change(value) is not None or any(is_changed(item) for _, item in children(value))
 
 
 def replaced_by(section: Node) -> Node | None:
@@ -184,11 +188,6 @@ def layers_of(config: Node) -> Sequence[Layer]:
     return state.layers if state else ()
 
 
-def names_set(config: Node) -> set[str]:
-    """The fields that some layer has set or that were computed."""
-    return {name for _, given in layers_of(config) for name in given}
-
-
 def set_chain(config: Node, name: str, chain: Chain) -> None:
     """Replace the layers that touched a field; its value stays as it is."""
     state = state_of(config)
@@ -229,14 +228,3 @@ def values_of(config: Node) -> dict[str, Any]:
         return {name: held[name] for name in fields}
     found = {name: value_or_missing(config, name) for name in fields}
     return {name: value for name, value in found.items() if value is not MISSING}
-
-
-def touched(config: Node) -> Iterator[str]:
-    """The fields that hold a value of their own: set, or sections that were looked into."""
-    frozen, given = is_frozen(config), names_set(config)
-    held = vars(config)
-    for name, info in type(config).__setpoint__.fields.items():
-        if info.constant and name not in given and not frozen:
-            continue  # a default that all instances share is not theirs
-        if name in held:
-            yield name
