@@ -205,7 +205,7 @@ def test_accumulation_changes_nothing_whatever_counts(kind: str, tmp_path: Path)
         )  # fmt: skip
         found.append(trained(job))
     components, updates = found[0]
-    count = components.feed.take().whole
+    count = components.feed.take().rank_total
     assert updates[0].tokens == count.tokens == 8 * 16 > count.targets
     for other_parts, other_updates in found[1:]:
         for one, two in zip(updates, other_updates, strict=True):

@@ -287,7 +287,7 @@ def test_pain_14_every_rank_has_the_same_config(cli: CommandLine, run: str) -> N
     found: set[str] = set()
     for seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-m", "setpoint.cli.main", "fingerprint", run],
+            [sys.executable, "-m", "setpoint", "fingerprint", run],
             env={**os.environ, "PYTHONHASHSEED": seed, "RANK": seed, "LOCAL_RANK": seed},
             cwd=cli.folder, text=True, capture_output=True, check=True,
         )  # fmt: skip

@@ -187,7 +187,7 @@ def test_06_fingerprint(cli: CommandLine, run: str) -> None:
     digest = config["setpoint"]["fingerprint"]
     source = " ".join(TRAIN[1:])
     for seed, ranks in (("1", 1), ("2", 4)):  # other ranks are other processes
-        words = ["-m", "setpoint.cli.main", "fingerprint", *TRAIN[1:], "--batch.micro_size=1"]
+        words = ["-m", "setpoint", "fingerprint", *TRAIN[1:], "--batch.micro_size=1"]
         done = subprocess.run(
             [sys.executable, *words, f"--world-size={ranks}"],
             env={"PYTHONHASHSEED": seed, "LC_ALL": "C", "TZ": f"UTC+{seed}"},

@@ -187,8 +187,8 @@ def test_a_step_is_taken_whole_and_counted() -> None:
     one_by_one = [single.take() for _ in range(3)]
     for batch, each in zip(step.batches, one_by_one, strict=True):
         assert torch.equal(batch.inputs, each.batches[0].inputs)
-    assert list(step.counts) == [each.whole for each in one_by_one]
-    assert step.whole == (54, 54, 54.0, None)
+    assert list(step.counts) == [each.rank_total for each in one_by_one]
+    assert step.rank_total == (54, 54, 54.0, None)
     assert whole.state_dict() == single.state_dict()
     assert whole.state_dict()["index"] == 6
     assert whole.state_dict() == single.state_dict()
@@ -204,7 +204,7 @@ def test_each_micro_batch_is_counted_by_itself() -> None:
     step = Feed(sequences, sampler, first_tokens, micro_size=1, accumulation=3).take()
     expected = [first_tokens(batch) for batch in step.batches]
     assert len(set(expected)) == 3 and list(step.counts) == expected
-    assert step.whole.tokens == sum(each.tokens for each in expected)
+    assert step.rank_total.tokens == sum(each.tokens for each in expected)
 
 
 def test_the_state_does_not_grow() -> None:

@@ -102,7 +102,7 @@ def plain_loop(job: Job, steps: int = STEPS) -> tuple[list[float], dict[str, Ten
             for tokens, targets in documents_of(batch):
                 logits = theirs(input_ids=tokens[None], use_cache=False).logits[0]
                 total = total + cross_entropy(logits, targets, reduction="sum")
-        loss = total / step.whole.targets
+        loss = total / step.rank_total.targets
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), options.clip_norm)

@@ -146,7 +146,7 @@ def test_the_length_of_rows_changes_nothing(tmp_path: Path) -> None:
         components = build_components(job(tmp_path, *PADDED, source, size, "seed=1234"))
         model: Any = components.model
         step = components.feed.take()
-        whole, loss, balance, wanted = step.whole, 0.0, 0.0, 0.0
+        whole, loss, balance, wanted = step.rank_total, 0.0, 0.0, 0.0
         for batch, count in zip(step.batches, step.counts, strict=True):
             part = count.tokens / whole.tokens
             share = components.objective.share(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.sweep.task import Task
+from setpoint.sweep.record import Task
 from setpoint.sweep_space.naming import labels, name_of
 from setpoint.sweep_space.points import ResolvedPoint
 from setpoint.sweep_space.setting import Point, Setting, axis_origin

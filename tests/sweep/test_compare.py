@@ -11,8 +11,7 @@ from setpoint.config import SetpointError
 from setpoint.config.record.compare import ABSENT, leaf_table
 from setpoint.sweep.compare import Entry, comparison, differing, entries, read_metrics
 from setpoint.sweep.metrics import Metrics
-from setpoint.sweep.point_record import write_point
-from setpoint.sweep.record import SweepRecord
+from setpoint.sweep.record import SweepRecord, write_point
 
 from .sample import task_of
 from .test_state import END, leave

@@ -16,8 +16,7 @@ import pytest
 from setpoint.config import SetpointError
 from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.sweep.launch import Launcher, environment, train_command
-from setpoint.sweep.point_record import is_point
-from setpoint.sweep.task import WAITING, Task
+from setpoint.sweep.record import WAITING, Task, is_point
 
 from .sample import FINISH, pretend, task_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.sweep.proposals import Proposals, corners
+from setpoint.sweep.search import corners, optuna_axes, point_of
 
 from .test_search import AXES
 
@@ -13,9 +13,8 @@ def test_corners_reach_every_limit_of_every_axis() -> None:
 
 
 def test_proposals_become_points_that_read_well() -> None:
-    proposals = Proposals(AXES)
     params = {"optimizer.lr": 0.00123456789, "model.layers": 2, "batch.global_size": "8"}
-    assert [item.plain() for item in proposals.point(params)] == [0.0012346, 2, 8]
+    assert [item.plain() for item in point_of(AXES, params)] == [0.0012346, 2, 8]
     params["optimizer.lr"] = 1e-4 * (1 - 1e-9)
-    assert proposals.point(params)[0].value == 1e-4
-    assert list(proposals.distributions()) == list(params)
+    assert point_of(AXES, params)[0].value == 1e-4
+    assert list(optuna_axes(AXES)) == list(params)

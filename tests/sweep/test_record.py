@@ -10,7 +10,7 @@ import pytest
 from setpoint.config import SetpointError
 from setpoint.report.status import FINISHED
 from setpoint.sweep.record import SweepRecord, read_record_of
-from setpoint.sweep_space.points import Duplicate
+from setpoint.sweep_space.points import DuplicatePoint
 
 from .sample import task_of
 
@@ -18,7 +18,7 @@ from .sample import task_of
 def test_the_record_says_what_came_of_each_point(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     tasks = [task_of(tmp_path, seed) for seed in (1, 2)]
-    record = SweepRecord(folder, "tiny", [Duplicate("seed=01", "seed=1", [], "seed=01")])
+    record = SweepRecord(folder, "tiny", [DuplicatePoint("seed=01", "seed=1", [], "seed=01")])
     tasks[0].status, tasks[0].seconds, tasks[0].exit_status = FINISHED, 1.5, 0
     tasks[0].metrics = {"train.loss": float("nan"), "step": 3}
     written = record.write(tasks, search={"best": None})

@@ -10,9 +10,8 @@ from setpoint.config import RunError, SetpointError
 from setpoint.report.status import FAILED, FINISHED, STOPPED
 from setpoint.sweep.config import Search
 from setpoint.sweep.launch import Launcher
-from setpoint.sweep.proposals import Axes
-from setpoint.sweep.search import SearchRun
-from setpoint.sweep.task import Task
+from setpoint.sweep.record import Task
+from setpoint.sweep.search import Axes, SearchRun
 from setpoint.sweep_space.distribution import Drawn
 
 from .sample import FINISH, maker, pretend

@@ -10,8 +10,7 @@ import pytest
 from setpoint.config import SetpointError
 from setpoint.config.record.record import record_files
 from setpoint.report.status import FINISHED
-from setpoint.sweep.state import RunState, run_state
-from setpoint.sweep.task import WAITING, Task
+from setpoint.sweep.record import WAITING, RunState, Task, run_state
 
 from .sample import task_of
 
@@ -57,7 +56,7 @@ def test_states(
     task = task_of(tmp_path, 1)
     assert task.plan() == "start"
     leave(task, *events)
-    task.look()
+    task.read_state()
     assert task.state == state
     assert task.plan() == plan
     assert task.status == (FINISHED if state.finished else WAITING)
@@ -83,12 +82,12 @@ def test_what_cannot_be_gone_on_with(tmp_path: Path) -> None:
     leave(task, END)
     (task.run / "origins.json").write_text("[1]")
     with pytest.raises(SetpointError, match=r"origins.json"):
-        task.look()
+        task.read_state()
 
 
 def test_metrics_that_are_damaged_are_named(tmp_path: Path) -> None:
     task = task_of(tmp_path, 1)
     leave(task, END)
     (task.run / "metrics.jsonl").write_text("nonsense\n")
-    task.look()
+    task.read_state()
     assert task.status == FINISHED and "metrics.jsonl:1 is not a row" in task.reason

@@ -9,7 +9,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.sweep.config import Search
-from setpoint.sweep.study import STORAGE, identity, import_optuna, trials_before
+from setpoint.sweep.search import STORAGE, import_optuna, study_name, trials_before
 
 from .sample import maker
 from .test_search import AXES, search
@@ -33,11 +33,11 @@ def test_trials_are_counted_without_a_trace(tmp_path: Path) -> None:
 def test_searches_that_cannot_be_compared_are_told_apart(tmp_path: Path) -> None:
     make = maker(tmp_path)
     spec = Search(trials=3)
-    name = identity(spec, AXES, make)
-    assert identity(Search(trials=5, seed=3), AXES, make) == name
-    assert identity(Search(trials=3, direction="maximize"), AXES, make) != name
+    name = study_name(spec, AXES, make)
+    assert study_name(Search(trials=5, seed=3), AXES, make) == name
+    assert study_name(Search(trials=3, direction="maximize"), AXES, make) != name
     fewer = {path: axis for path, axis in AXES.items() if path[0] != "batch"}
-    assert identity(spec, fewer, make) != name
+    assert study_name(spec, fewer, make) != name
 
 
 def test_without_optuna_the_answer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def test_modifiers_are_drawn_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     space = Random({("with",): (drawn.distribution, axis)}, 8, 0)
     found = resolve_points(space, Composer(open_root, line)).kept
     assert {point.name: point.config.size for point in found} == {"with=null": 8, "with=large": 128}
-    with pytest.raises(SetpointError, match="names several values twice"):
+    with pytest.raises(SetpointError, match="lists values twice"):
         read_command_line(Root, "defaults", ["choice(null, large)", "null,large"], [])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from setpoint.config import Problem
-from setpoint.sweep_space.points import Statement, SweepError, points_in_words, together
+from setpoint.sweep_space.points import SweepError, format_points, together
 
 
 def test_what_differs_in_the_value_alone_is_one_finding() -> None:
@@ -14,16 +14,16 @@ def test_what_differs_in_the_value_alone_is_one_finding() -> None:
     assert [(each.value, names) for each, names in found] == [("1, 2", ["x", "y"]), ("3", ["y"])]
 
 
-def test_points_in_words() -> None:
-    assert points_in_words(["a"], 1) == "a"
-    assert points_in_words(["a", "b"], 2) == "both points"
-    assert points_in_words(list("abc"), 3) == "all 3 points"
-    assert points_in_words(list("abcdefgh"), 9) == "a; b; c; d; e; f; and 2 more"
+def test_format_points() -> None:
+    assert format_points(["a"], 1) == "a"
+    assert format_points(["a", "b"], 2) == "both points"
+    assert format_points(list("abc"), 3) == "all 3 points"
+    assert format_points(list("abcdefgh"), 9) == "a; b; c; d; e; f; and 2 more"
 
 
 def test_another_error_is_shown_as_it_is() -> None:
     text = "it cannot be resumed\n\n  lr\n    recorded 1\n" + "x" * 400
-    error = SweepError({"a": [Statement(text)]}, 2)
+    error = SweepError({"a": [Problem("", text)]}, 2)
     lines = [f"  {line}" if line else "" for line in text.splitlines()]
     assert str(error).endswith("in a:\n\n" + "\n".join(lines))
     assert error.problems[0].to_json()["message"] == text

@@ -45,7 +45,7 @@ def finished(
         components.scaler = LossScaler("cpu", resolve(LossScale(initial=scale)))
     next(components.model.parameters()).register_hook(lambda gradient: gradient * factor)
     engine, step = Engine(job, components), components.feed.take()
-    sums = engine.forward_backward(step, step.whole)
+    sums = engine.forward_backward(step, step.rank_total)
     with Reads() as reads:
         return engine.update(sums, Rates(1e-3, 0.0))(), components, reads
 
@@ -122,7 +122,7 @@ def test_a_device_leaves_a_bad_step_out(
         )
         assert engine.is_ahead
         for factor[0] in factors:
-            sums = engine.forward_backward(step, step.whole)
+            sums = engine.forward_backward(step, step.rank_total)
             with reads:
                 finish = engine.update(sums, Rates(1e-3, 0.5))
             verdicts.append(finish().verdict)

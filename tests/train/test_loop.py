@@ -166,7 +166,7 @@ def test_accumulation_equals_one_large_batch(
         components.model.to(dtype)
         loop = Loop(job, components, [], StopRequest(), Position())
         step = components.feed.take()
-        sums = loop.engine.forward_backward(step, step.whole)
+        sums = loop.engine.forward_backward(step, step.rank_total)
         losses.append(float(sums.losses[0]))
         gradients.append(
             {name: p.grad for name, p in components.model.named_parameters() if p.grad is not None}
@@ -269,7 +269,7 @@ def test_the_feed_is_closed_at_the_end(
             loop.run()
     assert told == ["callback", "feed"]
     # What was dropped is drawn again: the position is as it was.
-    assert components.feed.take().whole.tokens == 64
+    assert components.feed.take().rank_total.tokens == 64
 
 
 def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:

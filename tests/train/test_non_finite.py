@@ -189,7 +189,7 @@ def test_a_skipped_step_counts_and_changes_nothing(
     loop, results = Loop(job, components, [], StopRequest(), Position()), []
     for step in range(1, 13):
         if step in (3, 8, 9):
-            tokens = components.feed.take().whole.tokens
+            tokens = components.feed.take().rank_total.tokens
             loop.advance(tokens, 0.0)
         else:
             results.append(loop.step())
@@ -273,7 +273,7 @@ def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path)
     components.objective = poisoned
     engine, step = Engine(job, components), components.feed.take()
     for expected in (512.0, 256.0):
-        ended = engine.update(engine.forward_backward(step, step.whole), Rates(1e-3, 0.0))()
+        ended = engine.update(engine.forward_backward(step, step.rank_total), Rates(1e-3, 0.0))()
         assert ended.verdict is Verdict.REFUSED
         assert components.scaler.get_scale() == expected
         assert all(parameter.grad is None for parameter in components.model.parameters())

@@ -16,10 +16,11 @@ from setpoint.ops.bad_batches import read_bad_batch
 from setpoint.ops.replay import Numbers, Replayed, replay
 from setpoint.track.run_directory import BAD_BATCHES, RunDirectory
 from setpoint.train.build.components import build_components
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
 
 from .poison import Poison
-from .small import rows, small_job
+from .small import events, rows, small_job
 
 FLAGS = ("duration=9 steps", "evaluation=null", "checkpoint.keep=null")
 
@@ -102,6 +103,24 @@ def test_any_step_is_reached_from_a_checkpoint_also_behind_a_rollback(
     assert done.is_kept and math.isfinite(done.numbers.loss)  # the poison was in the objective
     done = again(run, 7, *flags, from_data=True)
     assert done.numbers == recorded(run, 7)
+
+
+def test_a_batch_kept_after_a_resume_is_reached_by_the_data_that_a_rollback_left(
+    tmp_path: Path, poison: Poison
+) -> None:
+    class Crash(Callback):
+        def rewound(self, loop: Loop) -> None:
+            raise RuntimeError("a crash")
+
+    job = small_job(tmp_path, *FLAGS, "resilience.non_finite=rollback", "duration=6 steps")
+    poison(6)
+    with pytest.raises(RuntimeError, match="a crash"):
+        train(job, callbacks=[Crash()])
+    poison(6, 8)
+    run = train(job).directory
+    (rollback, _) = events(run, "rollback")
+    kept = read_bad_batch(run, 6)
+    assert kept is not None and kept.facts["rewound"] == {"step": 4, "data": rollback["data"]}
 
 
 def test_a_run_that_was_loaded_from_another_is_reached_from_its_start(tmp_path: Path) -> None:

@@ -27,8 +27,7 @@ from setpoint.cli.sweep_points import Outside, Prepared
 from setpoint.cli.sweep_source import Opener, space_of_call
 from setpoint.config import NEEDS, Caution, Config, Problem, SetpointError, verify
 from setpoint.report.status import FINISHED
-from setpoint.sweep.record import NAME, read_record_of
-from setpoint.sweep.task import POINTS, Task
+from setpoint.sweep.record import POINTS, SWEEP_FILE, Task, read_record_of
 from setpoint.sweep_space.flags import read_command_line
 from setpoint.sweep_space.points import LIMIT, Composer, ResolvedPoint, resolve_points
 
@@ -68,10 +67,10 @@ class ScriptTask(Task):
         if finished:
             self.status = FINISHED
 
-    def look(self) -> None:
+    def read_state(self) -> None:
         """Nothing can be read; the record of the sweep says what is finished."""
 
-    def measure(self) -> None:
+    def read_metrics(self) -> None:
         """Nothing is known of what a script measures."""
 
     def plan(self) -> str:
@@ -138,7 +137,7 @@ def _default_folder(source: str) -> Path:
 
 def _finished(folder: Path) -> set[str]:
     """The fingerprints of the points that ended with status 0 before."""
-    points = read_record_of(folder) if (folder / NAME).exists() else []
+    points = read_record_of(folder) if (folder / SWEEP_FILE).exists() else []
     return {point["fingerprint"] for point in points if point["status"] == FINISHED}
 
 

@@ -488,7 +488,7 @@ def run_directory_given(source: str | None) -> str | None:
     """
     if source is None or kind_of(source) != RUN:
         return None
-    from setpoint.sweep.point_record import is_point
+    from setpoint.sweep.record import is_point
 
     return None if is_point(source) else source
 

@@ -23,9 +23,8 @@ from setpoint.report.table import number_cell
 from setpoint.sweep.config import OBJECTIVE
 from setpoint.sweep.launch import Launcher
 from setpoint.sweep.metrics import TRAINING_LOSS
-from setpoint.sweep.record import SweepRecord, duplicates_json
-from setpoint.sweep.study import optuna_missing
-from setpoint.sweep.task import Task
+from setpoint.sweep.record import SweepRecord, Task
+from setpoint.sweep.search import optuna_missing
 from setpoint.sweep_space.points import LIMIT
 from setpoint.track.console import short_time
 
@@ -153,7 +152,7 @@ class Screen:
             facts: dict[str, Any] = {"ok": True, "folder": str(prepared.folder), "points": points}
             if prepared.search is not None:
                 facts["search"] = prepared.describe_search()
-            facts["duplicates"] = duplicates_json(prepared.duplicates)
+            facts["duplicates"] = [each.to_json() for each in prepared.duplicates]
             for name, kind in (("cautions", "caution"), ("dropped", "dropped")):
                 found = [each.to_json() for each in prepared.remarks if each.kind == kind]
                 facts[name] = found

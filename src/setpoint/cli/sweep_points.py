@@ -28,20 +28,17 @@ from setpoint.config import (
 from setpoint.plan.preflight import preflight
 from setpoint.sweep.config import Search
 from setpoint.sweep.metrics import EVALUATION, TRAINING_LOSS, MetricPath, unmeasured
-from setpoint.sweep.proposals import Axes, corners
-from setpoint.sweep.search import SearchRun
-from setpoint.sweep.study import import_optuna, trials_before
-from setpoint.sweep.task import Task
+from setpoint.sweep.record import Task
+from setpoint.sweep.search import Axes, SearchRun, corners, import_optuna, trials_before
 from setpoint.sweep_space.flags import read_command_line
 from setpoint.sweep_space.naming import labels, name_of
 from setpoint.sweep_space.points import (
     LIMIT,
     Composer,
-    Duplicate,
+    DuplicatePoint,
     ResolvedPoint,
-    Statement,
     SweepError,
-    points_in_words,
+    format_points,
     refuse_too_many,
     resolve_points,
     together,
@@ -105,11 +102,11 @@ class Outside(Generic[C]):
                 same = cautions.setdefault((caution.code, caution.path), {})
                 same.setdefault(point.name, []).append(caution)
         for line, names in lost.items():
-            found.append(Remark("dropped", names, line, points_in_words(names, total)))
+            found.append(Remark("dropped", names, line, format_points(names, total)))
         for by_point in cautions.values():
             # Where the numbers differ from point to point, those of one of them will do.
             (first, names), *others = together(by_point)
-            where = points_in_words(list(by_point), total)
+            where = format_points(list(by_point), total)
             if others:
                 where += f"; for {names[0]}"
             found.append(Remark("caution", list(by_point), first.render(), where))
@@ -160,7 +157,7 @@ class Prepared:
         source: str,
         folder: Path,
         tasks: list[Task],
-        duplicates: list[Duplicate],
+        duplicates: list[DuplicatePoint],
         search: Search | None,
         axes: Axes,
         make: Callable[[Point], ResolvedPoint[Job]] | None,
@@ -299,10 +296,10 @@ def _look(tasks: list[Task]) -> None:
     wrong: dict[str, list[Problem]] = {}
     for task in tasks:
         try:
-            task.look()
+            task.read_state()
         except ConfigError as error:
             wrong[task.name] = list(error.problems)
         except SetpointError as error:
-            wrong[task.name] = [Statement(str(error))]
+            wrong[task.name] = [Problem("", str(error))]
     if wrong:
         raise SweepError(wrong, len(tasks))

@@ -22,7 +22,7 @@ from setpoint.config import (
     unknown_preset,
 )
 from setpoint.sweep.config import Search, SweepFile
-from setpoint.sweep.proposals import Axes
+from setpoint.sweep.search import Axes
 from setpoint.sweep_space.distribution import Choice, Distribution
 from setpoint.sweep_space.flags import CommandLine, refuse_misspelt_distributions
 from setpoint.sweep_space.setting import SOURCE, Raw, Setting, axis_origin, path_of

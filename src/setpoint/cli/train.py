@@ -25,7 +25,7 @@ from setpoint.config import (
 from setpoint.parallel.rank import FOLDER, own_rank, require_launch
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
-from setpoint.sweep.point_record import is_point
+from setpoint.sweep.record import is_point
 from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.build.companions import fallback_files
 from setpoint.train.config import Job

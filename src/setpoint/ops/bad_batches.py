@@ -67,9 +67,9 @@ class BadBatchesCallback(Callback):
             "grad_norm": result.grad_norm,
             "lr": result.lr,
             "position": asdict(result.began),
-            "whole": list(total[:3]),
+            "total": list(total[:3]),
             "data_ranks": self.world.data_size,
-            "rewound": loop.last_rollback,
+            "rewound": loop.last_rewind,
         }
         try:
             if self.world.is_main:

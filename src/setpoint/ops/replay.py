@@ -193,8 +193,8 @@ def _go_on_with_data(
     if saved is None:  # the last time that the run went on from here, also without the checkpoint
         for event in rollbacks_to(_rows(run.events), start).values():
             data = event["data"]
-    elif (rewound := saved.facts.get("rewound")) and rewound["step"] == start:
-        data = rewound["data"]
+    elif saved.facts["rewound"]["step"] == start:
+        data = saved.facts["rewound"]["data"]
     elif checkpoint is not None:
         data = checkpoint.state["loader"]
     if data is not None:
@@ -233,7 +233,7 @@ def _run(
     counted = [[components.objective.count(batch) for batch in batches] for _, batches in shares]
     total = total_count([count for counts in counted for count in counts])
     if saved is not None:
-        tokens, targets, weight = saved.facts["whole"]
+        tokens, targets, weight = saved.facts["total"]
         total = Count(tokens, targets, weight)
 
     def gradients() -> Tensor:

@@ -199,13 +199,13 @@ class StepBatch(NamedTuple):
 
     Arguments:
         counts: what counts of each micro-batch.
-        whole: what counts of all of them.
+        rank_total: what counts of all of them.
         by_source: what is counted of each source.
     """
 
     batches: Sequence[Batch]
     counts: Sequence[Count]
-    whole: Count
+    rank_total: Count
     by_source: BySource = ONE_SOURCE
 
 

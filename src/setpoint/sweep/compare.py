@@ -13,9 +13,7 @@ from setpoint.sweep_space.naming import labels
 from setpoint.track.run_directory import is_run_directory
 
 from .metrics import TRAINING_LOSS, MetricPath, Metrics, require
-from .point_record import is_point
-from .record import NAME, read_record_of
-from .task import WAITING
+from .record import SWEEP_FILE, WAITING, is_point, read_record_of
 
 WHERE = ("name", "experiment", "workspace")
 """Fields that say where a run lies, which its label does as well."""
@@ -77,7 +75,7 @@ def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
     path = Path(word)
     if not can_be_path(word):
         raise SetpointError(f"{for_error(word)}: not a valid file name")
-    if (path / NAME).is_file():
+    if (path / SWEEP_FILE).is_file():
         for point in read_record_of(path):
             # The folder may have been moved, or copied, with all that is in it.
             run = path / Path(point["run"]).name
@@ -95,7 +93,7 @@ def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
         if not runs:
             raise SetpointError(
                 f"{word} holds no runs: it is neither a run directory, nor the folder of a sweep "
-                f"({NAME}), nor a folder of run directories"
+                f"({SWEEP_FILE}), nor a folder of run directories"
             )
         for each in runs:
             yield Entry(each.name, str(each), each)

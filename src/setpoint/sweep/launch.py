@@ -18,8 +18,7 @@ from setpoint.files.atomic import not_linked
 from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
 
-from .point_record import write_point
-from .task import Task
+from .record import Task, write_point
 
 PAUSE = 0.05  # seconds between two looks at the processes
 PATIENCE = 3  # signals after which nothing is waited for
@@ -142,7 +141,7 @@ class Launcher:
 
     def _close(self, task: Task, status: int) -> None:
         task.exit_status = status
-        task.measure()
+        task.read_metrics()
         if status == 0:
             task.status = FINISHED
         else:
@@ -205,10 +204,10 @@ def reason_of(task: Task, status: int) -> str:
     except OSError as error:
         return f"exit status {status}; {task.log} cannot be read: {error.strerror}"
     if status in (PREEMPTED, INTERRUPTED):
-        return task.saved_in_words()
+        return task.saved_text()
     if status < 0:
         names = {each.value: each.name for each in signal.Signals}
-        return f"killed by {names.get(-status, f'signal {-status}')}; {task.saved_in_words()}"
+        return f"killed by {names.get(-status, f'signal {-status}')}; {task.saved_text()}"
     lines = text.rpartition(AGAIN)[2].splitlines()
     errors = [number for number, line in enumerate(lines) if line.startswith(ERROR)]
     if errors:

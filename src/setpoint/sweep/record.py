@@ -1,28 +1,186 @@
-"""`sweep.json`: the points of a sweep, and what came of each; replaced in one step each time."""
+"""The points of a sweep: their folders, the states of their runs, and `sweep.json`."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from setpoint.config import SetpointError
-from setpoint.files.atomic import read_json, write_json
+from setpoint.checkpoint.folder import list_checkpoints
+from setpoint.config import CONFIG, HEADER, Config, SetpointError, record_files, to_plain
+from setpoint.files.atomic import read_json, write_json, write_text
 from setpoint.files.lock import RunLock
-from setpoint.report.status import FINISHED
-from setpoint.sweep_space.points import Duplicate
+from setpoint.report.status import FINISHED, status_of
+from setpoint.sweep_space.points import DuplicatePoint, ResolvedPoint, mapping_of
+from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import links_out_of
+from setpoint.train.config import Job
+from setpoint.train.contract import check_contract
+from setpoint.train.run_name import run_directory_of
 
-from .task import POINTS, Task
+from .metrics import Metrics
 
-NAME = "sweep.json"
+SWEEP_FILE = "sweep.json"
 LOCK = ".sweep.lock"
 SCHEMA = 1
+POINTS = "points"
+"""The folder of the points in the folder of a sweep."""
+POINT_FILE = "point.json"
+"""The file that distinguishes the record of a point from a run directory."""
+LOG = "output.log"
+"""The output of a point's process, over all its starts."""
+EVENTS = "events.jsonl"
+WAITING = "waiting"
+
+
+class RunState(NamedTuple):
+    """The state of a run before it is started.
+
+    Arguments:
+        finished: True if it came to its end, and is to be as long today.
+        step: of the newest save; 0 if nothing was saved.
+    """
+
+    started: bool
+    finished: bool
+    step: int
+
+
+def run_state(path: Path, job: Job) -> RunState:
+    """Read the state of a run from its directory.
+
+    Raises:
+        SetpointError: if the run that is there cannot be resumed under this configuration.
+    """
+    if not (path / CONFIG).is_file():
+        return RunState(False, False, 0)
+    check_contract(str(path), job)
+    events = read_jsonl(path / EVENTS) if (path / EVENTS).exists() else []
+    saves = [event for event in events if event.get("event") in ("save", "end")]
+    step = saves[-1].get("step") if saves else 0
+    finished = status_of(events, lambda: False) == FINISHED and _has_same_duration(path, job)
+    return RunState(True, finished, step if type(step) is int else 0)
+
+
+def _has_same_duration(path: Path, job: Job) -> bool:
+    """True if the run was to be as long as it is to be today; a longer one is resumed."""
+    try:
+        recorded: Any = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        return recorded["duration"] == to_plain(job)["duration"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SetpointError(f"{path / CONFIG}: the record cannot be read: {error}") from None
+
+
+class Task:
+    """A point of a sweep: its planned action, status and result.
+
+    Arguments:
+        run: the directory of its run; None: that of a training job.
+    """
+
+    def __init__(self, point: ResolvedPoint[Any], folder: Path, run: Path | None = None) -> None:
+        self.point = point
+        self.name = point.name
+        self.job: Any = point.config
+        self.run = run or Path(run_directory_of(point.config, point.fingerprint))
+        self.folder = folder / POINTS / point.name
+        self.log = self.folder / LOG
+        self.status = WAITING
+        self.exit_status: int | None = None
+        self.seconds: float | None = None
+        self.reason = ""
+        self.state = RunState(False, False, 0)
+        self.metrics: dict[str, float] = {}
+
+    def read_state(self) -> None:
+        """Read the state of its run.
+
+        Raises:
+            SetpointError: if the run that is there cannot be resumed.
+        """
+        self.state = run_state(self.run, self.job)
+        if self.state.finished:
+            self.status = FINISHED
+            self.read_metrics()
+
+    def read_metrics(self) -> None:
+        """Read the last metrics of its run; damage becomes the reason."""
+        try:
+            metrics = Metrics.read(self.run)
+            self.metrics, self.reason = metrics.last(), "; ".join(metrics.damaged[:1])
+        except SetpointError as error:
+            self.metrics, self.reason = {}, str(error)
+
+    def saved_text(self) -> str:
+        """Say what is left of its run where it was stopped."""
+        newest = max(list_checkpoints(self.run / "checkpoints"), default=0)
+        if newest:
+            return f"saved at step {newest}; the same command resumes"
+        return "nothing saved yet; the same command starts it again"
+
+    def plan(self) -> str:
+        """The action that launching it would take."""
+        if self.state.finished:
+            return "skip: finished"
+        if self.state.step:
+            return f"resume at step {self.state.step}"
+        return "start again" if self.state.started else "start"
+
+    def to_json(self) -> dict[str, Any]:
+        """The point as the record of the sweep has it."""
+        return {
+            "name": self.name,
+            "settings": dict(mapping_of(self.point.point)),
+            "fingerprint": self.point.fingerprint,
+            "run": str(self.run),
+            "status": self.status,
+            "exit_status": self.exit_status,
+            "seconds": None if self.seconds is None else round(self.seconds, 3),
+            "reason": self.reason,
+            "log": str(self.log),
+            # JSON has no NaN and no infinity.
+            "metrics": {k: v if math.isfinite(v) else str(v) for k, v in self.metrics.items()},
+        }
+
+
+def write_point(folder: Path, name: str, job: Config, run: str) -> list[str]:
+    """Write the folder of a point, which `setpoint train` takes: a record with all origins.
+
+    Arguments:
+        folder: of the point; made if it is not there.
+
+    Returns:
+        the modules that the configuration needs.
+
+    Raises:
+        SetpointError: if it cannot be written.
+    """
+    _make_folder(folder)
+    files = record_files(job)
+    # Comes first: without it the folder would pass for a run directory.
+    write_json(folder / POINT_FILE, {"name": name, "run": run})
+    for file in sorted(files, key=lambda file: file == CONFIG):
+        write_text(folder / file, files[file])
+    return list(json.loads(files[CONFIG])[HEADER]["modules"])
+
+
+def is_point(folder: str | Path) -> bool:
+    """True if a folder is the record of a point, whose run lies elsewhere."""
+    return (Path(folder) / POINT_FILE).is_file()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetpointError(f"{folder} cannot be made: {error.strerror}") from error
 
 
 class SweepRecord:
-    """The record in the folder of a sweep, which this process alone writes.
+    """`sweep.json`: the points of a sweep and their results, written by this process alone.
 
     Points of earlier sweeps in the same folder stay in it, as long as their runs do.
 
@@ -33,14 +191,11 @@ class SweepRecord:
         SetpointError: if another process sweeps there, or the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, source: str, duplicates: Sequence[Duplicate]) -> None:
-        self.path = folder / NAME
+    def __init__(self, folder: Path, source: str, duplicates: Sequence[DuplicatePoint]) -> None:
+        self.path = folder / SWEEP_FILE
         self._source = source
         self._duplicates = duplicates
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SetpointError(f"{folder} cannot be made: {error.strerror}") from error
+        _make_folder(folder)
         _refuse_linked_points(folder)
         try:
             self._lock = RunLock(folder / LOCK)
@@ -52,7 +207,7 @@ class SweepRecord:
         self._before = read_record_of(folder) if self.path.exists() else []
 
     def recall(self, tasks: Sequence[Task]) -> None:
-        """Take over how long finished points took, which their runs do not say."""
+        """Set the times of finished points, which their runs do not hold."""
         known = {point["fingerprint"]: point for point in self._before}
         for task in tasks:
             point = known.get(task.point.fingerprint)
@@ -63,7 +218,7 @@ class SweepRecord:
         """Replace the record.
 
         Arguments:
-            details: what else is to be kept, such as the best trial of a search.
+            details: further entries, such as the best trial of a search.
 
         Raises:
             RunError: if it cannot be written; what was there before is unchanged.
@@ -75,7 +230,7 @@ class SweepRecord:
             "source": self._source,
             "points": [task.to_json() for task in tasks],
             "earlier": [point for point in earlier if Path(point["run"]).is_dir()],
-            "duplicates": duplicates_json(self._duplicates),
+            "duplicates": [point.to_json() for point in self._duplicates],
             **details,
         }
         write_json(self.path, record)
@@ -104,16 +259,8 @@ def _refuse_linked_points(folder: Path) -> None:
         )
 
 
-def duplicates_json(duplicates: Sequence[Duplicate]) -> list[dict[str, Any]]:
-    """The points that were left out, for machines."""
-    return [
-        {"name": each.name, "same_as": each.same_as, "differing": each.differing}
-        for each in duplicates
-    ]
-
-
 def read_record_of(folder: Path) -> list[dict[str, Any]]:
-    """All points that a sweep's folder knows, those of earlier sweeps last.
+    """Read all points of a sweep's folder, those of earlier sweeps last.
 
     Arguments:
         folder: with a `sweep.json`.
@@ -121,7 +268,7 @@ def read_record_of(folder: Path) -> list[dict[str, Any]]:
     Raises:
         SetpointError: if the record cannot be read.
     """
-    path = folder / NAME
+    path = folder / SWEEP_FILE
     try:
         record = read_json(path)
         if record["schema"] != SCHEMA:

@@ -1,25 +1,41 @@
-"""Search: points that Optuna proposes from what the ones before came to."""
+"""Search: points that Optuna proposes from the results of earlier ones, kept in `search.db`."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import ConfigError, RunError, SetpointError
+from setpoint.config import ConfigError, RunError, SetpointError, to_plain
 from setpoint.report.status import FAILED, FINISHED, STOPPED
+from setpoint.sweep_space.distribution import Choice, Distribution, Integer, LogUniform
+from setpoint.sweep_space.naming import value_text
+from setpoint.sweep_space.points import ResolvedPoint
+from setpoint.sweep_space.setting import Point, Setting, axis_origin
+from setpoint.train.config import Job
 
 from .launch import Launcher
 from .metrics import MetricPath, Metrics, require
-from .proposals import Axes, Proposals, sampler_of
-from .study import Make, open_study
-from .task import Task
+from .record import Task
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.trial import FrozenTrial
 
     from .config import Search
+
+STORAGE = "search.db"
+"""The SQLite file of the trials in the folder of the sweep."""
+DIGITS = 5
+"""Digits of a proposed number."""
+INSTALL = "a search needs the package {!r}: pip install 'setpoint[search]'"
+
+Axes = dict[tuple[str, ...], Distribution]
+Make = Callable[[Point], ResolvedPoint[Job]]
 
 
 class SearchRun:
@@ -44,15 +60,19 @@ class SearchRun:
         self.axes = axes
         self.folder = folder
         self.tasks: list[Task] = []
+        self.rejected: list[str] = []
         self._make = make
         self._changed = changed
         self._objective = MetricPath.parse(spec.objective)
-        self._proposals = Proposals(axes)
         self._trials: dict[int, Task] = {}
-        self.rejected: list[str] = []
         self._study = open_study(spec, axes, make, folder)
-        # Trials without a result: they are to be run again, before any new one.
-        self._pending = self._recall()
+        # Trials without a result: they are run again, before any new one.
+        self._pending: list[tuple[int | None, dict[str, Any]]] = []
+        for trial in self._study.trials:
+            if trial.state.name == "RUNNING":
+                self._pending.append((trial.number, trial.params))
+            else:
+                self._recall(trial)
 
     def run(self, launcher: Launcher) -> None:
         """Propose, run and evaluate until there are as many trials as wanted, or a signal comes.
@@ -67,10 +87,13 @@ class SearchRun:
                 if number is None:
                     break
                 self._begin(number, params, launcher)
-            if not launcher.busy and (launcher.free == 0 or not self._wanted()):
+            is_done = not self._pending and len(self._study.trials) >= self.spec.trials
+            if not launcher.busy and (launcher.free == 0 or is_done):
                 break
             for task in launcher.wait():
-                self._tell(task)
+                if task.status != STOPPED:  # which the next call resumes
+                    for number in [n for n, other in self._trials.items() if other is task]:
+                        self._report(number, task)
 
     def best(self) -> dict[str, Any] | None:
         """The best trial so far.
@@ -78,11 +101,11 @@ class SearchRun:
         Returns:
             its number, value, point and run; None if no trial has a value.
         """
-        known = [trial for trial in self._study.trials if trial.values]
-        if not known:
+        trials = [trial for trial in self._study.trials if trial.values]
+        if not trials:
             return None
         sign = 1 if self.spec.direction == "minimize" else -1
-        best = min(known, key=lambda trial: (sign * trial.values[0], trial.number))
+        best = min(trials, key=lambda trial: (sign * trial.values[0], trial.number))
         task = self._trials.get(best.number)
         return {
             "trial": best.number,
@@ -92,30 +115,14 @@ class SearchRun:
         }
 
     def counts(self) -> dict[str, int]:
-        """How many trials there are in each state."""
-        found: dict[str, int] = {}
-        for trial in self._study.trials:
-            name = trial.state.name.lower()
-            found[name] = found.get(name, 0) + 1
-        return found
+        """The number of trials in each state."""
+        return dict(Counter(trial.state.name.lower() for trial in self._study.trials))
 
-    def _wanted(self) -> bool:
-        return bool(self._pending) or len(self._study.trials) < self.spec.trials
-
-    def _recall(self) -> list[tuple[int | None, dict[str, Any]]]:
-        """Take up the trials of earlier calls; those without a result are returned."""
-        pending: list[tuple[int | None, dict[str, Any]]] = []
-        for trial in self._study.trials:
-            if trial.state.name == "RUNNING":
-                pending.append((trial.number, trial.params))
-            else:
-                self._known(trial)
-        return pending
-
-    def _known(self, trial: FrozenTrial) -> None:
+    def _recall(self, trial: FrozenTrial) -> None:
+        """Take up a trial of an earlier call that has a result."""
         try:
-            task = Task(self._make(self._proposals.point(trial.params)), self.folder)
-            task.look()
+            task = Task(self._make(point_of(self.axes, trial.params)), self.folder)
+            task.read_state()
         except SetpointError:
             return  # it failed then, for the reason that it would fail for now
         if task.name in (other.name for other in self.tasks):
@@ -130,81 +137,212 @@ class SearchRun:
         if number >= self.spec.trials:
             return None, {}
         self._study.sampler = sampler_of(self.spec.sampler, self.spec.seed, number)
-        trial = self._study.ask(self._proposals.distributions())
+        trial = self._study.ask(optuna_axes(self.axes))
         return trial.number, trial.params
 
     def _begin(self, number: int, params: dict[str, Any], launcher: Launcher) -> None:
         try:
-            task = Task(self._make(self._proposals.point(params)), self.folder)
-            known = next((t for t in self.tasks if t.name == task.name), None)
-            if known is None:
-                known = next(
-                    (t for t in self.tasks if t.point.fingerprint == task.point.fingerprint), None
-                )
-            if known is None:
-                task.look()
+            task = Task(self._make(point_of(self.axes, params)), self.folder)
+            same = [t for t in self.tasks if t.name == task.name]
+            same += [t for t in self.tasks if t.point.fingerprint == task.point.fingerprint]
+            if not same:
+                task.read_state()
         except ConfigError as error:
-            self._fail(number, error)
+            wrong = "; ".join(f"{problem.path} {problem.message}" for problem in error.problems)
+            self.rejected.append(f"trial {number} is no valid configuration: {wrong}")
+            self._tell_failed(number)
             return
-        self._trials[number] = known or task
-        if known is None:
+        self._trials[number] = task = same[0] if same else task
+        if not same:
             self.tasks.append(task)
             if task.status != FINISHED:
                 launcher.start(task)
                 return
             self._changed(task)
-        elif known.status not in (FINISHED, FAILED, STOPPED):
+        elif task.status not in (FINISHED, FAILED, STOPPED):
             return  # it runs at this moment, and is reported with the other trial
-        self._report(number, known or task)
-
-    def _tell(self, task: Task) -> None:
-        if task.status == STOPPED:
-            return  # stays open, so that the next call goes on with it
-        for number, other in self._trials.items():
-            if other is task:
-                self._report(number, task)
+        self._report(number, task)
 
     def _report(self, number: int, task: Task) -> None:
-        from optuna.trial import TrialState
-
         if self._study.trials[number].state.is_finished():
             return
-        value = self.value(task) if task.status == FINISHED else None
-        if value is None or math.isnan(value):
-            if task.status == FINISHED:
-                task.reason = task.reason or f"has no {self.spec.objective}"
-            self._study.tell(number, state=TrialState.FAIL)
-            if task.status == FINISHED and value is None:
-                self._refuse_unknown_objective(task)
-        else:
+        finished = task.status == FINISHED
+        value = self.value(task) if finished else None
+        if value is not None and not math.isnan(value):
             self._study.tell(number, value)
-
-    def _refuse_unknown_objective(self, task: Task) -> None:
-        if any(trial.values for trial in self._study.trials):
             return
-        try:
-            require(self.spec.objective, [Metrics.read(task.run)])
-        except SetpointError as error:
-            raise RunError(
-                f"the search has stopped: {task.name} came to its end without the objective "
-                f"{self.spec.objective}, so that trials cannot be compared: {error}"
-            ) from None
+        if finished:
+            task.reason = task.reason or f"has no {self.spec.objective}"
+        self._tell_failed(number)
+        if finished and value is None and not any(trial.values for trial in self._study.trials):
+            try:
+                require(self.spec.objective, [Metrics.read(task.run)])
+            except SetpointError as error:
+                raise RunError(
+                    f"the search has stopped: {task.name} came to its end without the objective "
+                    f"{self.spec.objective}, so that trials cannot be compared: {error}"
+                ) from None
 
-    def _fail(self, number: int, error: ConfigError) -> None:
+    def _tell_failed(self, number: int) -> None:
         from optuna.trial import TrialState
 
-        wrong = "; ".join(f"{problem.path} {problem.message}" for problem in error.problems)
-        self.rejected.append(f"trial {number} is no valid configuration: {wrong}")
         self._study.tell(number, state=TrialState.FAIL)
 
     def value(self, task: Task) -> float | None:
-        """What a point came to.
-
-        Returns:
-            the objective; None if the run has not measured it.
-        """
+        """The objective of a point; None if its run has not measured it."""
         try:
             return Metrics.read(task.run).value(self._objective)
         except SetpointError as error:
             task.reason = str(error)
             return None
+
+
+def open_study(spec: Search, axes: Axes, make: Make, folder: Path) -> Study:
+    """Open the trials of a search, or begin them.
+
+    Raises:
+        SetpointError: if Optuna is not installed, or its storage cannot be read.
+    """
+    optuna = import_optuna()
+    path = (folder / STORAGE).resolve()
+    name = study_name(spec, axes, make)
+    try:
+        return optuna.create_study(
+            storage=f"sqlite:///{path}",
+            study_name=name,
+            direction=spec.direction,
+            load_if_exists=True,
+        )
+    except Exception as error:  # SQLAlchemy and SQLite have errors of their own
+        raise _unreadable(path, error) from error
+
+
+def trials_before(spec: Search, axes: Axes, make: Make, folder: Path) -> int:
+    """Count the trials that a search has already; nothing is written.
+
+    Raises:
+        SetpointError: if there is a storage, and Optuna is not installed or cannot read it.
+    """
+    path = (folder / STORAGE).resolve()
+    if not path.exists():
+        return 0
+    optuna = import_optuna()
+    name = study_name(spec, axes, make)
+    try:
+        studies = optuna.get_all_study_summaries(f"sqlite:///{path}")
+    except Exception as error:  # SQLAlchemy and SQLite have errors of their own
+        raise _unreadable(path, error) from error
+    return sum(study.n_trials for study in studies if study.study_name == name)
+
+
+def study_name(spec: Search, axes: Axes, make: Make) -> str:
+    """A name that only a search with comparable trials shares."""
+    base = make(corners(axes)[0])
+    facts = {
+        "axes": {".".join(path): to_plain(axis) for path, axis in axes.items()},
+        "objective": list(MetricPath.parse(spec.objective)),
+        "direction": spec.direction,
+        "base": base.fingerprint,
+        "duration": to_plain(base.config)["duration"],
+    }
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return f"search-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def optuna_missing() -> str:
+    """A message that says what to install for a search, without an import; empty if it is there."""
+    from importlib.util import find_spec
+
+    return "" if find_spec("optuna") else INSTALL.format("optuna")
+
+
+def import_optuna() -> Any:
+    """Import Optuna.
+
+    Raises:
+        SetpointError: if it is not installed.
+    """
+    try:
+        import optuna
+    except ModuleNotFoundError as error:
+        raise SetpointError(INSTALL.format(error.name)) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _unreadable(path: Path, error: Exception) -> SetpointError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return SetpointError(f"{path}: the trials cannot be read: {reason}")
+
+
+def point_of(axes: Axes, params: dict[str, Any]) -> Point:
+    """The point of a trial with Optuna's parameters."""
+    settings: list[Setting] = []
+    for path, axis in axes.items():
+        key = ".".join(path)
+        value = params[key]
+        if isinstance(axis, Choice):
+            value = _choices(axis)[value]
+        elif isinstance(value, float):
+            low, high = axis.extremes()
+            value = min(max(float(f"{value:.{DIGITS}g}"), low), high)
+        settings.append(Setting(path, value, axis_origin(f"{key}, of a search")))
+    return tuple(settings)
+
+
+def optuna_axes(axes: Axes) -> dict[str, Any]:
+    """The axes as Optuna's distributions."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    result: dict[str, Any] = {}
+    for path, axis in axes.items():
+        key = ".".join(path)
+        if isinstance(axis, Choice):
+            result[key] = CategoricalDistribution(tuple(_choices(axis)))
+            continue
+        low, high = axis.extremes()
+        if isinstance(axis, Integer):
+            result[key] = IntDistribution(low, high, step=axis.step)
+        else:
+            result[key] = FloatDistribution(low, high, log=isinstance(axis, LogUniform))
+    return result
+
+
+def _choices(axis: Choice) -> dict[str, object]:
+    """Choices by a text that Optuna can store."""
+    return {value_text(raw.value): raw.value for raw in axis.values}
+
+
+def sampler_of(kind: str, seed: int, number: int) -> Any:
+    """The sampler of one trial.
+
+    It is seeded for each trial anew, so that a search that is resumed proposes what it would have
+    proposed had it not been interrupted.
+
+    Arguments:
+        kind: `tpe` or `random`.
+    """
+    from optuna.samplers import RandomSampler, TPESampler
+
+    digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
+    start = int.from_bytes(digest[:4], "big")
+    return TPESampler(seed=start) if kind == "tpe" else RandomSampler(seed=start)
+
+
+def corners(axes: Axes) -> list[Point]:
+    """Points that reach every limit and every choice of every axis, one axis at a time.
+
+    Returns:
+        the points, the first limit of every axis first; they show what is wrong with an axis before
+        anything runs.
+    """
+    base = tuple(
+        Setting(path, axis.extremes()[0], axis_origin(".".join(path)))
+        for path, axis in axes.items()
+    )
+    points = [base]
+    for index, (path, axis) in enumerate(axes.items()):
+        for value in axis.extremes()[1:]:
+            moved = Setting(path, value, base[index].origin)
+            points.append((*base[:index], moved, *base[index + 1 :]))
+    return points

@@ -1,12 +1,11 @@
-"""What an axis of a random sweep, or of a search, is drawn from, the same on every machine."""
+"""Distributions of the axes of random sweeps and searches, the same on every machine."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from decimal import Context, Decimal
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from setpoint.config import (
     PROGRAM,
@@ -30,6 +29,7 @@ from setpoint.sweep_space.setting import Raw, split_points
 # differ in the last digit from machine to machine.
 CONTEXT = Context(prec=30)
 BITS = 256
+EXAMPLE = "log_uniform(1e-5, 1e-2)"
 
 
 def draw(seed: int, index: int, name: str) -> Fraction:
@@ -67,11 +67,8 @@ def _inside(value: Decimal, low: float, high: float) -> float:
     return min(max(float(value), low), high)
 
 
-EXAMPLE = "log_uniform(1e-5, 1e-2)"
-
-
 class Distribution(Config):
-    """How the values of an axis are spread."""
+    """Distribution of the values of an axis."""
 
     def at(self, share: Fraction) -> Any:
         """The value at a share of the way through the distribution.
@@ -92,15 +89,12 @@ class Distribution(Config):
             for instance `log_uniform(1e-5, 0.01)`.
         """
         tag = type(self).__setpoint__.tag
-        values = self.extremes() if isinstance(self, Choice) else list(self._arguments())
+        fields = [getattr(self, name) for name in fields_of(self)]
+        values = self.extremes() if isinstance(self, Choice) else fields
         return f"{tag}({', '.join(map(value_text, values))})"
 
-    def _arguments(self) -> Iterator[Any]:
-        for name in fields_of(self):
-            yield getattr(self, name)
-
     def fault(self) -> str:
-        """What is wrong with the limits taken together."""
+        """The problem of the values taken together; empty if there is none."""
         return ""
 
 
@@ -145,7 +139,7 @@ class Uniform(Distribution, type="uniform"):
         return _order(self.low, self.high)
 
 
-class LogUniform(Distribution, type="log_uniform"):
+class LogUniform(Uniform, type="log_uniform"):
     """float between two limits, uniformly distributed in its logarithm."""
 
     low: float = field(gt=0)
@@ -157,14 +151,6 @@ class LogUniform(Distribution, type="log_uniform"):
     def at(self, share: Fraction) -> Any:
         """See `Distribution.at`."""
         return logarithmic(share, self.low, self.high)
-
-    def extremes(self) -> list[Any]:
-        """See `Distribution.extremes`."""
-        return [self.low, self.high]
-
-    def fault(self) -> str:
-        """See `Distribution.fault`."""
-        return _order(self.low, self.high)
 
 
 class Integer(Distribution, type="integer"):
@@ -214,12 +200,15 @@ class Drawn(Scalar):
         if isinstance(value, Drawn):
             return cls(value.distribution)
         mapping = call_mapping(value) if isinstance(value, str) else value
-        found: Any = SectionType((Distribution,)).read(mapping, Origin(PROGRAM))
-        _required(found)
-        fault = found.fault()
-        if fault:
+        section = cast(Distribution, SectionType((Distribution,)).read(mapping, Origin(PROGRAM)))
+        fields = type(section).__setpoint__.fields
+        required = [name for name, info in fields.items() if info.required]
+        missing = [name for name in required if not chain_of(section, name)]
+        if missing:
+            raise Invalid(f"needs a value for {' and '.join(missing)}")
+        if fault := section.fault():
             raise Invalid(fault)
-        return cls(found)
+        return cls(section)
 
     def dump(self) -> Any:
         """The distribution in plain data."""
@@ -227,20 +216,13 @@ class Drawn(Scalar):
 
 
 def is_call(text: str) -> bool:
-    """Whether a text is a distribution written as a call."""
+    """True if a text is a distribution written as a call."""
     name, opened, _ = text.partition("(")
     return bool(opened) and name.strip().replace("-", "_") in Distribution.__setpoint__.variants
 
 
 def misspelt_call(text: str) -> str:
-    """What may have been meant by a text that looks like a distribution and is none.
-
-    Arguments:
-        text: a value of the command line, for instance `loguniform(1e-5, 1)`.
-
-    Returns:
-        a sentence that asks for the nearest distribution; the empty text where none is near.
-    """
+    """A hint at the nearest distribution for a text such as `loguniform(1e-5, 1)`; else empty."""
     name, opened, inside = text.strip().partition("(")
     if not opened or not inside.endswith(")") or is_call(text):
         return ""
@@ -291,16 +273,5 @@ def _choices(inside: str) -> list[object]:
     return found
 
 
-def _required(section: Distribution) -> None:
-    fields = type(section).__setpoint__.fields
-    missing = [name for name, info in fields.items() if info.required and not _has(section, name)]
-    if missing:
-        raise Invalid(f"needs a value for {' and '.join(missing)}")
-
-
-def _has(section: Distribution, name: str) -> bool:
-    return bool(chain_of(section, name))
-
-
 def _order(low: float, high: float) -> str:
-    return "" if low < high else f"has its limits the wrong way round: {low} and {high}"
+    return "" if low < high else f"low must be below high: got {low} and {high}"

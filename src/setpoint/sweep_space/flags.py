@@ -1,7 +1,8 @@
-"""A command line of which some overrides name several values."""
+"""The axes of a sweep among the overrides of its command line."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 from setpoint.config import Flag, Invalid, Node, SetpointError, classes_at, field_of, read_flags
@@ -20,7 +21,7 @@ from setpoint.sweep_space.space import Axis
 
 
 class CommandLine:
-    """What a command line says, with what is varied apart from what is fixed.
+    """A command line, with its axes apart from the overrides that have one value.
 
     Arguments:
         source: the source; None where it is an axis.
@@ -68,7 +69,8 @@ def read_command_line(
         SetpointError: if an override cannot be read, or a field is varied twice.
     """
     line = CommandLine()
-    sources = _sources(source)
+    # A file may have a comma in its name.
+    sources = [source] if os.path.exists(source) else split_points(source)
     if len(sources) == 1:
         line.source = source
     else:
@@ -80,7 +82,7 @@ def read_command_line(
             line.modifiers.append(text)
             continue
         if None in line.modifiers:
-            raise SetpointError("--with names several values twice; give all of them in one place")
+            raise SetpointError("--with lists values twice; give all of them in one place")
         line.modifiers.append(None)
         if drawn:
             _add_drawn(line, (WITH,), Flag((WITH,), text, "--with"))
@@ -102,16 +104,9 @@ def read_command_line(
     return line
 
 
-def _sources(source: str) -> list[str]:
-    import os
-
-    # A file may have a comma in its name.
-    return [source] if os.path.exists(source) else split_points(source)
-
-
 def _add_axis(line: CommandLine, path: tuple[str, ...], parts: list[str], label: str) -> None:
     if any(axis.path == path for axis in line.axes):
-        raise SetpointError(f"{label} names several values twice; give all of them in one place")
+        raise SetpointError(f"{label} lists values twice; give all of them in one place")
     try:
         values = [point_value(part) for part in parts]
     except SetpointError as error:
@@ -129,7 +124,7 @@ def _add_drawn(line: CommandLine, path: tuple[str, ...], flag: Flag) -> None:
 
 
 def explain(error: Invalid) -> str:
-    """What is wrong with a value that no field has."""
+    """The problems of a value that no field has, on one line."""
     reasons: list[str] = []
     for part in error.parts:
         at = ".".join(map(str, part.at))

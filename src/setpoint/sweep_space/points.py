@@ -1,11 +1,11 @@
-"""From the points of a sweep to resolved configurations, with all that is wrong in one report."""
+"""Points of a sweep, resolved to configurations, with all problems in one report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from textwrap import indent
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from setpoint.config import (
     Composition,
@@ -26,8 +26,17 @@ from setpoint.sweep_space.naming import labels, name_of, value_text
 from setpoint.sweep_space.setting import SOURCE, WITH, Point, Setting, split_points
 from setpoint.sweep_space.space import Space
 
-NAMED = 6  # names of points that are written out for a problem that several have
+C = TypeVar("C", bound=Config)
 P = TypeVar("P", bound=Problem)
+NAMED = 6
+"""Names of points that are written out for a problem that several have."""
+LIMIT = 1000
+"""Maximum number of points of a sweep, unless given."""
+Open = Callable[[str, tuple[str, ...], Setting | None], Composition[C]]
+"""Composes a source with modifiers, without the overrides of the command line.
+
+The last is the source that the file of the sweep is put on top of, where the file has that axis.
+"""
 
 
 class SweepError(ConfigError):
@@ -40,9 +49,9 @@ class SweepError(ConfigError):
     def __init__(self, problems: Mapping[str, Sequence[Problem]], total: int) -> None:
         self.by_point = dict(problems)
         self.total = total
-        super().__init__([problem for found in problems.values() for problem in found])
+        super().__init__([problem for several in problems.values() for problem in several])
         # One finding for each mistake, however many points share it.
-        self.problems = tuple(_with_points(problem, names) for problem, names in self.together())
+        self.problems = tuple(PointProblem(problem, names) for problem, names in self.together())
 
     def __reduce__(self) -> tuple[type[SweepError], tuple[dict[str, Sequence[Problem]], int]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return type(self), (self.by_point, self.total)
@@ -60,33 +69,30 @@ class SweepError(ConfigError):
         pairs = self.together()
         count = f"{len(pairs)} problem{'s' * (len(pairs) != 1)}"
         wrong = len(self.by_point)
-        of = f"{wrong} of {self.total} points" if wrong < self.total else every(self.total)
+        of = f"{wrong} of {self.total} points" if wrong < self.total else all_points(self.total)
         blocks = [f"{count} in {of}; nothing was started"]
         last: list[str] = []
         for problem, names in pairs:
             alone = len(pairs) == 1 and len(names) == self.total > 1  # the headline says it
             if names != last and not alone:
-                blocks.append(f"in {points_in_words(names, self.total)}:")
+                blocks.append(f"in {format_points(names, self.total)}:")
                 last = names
-            blocks.append(problem.render())
+            is_message = not problem.path and not problem.hint
+            blocks.append(indent(problem.message, "  ") if is_message else problem.render())
         return "\n\n".join(blocks)
 
 
 def together(by_point: Mapping[str, Sequence[P]]) -> list[tuple[P, list[str]]]:
     """Findings that differ in the value alone as one, with the names of the points."""
-    found: dict[tuple[object, ...], tuple[list[P], list[str]]] = {}
+    groups: dict[tuple[object, ...], tuple[list[P], list[str]]] = {}
     for name, problems in by_point.items():
         for problem in problems:
-            same, names = found.setdefault(_but_for_the_value(problem), ([], []))
+            facts = problem.path, problem.message, problem.origin, problem.valid, problem.also
+            same, names = groups.setdefault((*facts, problem.hint, problem.value is None), ([], []))
             same.append(problem)
             if name not in names[-1:]:
                 names.append(name)
-    return [(_with_values(same), names) for same, names in found.values()]
-
-
-def _but_for_the_value(problem: Problem) -> tuple[object, ...]:
-    rest = problem.valid, problem.also, problem.hint, problem.value is None
-    return problem.path, problem.message, problem.origin, *rest
+    return [(_with_values(same), names) for same, names in groups.values()]
 
 
 def _with_values(same: Sequence[P]) -> P:
@@ -94,47 +100,22 @@ def _with_values(same: Sequence[P]) -> P:
     if len(values) == 1:
         return same[0]
     rest = f" and {len(values) - NAMED} more" if len(values) > NAMED else ""
-    whole = copy(same[0])
-    whole.value = ", ".join(values[:NAMED]) + rest
-    return whole
+    problem = copy(same[0])
+    problem.value = ", ".join(values[:NAMED]) + rest
+    return problem
 
 
-def points_in_words(names: Sequence[str], total: int) -> str:
-    """Some of the points of a sweep.
-
-    Returns:
-        the names, or for instance `all 4 points`.
-    """
+def format_points(names: Sequence[str], total: int) -> str:
+    """The names of some points of a sweep, or for instance `all 4 points`."""
     if len(names) == total and total > 1:
-        return every(total)
+        return all_points(total)
     rest = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return "; ".join(names[:NAMED]) + rest
 
 
-def every(total: int) -> str:
-    """All points of a sweep in words.
-
-    Returns:
-        for instance `both points`.
-    """
+def all_points(total: int) -> str:
+    """All points of a sweep, for instance `both points`."""
     return {1: "the only point", 2: "both points"}.get(total, f"all {total} points")
-
-
-class Statement(Problem):
-    """What another error says, shown as it is.
-
-    Arguments:
-        text: its words, perhaps several lines.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, text: str) -> None:
-        super().__init__("", text)
-
-    def render(self, valid: bool = True) -> str:
-        """See `Problem.render`."""
-        return indent(self.message, "  ")
 
 
 class PointProblem(Problem):
@@ -142,59 +123,39 @@ class PointProblem(Problem):
 
     __slots__ = ("points",)
 
-    points: tuple[str, ...]
+    def __init__(self, problem: Problem, points: Sequence[str]) -> None:
+        for name in Problem.__slots__:
+            setattr(self, name, getattr(problem, name))
+        self.points = tuple(points)
 
     def to_json(self) -> dict[str, object]:
         """See `Problem.to_json`."""
         return {**super().to_json(), "points": list(self.points)}
 
 
-def _with_points(problem: Problem, names: Sequence[str]) -> PointProblem:
-    found = PointProblem(
-        problem.path,
-        problem.message,
-        valid=problem.valid,
-        also=problem.also,
-        hint=problem.hint,
-        value=problem.value,
-        origin=problem.origin,
-    )
-    found.points = tuple(names)
-    return found
-
-
-C = TypeVar("C", bound=Config)
-LIMIT = 1000
-Open = Callable[[str, tuple[str, ...], Setting | None], Composition[C]]
-"""How many points a sweep may have, unless given."""
-
-"""Composes a source with modifiers, without the overrides of the command line.
-
-The last is the source that the file of the sweep is put on top of, where the file has that axis.
-"""
-
-
-class ResolvedPoint(Generic[C]):
+class ResolvedPoint(NamedTuple, Generic[C]):
     """One point, resolved."""
 
-    def __init__(self, name: str, point: Point, config: C, fingerprint: str) -> None:
-        self.name = name
-        self.point = point
-        self.config = config
-        self.fingerprint = fingerprint
+    name: str
+    point: Point
+    config: C
+    fingerprint: str
 
 
-class Duplicate:
-    """A point that learns what another one learns already."""
+class DuplicatePoint(NamedTuple):
+    """A point with the fingerprint of an earlier point.
 
-    def __init__(self, name: str, same_as: str, differing: list[str], given: str) -> None:
-        self.name = name
-        self.same_as = same_as
-        self.differing = differing
-        self.given = given
+    Arguments:
+        given: the point as written.
+    """
+
+    name: str
+    same_as: str
+    differing: list[str]
+    given: str
 
     def describe(self) -> str:
-        """The duplicate in words."""
+        """The duplicate as a sentence."""
         if self.name == self.same_as:  # one value, perhaps in two spellings
             if self.given == self.same_as:
                 return f"{self.name}: it comes twice"
@@ -203,13 +164,24 @@ class Duplicate:
         why = f"they differ in no identity field, only in {differ}"
         return f"{self.name}: the same as {self.same_as}" + (f"; {why}" if differ else "")
 
+    def to_json(self) -> dict[str, Any]:
+        """The duplicate for machines."""
+        return {"name": self.name, "same_as": self.same_as, "differing": self.differing}
+
+
+class Points(NamedTuple, Generic[C]):
+    """All points of a sweep, each with a valid configuration."""
+
+    kept: list[ResolvedPoint[C]]
+    duplicates: list[DuplicatePoint]
+
 
 class Composer(Generic[C]):
     """Makes the configuration of a point, as its own command line would.
 
     Arguments:
         open: composes a source with modifiers; called once for each combination of the two.
-        verify: the problems of a resolved configuration that only a look from outside finds.
+        verify: returns the problems of a resolved configuration that need more than its values.
     """
 
     def __init__(
@@ -274,14 +246,6 @@ class Composer(Generic[C]):
         return config
 
 
-class Points(Generic[C]):
-    """All points of a sweep, every one of them sound."""
-
-    def __init__(self, kept: list[ResolvedPoint[C]], duplicates: list[Duplicate]) -> None:
-        self.kept = kept
-        self.duplicates = duplicates
-
-
 def resolve_points(space: Space, composer: Composer[C], limit: int = LIMIT) -> Points[C]:
     """Resolve and check every point before anything is done with one.
 
@@ -316,8 +280,8 @@ def refuse_too_many(size: int, limit: int) -> None:
 
 def _resolve(space: Space, composer: Composer[C]) -> Points[C]:
     short = labels(space.paths)
-    found: dict[str, ResolvedPoint[C]] = {}
-    duplicates: list[Duplicate] = []
+    kept: dict[str, ResolvedPoint[C]] = {}
+    duplicates: list[DuplicatePoint] = []
     wrong: dict[str, list[Problem]] = {}
     total = 0
     for point in space.points():
@@ -333,31 +297,25 @@ def _resolve(space: Space, composer: Composer[C]) -> Points[C]:
             wrong.setdefault(name, []).append(_of_point(point, error))
             continue
         digest = fingerprint(config)
-        other = found.get(digest)
-        if other is None:
-            found[digest] = ResolvedPoint(name, point, config, digest)
-        else:
+        other = kept.setdefault(digest, ResolvedPoint(name, point, config, digest))
+        if other.config is not config:
+            given = ",".join(
+                f"{short[item.path]}="
+                + (item.value if isinstance(item.value, str) else value_text(item.value))
+                for item in point
+            )
             differing = [item.path for item in differences(other.config, config)]
-            duplicates.append(Duplicate(name, other.name, differing, _as_given(point, short)))
+            duplicates.append(DuplicatePoint(name, other.name, differing, given))
     if wrong:
         raise SweepError(wrong, total)
-    return Points(list(found.values()), duplicates)
-
-
-def _as_given(point: Point, short: Mapping[tuple[str, ...], str]) -> str:
-    parts = [
-        f"{short[item.path]}="
-        + (item.value if isinstance(item.value, str) else value_text(item.value))
-        for item in point
-    ]
-    return ",".join(parts)
+    return Points(list(kept.values()), duplicates)
 
 
 def _of_point(point: Point, error: SetpointError) -> Problem:
     axes = [item for item in point if item.path in ((SOURCE,), (WITH,))]
     named = next((item for item in axes if str(item.value) in str(error)), None)
     if named is None:
-        return Statement(str(error))
+        return Problem("", str(error))
     origin = named.origin.describe(named.path)
     return Problem(named.key, str(error), value=str(named.value), origin=origin)
 
@@ -384,5 +342,5 @@ def _refuse_imports(modifiers: Sequence[str]) -> None:
 
 
 def mapping_of(point: Point) -> Mapping[str, object]:
-    """What a point sets, for machines."""
+    """The values of a point by key, as plain data."""
     return {item.key: item.plain() for item in point}

@@ -1,4 +1,4 @@
-"""What one point of a sweep gives to one axis: values as written, and where commas part them."""
+"""Settings of the points of a sweep: values as written, separated by commas."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from setpoint.config import (
 
 SOURCE, WITH = "source", "with"
 """The axes that are no fields: over presets and files, and over modifiers."""
+CLOSING = {"[": "]", "{": "}", "(": ")"}
+QUOTES = "\"'"
 
 
 class Setting:
-    """What a point sets.
+    """A value that a point gives to an axis.
 
     Arguments:
         path: the field, `("tag", NAME)`, `("with",)` or `("source",)`.
@@ -52,7 +54,7 @@ class Setting:
 
 
 Point = tuple[Setting, ...]
-"""What one point sets, in the order of the axes."""
+"""The settings of one point, in the order of the axes."""
 
 
 def path_of(text: str) -> tuple[str, ...]:
@@ -120,10 +122,6 @@ class Raw(Scalar):
     __hash__ = Scalar.__hash__
 
 
-CLOSING = {"[": "]", "{": "}", "(": ")"}
-QUOTES = "\"'"
-
-
 def split_points(text: str) -> list[str]:
     """Split a text at the commas that stand outside everything.
 
@@ -161,7 +159,7 @@ def point_value(part: str) -> str:
         SetpointError: if there is nothing.
     """
     if not part:
-        raise SetpointError("a point is empty: there is a comma too many")
+        raise SetpointError("empty value between commas")
     if len(part) > 1 and part[0] in QUOTES and part[-1] == part[0]:
         return str(parse_flow(part))
     return PlainScalar(part)

@@ -25,11 +25,13 @@ from setpoint.sweep_space.setting import Raw, Setting, axis_origin, path_of
 from setpoint.sweep_space.space import Axis, Chain, Listed, Product, Random, Space, Zip
 
 Place = Callable[[Path], str]
+"""A function from a path of the table to its line in the file."""
 Table = dict[str, tuple[Raw, ...]]
+R = TypeVar("R", bound=Node)
+TABLE = "sweep"
+"""The key of a configuration file that makes it the file of a sweep."""
 TO_DRAW = "To draw values, give it to `axes` of [sweep.random], beside a count."
-"""Where a path of the table stands in its file."""
-
-"""What to do with a distribution that stands where values are expected."""
+"""The hint at a distribution that stands where values are expected."""
 
 
 class RandomTable(Config):
@@ -90,7 +92,7 @@ class Sweep(Config):
                 yield Problem(f"points.{index}", "sets nothing")
 
     def parts(self) -> tuple[object, ...]:
-        """What the table says, empty parts included."""
+        """The parts of the table, empty ones included."""
         return self.grid, self.zip, self.points, self.random, self.product, self.chain
 
     @check
@@ -166,13 +168,13 @@ def flattened(table: Mapping[str, object]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in table.items():
         if key in ("grid", "zip"):
-            value = _dotted(value, _never)
+            value = _dotted(value)
         elif key == "points" and isinstance(value, list):
             rows = cast(list[object], value)
-            value = [_dotted(row, _never) for row in rows]
+            value = [_dotted(row) for row in rows]
         elif key in ("random", "search") and isinstance(value, dict):
             block = cast(dict[str, object], value)
-            axes = _dotted(block.get("axes"), lambda inner: "type" in inner)
+            axes = _dotted(block.get("axes"), leaf="type")
             value = {**block, "axes": axes} if "axes" in block else block
         elif key in ("product", "chain") and isinstance(value, list):
             blocks = cast(list[object], value)
@@ -185,7 +187,7 @@ def flattened(table: Mapping[str, object]) -> dict[str, Any]:
 
 
 def mentions(table: object, axis: str) -> bool:
-    """Whether a flattened table, or one inside it, has an axis."""
+    """True if a flattened table, or one inside it, has an axis."""
     if isinstance(table, list):
         return any(mentions(each, axis) for each in cast(list[object], table))
     if not isinstance(table, dict):
@@ -194,27 +196,18 @@ def mentions(table: object, axis: str) -> bool:
     return axis in entries or any(mentions(each, axis) for each in entries.values())
 
 
-def _never(table: Mapping[str, object]) -> bool:
-    return False
-
-
-def _dotted(value: object, whole: Callable[[Mapping[str, object]], bool]) -> object:
+def _dotted(value: object, leaf: str | None = None) -> object:
+    """A table with dotted keys for nested tables, but for those with the key `leaf`."""
     if not isinstance(value, dict):
         return value
-    found: dict[str, object] = {}
+    flat: dict[str, object] = {}
     for key, item in cast(dict[str, object], value).items():
-        inner = cast(dict[str, object], item) if isinstance(item, dict) else None
-        if not inner or whole(inner):
-            found[key] = item
+        if not item or not isinstance(item, dict) or leaf in item:
+            flat[key] = item
             continue
-        below = cast(dict[str, object], _dotted(inner, whole))
-        found.update({f"{key}.{name}": leaf for name, leaf in below.items()})
-    return found
-
-
-TABLE = "sweep"
-R = TypeVar("R", bound=Node)
-"""The key of a configuration file that makes it the file of a sweep."""
+        below = cast(dict[str, object], _dotted(cast(object, item), leaf))
+        flat.update({f"{key}.{name}": inner for name, inner in below.items()})
+    return flat
 
 
 def read_table(root: type[R], document: Document) -> R:
@@ -243,16 +236,8 @@ def read_table(root: type[R], document: Document) -> R:
 
 
 def place_in(document: Document) -> Place:
-    """Finds the lines of a file by flattened paths.
-
-    Returns:
-        a function from a path, whose parts may be dotted, to `file:line:column`.
-    """
-
-    def find(path: Path) -> str:
-        return document.where(_as_written(document.data, path))
-
-    return find
+    """A function from a path, whose parts may be dotted, to `file:line:column`."""
+    return lambda path: document.where(_as_written(document.data, path))
 
 
 def _as_written(data: Any, path: Path) -> Path:

@@ -17,11 +17,8 @@ from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.shapes.placed import Placeable, box_of, part_here
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
-from setpoint.train.run_state import restore, snapshot
+from setpoint.train.run_state import OF_FILES, restore, snapshot
 from setpoint.train.session import Run
-
-NOT_SHARED = ("trackers", "metrics")
-"""Entries of the state that a replica group keeps to itself."""
 
 
 def _compatibility_key(job: Job) -> str:
@@ -82,7 +79,7 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
     """
     section = run.job.parallel.torchft
     assert section is not None
-    states = {name: state for name, state in run.states.items() if name not in NOT_SHARED}
+    states = {name: state for name, state in run.states.items() if name not in OF_FILES}
     key = _compatibility_key(run.job)
     groups = ReplicaGroups(section, run.job.parallel.timeout, key, run.world)
 

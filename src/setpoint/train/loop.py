@@ -277,8 +277,8 @@ class Loop:
         self.routing: Routing | None = None
         # Of the last evaluation, which callbacks make.
         self.scores: Scores = {}
-        # State of the data at the last rollback, and the step it went back to.
-        self.last_rollback: dict[str, Any] | None = None
+        # The step that the session began with or the last rollback went back to, and its data.
+        self.last_rewind = self._rewound()
         # Seconds of this rank since the session began: in steps, and of these waiting for data.
         self.stepping = self.waited = 0.0
 
@@ -539,8 +539,10 @@ class Loop:
         assert self.roll_back is not None
         self.can_log = False
         self.go_on_at(self.roll_back(self, result))
-        data = self.components.feed.state_dict()
-        self.last_rollback = {"step": self.position.step, "data": data}
+        self.last_rewind = self._rewound()
+
+    def _rewound(self) -> dict[str, Any]:
+        return {"step": self.position.step, "data": self.components.feed.state_dict()}
 
     def go_on_at(self, position: Position) -> None:
         """Go on from a state that the components have now, before a step."""

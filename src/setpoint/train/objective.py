@@ -221,8 +221,8 @@ def count_over_ranks(
         counts of the step on all ranks, and by source.
     """
     if world.size == 1 and groups is None:
-        return step.whole, step.by_source
-    numbers = [*step.whole[:3], *step.by_source.sequences, *step.by_source.targets]
+        return step.rank_total, step.by_source
+    numbers = [*step.rank_total[:3], *step.by_source.sequences, *step.by_source.targets]
     sums = world.sum_numbers(*(number * world.gives_counts for number in numbers))
     if groups is not None:
         tensor = torch.tensor(sums, dtype=torch.float64, device=world.device)

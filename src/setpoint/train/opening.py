@@ -275,11 +275,11 @@ def compare_on_all_ranks(
 def progress_of(job: Job, world: World) -> Progress:
     """Choose how a run is shown, which the main rank does alone."""
     mode = job.tracking.progress if world.is_main else "none"
-    return make_progress(mode, total_steps=total_steps(job))
+    return make_progress(mode, total_steps=final_step(job))
 
 
-def total_steps(job: Job) -> int | None:
-    """After how many steps a run ends; None if something else ends it."""
+def final_step(job: Job) -> int | None:
+    """The step that the duration names as the last; None if it names another unit alone."""
     steps = job.duration.in_unit("steps")
     return None if steps is None else int(steps)
 

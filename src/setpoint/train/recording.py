@@ -46,7 +46,7 @@ from setpoint.train.build.job_data import where_in_data
 from setpoint.train.build.job_parameters import rows_of
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.contract import Accepted, describe_accepted, describe_idle
-from setpoint.train.opening import device_line, require_unchanged, total_steps
+from setpoint.train.opening import device_line, final_step, require_unchanged
 from setpoint.train.position import Position
 from setpoint.train.provenance import (
     compare_with_record,
@@ -79,7 +79,7 @@ def open_record(run: Run) -> Iterator[None]:
             )
         run.events = EventLog(files.events) if world.is_main else NoEvents()
         ending.callback(run.events.close)
-        run.progress = LoggedProgress(run.shown, files.logs / _log_name(world), total_steps(job))
+        run.progress = LoggedProgress(run.shown, files.logs / _log_name(world), final_step(job))
         ending.callback(run.progress.close)
         run.progress.log(device_line(job, world.device))  # which is shown since it is known
         keep_hangs_in(files.logs)

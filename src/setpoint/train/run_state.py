@@ -241,6 +241,8 @@ class LoggedState:
 
 States = dict[str, Stateful]
 """Everything that a checkpoint keeps, in the order in which it is restored."""
+OF_FILES = ("trackers", "metrics")
+"""The states that belong to the files of one run directory."""
 
 
 def states_of(

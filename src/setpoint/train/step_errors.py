@@ -33,16 +33,20 @@ def explain_oom(job: Job) -> Iterator[None]:
 
 
 def _explain(job: Job) -> RunError:
-    batch, weights = job.batch, training_bytes(job)
+    batch, parallel, weights = job.batch, job.parallel, training_bytes(job)
+    # Equal parts are the least that ranks hold who divide what is trained; DeepSpeed has its own.
+    ranks = parallel.world_size // (1 if parallel.divides_experts else parallel.copies)
+    is_elsewhere = parallel.sharding.offload or parallel.uses_deepspeed
     # Bytes of the device altogether.
     on_gpu = job.parallel.device != "cpu" and torch.cuda.is_available()
     memory = torch.cuda.mem_get_info()[1] if on_gpu else machine_memory()
-    if weights is not None and weights > memory:
+    if weights is not None and weights / ranks > memory and not is_elsewhere:
+        each = f" on each of {ranks} ranks" if ranks > 1 else ""
         return RunError(
             f"there is too little memory for the model itself: its parameters, gradients and "
-            f"optimizer state take at least {weights / 2**30:,.1f} GiB whatever the batch is, and "
-            f"this device has {memory / 2**30:,.1f} GiB. What helps: a smaller model, "
-            f"precision.params = bf16, or an optimizer that keeps less state"
+            f"optimizer state take at least {weights / ranks / 2**30:,.1f} GiB{each} whatever the "
+            f"batch is, and this device has {memory / 2**30:,.1f} GiB. What helps: a smaller "
+            f"model, precision.params = bf16, or an optimizer that keeps less state"
         )
     return RunError(
         f"there is too little memory for batch.micro_size = {batch.micro_size} sequences of "

@@ -31,7 +31,7 @@ from setpoint.train.contract import moved_rows, recorded_job, refuse_resharding
 from setpoint.train.evaluation.scores import TRAINING
 from setpoint.train.position import Position, is_over
 from setpoint.train.refusal import other_rows, plain
-from setpoint.train.run_state import WEIGHTS_ONLY, DataState, States, restore
+from setpoint.train.run_state import OF_FILES, WEIGHTS_ONLY, DataState, States, restore
 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
@@ -43,8 +43,6 @@ EXCLUDED = "excluded"
 NOT_HERE = "excluded, not in the model"
 BY_PARAMETER = ("model", "master", TRAINING)
 """The stems whose tensors have the names of parameters."""
-NOT_OF_THE_RUN = ("trackers", "metrics")
-"""States that belong to the files of the run that was saved."""
 OF_THE_PLACE = ("name", "experiment", "workspace", "checkpoint.load", "checkpoint.exclude")
 """Fields in which a new run differs from what it starts from in any case."""
 
@@ -161,7 +159,7 @@ def warm_start(
     agree(components.world, refused)
     assert selected is not None
     checkpoint, loaded = selected
-    taken = {name: state for name, state in states.items() if name not in NOT_OF_THE_RUN}
+    taken = {name: state for name, state in states.items() if name not in OF_FILES}
     del taken["data"]
     try:
         DataState(job, components, other_data=False).restore(checkpoint)

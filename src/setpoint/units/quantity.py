@@ -27,8 +27,10 @@ SHAPE = re.compile(r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*(
 EXAMPLES = ('"100 steps"', '"0.25 epochs"', '"10 min"', '"1e9 tokens"')
 LENGTHS = (*EXAMPLES, '"5 %"')
 NUMBER = r"([0-9][0-9_]*\.?[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+)"
-LONGEST = 100  # signs of a text, or bits of a number, that can be meant
-MOST = 2.0**63  # of anything; what is meant is far below
+LONGEST = 100
+"""Maximum characters of a text, or bits of a number."""
+MOST = 2.0**63
+"""Upper limit of each count."""
 ORDER = ("steps", "epochs", "tokens", "seconds")
 WORDS = ("last_step", "never")
 # Far above the rounding of a quotient, and far below a step's share of anything.
@@ -82,15 +84,13 @@ def _time(seconds: float) -> str:
 
 
 class Quantity(Scalar):
-    """What references can compute with although it is no plain number.
+    """A value that references compute with although it is no plain number.
 
     Attributes:
-        is_none: what is said of a value that cannot be read.
-        examples: of those that can.
+        examples: of values that can be read.
     """
 
     __slots__ = ()
-    is_none: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]
 
     @classmethod
@@ -104,8 +104,9 @@ class Quantity(Scalar):
 
     @classmethod
     def refusal(cls, value: object) -> Invalid:
-        """Say that a value cannot be read."""
-        return Invalid(f"{cls.is_none}: got {for_error(value)}", cls.examples)
+        """The error for a value that cannot be read."""
+        message = f"is not a {cls.__name__.lower()}: got {for_error(value)}"
+        return Invalid(message, cls.examples)
 
     @staticmethod
     def __setpoint_combine__(sign: str, left: Any, right: Any) -> Length | int | float:
@@ -124,7 +125,6 @@ class Period(Quantity):
     """
 
     __slots__ = ("_text", "count", "unit")
-    is_none = "is not a period"
     examples = (*EXAMPLES, *WORDS)
     __setpoint_scalar__ = "a period such as 100, '100 steps', '10 min', 'last_step' or 'never'"
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only
@@ -185,7 +185,6 @@ class Length(Quantity):
     """
 
     __slots__ = ("_text", "count", "unit")
-    is_none = "is not a length"
     examples = LENGTHS
     __setpoint_scalar__ = "a length such as 100, '100 steps', '0.5 epochs', '10 min' or '5 %'"
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only
@@ -269,28 +268,12 @@ def shifted(number: float, places: int) -> float:
 
 
 class Limit:
-    """One way for training to end.
-
-    Arguments:
-        text: a count with a unit, as for `Period`.
-    """
+    """One of the limits of a `Duration`: a text as for `Period`."""
 
     __slots__ = ("count", "text", "unit")
 
     def __init__(self, text: object) -> None:
         self.count, self.unit, self.text = _measure(text)
-
-
-def _in_order(texts: tuple[str | int, ...]) -> tuple[Limit, ...]:
-    # One order for all, so that equal durations are recorded alike.
-    limits = tuple(sorted(map(Limit, texts), key=lambda limit: ORDER.index(limit.unit)))
-    units = [limit.unit for limit in limits]
-    if not units:
-        raise Invalid("needs at least one limit", EXAMPLES)
-    for unit in units:
-        if units.count(unit) > 1:
-            raise Invalid(f"has two limits in {unit}; give the one that is meant")
-    return limits
 
 
 class Duration(Quantity):
@@ -304,7 +287,6 @@ class Duration(Quantity):
     """
 
     __slots__ = ("limits",)
-    is_none = "is not a duration"
     examples = EXAMPLES
     __setpoint_scalar__ = "a duration such as '300 steps', '2 epochs', '30 min', or a list of them"
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only
@@ -320,7 +302,14 @@ class Duration(Quantity):
 
     def __init__(self, *limits: str | int) -> None:
         try:
-            self.limits = _in_order(limits)
+            # One order for all, so that equal durations are recorded alike.
+            read = sorted(map(Limit, limits), key=lambda limit: ORDER.index(limit.unit))
+            units = [limit.unit for limit in read]
+            if not units:
+                raise Invalid("needs at least one limit", EXAMPLES)
+            if repeated := [unit for unit in units if units.count(unit) > 1]:
+                raise Invalid(f"has two limits in {repeated[0]}; give the one that is meant")
+            self.limits = tuple(read)
         except Invalid as error:
             raise error.called("Duration", limits[0] if len(limits) == 1 else limits) from None
 
