@@ -1,1 +1,1 @@
-"""What editors and people are told of a root class: its JSON Schema, and the help of its fields."""
+"""The JSON Schema and the help texts of a root class."""

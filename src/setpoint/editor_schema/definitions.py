@@ -1,25 +1,50 @@
-"""The schemas of sections, each written once under `$defs` and referred to from everywhere."""
+"""The schemas of sections, each written once under `$defs`, and of the values of their fields."""
 
 from __future__ import annotations
 
 from setpoint.config import (
+    INFINITIES,
     MISSING,
+    REMOVE,
+    AnyOfType,
+    Bounds,
     FieldInfo,
+    FieldType,
+    FreeType,
+    MappingType,
     Node,
     OptionalType,
     SectionType,
+    SequenceType,
+    TupleType,
     plain,
 )
 from setpoint.editor_schema.help import class_help, field_help
-from setpoint.editor_schema.shape import PRESET, Schema, either, hint, inside
-from setpoint.editor_schema.values import FREE, Values
+from setpoint.editor_schema.shape import (
+    LITERAL,
+    NULL,
+    PRESET,
+    REFERENCE,
+    TEMPLATE,
+    Schema,
+    either,
+    hint,
+    inside,
+)
 
 EXTENDS = "extends"
+FREE = "Free"
 NAMES: Schema = {
     "type": ["string", "array"],
     "minLength": 1,
     "items": {"type": "string", "minLength": 1},
 }
+NO_BOUNDS = Bounds()
+
+
+def pointer(name: str) -> Schema:
+    """A reference to a definition of the document."""
+    return {"$ref": f"#/$defs/{name}"}
 
 
 class Definitions:
@@ -30,31 +55,7 @@ class Definitions:
 
     def __init__(self) -> None:
         self.schemas: dict[str, Schema] = {}
-        self.values = Values(self)
         self._names: dict[tuple[type[Node], ...], str] = {}
-
-    def section(self, kind: SectionType, fresh: bool = False) -> list[Schema]:
-        """The schemas of what can stand where a section is wanted.
-
-        Arguments:
-            fresh: whether nothing stands there yet, as in a list, so that `type` must be given.
-        """
-        tags = list(kind.candidates())
-        only = kind.only()
-        pointer = self._class(only) if only is not None else self._family(kind)
-        section: Schema = {"type": "object", **inside([{"$ref": pointer}])}
-        if fresh and only is None:
-            section["required"] = ["type"]
-        return [section, {"enum": tags}] if tags else [section]
-
-    def free(self) -> Schema:
-        """The schema of the area whose keys are the user's own."""
-        keys: Schema = {
-            "propertyNames": {"pattern": r"^[^_.][^.]*$"},
-            "additionalProperties": {"$ref": _pointer(FREE)},
-        }
-        self.schemas[FREE] = keys
-        return {"type": "object", **keys}
 
     def fields(self, cls: type[Node]) -> Schema:
         """The schema of a section's fields."""
@@ -65,7 +66,7 @@ class Definitions:
         properties: Schema = {} if tag is None else {"type": {"const": tag}}
         for name, info in cls.__setpoint__.fields.items():
             properties[name] = self.field(cls, info)
-        properties.setdefault(EXTENDS, self._extends())
+        properties.setdefault(EXTENDS, _extends())
         schema["properties"] = properties
         # A component that is imported by its path has whatever arguments its target has.
         schema["additionalProperties"] = hasattr(cls, "__setpoint_open__")
@@ -74,9 +75,8 @@ class Definitions:
     def field(self, cls: type[Node], info: FieldInfo) -> Schema:
         """The schema of one field, with its help and default."""
         kind = info.type
-        options = self.values.options(kind, info.bounds, info.item_bounds)
-        parts = kind.parts if isinstance(kind, OptionalType) else (kind,)
-        if any(isinstance(part, SectionType) for part in parts):
+        options = self.options(kind, info.bounds, info.item_bounds)
+        if isinstance(kind.inner if isinstance(kind, OptionalType) else kind, SectionType):
             options.append(PRESET)
         schema = either(*options)
         text = field_help(cls, info.name)
@@ -84,27 +84,37 @@ class Definitions:
             text = f"{text}\n\nThe variable {info.environment} may give it, too.".strip()
         if text:
             schema = {"description": text, **schema}
-        if not info.type.nested and not info.derived:
+        if not kind.nested and not info.derived:
             default = info.initial()
             if default is not MISSING:
-                schema["default"] = plain(info.type.dump(default))
+                schema["default"] = plain(kind.dump(default))
         return schema
 
-    def _extends(self) -> Schema:
-        text = "Files with fields of this section, which stand below those here."
-        return {**NAMES, "description": text}
+    def section(self, kind: SectionType, fresh: bool = False) -> list[Schema]:
+        """The schemas of what can stand where a section is wanted.
 
-    def _class(self, cls: type[Node]) -> str:
+        Arguments:
+            fresh: True if nothing stands there yet, as in a list, so that `type` must be given.
+        """
+        tags = list(kind.candidates())
+        only = kind.only()
+        fields = self._family(kind) if only is None else self._class(only)
+        section: Schema = {"type": "object", **inside([fields])}
+        if fresh and only is None:
+            section["required"] = ["type"]
+        return [section, {"enum": tags}] if tags else [section]
+
+    def _class(self, cls: type[Node]) -> Schema:
         name, known = self._name((cls,))
         if not known:
             self.schemas[name] = self.fields(cls)
-        return _pointer(name)
+        return pointer(name)
 
-    def _family(self, kind: SectionType) -> str:
+    def _family(self, kind: SectionType) -> Schema:
         """One of several classes: the fields are those of the class that `type` names."""
         name, known = self._name(kind.classes)
         if known:
-            return _pointer(name)
+            return pointer(name)
         variants = kind.variants()
         cases: list[Schema] = []
         family: Schema = {
@@ -116,29 +126,22 @@ class Definitions:
         self.schemas[name] = family
         for tag, cls in variants.items():
             chosen = {"properties": {"type": {"const": tag}}}
-            cases.append({"if": chosen, "then": {"$ref": self._class(cls)}})
-        any_of_them = {"$ref": self._untold(f"{name}.fields", list(variants.values()))}
-        family.update({"else": any_of_them, **hint(any_of_them)})
-        return _pointer(name)
-
-    def _untold(self, name: str, variants: list[type[Node]]) -> str:
-        """What may be set where a layer below has chosen the `type`: the fields of any variant."""
-        properties: dict[str, list[Schema]] = {EXTENDS: [self._extends()]}
-        for cls in variants:
+            cases.append({"if": chosen, "then": self._class(cls)})
+        # A layer below may have chosen the `type`: the fields of any variant may be set.
+        properties: dict[str, list[Schema]] = {EXTENDS: [_extends()]}
+        for cls in variants.values():
             for key, info in cls.__setpoint__.fields.items():
                 schema = self.field(cls, info)
                 if schema not in properties.setdefault(key, []):
                     properties[key].append(schema)
-        self.schemas[name] = {
-            "properties": {
-                key: options[0] if len(options) == 1 else _of_any(options)
-                for key, options in properties.items()
-            },
+        self.schemas[f"{name}.fields"] = {
+            "properties": {key: _any_of(options) for key, options in properties.items()},
             # Closed, although the `type` may be one that takes any argument: a misspelt key is far
             # more likely, and is to be marked.
             "additionalProperties": False,
         }
-        return _pointer(name)
+        family.update({"else": pointer(f"{name}.fields"), **hint(pointer(f"{name}.fields"))})
+        return pointer(name)
 
     def _name(self, classes: tuple[type[Node], ...]) -> tuple[str, bool]:
         """A name for classes, unique in the document, and whether it was given before."""
@@ -155,24 +158,129 @@ class Definitions:
         self._names[classes] = unique
         return unique, False
 
+    def options(self, kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> list[Schema]:
+        """The schemas of what a field of a type takes from a file.
 
-def _pointer(name: str) -> str:
-    return f"#/$defs/{name}"
+        Returns:
+            one for each kind of value, for `either`; that of anything for a type that is not known
+            here. A reference may stand for each value but a secret, which no reference can reach.
+        """
+        options = self._values(kind, bounds or NO_BOUNDS, items)
+        if kind.is_secret():
+            return options
+        return [*options, TEMPLATE if kind.takes_text else REFERENCE]
+
+    def _values(self, kind: FieldType, bounds: Bounds, items: Bounds | None) -> list[Schema]:
+        match kind:
+            case OptionalType():
+                return [*self._values(kind.inner, bounds, items), NULL]
+            case AnyOfType():
+                return [one for part in kind.parts for one in self._values(part, bounds, items)]
+            case SectionType():
+                return self.section(kind)
+            case FreeType():
+                keys: Schema = {
+                    "propertyNames": {"pattern": r"^[^_.][^.]*$"},
+                    "additionalProperties": pointer(FREE),
+                }
+                self.schemas[FREE] = keys
+                return [{"type": "object", **keys}]
+            case SequenceType():
+                return self._sequence(kind, items)
+            case TupleType():
+                return [self._tuple(kind, items)]
+            case MappingType():
+                return [self._mapping(kind, items)]
+            case _:
+                return _scalar(dict(kind.json_schema), bounds)
+
+    def _item(self, kind: FieldType, bounds: Bounds | None, fresh: bool) -> Schema:
+        if fresh and isinstance(kind, SectionType):
+            return either(*self.section(kind, fresh=True), REFERENCE)
+        return either(*self.options(kind, bounds, None))
+
+    def _sequence(self, kind: SequenceType, bounds: Bounds | None) -> list[Schema]:
+        """A list, and a mapping that edits one instead of replacing it."""
+        item = self._item(kind.item, bounds, fresh=True)
+        edits: Schema = {
+            "type": "object",
+            "properties": {
+                "append": item,
+                "extend": {"type": "array", "items": item},
+                "insert": {
+                    "type": "object",
+                    "propertyNames": {"pattern": "^-?[0-9]+$"},
+                    "additionalProperties": item,
+                },
+                REMOVE: {},
+            },
+            # Items by index or name. What is there keeps its `type`, which need not be repeated.
+            "additionalProperties": self._item(kind.item, None, fresh=False),
+        }
+        return [{"type": "array", "items": item}, edits]
+
+    def _tuple(self, kind: TupleType, bounds: Bounds | None) -> Schema:
+        count = len(kind.parts)
+        edits = [self._item(part, bounds, fresh=False) for part in kind.parts]
+        return {
+            "type": ["array", "object"],
+            "prefixItems": [self._item(part, bounds, fresh=True) for part in kind.parts],
+            "minItems": count,
+            "maxItems": count,
+            # One place of it, by its index.
+            "properties": {
+                str(index): item
+                for place, item in enumerate(edits)
+                for index in (place, place - count)
+            },
+            "additionalProperties": False,
+        }
+
+    def _mapping(self, kind: MappingType, bounds: Bounds | None) -> Schema:
+        names: Schema = {"type": ["string", "array"], "items": {"type": "string"}}
+        schema: Schema = {"type": "object", "properties": {REMOVE: names}}
+        if kind.nested:
+            schema["propertyNames"] = {"pattern": r"^[^.]+$"}
+        schema["additionalProperties"] = self._item(kind.item, bounds, fresh=False)
+        return schema
 
 
-def _of_any(options: list[Schema]) -> Schema:
+def _extends() -> Schema:
+    text = "Files with fields of this section, which stand below those here."
+    return {**NAMES, "description": text}
+
+
+def _scalar(schema: Schema, bounds: Bounds) -> list[Schema]:
+    """The schemas of numbers and texts inside a range."""
+    if list(schema) == ["anyOf"]:
+        return list(schema["anyOf"])
+    if schema.get("type") in ("integer", "number"):
+        words = ("exclusiveMinimum", "minimum", "exclusiveMaximum", "maximum")
+        limits = zip(words, (bounds.gt, bounds.ge, bounds.lt, bounds.le), strict=True)
+        schema |= {word: x for word, x in limits if x is not None and x not in INFINITIES}
+    if schema.get("type") == "number":
+        # Words that JSON and YAML write for what they, or this format, cannot hold as a number.
+        words = [f"^{limit}$" for limit in INFINITIES if bounds.takes(limit)]
+        return [schema, *({"type": "string", "pattern": word} for word in words)]
+    pattern = bounds.pattern or "(?P"  # named groups are Python's alone
+    if schema == {"type": "string"} and "(?P" not in pattern:
+        return [{**schema, "pattern": f"^(?:{pattern})$"}, LITERAL]
+    return [schema]
+
+
+def _any_of(options: list[Schema]) -> Schema:
     """One field of several variants: what each takes, with the help of the first."""
-    help = {key: text for key, text in options[0].items() if key == "description"}
+    if len(options) == 1:
+        return options[0]
+    shared = {key: options[0][key] for key in ("description",) if key in options[0]}
     if all(
         "default" in option and option["default"] == options[0]["default"] for option in options
     ):
-        help["default"] = options[0]["default"]
+        shared["default"] = options[0]["default"]
     taken: list[Schema] = []
     for option in options:
-        bare = {
-            key: value for key, value in option.items() if key not in ("description", "default")
-        }
+        bare = {k: value for k, value in option.items() if k not in ("description", "default")}
         if bare not in taken:
             taken.append(bare)
     # Of one schema a validator says which keyword is not met; of `anyOf` only that none fits.
-    return {**help, **(taken[0] if len(taken) == 1 else inside([{"anyOf": options}]))}
+    return {**shared, **(taken[0] if len(taken) == 1 else inside([{"anyOf": options}]))}

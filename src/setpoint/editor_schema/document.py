@@ -1,52 +1,24 @@
-"""The schema of whole configuration files, the table `[sweep]` included."""
+"""The JSON Schema of whole configuration files, the table `[sweep]` included."""
 
 from __future__ import annotations
 
 from setpoint.config import HEADERS, SWEEP_KEY, Node, SectionType, need_class
 from setpoint.config import all_fields as every_field
-from setpoint.editor_schema.definitions import EXTENDS, NAMES, Definitions
+from setpoint.editor_schema.definitions import EXTENDS, NAMES, Definitions, pointer
 from setpoint.editor_schema.shape import Schema, either, inside, write_once
-
-SWEEP_VALUES, DRAWN = "sweep.values", "sweep.distributions"
-FIELDS: Schema = {"type": "object", "minProperties": 1}
-"""Any fields with any values: what each field takes, `setpoint sweep` says."""
-
-
-def sweep_schema(table: type[Node], definitions: Definitions) -> Schema:
-    """The schema of a table of points.
-
-    Arguments:
-        definitions: of the document; gets those of the table.
-    """
-    before = set(definitions.schemas)
-    (section,) = definitions.section(SectionType((table,)))
-    values: Schema = {"type": "array", "minItems": 1}
-    definitions.schemas[SWEEP_VALUES] = _nested(SWEEP_VALUES, values)
-    definitions.schemas[DRAWN] = _nested(DRAWN, {"type": "string"})
-    kinds: dict[str, Schema] = {
-        "grid": {"$ref": f"#/$defs/{SWEEP_VALUES}"},
-        "zip": {"$ref": f"#/$defs/{SWEEP_VALUES}"},
-        "axes": {"$ref": f"#/$defs/{DRAWN}"},
-        "points": {"type": "array", "items": FIELDS},
-    }
-    for name in set(definitions.schemas) - before - {SWEEP_VALUES, DRAWN}:
-        properties: Schema = definitions.schemas[name]["properties"]
-        for key in kinds.keys() & properties.keys():
-            properties[key] = {"description": properties[key]["description"], **kinds[key]}
-    return section
-
-
-def _nested(name: str, leaf: Schema) -> Schema:
-    """Fields at any depth: `optimizer.lr = ...` is a table in a table for most formats."""
-    inside = {"if": {"type": "object"}, "then": {"$ref": f"#/$defs/{name}"}, "else": leaf}
-    if name == DRAWN:  # which may be written as a table with its type
-        told = {"required": ["type"], "properties": {"type": {"type": "string"}}}
-        return {"type": "object", "if": told, "else": {"additionalProperties": inside}}
-    return {"type": "object", "additionalProperties": inside}
-
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TAG = "tag"
+SWEEP_VALUES, DRAWN = "sweep.values", "sweep.distributions"
+FIELDS: Schema = {"type": "object", "minProperties": 1}
+"""Any fields with any values: what each field takes, `setpoint sweep` says."""
+SWEEP_PARTS: dict[str, Schema] = {
+    "grid": pointer(SWEEP_VALUES),
+    "zip": pointer(SWEEP_VALUES),
+    "axes": pointer(DRAWN),
+    "points": {"type": "array", "items": FIELDS},
+}
+"""The parts of the table `[sweep]` that name fields."""
 ABOUT_THE_FILE: dict[str, Schema] = {
     EXTENDS: {
         **NAMES,
@@ -80,7 +52,7 @@ def json_schema(root: type[Node], sweep: type[Node] | None = None) -> Schema:
     about = f"The points of {root.__setpoint__.command('sweep')}."
     points: Schema = {"type": "object", "description": about}
     if sweep is not None:
-        points |= sweep_schema(sweep, definitions)
+        points |= _sweep(sweep, definitions)
     document = {
         "$schema": DRAFT,
         "type": "object",
@@ -97,27 +69,52 @@ def json_schema(root: type[Node], sweep: type[Node] | None = None) -> Schema:
     return write_once(document)
 
 
+def _sweep(table: type[Node], definitions: Definitions) -> Schema:
+    """The schema of a table of points, whose definitions are added."""
+    before = set(definitions.schemas)
+    (section,) = definitions.section(SectionType((table,)))
+    for name in set(definitions.schemas) - before:
+        properties: Schema = definitions.schemas[name]["properties"]
+        for key in SWEEP_PARTS.keys() & properties.keys():
+            properties[key] = {"description": properties[key]["description"], **SWEEP_PARTS[key]}
+    # Fields at any depth: `optimizer.lr = ...` is a table in a table for most formats.
+    values: Schema = {"type": "array", "minItems": 1}
+    definitions.schemas[SWEEP_VALUES] = {
+        "type": "object",
+        "additionalProperties": _nested(SWEEP_VALUES, values),
+    }
+    definitions.schemas[DRAWN] = {
+        "type": "object",
+        # A distribution may be written as a table with its type.
+        "if": {"required": ["type"], "properties": {"type": {"type": "string"}}},
+        "else": {"additionalProperties": _nested(DRAWN, {"type": "string"})},
+    }
+    return section
+
+
+def _nested(name: str, leaf: Schema) -> Schema:
+    return {"if": {"type": "object"}, "then": pointer(name), "else": leaf}
+
+
 def _tags(root: type[Node], definitions: Definitions) -> Schema:
     """The table that sets all fields with a mark at once; empty if there is no such mark."""
-    found: dict[str, list[Schema]] = {}
-    paths: dict[str, list[str]] = {}
+    schemas: dict[str, list[Schema]] = {}
+    paths: dict[str, dict[str, None]] = {}
     for path, info in every_field(root):
         for tag in info.tags:
-            options = definitions.values.options(info.type, info.bounds, info.item_bounds)
-            schema = either(*options)
-            if schema not in found.setdefault(tag, []):
-                found[tag].append(schema)
-            paths.setdefault(tag, []).append(path)
-    if not found:
+            schema = either(*definitions.options(info.type, info.bounds, info.item_bounds))
+            if schema not in schemas.setdefault(tag, []):
+                schemas[tag].append(schema)
+            paths.setdefault(tag, {})[path] = None
+    if not schemas:
         return {}
-    properties: Schema = {}
-    for tag, schemas in found.items():
-        reached = ", ".join(dict.fromkeys(paths[tag]))
-        # Each field must take the value that all of them get.
-        properties[tag] = {"description": f"Sets {reached}.", **inside(schemas)}
     return {
         "type": "object",
         "description": "Sets all fields that carry a tag at once.",
-        "properties": properties,
+        "properties": {
+            # Each field must take the value that all of them get.
+            tag: {"description": f"Sets {', '.join(paths[tag])}.", **inside(options)}
+            for tag, options in schemas.items()
+        },
         "additionalProperties": False,
     }

@@ -10,28 +10,25 @@ from typing import Any, cast
 Schema = dict[str, Any]
 
 REFERENCE: Schema = {"type": "string", "pattern": r"^\s*\$\{"}
-TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{"}
-PRESET: Schema = {"type": "string", "pattern": r"^@."}
-LITERAL: Schema = {"type": "string", "pattern": r"\$\$\{"}
-NULL: Schema = {"type": ["null", "string"], "pattern": "^null$"}
 """Arithmetic on other fields, which may stand for any value."""
-
+TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{"}
 """A text with references in it."""
-
+PRESET: Schema = {"type": "string", "pattern": r"^@."}
 """The section of a preset."""
-
+LITERAL: Schema = {"type": "string", "pattern": r"\$\$\{"}
 """A text that holds `${` as it is."""
-
+NULL: Schema = {"type": ["null", "string"], "pattern": "^null$"}
 """Null, which TOML has not and writes as a text."""
-
-
-def whole(pattern: str) -> str:
-    """A regular expression that a text must match as a whole.
-
-    Arguments:
-        pattern: the expression, in the part of the language that Python and ECMA-262 share.
-    """
-    return f"^(?:{pattern})$"
+NO_TEXT = r"[^\s\S]"
+"""A pattern that no text fits, in the part of the language that all editors share."""
+SINGLE = ("items", "additionalProperties", "propertyNames", "if", "then", "else")
+"""Keywords that hold one schema, among those that this package writes."""
+LISTS = ("anyOf", "allOf", "prefixItems")
+"""Keywords that hold a list of schemas."""
+MAPS = ("properties", "$defs")
+"""Keywords that hold schemas by name."""
+SHORT = 60
+"""Characters that are not worth a reference."""
 
 
 def either(*options: Schema) -> Schema:
@@ -44,18 +41,55 @@ def either(*options: Schema) -> Schema:
     """
     if {} in options:
         return {}
-    flat: Schema = {}
+    merged: Schema = {}
     words: list[Any] = []
     apart: list[Schema] = []
     for option in options:
         if list(option) == ["enum"]:
             words.extend(option["enum"])
-        elif not _joined(flat, option):
+        elif not _merge(merged, option):
             apart.append(option)
-    if words and flat and not apart and all(isinstance(word, str) for word in words):
-        return _with_words(flat, {"enum": words})
-    apart = [*([{"enum": words}] if words else []), *apart, *([flat] if flat else [])]
+    if words and merged and not apart and all(isinstance(word, str) for word in words):
+        return _with_words(merged, {"enum": words})
+    apart = [*([{"enum": words}] if words else []), *apart, *([merged] if merged else [])]
     return apart[0] if len(apart) == 1 else {"anyOf": apart}
+
+
+def _merge(merged: Schema, option: Schema) -> bool:
+    """Put an option's keywords beside those of the others; False if they would mix."""
+    if "type" not in option or option.keys() & {"enum", "anyOf", "if"}:
+        return False
+    known, new = types_of(merged), types_of(option)
+    shared = {*known} & {*new}
+    if shared - {"string"}:
+        return False
+    patterns = [schema.get("pattern") for schema in (merged, option)]
+    types = list(dict.fromkeys([*known, *new]))
+    merged |= {**option, "type": types[0] if len(types) == 1 else types}
+    if "string" in shared:
+        # A text that fits one of two patterns; without a pattern, every text does.
+        merged.pop("pattern", None)
+        if None not in patterns:
+            merged["pattern"] = "|".join(dict.fromkeys(cast(list[str], patterns)))
+    return True
+
+
+def _with_words(merged: Schema, words: Schema) -> Schema:
+    types = types_of(merged)
+    # Where a table may stand, too, Taplo would propose the key once more for the words.
+    proposed = {} if "object" in types else hint(words)
+    if "string" in types and "pattern" not in merged:  # every text fits
+        return {**merged, **proposed}
+    # A pattern says nothing of what is no text.
+    pattern = merged.pop("pattern", NO_TEXT)
+    types = list(dict.fromkeys([*types, "string"]))
+    return {**merged, "type": types, "if": {"pattern": pattern}, "else": words, **proposed}
+
+
+def types_of(schema: Schema) -> list[str]:
+    """The JSON types that a schema lists."""
+    types: Any = schema.get("type", [])
+    return [types] if isinstance(types, str) else list(types)
 
 
 def inside(schemas: list[Schema]) -> Schema:
@@ -75,58 +109,6 @@ def hint(schema: Schema) -> Schema:
         schema: of what is proposed. Taplo looks into `anyOf`, and does not look into `if`.
     """
     return {"anyOf": [True, schema]}
-
-
-def _with_words(flat: Schema, words: Schema) -> Schema:
-    types = types_of(flat)
-    # Where a table may stand, too, Taplo would propose the key once more for the words.
-    shown = {} if "object" in types else hint(words)
-    if "string" not in types:
-        return {
-            **flat,
-            "type": [*types, "string"],
-            "if": {"type": "string"},
-            "then": words,
-            **shown,
-        }
-    if "pattern" not in flat:  # every text fits
-        return {**flat, **shown}
-    # A pattern says nothing of what is no text.
-    return {"if": {"pattern": flat.pop("pattern")}, **flat, "else": words, **shown}
-
-
-def _joined(flat: Schema, option: Schema) -> bool:
-    """Put an option's keywords beside those of the others; False if they would mix."""
-    if not option.keys() & {"type"} or option.keys() & {"enum", "anyOf", "if"}:
-        return False
-    known, new = types_of(flat), types_of(option)
-    shared = set(known) & set(new)
-    if shared - {"string"}:
-        return False
-    patterns = [schema.get("pattern") for schema in (flat, option)]
-    flat.update(option)
-    types = list(dict.fromkeys([*known, *new]))
-    flat["type"] = types[0] if len(types) == 1 else types
-    if "string" in shared:
-        # A text that fits one of two patterns; without a pattern, every text does.
-        flat.pop("pattern", None)
-        if None not in patterns:
-            flat["pattern"] = "|".join(dict.fromkeys(cast(list[str], patterns)))
-    return True
-
-
-def types_of(schema: Schema) -> list[str]:
-    """The JSON types that a schema lists."""
-    listed: Any = schema.get("type", [])
-    return [listed] if isinstance(listed, str) else list(listed)
-
-
-# Where the keywords that this package writes hold other schemas.
-SINGLE = ("items", "additionalProperties", "propertyNames", "if", "then", "else")
-LISTS = ("anyOf", "allOf", "prefixItems")
-MAPS = ("properties", "$defs")
-SHORT = 60
-"""Characters that are not worth a reference."""
 
 
 def write_once(document: Schema) -> Schema:
@@ -164,12 +146,12 @@ def _changed(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     def changed(part: object) -> object:
         return change(cast(Schema, part)) if isinstance(part, dict) else part
 
-    found = dict(schema)
+    result = dict(schema)
     for key, part in schema.items():
         if key in SINGLE:
-            found[key] = changed(part)
+            result[key] = changed(part)
         elif key in LISTS:
-            found[key] = [changed(option) for option in part]
+            result[key] = [changed(option) for option in part]
         elif key in MAPS:
-            found[key] = {name: changed(option) for name, option in part.items()}
-    return found
+            result[key] = {name: changed(option) for name, option in part.items()}
+    return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..values.node import Node
@@ -32,6 +32,9 @@ class FieldType:
     words = ""
     # The closed vocabulary.
     vocabulary: tuple[str, ...] = ()
+    # The JSON Schema of what `read` takes from a file, for editors; that of anything where the
+    # type has parts or sections.
+    json_schema: Mapping[str, Any] = {}
     # Whether a text may stand here, so that it may hold references.
     takes_text = False
     # How a typed text begins that gives a list or mapping where a text may stand as well.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ..values.origin import REFERENCE
@@ -39,6 +40,8 @@ TOO_LONG = "has more digits than can be written to a file"
 NOT_TEXT = "is not valid Unicode, which no file could record"
 GROUPED = r"[+-]?\d{1,3}(_\d{3})+([.e][^_]*)?"
 """A number with underscores where thousands are counted, and nowhere else."""
+TEXT = {"type": "string"}
+"""JSON Schema of texts."""
 LENGTH = 1000
 """A longer expression is a mistake, and compiling it may take long."""
 FLAGS = (
@@ -55,6 +58,7 @@ class IntType(FieldType):
     """Whole numbers; a float is refused, also an integral one, since it may be a slip."""
 
     words = "an int"
+    json_schema: Mapping[str, Any] = {"type": "integer"}
 
     def read(self, value: object, origin: Origin) -> int:
         number = value
@@ -81,6 +85,7 @@ class FloatType(FieldType):
     """Numbers; whole ones are taken as floats, "not a number" is refused."""
 
     words = "a float"
+    json_schema: Mapping[str, Any] = {"type": "number"}
 
     def read(self, value: object, origin: Origin) -> float:
         if isinstance(value, str):
@@ -114,6 +119,7 @@ class BoolType(FieldType):
     """True or false, and nothing that merely looks like it."""
 
     words = "a bool"
+    json_schema: Mapping[str, Any] = {"type": "boolean"}
     vocabulary = ("true", "false")
 
     def read(self, value: object, origin: Origin) -> bool:
@@ -132,6 +138,7 @@ class StrType(FieldType):
     """Texts; a number is not taken for one."""
 
     words = "a str"
+    json_schema: Mapping[str, Any] = TEXT
     takes_text = True
 
     def read(self, value: object, origin: Origin) -> str:
@@ -152,6 +159,7 @@ class PathType(FieldType):
     """Paths of files and folders, kept as they were given."""
 
     words = "a path"
+    json_schema: Mapping[str, Any] = {"type": "string", "pattern": r"^[^\u0000]+$"}
     takes_text = True
 
     def read(self, value: object, origin: Origin) -> Any:
@@ -181,6 +189,7 @@ class LiteralType(FieldType):
     def __init__(self, choices: tuple[Any, ...]) -> None:
         self.choices = choices
         self.vocabulary = tuple(map(for_flag, choices))
+        self.json_schema = {"enum": list(choices)}
 
     def read(self, value: object, origin: Origin) -> Any:
         value = str(value) if isinstance(value, LiteralText) else value
@@ -202,6 +211,10 @@ class EnumType(FieldType):
     def __init__(self, cls: type[enum.Enum]) -> None:
         self.cls = cls
         self.vocabulary = tuple(cls.__members__)
+        self.json_schema = {"enum": list(self.vocabulary)}
+        if issubclass(cls, enum.Flag):
+            one = f"(?:{'|'.join(map(re.escape, self.vocabulary))})"
+            self.json_schema = {"type": "string", "pattern": rf"^(?:{one}(?: *\| *{one})*|0)$"}
 
     def read(self, value: object, origin: Origin) -> Any:
         members = self.cls.__members__
@@ -236,6 +249,7 @@ class ScalarType(FieldType):
         self.cls = cls
         self.words = cls.__setpoint_scalar__
         self.vocabulary = getattr(cls, "__setpoint_candidates__", ())
+        self.json_schema = getattr(cls, "__setpoint_json_schema__", {})
 
     def is_secret(self) -> bool:
         return getattr(self.cls, "__setpoint_secret__", False)
@@ -254,6 +268,8 @@ class ImportPathType(FieldType):
         base: for `type[X]` the class that it must be or derive from; None for any callable.
         trusted: the modules that the declaring class trusts: its own package.
     """
+
+    json_schema: Mapping[str, Any] = TEXT
 
     def __init__(self, base: type | None = None, trusted: tuple[str, ...] = ()) -> None:
         self.base = base
@@ -279,6 +295,7 @@ class PatternType(FieldType):
     """A regular expression of Python's `re`; flags are part of its text, as in `(?i)warmup`."""
 
     words = "a regular expression"
+    json_schema: Mapping[str, Any] = TEXT
 
     def read(self, value: object, origin: Origin) -> re.Pattern[str]:
         if isinstance(value, re.Pattern):
