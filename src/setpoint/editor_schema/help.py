@@ -22,12 +22,12 @@ def _classes(filename: str) -> dict[str, dict[str, str]]:
         tree = ast.parse("".join(linecache.getlines(filename)))
     except SyntaxError:
         return {}
-    found: dict[str, dict[str, str]] = {}
+    classes: dict[str, dict[str, str]] = {}
 
     def visit(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef):
-                found[prefix + child.name] = _field_docs(child)
+                classes[prefix + child.name] = _field_docs(child)
                 visit(child, f"{prefix}{child.name}.")
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 visit(child, f"{prefix}{child.name}.<locals>.")
@@ -35,7 +35,7 @@ def _classes(filename: str) -> dict[str, dict[str, str]]:
                 visit(child, prefix)
 
     visit(tree, "")
-    return found
+    return classes
 
 
 def _field_docs(node: ast.ClassDef) -> dict[str, str]:

@@ -372,7 +372,7 @@ def _faults_of_field(info: FieldInfo) -> Iterator[str]:
 
 
 def _faults_of_class(cls: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
-    """What Python accepts in a class, and what would be passed over in a config class."""
+    """Mistakes that Python accepts in a class, and that a config class would pass over."""
     info: ClassInfo = cls.__setpoint__
     mro: tuple[type, ...] = cls.__mro__
     for key in ("__init__", "__post_init__", "__slots__"):

@@ -276,7 +276,7 @@ def _evaluated(info: FieldInfo, annotation: str) -> Any:
 
 
 def _misfits(info: FieldInfo, kind: FieldType) -> list[str]:
-    """What is wrong with options that would be held against nothing."""
+    """Options that would be held against nothing."""
     bounds, numbers, faults = info.bounds, (int, float), list[str]()
     if bounds is not None and bounds.limited and not _may_be(kind, numbers):
         faults.append("gt, ge, lt and le apply to numbers, those of items are item_gt and so on")

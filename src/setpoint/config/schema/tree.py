@@ -1,4 +1,4 @@
-"""The tree of config classes: what can stand at a path, every field, and added sections."""
+"""The tree of config classes: the classes at a path, all fields, tags and added sections."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from ..values.node import Node
 from ..words.errors import DeclarationError, Invalid
 from ..words.names import nearest
 from .bounds import Role
-from .class_info import RESERVED, ConfigMeta
+from .class_info import RESERVED, ConfigMeta, full_name
 from .field import FieldInfo
-
-PLAIN = ("int", "float", "bool", "str", "Path")  # annotations that hold no sections
 
 
 def classes_at(root: type[Node], path: tuple[str | int, ...]) -> list[type[Any]]:
@@ -39,11 +37,11 @@ def field_of(cls: type[Node], key: str) -> FieldInfo | None:
 
 def classes_below(root: type[Node]) -> list[type[Node]]:
     """The classes of all sections of a tree, those of all variants included, the root first."""
-    found = [root]
-    for cls in found:
+    classes = [root]
+    for cls in classes:
         for info in cls.__setpoint__.fields.values():
-            found += [below for below in section_classes(info.type) if below not in found]
-    return found
+            classes += [below for below in section_classes(info.type) if below not in classes]
+    return classes
 
 
 def all_fields(
@@ -57,8 +55,6 @@ def all_fields(
     for name, info in cls.__setpoint__.fields.items():
         path = f"{prefix}{name}"
         yield path, info
-        if info.annotation in PLAIN and info.factory is None:
-            continue
         for section in section_classes(info.type):
             if section not in above:
                 yield from all_fields(section, f"{path}.", (*above, section))
@@ -73,16 +69,15 @@ def first_places(root: type[Node]) -> dict[FieldInfo, str]:
 
 
 def names_secret(root: type[Node], key: str) -> bool:
-    """Whether an unknown key may be the misspelt or misplaced name of a secret."""
+    """True if an unknown key may be the misspelt or misplaced name of a secret."""
     infos = (info for _, info in all_fields(root))
     return any(info.type.is_secret() and nearest(key, [info.name]) for info in infos)
 
 
 def holds_secret(kind: FieldType) -> bool:
-    """Whether values of a type may hold a secret, also in a section inside.
+    """True if values of a type may hold a secret, also in a section inside.
 
-    Returns:
-        True if what was given must not be repeated when it cannot be read at all.
+    What was given must then not be repeated, also where it cannot be read at all.
     """
     inside = (info for cls in section_classes(kind) for _, info in all_fields(cls))
     return kind.is_secret() or any(info.type.is_secret() for info in inside)
@@ -94,13 +89,11 @@ def known_tags(root: type[Node]) -> dict[str, list[str]]:
     Returns:
         dotted paths by tag, both in order of declaration.
     """
-    found: dict[str, list[str]] = {}
+    tags: dict[str, dict[str, None]] = {}
     for path, info in all_fields(root):
         for tag in info.tags:
-            paths = found.setdefault(tag, [])
-            if path not in paths:
-                paths.append(path)
-    return found
+            tags.setdefault(tag, {})[path] = None
+    return {tag: [*paths] for tag, paths in tags.items()}
 
 
 def unknown_tag(root: type[Node], tag: str) -> Invalid:
@@ -138,9 +131,8 @@ def add_section(
     if not name.isidentifier() or name.startswith("_") or name in RESERVED:
         raise DeclarationError(f"{root.__name__}: {name!r} cannot be the name of a section")
     before = root.__setpoint__.added.get(name)
-    if not (before and _same(before, section)) and (
-        name in root.__setpoint__.fields or hasattr(root, name)
-    ):
+    again = before is not None and full_name(before) == full_name(section)
+    if not again and (name in root.__setpoint__.fields or hasattr(root, name)):
         raise DeclarationError(f"{root.__name__} has {name!r} already; choose another name")
     info = FieldInfo(default=None, role=role or root.__setpoint__.role)
     info.name, info.owner, info.annotation = name, root, section | None
@@ -156,12 +148,5 @@ def added_sections(config: Node) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _same(one: type, other: type) -> bool:
-    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
-
-
 def _with_subclasses(root: type[Node]) -> list[type[Node]]:
-    found = [root]
-    for cls in root.__subclasses__():
-        found += _with_subclasses(cls)
-    return found
+    return [root, *(cls for below in root.__subclasses__() for cls in _with_subclasses(below))]

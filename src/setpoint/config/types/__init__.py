@@ -1,4 +1,4 @@
-"""What a field can hold: a class for each kind of annotation, which reads and writes values.
+"""Field types: a class for each kind of annotation, which reads and writes values.
 
 It uses `values` and `words`; it knows sections only as nodes.
 """

@@ -35,11 +35,11 @@ class FieldType:
     # The JSON Schema of what `read` takes from a file, for editors; that of anything where the
     # type has parts or sections.
     json_schema: Mapping[str, Any] = {}
-    # Whether a text may stand here, so that it may hold references.
+    # True if a text may stand here, so that it may hold references.
     takes_text = False
     # How a typed text begins that gives a list or mapping where a text may stand as well.
     opening: tuple[str, ...] = ()
-    # Whether values may contain sections, so that walks can pass over plain values quickly.
+    # True if values may contain sections, so that walks can pass over plain values quickly.
     nested = False
     parts: tuple[FieldType, ...] = ()
 

@@ -54,8 +54,11 @@ NARROWEST_FIRST = (BoolType, IntType, FloatType, ScalarType, LiteralType, EnumTy
 if TYPE_CHECKING:
     from functools import partial
 
-    class Component(Generic[Shape, Result]):
-        """A field that holds a config and takes a `partial` as well; see `component`."""
+
+class Component(Generic[Shape, Result]):
+    """A field that holds a config and takes a `partial` as well; see `component`."""
+
+    if TYPE_CHECKING:
 
         @overload
         def __get__(self, instance: None, owner: object) -> Any: ...
@@ -63,11 +66,6 @@ if TYPE_CHECKING:
         def __get__(self, instance: object, owner: object) -> Shape: ...
         def __get__(self, instance: Any, owner: Any) -> Any: ...
         def __set__(self, instance: object, value: Shape | partial[Result]) -> None: ...
-
-else:
-
-    class Component(Generic[Shape, Result]):
-        """A field that holds a config and takes a `partial` as well; see `component`."""
 
 
 def own_package(where: str) -> tuple[str, ...]:

@@ -245,5 +245,4 @@ def section_classes(kind: FieldType) -> list[type[Node]]:
     if isinstance(kind, SectionType):
         only = kind.only()
         return [only] if only else list(kind.variants().values())
-    found = [cls for inner in kind.parts for cls in section_classes(inner)]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(cls for part in kind.parts for cls in section_classes(part)))
