@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from difflib import unified_diff
 from inspect import Parameter, signature
 from pathlib import Path
+from typing import Any
 
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config import Config
@@ -33,6 +34,16 @@ from setpoint.train.config import Job
 
 FOLDER = Path(__file__).parent / "golden"
 FIELDS = "fields.txt"
+
+
+def change_default(patch: Any, cls: type[Config], name: str, value: object) -> None:
+    """Give a field of a class another default.
+
+    Arguments:
+        patch: the `monkeypatch` of pytest.
+    """
+    patch.setattr(cls.__setpoint__.fields[name], "written", value)
+    patch.setattr(cls.__setpoint__, "plan_made", None)
 
 
 def goldens() -> dict[str, str]:

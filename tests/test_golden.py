@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from setpoint.checkpoint.config import Checkpoint
-from setpoint.config import RUNTIME, Config
+from setpoint.config import RUNTIME
 from setpoint.config.composition import Composition, compose
 from setpoint.config.schema.tree import all_fields
 from setpoint.optim.config import AdamW, Muon
@@ -20,12 +20,6 @@ from setpoint.train.config import Job
 from . import goldens
 
 SHOWN = 12
-
-
-def change_default(patch: pytest.MonkeyPatch, cls: type[Config], name: str, value: object) -> None:
-    """Give a field of a class another default."""
-    patch.setattr(cls.__setpoint__.fields[name], "written", value)
-    patch.setattr(cls.__setpoint__, "plan_made", None)
 
 
 def message(changes: dict[str, list[str]]) -> str:
@@ -57,7 +51,7 @@ def test_every_preset_has_its_fingerprint() -> None:
 
 
 def test_a_changed_default_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    change_default(monkeypatch, AdamW, "eps", 2.0)
+    goldens.change_default(monkeypatch, AdamW, "eps", 2.0)
     changes = goldens.all_drift()
     text = message(changes)
     assert "make golden" in text
@@ -67,7 +61,7 @@ def test_a_changed_default_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_changed_default_is_seen_where_no_preset_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    change_default(monkeypatch, Muon, "steps", 6)
+    goldens.change_default(monkeypatch, Muon, "steps", 6)
     assert goldens.all_drift() == {
         goldens.FIELDS: ["-optim.Muon.steps = 5  # identity", "+optim.Muon.steps = 6  # identity"]
     }
@@ -75,7 +69,7 @@ def test_a_changed_default_is_seen_where_no_preset_uses_it(monkeypatch: pytest.M
 
 def test_a_changed_default_of_a_runtime_field_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It changes no fingerprint, and a preset that does not set it holds no line of it."""
-    change_default(monkeypatch, Checkpoint, "keep", 3)
+    goldens.change_default(monkeypatch, Checkpoint, "keep", 3)
     assert list(goldens.all_drift()) == [goldens.FIELDS]
 
 

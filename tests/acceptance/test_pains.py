@@ -29,6 +29,7 @@ from setpoint.model.config import Transformer
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
 
+from .. import goldens
 from ..cli.conftest import CommandLine
 from ..test_imports import BUDGETS, HEAVY, traced
 from ..train.small import events, rows, snapshot
@@ -121,7 +122,7 @@ def test_pain_04_a_changed_config_on_resume(cli: CommandLine, run: str) -> None:
 def test_pain_05_old_records_load(cli: CommandLine, run: str) -> None:
     """With today's default another one than it was then."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(tiny().optimizer).__setpoint__.fields["eps"], "default", 9.0)
+        goldens.change_default(patch, type(tiny().optimizer), "eps", 9.0)
         assert shown(cli, "small.toml")["optimizer"]["eps"] == 9.0
         assert shown(cli, run)["optimizer"]["eps"] == 1e-8  # what it was trained with
 

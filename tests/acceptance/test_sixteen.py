@@ -316,8 +316,8 @@ def test_11_default_drift_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"tiny.txt", "tiny+smoke.txt", "tiny+reproducible.txt"}
     assert names <= {path.name for path in goldens.FOLDER.iterdir()}
     assert goldens.all_drift() == {}
-    monkeypatch.setattr(AdamW.__setpoint__.fields["eps"], "default", 1e-6)
-    monkeypatch.setattr(Cosine.__setpoint__.fields["floor"], "default", 0.2)
+    goldens.change_default(monkeypatch, AdamW, "eps", 1e-6)
+    goldens.change_default(monkeypatch, Cosine, "floor", 0.2)
     drifted = goldens.all_drift()
     assert drifted.keys() >= names | {goldens.FIELDS}
     assert "-optim.AdamW.eps = 1e-08  # identity" in drifted[goldens.FIELDS]
