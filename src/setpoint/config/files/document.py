@@ -21,17 +21,17 @@ MAX_BYTES: dict[Format, int] = {"toml": MIB, "yaml": MIB // 4, "json": 8 * MIB}
 
 
 def is_mapping(value: object) -> TypeGuard[dict[str, object]]:
-    """Whether a value that a reader made is a mapping."""
+    """True if a value that a reader made is a mapping."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:
-    """Whether a value that a reader made is a list."""
+    """True if a value that a reader made is a list."""
     return isinstance(value, list)
 
 
 class Place:
-    """Where one key or list item stands, and the places of what lies inside its value.
+    """The position of a key or list item, and the positions inside its value.
 
     Arguments:
         offset: the first character of the key or of the item, counted from 0.
@@ -79,7 +79,7 @@ class Document:
         self._lines: list[int] = []
 
     def locate(self, path: Path) -> tuple[int, int] | None:
-        """Where a value's key stands; for an item of a list, where the item stands.
+        """The position of a value's key; for an item of a list, of the item.
 
         Returns:
             line and column, both counted from 1, the column in characters; those of the nearest
@@ -96,7 +96,7 @@ class Document:
         return None if place is self._places else self._position(place.offset)
 
     def where(self, path: Path) -> str:
-        """Where a value's key stands, in words.
+        """The position of a value's key as text.
 
         Returns:
             `file:line:column`; the name of the file alone for what is not there.
@@ -186,7 +186,7 @@ def unexpected(
 
 
 def describe(text: str, offset: int) -> str:
-    """What stands at one place of a text, in words for an error.
+    """The word or sign at one place of a text, as an error shows it.
 
     Returns:
         for instance `'='`, `'NaN'`, `the end of the line` or `the end of the file`.
@@ -196,12 +196,12 @@ def describe(text: str, offset: int) -> str:
     end = offset
     while end < len(text) and end - offset < 20 and (text[end].isalnum() or text[end] in "_-"):
         end += 1
-    found = text[offset : max(end, offset + 1)]
-    if found in "\r\n":
+    word = text[offset : max(end, offset + 1)]
+    if word in "\r\n":
         return "the end of the line"
-    if found == "'":
+    if word == "'":
         return '"\'"'
-    return f"'{found}'" if found.isprintable() else f"the character U+{ord(found[0]):04X}"
+    return f"'{word}'" if word.isprintable() else f"the character U+{ord(word[0]):04X}"
 
 
 def named(key: str) -> str:

@@ -72,7 +72,7 @@ def _too_large(size: int, format: Format) -> str:
 
 
 def _missing(path: str) -> str:
-    """Why there is no such file, and the nearest name that there is."""
+    """The reason why there is no such file, and the nearest name that there is."""
     import difflib
     import os
     from itertools import islice

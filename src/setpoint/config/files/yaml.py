@@ -6,7 +6,7 @@ memory is spent, and nothing recurses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..words.plain_data import (
     HALF_PAIR,
@@ -14,6 +14,8 @@ from ..words.plain_data import (
     MAX_DEPTH,
     TOO_DEEP,
     PlainScalar,
+    children,
+    count_values,
     is_text,
     listed,
 )
@@ -26,20 +28,10 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 # By a part of what `ruamel.yaml` says; `{}` is what stands at that place.
 _WORDS = {
     "mapping values are not allowed": "expected no ':' here; text with ': ' needs quotes",
-    "mapping keys are not allowed": "expected no '?' here",
-    "sequence entries are not allowed": "expected no '- ' here; a list begins on its own line",
     "could not find expected ':'": "expected ':' after the key above, found {}",
     "cannot start any token": "expected a key or a value, found {}; such text needs quotes",
-    "unexpected end of stream": "expected the closing quote of a text, found {}",
-    "unknown escape character": "expected an escape after the backslash, found {}",
-    "expected escape sequence": "expected hexadecimal digits in the escape, found {}",
     "expected <block end>": "expected the next key or item, indented like those above, found {}",
     "expected the node content": "expected a value, found {}",
-    "expected ',' or ']'": "expected ',' or ']' in the list, found {}",
-    "expected ',' or '}'": "expected ',' or '}}' in the mapping, found {}",
-    "expected '<document start>'": "expected the end of the file, found {}",
-    "unexpected document separator": "expected the closing quote of a text, found {}",
-    "duplicate anchor": "an anchor is given twice",
 }
 
 
@@ -65,29 +57,15 @@ def parse_yaml(text: str, name: str) -> Document:
 class _Frame:
     """A mapping or list that is not closed yet."""
 
-    __slots__ = ("anchor", "height", "key", "nodes", "place", "value")
+    __slots__ = ("anchor", "key", "place", "value")
 
     def __init__(
-        self, value: dict[str, object] | list[object], place: Place, anchor: str | None, nodes: int
+        self, value: dict[str, object] | list[object], place: Place, anchor: str | None
     ) -> None:
         self.value = value
         self.place = place
         self.anchor = anchor
-        self.nodes = nodes  # how many there were before this one
-        self.height = 1  # levels of mappings and lists, itself included
         self.key: tuple[str, int] | None = None  # of a mapping: the key that waits for its value
-
-
-class _Anchored:
-    """A value that aliases may repeat."""
-
-    __slots__ = ("height", "nodes", "place", "value")
-
-    def __init__(self, value: object, place: Place, nodes: int, height: int) -> None:
-        self.value = value
-        self.place = place
-        self.nodes = nodes
-        self.height = height
 
 
 class _Builder:
@@ -97,10 +75,9 @@ class _Builder:
         self._name = name
         self._root: object = {}
         self._documents = 0
-        self._nodes = 0
-        self._copied = 0
+        self._copied = 0  # keys and values that aliases repeat
         self._open: list[_Frame] = []
-        self._anchors: dict[str, _Anchored] = {}
+        self._anchors: dict[str, tuple[object, Place]] = {}
 
     def finish(self) -> dict[str, object]:
         if is_mapping(self._root):
@@ -118,7 +95,6 @@ class _Builder:
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):
             self._close()
         elif kind in ("ScalarEvent", "AliasEvent", "SequenceStartEvent", "MappingStartEvent"):
-            self._nodes += 1
             frame = self._open[-1] if self._open else None
             if frame is not None and isinstance(frame.value, dict) and frame.key is None:
                 frame.key = self._key(frame, kind, event)
@@ -126,7 +102,7 @@ class _Builder:
                 value = self._scalar(event)
                 place = self._put(value, event)
                 if event.anchor is not None:
-                    self._anchors[event.anchor] = _Anchored(value, place, 1, 0)
+                    self._anchors[event.anchor] = value, place
             elif kind == "AliasEvent":
                 self._alias(event)
             else:
@@ -152,7 +128,7 @@ class _Builder:
         if key in frame.place.children:
             raise twice(self._name, self._text, key, frame.place.children[key].offset, offset)
         if event.anchor is not None:
-            self._anchors[event.anchor] = _Anchored(key, Place(offset), 1, 0)
+            self._anchors[event.anchor] = key, Place(offset)
         return key, offset
 
     def _scalar(self, event: Event) -> object:
@@ -192,17 +168,13 @@ class _Builder:
         place = self._put(value, event)
         if event.anchor is not None:
             self._anchors.pop(event.anchor, None)  # from here on it is this one
-        self._open.append(_Frame(value, place, event.anchor, self._nodes - 1))
+        self._open.append(_Frame(value, place, event.anchor))
 
     def _close(self) -> None:
         frame = self._open.pop()
         if frame.anchor is not None:
-            nodes = self._nodes - frame.nodes
-            anchored = _Anchored(frame.value, frame.place, nodes, frame.height)
             # Unless it was given anew inside, which came later.
-            self._anchors.setdefault(frame.anchor, anchored)
-        if self._open:
-            self._open[-1].height = max(self._open[-1].height, frame.height + 1)
+            self._anchors.setdefault(frame.anchor, (frame.value, frame.place))
 
     def _alias(self, event: Event) -> None:
         offset = event.start_mark.index
@@ -215,16 +187,21 @@ class _Builder:
                 else "is not defined above; text that begins with '*' needs quotes"
             )
             raise self._error(offset, f"the anchor {named(event.anchor or '')} {what}")
-        self._nodes += anchored.nodes - 1
-        self._copied += anchored.nodes
+        value, source = anchored
+        self._copied += count_values(value, MAX_COPIED)
         if self._copied > MAX_COPIED:
             raise self._error(offset, f"aliases repeat more than {MAX_COPIED} keys and values")
-        if len(self._open) + anchored.height > MAX_DEPTH:
+        if len(self._open) + _height(value) > MAX_DEPTH:
             raise self._error(offset, TOO_DEEP)
-        place = self._put(listed(anchored.value), event)  # each alias has a copy of its own
-        place.children = anchored.place.children
-        if self._open:
-            self._open[-1].height = max(self._open[-1].height, anchored.height + 1)
+        place = self._put(listed(value), event)  # each alias has a copy of its own
+        place.children = source.children
+
+
+def _height(value: object) -> int:
+    """The levels of mappings and lists of a value, itself included."""
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max((_height(item) for _, item in children(cast(object, value))), default=0)
 
 
 class Mark(Protocol):
@@ -234,7 +211,7 @@ class Mark(Protocol):
 
 
 class Event(Protocol):
-    """What is read of an event of `ruamel.yaml`; each class of event has only some of these."""
+    """The attributes used of an event of `ruamel.yaml`; each class of event has some of them."""
 
     start_mark: Mark
     anchor: str | None

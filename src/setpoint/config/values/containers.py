@@ -25,7 +25,7 @@ from .origin import Origin, outside_origin, python_origin
 
 
 class ItemType(Protocol):
-    """What a draft's list asks its type for."""
+    """The part of a type that a draft's list needs."""
 
     title: str
 
@@ -35,7 +35,7 @@ class ItemType(Protocol):
 
 
 class KeyType(ItemType, Protocol):
-    """What a draft's mapping asks its type for."""
+    """The part of a type that a draft's mapping needs."""
 
     def check_key(self, key: object) -> str:
         """Refuse a key that a mapping cannot have with `Invalid`."""
@@ -70,7 +70,7 @@ class CheckedList(list[Any]):
         return origin
 
     def _read(self, *values: object, first: int = 0) -> list[Any]:
-        """What is put in, checked; the index of the first of it is for errors."""
+        """Validate values; `first` is the index used in errors."""
         origin, title = self.note_change(), self.kind.title
         return [
             _checked(self.kind, value, origin, f"{title}.{index}")
@@ -187,7 +187,7 @@ def title_of(value: CheckedList | CheckedDict | FrozenList | FrozenDict) -> str:
 
 
 def last_change(value: object) -> Origin | None:
-    """Where a value was last changed in place.
+    """The origin of the last change of a value in place.
 
     Returns:
         the origin, or None if neither it nor a list or mapping inside it was changed.
@@ -334,11 +334,11 @@ class Free:
                 raise (error.inside(key) if isinstance(key, str) else error) from None
 
     def is_frozen(self) -> bool:
-        """Whether the area is part of a resolved config."""
+        """True if the area is part of a resolved config."""
         return self._frozen
 
     def inside(self, key: str) -> Any:
-        """What stands under a key, an empty area if nothing does yet.
+        """The value under a key, an empty area if there is none yet.
 
         Raises:
             Invalid: if no key is like that.

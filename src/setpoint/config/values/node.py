@@ -1,4 +1,4 @@
-"""What a section remembers beside its values: origins, what is wrong, whether it is resolved."""
+"""The memory of a section beside its values: origins, invalid fields, the resolved flag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Layer = tuple[Origin, dict[str, Any]]
 
 
 class State:
-    """What an instance remembers beside its values; made when the first value is set."""
+    """The memory of an instance beside its values; made when the first value is set."""
 
     frozen = False
     # Fields whose value is known to be wrong, so that nothing may be concluded from it.
@@ -65,7 +65,8 @@ class Node:
         if not known and isinstance(before, Node) and before is not value and is_changed(before):
             # A default that layers have changed, which no layer holds yet; see `stood`.
             state.layers.insert(0, (UNTOUCHED, {name: before}))
-        if before and isinstance(before, tuple | list | dict) and _holds_sections(self, name):
+        holder = bool(before) and isinstance(before, tuple | list | dict)
+        if holder and type(self).__setpoint__.fields[name].type.nested:
             _keep_places(before, chain_of(self, name))
         object.__setattr__(self, name, value)
         layers = state.layers
@@ -90,12 +91,6 @@ def is_changed(value: object) -> bool:
     return last_change(value) is not None or any(is_changed(item) for _, item in children(value))
 
 
-def replaced_by(section: Node) -> Node | None:
-    """The item of another variant in whose place a section was put; None if there was none."""
-    state = section._state  # pyright: ignore[reportPrivateUsage]
-    return state.replaced if state else None
-
-
 def stood(*values: object) -> list[Node]:
     """The sections that stood in one place, first to last; each variant as it last was there.
 
@@ -105,15 +100,11 @@ def stood(*values: object) -> list[Node]:
     last: dict[type[Node], Node] = {}
     for value in values:
         if isinstance(value, Node):
-            for section in (*stood(replaced_by(value)), value):
+            for section in (*stood(state_of(value).replaced), value):
                 cls = type(section).__setpoint__.cls
                 last.pop(cls, None)
                 last[cls] = section
     return list(last.values())
-
-
-def _holds_sections(config: Node, name: str) -> bool:
-    return type(config).__setpoint__.fields[name].type.nested
 
 
 def _keep_places(value: Any, chain: Chain) -> None:
@@ -126,7 +117,7 @@ def _keep_places(value: Any, chain: Chain) -> None:
 
 
 def is_frozen(config: Node) -> bool:
-    """Whether a config has been resolved and so cannot change."""
+    """True if a config has been resolved and so cannot change."""
     state = config._state  # pyright: ignore[reportPrivateUsage]
     return state is not None and state.frozen
 
@@ -155,7 +146,7 @@ def mark_invalid(config: Node, name: str) -> None:
 
 
 def is_invalid(config: Node, name: str) -> bool:
-    """Whether a field's value is known to be wrong, so that nothing may be concluded from it."""
+    """True if a field's value is known to be wrong, so that nothing may be concluded from it."""
     state = config._state  # pyright: ignore[reportPrivateUsage]
     return state is not None and state.invalid is not None and name in state.invalid
 
@@ -175,11 +166,11 @@ def chains_of(config: Node) -> dict[str, Chain]:
     Returns:
         a chain, as `chain_of` gives it, for each field that was set or computed.
     """
-    found: dict[str, Chain] = {}
+    chains: dict[str, Chain] = {}
     for origin, given in layers_of(config):
         for name, value in given.items():
-            found.setdefault(name, []).append((origin, value))
-    return found
+            chains.setdefault(name, []).append((origin, value))
+    return chains
 
 
 def layers_of(config: Node) -> Sequence[Layer]:
@@ -205,10 +196,10 @@ def replace_given(layers: list[Layer], values: Mapping[str, object]) -> None:
     rest = set(values)
     for index in range(len(layers) - 1, -1, -1):
         origin, given = layers[index]
-        found = rest & given.keys()
-        if found:
-            layers[index] = (origin, {**given, **{name: values[name] for name in found}})
-            rest -= found
+        names = rest & given.keys()
+        if names:
+            layers[index] = (origin, {**given, **{name: values[name] for name in names}})
+            rest -= names
             if not rest:
                 return
 
@@ -223,8 +214,5 @@ def value_or_missing(config: Any, name: str) -> Any:
 
 def values_of(config: Node) -> dict[str, Any]:
     """The values of all fields that have one, in order of declaration."""
-    fields, held = type(config).__setpoint__.fields, vars(config)
-    if is_frozen(config) and len(held) == len(fields):
-        return {name: held[name] for name in fields}
-    found = {name: value_or_missing(config, name) for name in fields}
-    return {name: value for name, value in found.items() if value is not MISSING}
+    values = {name: value_or_missing(config, name) for name in type(config).__setpoint__.fields}
+    return {name: value for name, value in values.items() if value is not MISSING}

@@ -1,4 +1,4 @@
-"""Where values come from: one `Origin` for each time a layer touches a value."""
+"""Sources of values: one `Origin` for each time a layer touches a value."""
 
 from __future__ import annotations
 
@@ -27,30 +27,11 @@ PROGRAM = "program"
 DERIVED = "derived"
 REFERENCE = "reference"
 RECORD = "record"
-
-KERNEL = "setpoint.config."
-
-
+_KERNEL = "setpoint.config."
 _count = itertools.count()
 # A preset or a modifier runs ordinary Python; what it assigns is attributed to it, not to
 # "program". The pair is (layer, label) of the innermost function that is running in this thread.
 _running: ContextVar[tuple[str, str]] = ContextVar("running", default=(PROGRAM, ""))
-
-
-class Fixed:
-    """A finder that has found already.
-
-    Arguments:
-        text: `"file:line"`.
-    """
-
-    __slots__ = ("text",)
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __call__(self, path: Path) -> str:
-        return self.text
 
 
 class Origin:
@@ -58,7 +39,7 @@ class Origin:
 
     Arguments:
         label: the preset, file, variable or flag by name.
-        find: finds `file:line[:column]` for a path inside the source; called only when shown.
+        find: `file:line[:column]`, or what finds it for a path inside the source when it is shown.
         order: its place among all layers, later ones higher; None for the latest of them. A layer
             that names fragments counts from when these have been put on.
     """
@@ -69,7 +50,7 @@ class Origin:
         self,
         layer: str,
         label: str = "",
-        find: Callable[[Path], str | None] | None = None,
+        find: Callable[[Path], str | None] | str | None = None,
         order: float | None = None,
     ) -> None:
         self.layer = layer
@@ -93,7 +74,7 @@ class Origin:
             now: its path now.
         """
         find, depth = self._find, len(now)
-        if find is None or self.layer not in (FILE, RECORD):
+        if not callable(find) or self.layer not in (FILE, RECORD):
             return self  # which finds its place by the last name, or has none
 
         def find_then(path: Path) -> str | None:
@@ -102,12 +83,12 @@ class Origin:
         return Origin(self.layer, self.label, find_then, self.order)
 
     def place(self, path: Path) -> str | None:
-        """Where in the source the value stands.
+        """The place of a value in its source.
 
         Returns:
             `"file:line"` or `"file:line:column"`, or None for layers that have no text.
         """
-        return self._find(path) if self._find else None
+        return self._find(path) if callable(self._find) else self._find
 
     def describe(self, path: Path) -> str:
         """The origin in words, as errors, `why` and records print it.
@@ -129,7 +110,7 @@ class Origin:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Finders hold code or whole files, which other processes do not need; see `fixed`.
-        find = self._find if isinstance(self._find, Fixed) else None
+        find = None if callable(self._find) else self._find
         return _unpickled, (Origin, self.layer, self.label, find, self.order)
 
     def fixed(self, name: str) -> Origin:
@@ -139,7 +120,7 @@ class Origin:
             name: the field; the place in a file would need the whole path, and is left out.
         """
         place = None if self.layer in (FILE, RECORD) else self.place((name,))
-        return Origin(self.layer, self.label, Fixed(place) if place else None, self.order)
+        return Origin(self.layer, self.label, place, self.order)
 
     def __repr__(self) -> str:
         return f"Origin({self.layer!r}, {self.label!r})"
@@ -206,7 +187,7 @@ def outside_origin() -> Origin:
     """The origin of a change inside a list or mapping: the innermost line outside the kernel."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     depth = 0
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith(KERNEL):
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_KERNEL):
         frame, depth = frame.f_back, depth + 1
     return python_origin(depth + 1)
 
@@ -260,7 +241,6 @@ def short_name(filename: str) -> str:
         Python imports it from, else as it was given.
     """
     import os
-    import sys
 
     try:
         for folder in (os.getcwd(), *sorted(sys.path, key=len, reverse=True)):

@@ -17,9 +17,9 @@ from ..words.plain_data import (
     TOO_BIG,
     LiteralText,
     literal,
-    member_text,
     refers,
 )
+from ..words.text import for_flag
 
 if TYPE_CHECKING:
     import ast
@@ -31,8 +31,8 @@ LITERALLY = "To write ${ as it is, escape it as $${."
 BITS = 4096
 DEPTH = 100  # operations inside operations
 QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
-PATH = rf"""[A-Za-z_]\w*(?:\.\w+|\[(?:{QUOTED}|[^\]'"]*)\])+"""
-INDEX = rf"{QUOTED}|\.(\d+)(?!\w)"  # a key in quotes is left as it is
+# An index `.0`; what stands in quotes, and numbers, are skipped.
+INDEX = rf"{QUOTED}|(?<![\w.\]])\d[\w.]*|(?<=[\w\]])\.(\d+)(?!\w)"
 # As `__setpoint_combine__` takes them.
 _SIGNS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%"}
 
@@ -153,7 +153,7 @@ class Template(Reference):
 
 
 def reference(text: str, in_text: bool) -> Reference:
-    """What a text with `${` in it means.
+    """The reference or template for a text with `${` in it.
 
     Raises:
         Invalid: if it is neither.
@@ -178,7 +178,7 @@ def _parse(expression: str, hint: str = "") -> ast.expr:
 
 
 def from_environment(name: str, prefix: str = "") -> str:
-    """How a variable of the environment gets into a value, for who refers to it like a field.
+    """A hint for a reference that names an environment variable like a field.
 
     Arguments:
         prefix: of the variables of the root, where that is known.
@@ -191,7 +191,7 @@ def from_environment(name: str, prefix: str = "") -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the reference that begins at `start` is closed; -1 if it is not."""
+    """The index of the `}` of the reference that begins at `start`; -1 if there is none."""
     quote = ""
     for at in range(start + len(OPENING), len(text)):
         sign = text[at]
@@ -206,14 +206,8 @@ def _closing(text: str, start: int) -> int:
 
 def text_of(value: object) -> str | None:
     """A value inside a text, as `show` writes it; None for what no text can hold."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Enum):
-        return member_text(value)
-    if isinstance(value, str | int | float):
-        return str(value)
-    as_posix: Any = getattr(value, "as_posix", None)  # `pathlib` is not free to import
-    return None if as_posix is None else as_posix()
+    has_text = isinstance(value, str | int | float | Enum) or hasattr(value, "as_posix")
+    return for_flag(value) if has_text else None  # `pathlib` is not free to import
 
 
 def _kind_of(value: object) -> str:
@@ -244,7 +238,7 @@ def ref(expression: str) -> Any:
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text is one reference and nothing else.
+    """True if a text is one reference and nothing else.
 
     Returns:
         True for `${...}`, also where it cannot be read as arithmetic.
@@ -274,12 +268,12 @@ def reference_to(path: Path) -> str:
 
 
 def may_refer(value: object) -> bool:
-    """Whether a value holds a reference, as text or read already, also in the items inside it."""
+    """True if a value holds a reference, as text or read already, also in its items."""
     if isinstance(value, str):
         return refers(value)
     if isinstance(value, list | tuple | dict):
-        held = cast(Any, value)
-        for item in held.values() if isinstance(value, dict) else held:
+        items = cast(Any, value)
+        for item in items.values() if isinstance(value, dict) else items:
             if item.__class__ is str:
                 if OPENING in item and refers(item):
                     return True
@@ -295,13 +289,14 @@ def _is_name(part: str) -> bool:
 
 def _quoted(key: str) -> str:
     """A key as the expression has it, without any sign that could end the reference."""
-    signs = (c if c.isascii() and (c.isalnum() or c in " _-") else _escape(c) for c in key)
+    codes = ((sign, ord(sign)) for sign in key)
+    signs = (
+        sign
+        if sign.isascii() and (sign.isalnum() or sign in " _-")
+        else (f"\\x{code:02x}" if code < 0x100 else f"\\U{code:08x}")
+        for sign, code in codes
+    )
     return f"'{''.join(signs)}'"
-
-
-def _escape(sign: str) -> str:
-    code = ord(sign)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\U{code:08x}"
 
 
 def parse(text: str) -> ast.expr:
@@ -312,18 +307,11 @@ def parse(text: str) -> ast.expr:
     """
     import ast
 
-    tree = ast.parse(_indexed(text), mode="eval").body
+    # `sources.0.name` is written as `sources[0].name`.
+    indexed = re.sub(INDEX, lambda part: f"[{part[1]}]" if part[1] else part[0], text)
+    tree = ast.parse(indexed, mode="eval").body
     _validate(tree)
     return tree
-
-
-def _indexed(text: str) -> str:
-    """The expression with paths such as `sources.0.name` written as `sources[0].name`."""
-    return re.sub(PATH, lambda path: re.sub(INDEX, _bracketed, path[0]), text)
-
-
-def _bracketed(part: re.Match[str]) -> str:
-    return part[0] if part[1] is None else f"[{part[1]}]"
 
 
 def path_of(node: ast.expr) -> Path | None:

@@ -99,7 +99,7 @@ class Revealed(str):
 
 
 class Secret(Scalar):
-    """Where a secret is to be found, read only at the moment it is used.
+    """A reference to a secret, which is read only at the moment it is used.
 
     Arguments:
         reference: `"env:NAME"` for an environment variable or `"file:PATH"` for a file's first
@@ -184,7 +184,7 @@ class Secret(Scalar):
 
 
 class ImportPath(Scalar):
-    """Where a callable is found: `module.name`, or `module:Class.name` for what lies in a class.
+    """The import path of a callable: `module.name`, or `module:Class.name` inside a class.
 
     Its form is checked at once; it is imported by `load`, by calling it, or by `build`, and only
     from modules that are allowed (see `allow_imports`).
@@ -196,19 +196,19 @@ class ImportPath(Scalar):
         Invalid: if it is no path, or the callable cannot be found again by one.
     """
 
-    __slots__ = ("base", "held", "text", "trusted")
+    __slots__ = ("base", "imported", "text", "trusted")
     __setpoint_scalar__ = "an import path such as 'torch.optim.Adagrad' or 'module:Class.method'"
 
     text: str
     trusted: tuple[str, ...]
     base: type | None
-    held: str | None
+    imported: str | None
 
     def __init__(self, target: str | Callable[..., Any], trusted: Sequence[str] = ()) -> None:
         self.base, self.trusted = None, tuple(trusted)
         self.text = _form(str(target)) if isinstance(target, str) else path_of(target)
         # The object has been imported already, so that its module is allowed.
-        self.held = None if isinstance(target, str) else self.module
+        self.imported = None if isinstance(target, str) else self.module
 
     @classmethod
     def read(cls, value: object) -> Self:
@@ -236,20 +236,20 @@ class ImportPath(Scalar):
             base: the class that it must be or derive from; None for any callable.
         """
         path = ImportPath(self.text, tuple(dict.fromkeys((*self.trusted, *modules))))
-        path.base, path.held = base or self.base, self.held
+        path.base, path.imported = base or self.base, self.imported
         return path
 
     def allowed(self) -> tuple[str, ...]:
         """The modules that may be imported for this path."""
         modules = allowed_modules(self.trusted)
-        return modules if self.held is None else (*modules, self.held)
+        return modules if self.imported is None else (*modules, self.imported)
 
     def dump(self) -> str:
         """The path in plain data."""
         return self.text
 
     def refusal(self) -> str:
-        """Why the path may not be imported; nothing is imported to find out.
+        """The reason why the path may not be imported; nothing is imported to find out.
 
         Returns:
             a sentence; empty if it may.
@@ -270,28 +270,44 @@ class ImportPath(Scalar):
         refused = self.refusal()
         if refused:
             raise SetpointError(refused)
-        module, colon, name = self.text.partition(":")
-        found = _inside(_module(module, self), name.split("."), self) if colon else _dotted(self)
-        home = getattr(found, "__module__", None)
+        module, colon, rest = self.text.partition(":")
+        way, *names = [module, *rest.split(".")] if colon else module.split(".")
+        value: Any = import_user_module(way, self.text, trusted=False)
+        for name in names:
+            way = f"{way}.{name}"
+            # A package knows its modules only once they are imported.
+            if not colon and not hasattr(value, name) and _is_module(value, way):
+                import_user_module(way, self.text, trusted=False)
+            if not hasattr(value, name):
+                public = [key for key in dir(value) if key[:1] != "_"]
+                where = getattr(value, "__name__", type(value).__name__)
+                meant = did_you_mean(name, public, " ")
+                raise SetpointError(f"{self}: {where} has no {name!r}.{meant}")
+            value = getattr(value, name)
+            # On the way down to an allowed module lie the packages around it; other modules that
+            # one has imported do not count.
+            other = isinstance(value, ModuleType) and value.__name__ != way
+            if other and not is_allowed(value.__name__, self.allowed()):
+                raise SetpointError(f"{self}: {not_allowed(value.__name__, self.allowed())}")
+        home = getattr(value, "__module__", None)
         if isinstance(home, str) and not _is_home(home, self.allowed()):
             raise SetpointError(f"{self}: {not_allowed(home, self.allowed())}")
-        if not callable(found):
-            name = type(found).__name__
-            kind = "a module" if isinstance(found, ModuleType) else f"an object of type {name}"
+        if not callable(value):
+            name = type(value).__name__
+            kind = "a module" if isinstance(value, ModuleType) else f"an object of type {name}"
             raise SetpointError(f"{self} is {kind}, which cannot be called")
-        if self.base is not None and not (isinstance(found, type) and issubclass(found, self.base)):
+        if self.base is not None and not (isinstance(value, type) and issubclass(value, self.base)):
             raise SetpointError(f"{self} is not a subclass of {self.base.__name__}")
-        return found
+        return value
 
     def loaded(self) -> Any:
-        """What the path names, if its module is imported already and allowed."""
-        parts = self.text.replace(":", ".").split(".")
-        if any(".".join(parts[:at]) in sys.modules for at in range(len(parts) - 1, 0, -1)):
-            try:
-                return self.load() if self.module in sys.modules else None
-            except SetpointError:
-                return None
-        return None
+        """The object that the path names, if its module is imported already and allowed."""
+        if self.module not in sys.modules:
+            return None
+        try:
+            return self.load()
+        except SetpointError:
+            return None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.load()(*args, **kwargs)
@@ -355,50 +371,16 @@ def _form(text: str) -> str:
 
 
 def _is_home(module: str, allowed: tuple[str, ...]) -> bool:
-    """Whether an object may come from a module: an allowed one, or its package's private core."""
+    """True if an object may come from a module: an allowed one, or its package's private core."""
     package, _, rest = module.partition(".")
     core = rest.startswith("_") and any(one.partition(".")[0] == package for one in allowed)
     return core or is_allowed(module, allowed)
 
 
-def _module(name: str, path: ImportPath) -> ModuleType:
-    return import_user_module(name, str(path), trusted=False)
-
-
-def _dotted(path: ImportPath) -> Any:
-    """What `a.b.c` names, where nothing says how much of it is the module."""
-    parts = path.text.split(".")
-    found: Any = _module(parts[0], path)
-    for at, part in enumerate(parts[1:], start=1):
-        name = ".".join(parts[:at])
-        # A package knows its modules only once they are imported.
-        if isinstance(found, ModuleType) and not hasattr(found, part) and _is_module(name, part):
-            found = _module(f"{name}.{part}", path)
-        else:
-            found = _inside(found, [part], path, f"{name}.{part}")
-    return found
-
-
-def _is_module(package: str, name: str) -> bool:
+def _is_module(package: object, name: str) -> bool:
+    """True if a package has a module of that full name."""
+    if not hasattr(package, "__path__"):
+        return False
     from importlib.util import find_spec
 
-    try:
-        return find_spec(f"{package}.{name}") is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _inside(node: Any, names: list[str], path: ImportPath, way: str = "") -> Any:
-    """What lies inside a module or class; other modules that it has imported do not count."""
-    for name in names:
-        if not hasattr(node, name):
-            meant = did_you_mean(name, [key for key in dir(node) if key[:1] != "_"], " ")
-            where = getattr(node, "__name__", type(node).__name__)
-            raise SetpointError(f"{path}: {where} has no {name!r}.{meant}")
-        node = getattr(node, name)
-        # On the way down to an allowed module lie the packages around it.
-        if isinstance(node, ModuleType) and node.__name__ != way:
-            modules = path.allowed()
-            if not is_allowed(node.__name__, modules):
-                raise SetpointError(f"{path}: {not_allowed(node.__name__, modules)}")
-    return node
+    return find_spec(name) is not None

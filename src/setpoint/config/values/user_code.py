@@ -56,15 +56,15 @@ def import_user_module(name: str, source: str, *, trusted: bool = True) -> Modul
         wanted = "expected module:function" if ":" in source else "give one such as package.module"
         raise SetpointError(f"{source}: {name!r} is not a module; {wanted}")
     try:
-        here = os.getcwd()
+        folder = os.getcwd()
     except OSError as error:
         raise SetpointError(
             f"{source}: modules are looked for in the working directory, which cannot be "
             f"read: {error.strerror}"
         ) from None
-    if not {"", here} & set(sys.path):
+    if not {"", folder} & set(sys.path):
         # Last, so that a file such as random.py here cannot stand in for the standard library.
-        sys.path.append(here)
+        sys.path.append(folder)
     try:
         module = importlib.import_module(name)
         package = name.partition(".")[0]
@@ -88,7 +88,7 @@ def import_user_module(name: str, source: str, *, trusted: bool = True) -> Modul
 
 
 def _not_there(name: str, error: ModuleNotFoundError) -> str:
-    """Which module is missing: the one that was named, or one that it imports itself."""
+    """The sentence for a missing module: the one that was named, or one that it imports itself."""
     missing = error.name or ""
     if missing and name != missing and not name.startswith(f"{missing}."):
         import traceback
@@ -118,13 +118,10 @@ def find_user_function(source: str) -> Callable[..., Any]:
             f"{source}: {name} in {module_name} is not a function but of type {kind}"
         )
     if function is None:
-        meant = did_you_mean(name, _functions(module), " ")
+        public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+        meant = did_you_mean(name, public, " ")
         raise SetpointError(f"{source}: {module_name} has no function {name!r}.{meant}")
     return function
-
-
-def _functions(module: ModuleType) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value) and name[:1] != "_"]
 
 
 def importable_name(module: str) -> str:
@@ -192,38 +189,66 @@ def place_of(error: BaseException) -> str:
     return f" ({short_name(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
 
 
-def traceback_of(error: BaseException) -> str:
-    """The traceback of an exception in the user's code, without the frames of the engine.
+def traceback_of(error: BaseException, program: bool = False) -> str:
+    """The traceback of an exception in the user's code and of its causes, without secrets.
 
     Arguments:
-        error: as it was caught; what it was caused by is shown as well.
+        program: whether the outermost frames are of the script that starts the program.
 
     Returns:
-        lines as Python prints them, without the last line break.
+        lines as Python prints them, without the last line break, without the frames of the engine
+        and those of packages above the innermost frame of the user's.
     """
-    return _shortened(
-        error, lambda frames: [f for f in frames if not f.filename.startswith(ENGINE)]
-    )
+
+    def kept(frames: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
+        users = _user_frames(frames, program)
+        return [
+            frame
+            for index, frame in enumerate(frames)
+            if index in users
+            or (index > max(users, default=-1) and not frame.filename.startswith(ENGINE))
+        ]
+
+    return _formatted(error, kept)
 
 
-def _shortened(
+def whole_traceback(error: BaseException) -> str:
+    """The same with all frames."""
+    return _formatted(error, lambda frames: frames)
+
+
+def _formatted(
     error: BaseException, kept: Callable[[Sequence[FrameSummary]], Sequence[FrameSummary]]
 ) -> str:
     """A traceback with some of the frames of the exception and of what caused it."""
     import traceback
 
-    whole = traceback.TracebackException.from_exception(error)
-    waiting: list[traceback.TracebackException | None] = [whole]
+    root = traceback.TracebackException.from_exception(error)
+    waiting: list[traceback.TracebackException | None] = [root]
     while waiting:
-        one = waiting.pop()
-        if one is not None:
-            one.stack = traceback.StackSummary.from_list(kept(one.stack))
-            waiting += [one.__cause__, one.__context__]
-    return "".join(whole.format()).rstrip()
+        part = waiting.pop()
+        if part is not None:
+            part.stack = traceback.StackSummary.from_list(kept(part.stack))
+            waiting += [part.__cause__, part.__context__]
+    return printable(hide_secrets("".join(root.format()).rstrip()))
+
+
+def _user_frames(frames: Sequence[FrameSummary], program: bool) -> list[int]:
+    """The indices of the frames of the user's code, and not of a package or the library."""
+    # The script that starts the program comes before all frames of ours.
+    ours = (at for at, frame in enumerate(frames) if frame.filename.startswith(PACKAGE))
+    start = next(ours, len(frames)) if program else 0
+    return [
+        at
+        for at, frame in enumerate(frames)
+        if at >= start
+        and not frame.filename.startswith((PACKAGE, LIBRARY, "<frozen "))
+        and f"{os.sep}site-packages{os.sep}" not in frame.filename
+    ]
 
 
 def raised_by_user(error: BaseException) -> bool:
-    """Whether the user's code raised an exception itself, and not the package that it called."""
+    """True if the user's code raised an exception itself, and not the package that it called."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -254,7 +279,7 @@ def allowed_modules(trusted: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def is_allowed(name: str, modules: Sequence[str]) -> bool:
-    """Whether a module, or a name inside one, is among the allowed ones or below them.
+    """True if a module, or a name inside one, is among the allowed ones or below them.
 
     Returns:
         True for `torch.optim.Adagrad` where `torch.optim` is allowed; `torch.optimizers` is not.
@@ -277,45 +302,22 @@ def show_all_frames(wanted: bool) -> None:
     _shows_all_frames = wanted
 
 
-def whole_traceback(error: BaseException) -> str:
-    """The traceback of an exception and of its causes with all frames, without secrets.
-
-    Returns:
-        lines as Python prints them, without the last line break.
-    """
-    return printable(hide_secrets(_shortened(error, lambda frames: frames)))
-
-
 def users_traceback(error: BaseException, program: bool = False) -> str:
     """The traceback of an exception that was raised in, or below, code of the user's.
 
     Arguments:
-        error: the exception; what it was caused by is shown as well.
-        program: whether the outermost frames are of the script that starts the program.
+        program: as for `traceback_of`.
 
     Returns:
-        lines as Python prints them, without Setpoint's frames above the innermost frame of the
-        user's, unless `show_all_frames` was called; empty if there is no such frame, and the fault
+        all frames if `show_all_frames` was called; empty if no frame is the user's, and the fault
         is Setpoint's own.
     """
     import traceback
 
     if _shows_all_frames:
         return whole_traceback(error)
-    if _users(traceback.extract_tb(error.__traceback__), program) is None:
-        return ""
-
-    def kept(frames: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
-        last = _users(frames, program)
-        if last is None:
-            return frames
-        return [
-            frame
-            for at, frame in enumerate(frames)
-            if at >= last or _is_users(frame.filename, frames, at, program)
-        ]
-
-    return printable(hide_secrets(_shortened(error, kept)))
+    users = _user_frames(traceback.extract_tb(error.__traceback__), program)
+    return traceback_of(error, program) if users else ""
 
 
 def traceback_to_show(error: BaseException) -> str:
@@ -338,27 +340,12 @@ def traceback_to_show(error: BaseException) -> str:
 
 
 def was_quit(error: BaseException | None) -> bool:
-    """Whether an error comes from leaving a debugger, as by `q` in pdb."""
+    """True if an error comes from leaving a debugger, as by `q` in pdb."""
     while error is not None and type(error).__name__ != "BdbQuit":
         error = error.__cause__
     return error is not None
 
 
 def log_of(error: BaseException) -> str:
-    """Where all frames of an error that ends a run are; empty where it was not logged."""
+    """The file with all frames of an error that ends a run; empty if it was not logged."""
     return getattr(error, LOG_OF, "")
-
-
-def _users(frames: Sequence[FrameSummary], program: bool) -> int | None:
-    """The innermost frame of the user's code."""
-    known = [at for at, f in enumerate(frames) if _is_users(f.filename, frames, at, program)]
-    return known[-1] if known else None
-
-
-def _is_users(file: str, frames: Sequence[FrameSummary], at: int, program: bool) -> bool:
-    """Whether a frame is of the user's code, and not of a package or the library."""
-    if program and not any(f.filename.startswith(PACKAGE) for f in frames[:at]):
-        return False  # the script that starts the program
-    if file.startswith((PACKAGE, LIBRARY, "<frozen ")):
-        return False
-    return f"{os.sep}site-packages{os.sep}" not in file

@@ -17,7 +17,7 @@ MAX_PROBLEMS = 1000  # in a report, and after which no more are looked for in th
 PAGE = 100  # columns of a list of valid values where no terminal says how wide it is
 WIDTH = 300  # of a path, a value or an origin in a report; what is longer is a mistake or hostile
 HIDDEN = "***"
-"""What stands in place of a secret."""
+"""The text shown in place of a secret."""
 # A text without any of these holds none of the keys below.
 _MARKS = ("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_",
           "glpat-", "AKIA", "xox", "sk-")  # fmt: skip
@@ -59,9 +59,9 @@ def credential_in(text: str) -> str | None:
         return None
     if re.search(_LOGIN, text):
         return "a password inside a URL"
-    found = re.search(_PARAMETER, text)
-    if found:
-        return f"a secret as the parameter {found[1]!r} of a URL"
+    parameter = re.search(_PARAMETER, text)
+    if parameter:
+        return f"a secret as the parameter {parameter[1]!r} of a URL"
     if re.search(_KEY, text):
         return "what looks like an access token"
     return None
@@ -76,7 +76,7 @@ def hide_secrets(text: str) -> str:
     if not suspicious(text):
         return text
     text = re.sub(_USER, HIDDEN, text)
-    text = re.sub(_PARAMETER, lambda found: f"{found[1]}={HIDDEN}", text)
+    text = re.sub(_PARAMETER, lambda match: f"{match[1]}={HIDDEN}", text)
     return re.sub(_KEY, HIDDEN, text)
 
 
@@ -170,8 +170,8 @@ class Invalid(SetpointError):
 
     def called(self, name: str, value: object) -> Invalid:
         """The same error, with the call that raised it in its text."""
-        whole = isinstance(value, int) and value.bit_length() > 1000  # too long to be written out
-        text = "a whole number" if whole else repr(value)
+        too_long = isinstance(value, int) and value.bit_length() > 1000
+        text = "a whole number" if too_long else repr(value)
         self.call = f"{name}({text if len(text) <= 100 else text[:97] + '...'})"
         return self
 
@@ -195,9 +195,9 @@ def several(errors: list[Invalid]) -> Invalid:
     if len(errors) == 1:
         return errors[0]
     first = errors[0]
-    whole = Invalid(first.message, first.valid, first.at, first.hint, first.secret)
-    whole.parts = tuple(part for error in errors for part in error.parts)
-    return whole
+    joined = Invalid(first.message, first.valid, first.at, first.hint, first.secret)
+    joined.parts = tuple(part for error in errors for part in error.parts)
+    return joined
 
 
 class DeclarationError(SetpointError, TypeError):

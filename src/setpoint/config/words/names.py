@@ -29,8 +29,8 @@ def nearest(
     options = {folded(option): option for option in reversed(list(candidates))}
     close = difflib.get_close_matches(word, [*options][::-1], n=count, cutoff=likeness)
     # A part of the name as typed, or whole words of it: `data` is not meant by `dataloader`.
-    inside = [each for each in [*options][::-1] if _is_part(word, each)]
-    return [options[each] for each in dict.fromkeys([*close, *inside])][:count]
+    inside = [option for option in [*options][::-1] if _is_part(word, option)]
+    return [options[option] for option in dict.fromkeys([*close, *inside])][:count]
 
 
 def folded(name: str) -> str:
@@ -43,7 +43,7 @@ def _words(name: str) -> str:
 
 
 def _is_part(word: str, option: str) -> bool:
-    """Whether one name is made of whole words of the other, or of the beginning of one."""
+    """True if one name is made of whole words of the other, or of the beginning of one."""
     inside, whole = _words(word), _words(option)
     if not word:
         return False
@@ -74,7 +74,7 @@ def dotted(path: Path) -> str:
 
 
 def within(path: str, section: str) -> bool:
-    """Whether a path is that of a section or field, or leads into it.
+    """True if a path is that of a section or field, or leads into it.
 
     Returns:
         True for `model.dim` and `model`, not for `models`.
@@ -83,7 +83,7 @@ def within(path: str, section: str) -> bool:
 
 
 def can_be_named(text: str) -> bool:
-    """Whether the system can take a text: as the name of a file, a module, a user or a command.
+    """True if the system can take a text as the name of a file, a module, a user or a command.
 
     Arguments:
         text: as a layer gives it; bytes that are no UTF-8 stand in it as Python keeps them.
@@ -105,7 +105,7 @@ def can_be_named(text: str) -> bool:
 
 
 def can_be_path(text: str) -> bool:
-    """Whether a text can be the path of a file or folder on the systems that there are."""
+    """True if a text can be the path of a file or folder."""
     if not can_be_named(text):
         return False
     from os import fsencode
@@ -115,7 +115,7 @@ def can_be_path(text: str) -> bool:
 
 
 def not_of(value: object, root: type) -> str:
-    """What a function gave instead of a config of a root.
+    """The kind of a value that a function returned instead of a config of a root.
 
     Returns:
         for instance `a Motor, not a Job`; with modules where the names are the same.

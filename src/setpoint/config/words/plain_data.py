@@ -118,7 +118,7 @@ def unescaped(text: str) -> LiteralText:
 
 
 def refers(text: str) -> bool:
-    """Whether a text is, or tries to be, a reference.
+    """True if a text is, or tries to be, a reference.
 
     Returns:
         True if it holds a `${` that no further `$` stands before.
@@ -129,7 +129,7 @@ def refers(text: str) -> bool:
 
 
 def is_text(value: str) -> bool:
-    """Whether a string can be written to a file: half a surrogate pair cannot."""
+    """True if a string can be written to a file: half a surrogate pair cannot."""
     if value.isascii():
         return True
     try:
@@ -145,10 +145,10 @@ def refuse_credentials(text: str) -> None:
     Raises:
         Invalid: if a secret is in it; the error does not repeat it.
     """
-    found = credential_in(text)
-    if found is not None:
+    secret = credential_in(text)
+    if secret is not None:
         raise Invalid(
-            f"holds {found} (not shown); configurations are recorded and must not contain secrets",
+            f"holds {secret} (not shown); configurations are recorded and must not contain secrets",
             hint="Keep it in a Secret field of its own, as 'env:NAME' or 'file:PATH', or in the "
             "service's own login file.",
             secret=True,
@@ -156,7 +156,7 @@ def refuse_credentials(text: str) -> None:
 
 
 def is_own(value: object) -> bool:
-    """Whether a value is of a class that brings its own reading and writing.
+    """True if the class of a value brings its own reading and writing.
 
     Arguments:
         value: any value; arrays of other packages have a `dump` of another kind.
@@ -235,15 +235,12 @@ def plain(value: Any) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two values are the same configuration."""
+    """True if two values are the same configuration."""
     # True equals 1 in Python, and 1 equals 1.0; in a configuration they are different values.
-    for kind in (list, tuple):
-        if isinstance(left, kind) and isinstance(right, kind):
-            ours, theirs = cast(list[Any], left), cast(list[Any], right)
-            return len(ours) == len(theirs) and all(map(same, ours, theirs))
-    if isinstance(left, dict) and isinstance(right, dict):
-        here, there = cast(dict[str, Any], left), cast(dict[str, Any], right)
-        return here.keys() == there.keys() and all(same(here[k], there[k]) for k in here)
+    for kind in (list, tuple, Mapping):
+        if isinstance(cast(object, left), kind) and isinstance(cast(object, right), kind):
+            pairs = ((item, item_at(right, key)) for key, item in children(left))
+            return len(left) == len(right) and all(same(*pair) for pair in pairs)
     if isinstance(left, int | float) and isinstance(right, int | float):
         return type(left) is type(right) and left == right
     return bool(left == right)
@@ -257,7 +254,7 @@ def children(value: object) -> Iterable[tuple[Any, Any]]:
 
 
 def nested(value: object, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """What lists, tuples and mappings inside one another hold, with its path.
+    """The values in lists, tuples and mappings inside one another, with their paths.
 
     Any other value comes alone, with the path that was given.
     """
@@ -304,10 +301,10 @@ def count_values(value: object, most: int) -> int:
     Returns:
         the number, the value itself included; no more than `most` and what lies directly beside.
     """
-    found = 1
+    count = 1
     waiting = [value]
-    while waiting and found <= most:
+    while waiting and count <= most:
         items = [item for _, item in children(waiting.pop())]
-        found += len(items)
+        count += len(items)
         waiting.extend(items)
-    return found
+    return count

@@ -46,13 +46,13 @@ def shown_part(value: object, error: Invalid) -> str:
     """
     if error.secret:
         return "***"
-    whole = value
+    given = value
     if error.at and isinstance(value, PlainScalar):
         value = parsed(value)
     for key in error.at:
         listed_here = isinstance(value, list | tuple) and isinstance(key, int)
         if not listed_here and not isinstance(value, Mapping):
-            return for_error(whole)  # the path goes on where the value does not, as for a tag
+            return for_error(given)  # the path goes on where the value does not, as for a tag
         value = item_at(cast(object, value), key)
     return for_error(None if value is MISSING else value)
 
@@ -278,21 +278,21 @@ class _Reader:
 
     def items(self, depth: int) -> list[object]:
         self.at += 1
-        found: list[object] = []
+        values: list[object] = []
         while self.peek() != "]":
             if not self.peek():
                 raise self.fail("the list is not closed by ]")
-            found.append(self.value(depth + 1))
+            values.append(self.value(depth + 1))
             if self.peek() == ",":
                 self.at += 1
             elif self.peek() not in ("]", ""):
                 raise self.fail("expected , or ]")
         self.at += 1
-        return found
+        return values
 
     def mapping(self, depth: int) -> dict[str, object]:
         self.at += 1
-        found: dict[str, object] = {}
+        entries: dict[str, object] = {}
         while self.peek() != "}":
             if not self.peek():
                 raise self.fail("the mapping is not closed by }")
@@ -300,15 +300,15 @@ class _Reader:
             if self.peek() not in (":", "="):
                 raise self.fail("expected = or : after the key")
             self.at += 1
-            if key in found:
+            if key in entries:
                 raise self.fail("a key is given twice")
-            found[key] = self.value(depth + 1)
+            entries[key] = self.value(depth + 1)
             if self.peek() == ",":
                 self.at += 1
             elif self.peek() not in ("}", ""):
                 raise self.fail("expected , or }")
         self.at += 1
-        return found
+        return entries
 
     def scalar(self, ends: str) -> object:
         start = self.peek()
