@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
@@ -230,15 +231,6 @@ class FieldInfo:
             each(children(value), lambda _, item: bounds.check(item))
 
 
-class _ForTypeCheckers(dict[str, Any]):
-    """Names of a module, in which those that it does not import stand for anything."""
-
-    def __missing__(self, name: str) -> Any:
-        if hasattr(builtins, name):
-            raise KeyError(name)
-        return Any
-
-
 def _compile(info: FieldInfo) -> FieldType:
     """The type of a field, which the options of the field fit.
 
@@ -266,7 +258,7 @@ def _evaluated(info: FieldInfo, annotation: str) -> Any:
     names = {**(info.namespace or {}), **vars(info.owner), info.owner.__name__: info.owner}
     if annotation.startswith(("Component[", "sp.Component[", "setpoint.Component[")):
         # What it builds is for type checkers, and may be imported for them only.
-        names = _ForTypeCheckers({**module, **names})
+        names = defaultdict(lambda: Any, {**vars(builtins), **module, **names})
     try:
         return eval(annotation, dict(module), names)
     except Exception as error:  # whatever Python has against the expression
