@@ -16,8 +16,9 @@ from .signature import wrong_arguments
 if TYPE_CHECKING:
     # Type checkers know `functools.partial`: they check the names and types of the arguments, and
     # know what calling the result gives.
-    from functools import partial as Partial
     from functools import partial as partial
+
+    Partial = partial
 else:
     from .section import Partial as Partial
 
