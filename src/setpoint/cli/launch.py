@@ -1,4 +1,4 @@
-"""`setpoint launch`: the same training on machines of a cluster, by its scheduler."""
+"""`setpoint launch`: the same training on the nodes of a cluster, by its scheduler."""
 
 from __future__ import annotations
 
@@ -20,42 +20,49 @@ from setpoint.config import (
     Need,
     Origin,
     SetpointError,
-    did_you_mean,
 )
 from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
 from setpoint.train.run_name import draw_seed, find_run, is_drawn
 
 SLURM = Option("--slurm", "Write a batch script of Slurm and submit it.")
-KUBERNETES = Option("--kubernetes", "Print a manifest of Kubernetes.")
-PRINT = Option("--print", "Slurm: print the script; write and submit nothing.")
+KUBERNETES = Option("--kubernetes", "Print a manifest of Kubernetes.", excludes=(SLURM.name,))
+OF_SLURM, OF_KUBERNETES = (SLURM.name,), (KUBERNETES.name,)
+PRINT = Option("--print", "Slurm: print the script; write and submit nothing.", requires=OF_SLURM)
 KIND = Option(
     "--kind",
     "Kubernetes: pytorchjob (default) or jobset.",
     "KIND",
     choices=("pytorchjob", "jobset"),
+    requires=OF_KUBERNETES,
 )
-NODES = Option(NNODES.name, "Number of machines; default 1.", "N")
-RANKS = Option(NPROC.name, "Ranks on each machine, with a GPU each unless on CPU.", "N")
-CPUS = Option("--cpus", "CPU cores for each rank.", "N")
-TIME = Option("--time", "Slurm: time limit, as 24:00:00.", "TIME")
+NODES = Option(NNODES.name, "Number of nodes; default 1.", "N", type=int)
+RANKS = Option(NPROC.name, "Ranks on each node, with a GPU each unless on CPU.", "N", type=int)
+CPUS = Option("--cpus", "CPU cores for each rank.", "N", type=int)
+TIME = Option("--time", "Slurm: time limit, as 24:00:00.", "TIME", requires=OF_SLURM)
 LIMITS = (
     TIME,
-    Option("--partition", "Slurm: partition.", "NAME"),
-    Option("--account", "Slurm: account.", "NAME"),
-    Option("--qos", "Slurm: quality of service.", "NAME"),
+    Option("--partition", "Slurm: partition.", "NAME", requires=OF_SLURM),
+    Option("--account", "Slurm: account.", "NAME", requires=OF_SLURM),
+    Option("--qos", "Slurm: quality of service.", "NAME", requires=OF_SLURM),
 )
-SBATCH = Option("--sbatch", "Slurm: another option of sbatch, as --mem=0.", "OPTION", True)
-NAMESPACE = Option("--namespace", "Kubernetes: namespace.", "NAME")
+SBATCH = Option(
+    "--sbatch", "Slurm: another option of sbatch, as --mem=0.", "OPTION", True, requires=OF_SLURM
+)
+NAMESPACE = Option("--namespace", "Kubernetes: namespace.", "NAME", requires=OF_KUBERNETES)
 IMAGE = Option("--image", "Container image (Slurm: by pyxis).", "IMAGE")
-VOLUME = Option("--volume", "Folder, or claim, to mount in the image.", "NAME:PATH", True)
+VOLUME = Option(
+    "--volume", "Folder, or claim, to mount in the image.", "NAME:PATH", True, requires=("--image",)
+)
 SETUP = Option("--setup", "Line of shell before the command.", "LINE", True)
-AGAIN = Option(RESTARTS.name, "Start the ranks (Kubernetes: pods) again so often.", "N")
+AGAIN = Option(
+    RESTARTS.name, "Start the ranks (Kubernetes: pods) again so often.", "N", type=int, at_least=0
+)
 COMMAND = Command(
     "launch",
     "SOURCE [OVERRIDES]",
-    "Train on machines of a cluster. The configuration is checked for all its ranks first: what\n"
-    "`check` refuses is not queued. Each machine runs `setpoint train ... --nproc N`.\n"
+    "Train on the nodes of a cluster. The configuration is checked for all its ranks first: what\n"
+    "`check` refuses is not queued. Each node runs `setpoint train ... --nproc N`.\n"
     "\n"
     "--slurm writes WORKSPACE/NAME-FINGERPRINT.sbatch and submits it. Before the time is over,\n"
     "and where it is preempted, the run saves a checkpoint and the job is queued again.\n"
@@ -79,14 +86,12 @@ COMMAND = Command(
         *COMMON,
     ],
     [
-        ("setpoint launch exp.toml --slurm --nproc 8 --time 24:00:00", "one machine of 8 GPUs"),
+        ("setpoint launch exp.toml --slurm --nproc 8 --time 24:00:00", "one node of 8 GPUs"),
         ("setpoint launch exp.toml --slurm --nnodes 4 --nproc 8 --print", "look at it first"),
         ("setpoint launch exp.toml --kubernetes --nproc 8 --image train:1", "for kubectl apply"),
     ],
 )
-OF_SLURM = (*LIMITS, SBATCH, PRINT)
-OF_KUBERNETES = (KIND, NAMESPACE)
-_TIME = re.compile(r"\d+(-\d+(:\d+){0,2}|(:\d+){0,2})")
+TIME_FORMAT = re.compile(r"\d+(-\d+(:\d+){0,2}|(:\d+){0,2})")
 
 
 @COMMAND
@@ -110,7 +115,7 @@ def run(arguments: Arguments) -> int:
         cpus=arguments.integer(CPUS.name),
         image=arguments.value(IMAGE.name),
         volumes=_volumes(arguments, by_slurm),
-        setup=arguments.options.get(SETUP.name, []),
+        setup=arguments.values(SETUP.name),
         restarts=arguments.integer(AGAIN.name, at_least=0),
         grace=job.resilience.grace_period,
         interpreter=sys.executable,
@@ -146,7 +151,7 @@ def _by_slurm(arguments: Arguments, request: Request, place: str) -> int:
         os.getcwd(),
         os.path.abspath(f"{place}.slurm-%j.out"),
         {name: value for name, value in limits.items() if value is not None},
-        arguments.options.get(SBATCH.name, []),
+        arguments.values(SBATCH.name),
     )
     if arguments.has(PRINT.name):
         print(script, end="")
@@ -184,53 +189,43 @@ def _job_for(
     able: tuple[Need, ...] = ("files",) if files else ()
     if problems := preflight(job, able).problems:
         raise ConfigError(problems)
-    # All machines, and all runs of the job, have the same seed.
+    # All nodes, and all runs of the job, have the same seed.
     return job, ["--seed", str(job.seed)] if is_drawn(job) else []
 
 
 def _refuse_options(arguments: Arguments) -> bool:
-    """Refuse options that are missing, wrong, or of the other scheduler.
+    """Refuse options that are missing or wrong.
 
     Returns:
-        whether the scheduler is Slurm.
+        True if the scheduler is Slurm.
     """
     by_slurm = arguments.has(SLURM.name)
-    if by_slurm == arguments.has(KUBERNETES.name):
+    if not by_slurm and not arguments.has(KUBERNETES.name):
         raise SetpointError(
             "`setpoint launch` needs one of --slurm and --kubernetes; `setpoint train ... --nproc "
             "N` trains on this machine"
         )
-    for option in OF_KUBERNETES if by_slurm else OF_SLURM:
-        if arguments.has(option.name):
-            other = SLURM if by_slurm else KUBERNETES
-            raise SetpointError(f"{option.name} has no effect with {other.name}")
     if arguments.has("--config-from-stdin") or "-" in arguments.positional:
         raise SetpointError(
-            "standard input does not reach the machines of a cluster: save the configuration "
-            "in a file"
+            "standard input does not reach the nodes of a cluster: save the configuration in a file"
         )
-    time, kind = arguments.value(TIME.name), arguments.value(KIND.name)
-    if time is not None and not _TIME.fullmatch(time):
+    time = arguments.value(TIME.name)
+    if time is not None and not TIME_FORMAT.fullmatch(time):
         raise SetpointError(
             f"--time {time} is no time of Slurm.\nValid: minutes, hours:minutes:seconds as "
             f"24:00:00, or days-hours as 2-12"
         )
-    if kind is not None and kind not in KIND.choices:
-        meant = did_you_mean(kind, KIND.choices, " ")
-        raise SetpointError(f"--kind is one of {', '.join(KIND.choices)}; got {kind!r}.{meant}")
     if not by_slurm and not arguments.has(IMAGE.name):
         raise SetpointError("--kubernetes needs --image IMAGE, one with Setpoint and PyTorch")
-    if arguments.has(VOLUME.name) and not arguments.has(IMAGE.name):
-        raise SetpointError("--volume has no effect without --image")
     return by_slurm
 
 
 def _volumes(arguments: Arguments, by_slurm: bool) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for text in arguments.options.get(VOLUME.name, []):
+    volumes: list[tuple[str, str]] = []
+    for text in arguments.values(VOLUME.name):
         name, _, path = text.rpartition(":")
         if not name or not path.startswith("/"):
             what = "/folder" if by_slurm else "claim"
             raise SetpointError(f"--volume {text} is no {what}:/path, as {what}:/data")
-        found.append((name, path))
-    return found
+        volumes.append((name, path))
+    return volumes

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "train": "train a model, or resume a run",
-    "launch": "train on machines of a cluster: Slurm, Kubernetes",
+    "launch": "train on the nodes of a cluster: Slurm, Kubernetes",
     "check": "verify a configuration without running it",
     "plan": "find the fastest parallel layouts of a job for N GPUs",
     "show": "print the resolved configuration",

@@ -22,7 +22,7 @@ from setpoint.config import (
 )
 from setpoint.parallel.rank import launched, own_rank, require_launch
 
-NPROC = Option("--nproc", "Start this many ranks on this machine.", "N")
+NPROC = Option("--nproc", "Start this many ranks on this node.", "N", type=int)
 SEVERAL = (
     "--nproc N or torchrun starts it on several ranks, which divide sequences and prompts among\n"
     "them; [parallel] says what of the model each of them holds, by default all of it."

@@ -12,7 +12,14 @@ from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.cli.main import TRACEBACK, Loading
 from setpoint.cli.options import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.ranks import NPROC, adopt_launcher, note, refuse_nproc
-from setpoint.cli.source import CHECKPOINT, kind_of, open_source, run_directory_given, variables_of
+from setpoint.cli.source import (
+    CHECKPOINT,
+    checkpoint_and_run,
+    kind_of,
+    open_source,
+    run_directory_given,
+    variables_of,
+)
 from setpoint.config import (
     COMMAND_LINE,
     Composition,
@@ -33,11 +40,30 @@ from setpoint.train.run_name import draw_seed, find_run, is_drawn, run_directory
 from setpoint.train.run_status import command_again, stop_message
 from setpoint.train.session_limits import watch_limits
 
-NNODES = Option("--nnodes", "Number of nodes; run this command on each.", "N|MIN:MAX")
+NNODES = Option(
+    "--nnodes",
+    "Number of nodes; run this command on each.",
+    "N|MIN:MAX",
+    requires=(NPROC.name,),
+)
 ENDPOINT = Option("--rdzv-endpoint", "Rendezvous address: a node and a free port.", "HOST:PORT")
 RUN_ID = Option("--rdzv-id", "Rendezvous id, the same on all nodes.", "ID")
-UNTIL = Option("--until", "Stop after this step; the same command without it resumes.", "STEP")
-RESTARTS = Option("--max-restarts", "Start all ranks again if one is killed or hangs.", "N")
+DRY_RUN = Option("--dry-run", "Check, load and build everything; train and write nothing.")
+UNTIL = Option(
+    "--until",
+    "Stop after this step; the same command without it resumes.",
+    "STEP",
+    type=int,
+    excludes=(DRY_RUN.name,),
+)
+RESTARTS = Option(
+    "--max-restarts",
+    "Start all ranks again if one is killed or hangs.",
+    "N",
+    type=int,
+    at_least=0,
+    requires=(NPROC.name,),
+)
 COMMAND = Command(
     "train",
     "SOURCE [OVERRIDES]",
@@ -54,7 +80,7 @@ COMMAND = Command(
     "resilience.grace_period running out, exits without saving (status 130 or 143); the latest\n"
     "checkpoint stays.\n" + SOURCE_HELP,
     [
-        Option("--dry-run", "Check, load and build everything; train and write nothing."),
+        DRY_RUN,
         NPROC,
         NNODES,
         ENDPOINT,
@@ -78,79 +104,122 @@ COMMAND = Command(
 )
 
 
+class Plan(NamedTuple):
+    """A job that has been checked.
+
+    Arguments:
+        place: the run directory.
+        given: the run directory where it is named by SOURCE, and None otherwise.
+        start: the ranks to start; None where this process trains.
+    """
+
+    job: Job
+    place: str
+    given: str | None
+    report: Preflight
+    start: Start | None
+
+
+class Start(NamedTuple):
+    """The ranks to start: `ranks` on each of `least` to `most` nodes, and the restarts of all."""
+
+    ranks: int
+    least: int
+    most: int
+    restarts: int
+
+
 @COMMAND
 def run(arguments: Arguments) -> int:
     """Resolve, check, train, and print the summary."""
-    source = arguments.positional[0]
     stop = active()
     if stop is not None:
         # Nothing can be lost yet, so that the same command goes on in any case.
         stop.resumable = True
         stop.outlook = lambda: "nothing was trained"
     require_launch()
+    plan = plan_run(arguments)
+    return _train(plan, arguments) if plan.start is None else _launch(plan, plan.start, arguments)
+
+
+def plan_run(arguments: Arguments) -> Plan:
+    """Resolve and check.
+
+    Raises:
+        ConfigError: with all problems.
+        SetpointError: for arguments that are wrong.
+    """
+    source = arguments.positional[0]
     composition = open_source(source, arguments)
     refuse_checkpoint(source)
-    accept = arguments.options.get("--accept", [])
-    folder = run_directory_given(source)
-    until = arguments.integer(UNTIL.name)
-    if until is not None and arguments.has("--dry-run"):
-        raise SetpointError(f"{UNTIL.name} has no effect with --dry-run, which trains nothing")
     start = _ranks_to_start(arguments, composition)
     adopt_launcher(composition)
     if start is not None and start.most > 1 and composition.draft.seed is None:
         raise SetpointError(
-            "seed = null: each machine would draw another seed.\nValid: a number, the same on all"
+            "seed = null: each node would draw another seed.\nValid: a number, the same on all"
         )
     draw_seed(composition.draft)
     job = composition.resolve()
-    if folder is None and is_point(source):
-        folder = run_directory_of(job)  # beside it lie runs that may differ in length alone
+    given = run_directory_given(source)
+    if given is None and is_point(source):
+        given = run_directory_of(job)  # beside it lie runs that may differ in length alone
     report = preflight(job)
     problems = report.problems
     # The main rank looks at other records for all, unless files that a run has kept may be needed.
-    alone = own_rank() == 0 or bool(problems)
-    place = folder or (find_run(job) if alone else run_directory_of(job))
-    if any(map(_of_the_start, problems)) and _has_checkpoints(place):
+    looks = own_rank() == 0 or bool(problems)
+    place = given or (find_run(job) if looks else run_directory_of(job))
+    if any(map(_is_of_pretrained, problems)) and list_checkpoints(Path(place, "checkpoints")):
         # It goes on with weights of its own, wherever those that it started from are now.
-        problems = [problem for problem in problems if not _of_the_start(problem)]
+        problems = [problem for problem in problems if not _is_of_pretrained(problem)]
     if problems:
         kept = fallback_files(job, place).fields
         problems = [problem for problem in problems if problem.path not in kept]
     if problems:
-        if folder is not None:
-            _say_how_data_moves(problems, arguments)
+        if given is not None:
+            _add_moved_data_hint(problems, arguments)
         raise ConfigError(problems)
     if start is not None:
         _refuse_other_numbers(start, composition)
-        more = ["--seed", str(job.seed)] * is_drawn(job)
-        more += [name for name in ("--dry-run", TRACEBACK) if arguments.has(name)]
-        more += [] if until is None else [UNTIL.name, str(until)]
-        words = words_of(arguments, accept, more)
-        with Loading():
-            from setpoint.parallel.launcher import Nodes, launch
-        if os.path.isdir(place):  # the launcher writes to its logs
-            refuse_linked_folders(Path(place))
-        logs = Path(place, "logs")
-        of_job = None
-        if start.most > 1:
-            endpoint, run_id = arguments.value(ENDPOINT.name), arguments.value(RUN_ID.name)
-            assert endpoint is not None and run_id is not None
-            waits = job.parallel.timeout
-            of_job = Nodes(start.least, start.most, endpoint, run_id, waits)
-        grace = job.resilience.grace_period
-        if stop is not None:  # while machines wait for each other, the launcher answers signals
-            stop.outlook = lambda: stop_message(Path(place, "checkpoints"), since=-1)
-        return launch(words, start.ranks, logs, of_job, start.restarts, grace, note)
-    checkpoints = Path(place, "checkpoints")
+    return Plan(job, place, given, report, start)
+
+
+def _launch(plan: Plan, start: Start, arguments: Arguments) -> int:
+    """Start the ranks, which run this command."""
+    job, place, stop = plan.job, plan.place, active()
+    more = ["--seed", str(job.seed)] * is_drawn(job)
+    more += [name for name in (DRY_RUN.name, TRACEBACK) if arguments.has(name)]
+    until = arguments.value(UNTIL.name)
+    more += [] if until is None else [UNTIL.name, until]
+    words = words_of(arguments, arguments.values("--accept"), more)
+    with Loading():
+        from setpoint.parallel.launcher import Nodes, launch
+    if os.path.isdir(place):  # the launcher writes to its logs
+        refuse_linked_folders(Path(place))
+    nodes = None
+    if start.most > 1:
+        endpoint, run_id = arguments.value(ENDPOINT.name), arguments.value(RUN_ID.name)
+        assert endpoint is not None and run_id is not None
+        nodes = Nodes(start.least, start.most, endpoint, run_id, job.parallel.timeout)
+    if stop is not None:  # while nodes wait for each other, the launcher answers signals
+        stop.outlook = lambda: stop_message(Path(place, "checkpoints"), since=-1)
+    grace = job.resilience.grace_period
+    return launch(words, start.ranks, Path(place, "logs"), nodes, start.restarts, grace, note)
+
+
+def _train(plan: Plan, arguments: Arguments) -> int:
+    """Train in this process, or build everything for a dry run."""
+    job, place, stop = plan.job, Path(plan.place), active()
     if stop is not None:
-        again = command_again(job, checkpoints.parent)
+        checkpoints, again = place / "checkpoints", command_again(job, place)
         stop.outlook = lambda: stop_message(checkpoints, again=again)
         stop.watch()
-        watch_limits(stop, job, checkpoints.parent)
+        watch_limits(stop, job, place)
     if job.tracking.progress != "none" and own_rank() == 0:
         # Importing torch takes seconds.
-        print(_start_line(job, place, report), flush=True)
-        for caution in report.cautions:
+        count = plan.report.facts.get("parameters")
+        size = f"{count:,} parameters, " if isinstance(count, int) else ""
+        print(f"{plan.place}: {size}{job.duration}", flush=True)
+        for caution in plan.report.cautions:
             if caution not in cautions_of(job):  # which the run shows and records
                 print(f"caution: {caution.line()}", flush=True)
     try:
@@ -163,14 +232,14 @@ def run(arguments: Arguments) -> int:
             f"training needs the package {error.name!r}: install PyTorch first, then "
             f"'setpoint[train]'"
         ) from None
+    accept = arguments.values("--accept")
     try:
-        if arguments.has("--dry-run"):
-            rows = rehearse(job, folder, accept)
-            if own_rank():
-                return 0
-            print_table(f"{job.name}: {place}", rows)
+        if arguments.has(DRY_RUN.name):
+            rows = rehearse(job, plan.given, accept)
+            if own_rank() == 0:
+                print_table(f"{job.name}: {plan.place}", rows)
             return 0
-        outcome = train(job, folder, accept, until=until)
+        outcome = train(job, plan.given, accept, until=arguments.integer(UNTIL.name))
     except ContractRefused as error:
         if not error.command:
             raise
@@ -185,7 +254,7 @@ def run(arguments: Arguments) -> int:
 
 def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequence[str] = ()) -> str:
     """The command as it was typed, with more overrides, and more to accept."""
-    accept = [*arguments.options.get("--accept", []), *accept]
+    accept = [*arguments.values("--accept"), *accept]
     more = ["--config-from-stdin"] * arguments.has("--config-from-stdin")
     for option in (NPROC, NNODES, ENDPOINT, RUN_ID, RESTARTS, UNTIL):
         value = arguments.value(option.name)
@@ -205,27 +274,12 @@ def words_of(arguments: Arguments, accept: Sequence[str], more: Sequence[str] = 
     """
     words = ["train", arguments.positional[0], *arguments.overrides]
     for name in ("--import", "--with", "--file"):
-        for value in arguments.options.get(name, []):
+        for value in arguments.values(name):
             words += [name, value]
     return [*words, *more, *(["--accept", ",".join(accept)] if accept else [])]
 
 
-class _Start(NamedTuple):
-    """Which ranks to start.
-
-    Arguments:
-        ranks: on this machine.
-        least, most: machines that there may be.
-        restarts: how often all ranks are started again.
-    """
-
-    ranks: int
-    least: int
-    most: int
-    restarts: int
-
-
-def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> _Start | None:
+def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> Start | None:
     """Take the number of ranks from --nproc and --nnodes.
 
     Returns:
@@ -239,9 +293,6 @@ def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> _Sta
     least, most = _nodes(arguments)
     restarts = arguments.integer(RESTARTS.name, at_least=0)
     total = (ranks or 1) * most
-    for option in (NNODES, RESTARTS):
-        if ranks is None and arguments.has(option.name):
-            raise SetpointError(f"{option.name} has no effect without --nproc, the ranks of each")
     for option in (ENDPOINT, RUN_ID):
         if most > 1 and not arguments.has(option.name):
             raise SetpointError(
@@ -256,11 +307,11 @@ def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> _Sta
     refuse_nproc(arguments, ranks)
     origin = "--nproc" if given is None else "--nproc * --nnodes"
     composition.draft.parallel.set_field("world_size", total, Origin(COMMAND_LINE, origin))
-    return _Start(ranks, least, most, restarts or 0) if total > 1 else None
+    return Start(ranks, least, most, restarts or 0) if total > 1 else None
 
 
 def _nodes(arguments: Arguments) -> tuple[int, int]:
-    """How many machines there are at least and at most.
+    """The least and the greatest number of nodes.
 
     Raises:
         SetpointError: that is no number, nor two in their order.
@@ -268,22 +319,22 @@ def _nodes(arguments: Arguments) -> tuple[int, int]:
     text = arguments.value(NNODES.name) or "1"
     least, colon, most = text.partition(":")
     try:
-        found = int(least), int(most if colon else least)
+        limits = int(least), int(most if colon else least)
     except ValueError:
-        found = 0, 0
-    if not 1 <= found[0] <= found[1]:
+        limits = 0, 0
+    if not 1 <= limits[0] <= limits[1]:
         raise SetpointError(
-            f"{NNODES.name} {text} is no number of machines.\nValid: a number, as 4, or the least "
+            f"{NNODES.name} {text} is no number of nodes.\nValid: a number, as 4, or the least "
             f"and the most at a time, as 1:4"
         )
-    return found
+    return limits
 
 
-def _refuse_other_numbers(start: _Start, composition: Composition[Job]) -> None:
-    """Refuse a range of machines where a run would end because one comes or goes.
+def _refuse_other_numbers(start: Start, composition: Composition[Job]) -> None:
+    """Refuse a range of nodes where a run would end because one comes or goes.
 
     Raises:
-        SetpointError: the configuration does not go with a number of machines in between.
+        SetpointError: the configuration does not go with a number of nodes in between.
     """
     refused: dict[int, ConfigError] = {}
     for nodes in range(start.least, start.most):
@@ -301,14 +352,14 @@ def _refuse_other_numbers(start: _Start, composition: Composition[Job]) -> None:
     nodes, error = next(iter(refused.items()))
     raise SetpointError(
         f"{NNODES.name} {start.least}:{start.most}: the run could not go on with {nodes} of the "
-        f"machines, which have {nodes * start.ranks} ranks:\n{error}\n"
+        f"nodes, which have {nodes * start.ranks} ranks:\n{error}\n"
         f"It can with {', '.join(fits)} of them.\nValid: a range of these, or sizes that each "
         f"number of ranks divides"
     )
 
 
-def _say_how_data_moves(problems: Sequence[Problem], arguments: Arguments) -> None:
-    """Name the command that goes on with a run whose text files lie elsewhere now."""
+def _add_moved_data_hint(problems: Sequence[Problem], arguments: Arguments) -> None:
+    """Add the command that resumes a run whose text files have been moved to the problems."""
     for problem in problems:
         head, paths, _ = problem.path.partition(".paths")
         if paths and head.startswith("data."):
@@ -316,35 +367,20 @@ def _say_how_data_moves(problems: Sequence[Problem], arguments: Arguments) -> No
             problem.hint += f" If the files were moved to NEW: {command}"
 
 
-def _start_line(job: Job, folder: str, report: Preflight) -> str:
-    """What is about to be trained, and where, as far as it is known without torch."""
-    count = report.facts.get("parameters")
-    facts = [f"{count:,} parameters"] if isinstance(count, int) else []
-    return f"{folder}: {', '.join([*facts, str(job.duration)])}"
-
-
-def _of_the_start(problem: Problem) -> bool:
-    """Whether a problem is one of the weights that a fresh run starts from."""
+def _is_of_pretrained(problem: Problem) -> bool:
+    """True for a problem of the weights that a fresh run starts from."""
     texts = (problem.path, *problem.also)
     return any(text.partition(" ")[0] == "model.pretrained" for text in texts)
 
 
-def _has_checkpoints(folder: str | os.PathLike[str]) -> bool:
-    from pathlib import Path
-
-    return bool(list_checkpoints(Path(folder) / "checkpoints"))
-
-
 def refuse_checkpoint(source: str) -> None:
-    """Refuse a moment of a run, which goes on where its newest checkpoint is.
+    """Refuse a checkpoint, since a run resumes at its newest one.
 
     Raises:
         SetpointError: the source is a checkpoint.
     """
     if kind_of(source) != CHECKPOINT:
         return
-    from setpoint.cli.source import checkpoint_and_run
-
     directory, folder = checkpoint_and_run(source)
     raise SetpointError(
         f"{source} is a checkpoint. `setpoint train {folder}` resumes its run, at the newest "
