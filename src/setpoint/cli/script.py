@@ -218,9 +218,9 @@ def _refuse_command(program: Program, words: list[str]) -> None:
 
 def _command(name: str, program: Program) -> Command:
     if name == "sweep":  # another than Setpoint's
-        from setpoint.cli.own_sweep import COMMAND
+        from setpoint.cli.sweep import OF_SCRIPTS
 
-        return COMMAND.of(program)
+        return OF_SCRIPTS.of(program)
     return (command_of(name) if name in COMMANDS else RUN).of(program)
 
 

@@ -1,9 +1,12 @@
-"""`setpoint sweep`: many points from one command, all checked before any is started."""
+"""`setpoint sweep` and the `sweep` of scripts: many points, all checked before any is started."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from setpoint.cli.options import (
@@ -16,18 +19,38 @@ from setpoint.cli.options import (
     refuse_misspelt_options,
 )
 from setpoint.cli.output import bold, dim, print_notes, styled, table
-from setpoint.cli.sweep_points import Prepared, prepare
-from setpoint.config import RunError, prefix_of
+from setpoint.cli.sweep_points import Outside, Prepared, prepare, read_call
+from setpoint.config import (
+    NEEDS,
+    Caution,
+    Config,
+    Problem,
+    RunError,
+    SetpointError,
+    prefix_of,
+    verify,
+)
 from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.report.table import number_cell
 from setpoint.sweep.config import OBJECTIVE
 from setpoint.sweep.launch import Launcher
 from setpoint.sweep.metrics import TRAINING_LOSS
-from setpoint.sweep.record import SweepRecord, Task
+from setpoint.sweep.record import POINTS, SWEEP_FILE, SweepRecord, Task, read_record_of
 from setpoint.sweep.search import optuna_missing
-from setpoint.sweep_space.points import LIMIT
+from setpoint.sweep_space.points import LIMIT, ResolvedPoint, resolve_points
 from setpoint.track.console import short_time
 
+FOLDER = "--folder"
+TAKEN = ("--jobs", "--dry-run", "--limit", "--random")
+"""The options that the `sweep` of scripts has as well."""
+DRAW_SEED = Option(
+    "--draw-seed",
+    "Seed of --random and --search; default 0.",
+    "N",
+    type=int,
+    at_least=0,
+    requires=("--random", "--search"),
+)
 COMMAND = Command(
     "sweep",
     "SOURCE [OVERRIDES]",
@@ -42,11 +65,17 @@ COMMAND = Command(
     "'uniform(0, 1)', 'integer(2, 8)', 'choice(a, b)'; with --search N each point is proposed\n"
     "from the results of earlier ones.\n" + SOURCE_HELP,
     [
-        Option("--jobs", "Number of points that run at a time; default 1.", "N"),
+        Option("--jobs", "Number of points that run at a time; default 1.", "N", type=int),
         Option("--dry-run", "Print the points and what would be done with each."),
-        Option("--limit", f"Maximum number of points; default {LIMIT}.", "N"),
-        Option("--random", "Random search with this many points.", "N"),
-        Option("--search", "Sequential search with this many points, finished ones included.", "N"),
+        Option("--limit", f"Maximum number of points; default {LIMIT}.", "N", type=int),
+        Option("--random", "Random search with this many points.", "N", type=int),
+        Option(
+            "--search",
+            "Sequential search with this many points, finished ones included.",
+            "N",
+            type=int,
+            excludes=("--random",),
+        ),
         Option("--objective", f"Metric to optimize; default {OBJECTIVE}.", "PATH"),
         Option(
             "--direction",
@@ -54,7 +83,7 @@ COMMAND = Command(
             "WORD",
             choices=("minimize", "maximize"),
         ),
-        Option("--draw-seed", "Seed of --random and --search; default 0.", "N"),
+        DRAW_SEED,
         *COMMON,
         JSON,
     ],
@@ -64,6 +93,26 @@ COMMAND = Command(
         ("setpoint sweep lr.toml --jobs 2", "the points of a file, two at a time"),
         ("setpoint sweep tiny --random 9 --seed 'integer(1, 99)'", "nine points at random"),
     ],
+)
+OF_SCRIPTS = Command(
+    "sweep",
+    "SOURCE [OVERRIDES]",
+    "Run the script with every combination of the values that are given: `--lr 1e-4,3e-4\n"
+    "--seed 1,2` is a grid of four points. A comma separates points, also in SOURCE and in\n"
+    "--with; a list as one point is in brackets. A file with a table [sweep] describes points of\n"
+    "every kind. All points are resolved and checked before any is started; each is a process of\n"
+    "its own. The folder of the sweep holds the record and the output of each point, and\n"
+    "sweep.json says what came of it; the same command again skips what ended with status 0. With\n"
+    "--random N, values such as 'log_uniform(1e-5, 1e-2)', 'integer(2, 8)' and 'choice(a, b)' are\n"
+    "drawn.\n" + SOURCE_HELP,
+    [
+        *(option for option in COMMAND.options if option.name in TAKEN),
+        DRAW_SEED,
+        Option(FOLDER, "Folder of the sweep; default: sweeps/SCRIPT-SOURCE.", "DIRECTORY"),
+        *COMMON,
+        JSON,
+    ],
+    (),
 )
 
 
@@ -154,8 +203,9 @@ class Screen:
                 facts["search"] = prepared.describe_search()
             facts["duplicates"] = [each.to_json() for each in prepared.duplicates]
             for name, kind in (("cautions", "caution"), ("dropped", "dropped")):
-                found = [each.to_json() for each in prepared.remarks if each.kind == kind]
-                facts[name] = found
+                facts[name] = [
+                    remark.to_json() for remark in prepared.remarks if remark.kind == kind
+                ]
             print(json.dumps(facts, indent=2))
             return
         if prepared.search is not None:
@@ -242,3 +292,89 @@ def _metrics(task: Task) -> str:
         if name in task.metrics:
             return f"{words} {number_cell(task.metrics[name])}"
     return ""
+
+
+class ScriptTask(Task):
+    """A point whose run is the script's own business.
+
+    Arguments:
+        finished: whether the script ended with status 0 for it before.
+    """
+
+    def __init__(self, point: ResolvedPoint[Config], folder: Path, finished: bool) -> None:
+        super().__init__(point, folder, folder / POINTS / point.name)
+        if finished:
+            self.status = FINISHED
+
+    def read_state(self) -> None:
+        """Nothing can be read; the record of the sweep says what is finished."""
+
+    def read_metrics(self) -> None:
+        """Nothing is known of what a script measures."""
+
+    def plan(self) -> str:
+        """What would happen with it, in a few words."""
+        return "skip: finished" if self.status == FINISHED else "start"
+
+
+@OF_SCRIPTS
+def run_of_script(arguments: Arguments) -> int:
+    """Prepare, launch and report.
+
+    Returns:
+        the exit status: 0 done, 1 if a point failed, 75 or 130 if it was stopped.
+    """
+    root = arguments.command.program.root
+    refuse_misspelt_options(arguments, root.__setpoint__.fields)
+    source = arguments.source or ""
+    outside: Outside[Config] = Outside(_look)
+    composer, search, _, space = read_call(arguments, lambda draft: None, outside)
+    if search is not None:
+        raise SetpointError(
+            f"{source}: a search compares what points come to, which a script of your own keeps "
+            f"to itself; give a grid, a list or random points"
+        )
+
+    found = resolve_points(space, composer, arguments.integer("--limit") or LIMIT)
+    folder = Path(arguments.value(FOLDER) or _default_folder(source))
+    finished = _finished(folder)
+    tasks: list[Task] = [
+        ScriptTask(point, folder, point.fingerprint in finished) for point in found.kept
+    ]
+    imports = arguments.values("--import")
+    remarks = outside.remarks(found.kept)
+    label = source or "the defaults"
+    prepared = Prepared(
+        label, folder, tasks, found.duplicates, None, {}, None, imports, remarks, _script_command
+    )
+    return carry_out(prepared, arguments)
+
+
+def _script_command(task: Task, modules: Sequence[str]) -> list[str]:
+    """The command of a point: the script as it was started, with the record as SOURCE."""
+    imports = [word for name in modules if name != "__main__" for word in ("--import", name)]
+    return [sys.executable, *_script(), str(task.folder), *imports]
+
+
+def _script() -> list[str]:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return ["-m", spec.name.removesuffix(".__main__")] if spec is not None else [sys.argv[0]]
+
+
+def _default_folder(source: str) -> Path:
+    script = _script()[-1].rpartition("/")[2].removesuffix(".py")
+    stem = re.sub(r"\.(toml|yaml|yml|json)$", "", source.rstrip("/").rpartition("/")[2])
+    words = [re.sub(r"[^A-Za-z0-9_.-]+", "-", word).strip("-.")[:40] for word in (script, stem)]
+    return Path("sweeps", "-".join(word for word in words if word))
+
+
+def _finished(folder: Path) -> set[str]:
+    """The fingerprints of the points that ended with status 0 before."""
+    points = read_record_of(folder) if (folder / SWEEP_FILE).exists() else []
+    return {point["fingerprint"] for point in points if point["status"] == FINISHED}
+
+
+def _look(config: Config) -> tuple[list[Problem], list[Caution]]:
+    # What needs torch is found by the point's own process, which loads it anyway.
+    found = verify(config, [need for need in NEEDS if need != "torch"])
+    return list(found.problems), list(found.cautions)

@@ -1,36 +1,47 @@
-"""From the command line of `setpoint sweep` to the points, or to the search, that it means."""
+"""The points, or the search, that a command line of `setpoint sweep` means."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from setpoint.cli.options import Arguments
+from setpoint.cli.source import open_source
 from setpoint.cli.source import prepare as import_what_is_named
-from setpoint.cli.sweep_source import Opener, space_of_call
 from setpoint.config import (
     COMMAND_LINE,
+    SUFFIXES,
     SWEEP,
     Caution,
+    Composition,
     Config,
     ConfigError,
+    Document,
+    MigratedDocument,
     Origin,
     Problem,
     SetpointError,
     chain_of,
     dropped_values,
     fingerprint,
+    is_mapping,
+    preset_named,
+    presets,
+    read_file,
     to_plain,
+    unknown_preset,
     value_or_missing,
 )
 from setpoint.plan.preflight import preflight
-from setpoint.sweep.config import Search
+from setpoint.sweep.config import Search, SweepFile
 from setpoint.sweep.metrics import EVALUATION, TRAINING_LOSS, MetricPath, unmeasured
 from setpoint.sweep.record import Task
 from setpoint.sweep.search import Axes, SearchRun, corners, import_optuna, trials_before
-from setpoint.sweep_space.flags import read_command_line
+from setpoint.sweep_space.distribution import Choice, Distribution
+from setpoint.sweep_space.flags import CommandLine, read_command_line, refuse_misspelt_distributions
 from setpoint.sweep_space.naming import labels, name_of
 from setpoint.sweep_space.points import (
     LIMIT,
@@ -43,11 +54,15 @@ from setpoint.sweep_space.points import (
     resolve_points,
     together,
 )
-from setpoint.sweep_space.setting import Point
-from setpoint.sweep_space.space import Listed
+from setpoint.sweep_space.setting import SOURCE, Point, Raw, Setting, axis_origin, path_of
+from setpoint.sweep_space.space import Listed, Product, Random, Space
+from setpoint.sweep_space.table import TABLE, flattened, mentions, place_in, read_table, space_of
 from setpoint.train.config import Job
 
 C = TypeVar("C", bound=Config)
+EXTENDS = "extends"
+PLACES = (("workspace",), ("experiment",))
+"""The fields that say where the folder of the sweep lies."""
 
 
 class Remark:
@@ -138,10 +153,6 @@ class JobOutside(Outside[Job]):
         return problems, list(report.cautions)
 
 
-PLACES = (("workspace",), ("experiment",))
-"""The fields that say where the folder of the sweep lies."""
-
-
 class Prepared:
     """A sweep of which everything is known that can be known before it starts.
 
@@ -209,6 +220,30 @@ class Prepared:
         return {**facts, **{".".join(path): axis.describe() for path, axis in self.axes.items()}}
 
 
+def read_call(
+    arguments: Arguments, finish: Callable[[Any], None], outside: Outside[Any]
+) -> tuple[Composer[Any], Search | None, Axes, Space]:
+    """Read the files, and what is varied by them and by the command line.
+
+    Raises:
+        SetpointError: if the arguments contradict each other or the files.
+    """
+    import_what_is_named(arguments)  # whose classes have fields that the overrides may set
+    root, source = arguments.command.program.root, arguments.source or ""
+    line = read_command_line(root, source, arguments.values("--with"), arguments.overrides)
+    opener = Opener(arguments, line)
+    composer = Composer(opener, line, finish, outside)
+    if line.source == "-" and None in line.modifiers:
+        raise SetpointError(
+            "standard input can be read once, and several modifiers need it several times; save "
+            "it as a file"
+        )
+    if line.source is not None and opener.file is None:
+        composer.base()  # reads the file, and with it the table of the sweep
+    search, axes, space = _space(arguments, line, opener.document, opener.file is not None)
+    return composer, search, axes, space
+
+
 def prepare(arguments: Arguments) -> Prepared:
     """Resolve and check all points.
 
@@ -217,21 +252,10 @@ def prepare(arguments: Arguments) -> Prepared:
         SweepError: with the problems of all points.
     """
     source = arguments.positional[0]
-    import_what_is_named(arguments)  # whose classes have fields that the overrides may set
-    line = read_command_line(Job, source, arguments.options.get("--with", []), arguments.overrides)
-    opener = Opener(arguments, line)
     outside = JobOutside()
-    composer = Composer(opener, line, _Finish(source), outside)
-    if line.source == "-" and None in line.modifiers:
-        raise SetpointError(
-            "standard input can be read once, and several modifiers need it several times; save "
-            "it as a file"
-        )
-    if line.source is not None and opener.file is None:
-        composer.base()  # reads the file, and with it the table of the sweep
-    search, axes, space = space_of_call(arguments, line, opener.document, opener.file is not None)
+    composer, search, axes, space = read_call(arguments, _Finish(source), outside)
     limit = arguments.integer("--limit") or LIMIT
-    imports = arguments.options.get("--import", [])
+    imports = arguments.values("--import")
     for path in [*space.paths, *axes]:
         if path in PLACES:
             raise SetpointError(
@@ -280,8 +304,6 @@ def _folder_name(text: str) -> str:
 
 
 def _folder(jobs: Sequence[Job]) -> Path:
-    import os
-
     folders = {Path(os.path.expanduser(job.workspace)) / str(job.experiment) for job in jobs}
     if len(folders) > 1:
         raise SetpointError(
@@ -303,3 +325,223 @@ def _look(tasks: list[Task]) -> None:
             wrong[task.name] = [Problem("", str(error))]
     if wrong:
         raise SweepError(wrong, len(tasks))
+
+
+class Opener:
+    """Composes a source without the overrides, and keeps the table of a file apart."""
+
+    def __init__(self, arguments: Arguments, line: CommandLine) -> None:
+        self._arguments = arguments
+        self._line = line
+        self.document: Document | None = None
+        """The file with the table `[sweep]`, once one was opened."""
+        self.file = self._file_of_sources(line.source)
+        """The source, if it is a file whose table has an axis of sources."""
+        self.document = self.file
+
+    def __call__(
+        self, source: str, modifiers: tuple[str, ...], below: Setting | None = None
+    ) -> Composition[Any]:
+        """Compose the layers below the overrides.
+
+        Raises:
+            SetpointError: if a layer cannot be read, or a second file describes a sweep.
+        """
+        inner = Arguments(self._arguments.command)
+        inner.options = {**self._arguments.options, "--with": list(modifiers)}
+        opened = source if below is None else self._put_on(below)
+        composition: Composition[Any] = open_source(opened or None, inner)
+        found = composition.sweep
+        if self._line.source is None:
+            if found is not None:
+                raise SetpointError(
+                    f"{found.where((TABLE,))}: describes points of its own, and cannot be combined "
+                    f"with several sources; give one source, or the axis `{SOURCE}` in that table"
+                )
+            return composition
+        if self.file is None:
+            self.document = found
+        elif found is not None and found.name != self.file.name:
+            raise SetpointError(
+                f"{found.where((TABLE,))} and {self.file.where((TABLE,))} both describe the points "
+                f"of a sweep; leave one of the tables out"
+            )
+        composition.sweep = None
+        return composition
+
+    def _file_of_sources(self, source: str | None) -> Document | None:
+        if source is None or preset_named(source) or not source.endswith(SUFFIXES):
+            return None
+        if not os.path.isfile(source):
+            return None
+        document = read_file(source)
+        table = document.data.get(TABLE)
+        if not is_mapping(table) or not mentions(flattened(table), SOURCE):
+            return None
+        if EXTENDS in document.data:
+            raise SetpointError(
+                f"{document.where((EXTENDS,))}: `{EXTENDS}` and the axis `{SOURCE}` both say what "
+                f"the file is put on top of; make what it extends a value of the axis, or leave "
+                f"one of the two out"
+            )
+        return document
+
+    def _put_on(self, below: Setting) -> Document:
+        """The file as it would be if it extended one value of its axis of sources."""
+        file = self.file
+        assert file is not None  # the axis is refused where it is not the file's own
+        parent = self._parent(file, below)
+        data = {EXTENDS: parent, **file.data}
+        return MigratedDocument(file, data, lambda path: path)
+
+    def _parent(self, file: Document, below: Setting) -> str:
+        text = below.value
+        if not isinstance(text, str) or not text:
+            raise SetpointError(f"{text!r} is no source: expected the name of a preset or file")
+        if text.endswith(SUFFIXES):
+            path = os.path.join(os.path.dirname(file.name), os.path.expanduser(text))
+            if not os.path.exists(path):
+                raise SetpointError(f"there is no file {path}")
+            other = read_file(path)
+            if TABLE in other.data:
+                raise SetpointError(
+                    f"{other.where((TABLE,))}: describes points of its own, so {text} cannot be "
+                    f"one of several sources"
+                )
+        elif ":" in text.partition("(")[0]:
+            raise SetpointError(
+                f"{text!r} would be imported, and a file imports nothing; register the function "
+                f"as a preset and name its module by --import"
+            )
+        elif not preset_named(text):
+            reason = unknown_preset("preset", text.partition("(")[0], presets)
+            raise SetpointError(f"{text}: {reason}")
+        return str(text)
+
+
+def _space(
+    arguments: Arguments, line: CommandLine, document: Document | None, has_sources: bool
+) -> tuple[Search | None, Axes, Space]:
+    """What is varied, by the file and by the command line.
+
+    Arguments:
+        document: the file with the table `[sweep]`, if there is one.
+
+    Returns:
+        the search and its axes, or else None, nothing, and the points.
+
+    Raises:
+        SetpointError: if the two contradict each other.
+    """
+    parts: list[Space] = []
+    search: Search | None = None
+    axes: Axes = {}
+    if document is not None:
+        table = read_table(SweepFile, document).sweep
+        place = place_in(document)
+        if table.search is not None:
+            search = table.search
+            axes = {path_of(key): drawn.distribution for key, drawn in search.axes.items()}
+            origins = {
+                path: axis_origin(key, lambda _, key=key: place((TABLE, "search", "axes", key)))
+                for path, key in zip(axes, search.axes, strict=True)
+            }
+            _refuse_fixed(line, origins, has_sources, arguments)
+        else:
+            space = space_of(table, place, (TABLE,))
+            _refuse_fixed(line, space.paths, has_sources, arguments)
+            parts.append(space)
+    parts.extend(line.axes)
+    drawn = {path: (value.distribution, text) for path, (value, text) in line.drawn.items()}
+    count = arguments.integer("--random")
+    trials = arguments.integer("--search")
+    if count is not None or trials is not None:
+        refuse_misspelt_distributions(line)
+    if search is not None and (count is not None or line.axes or drawn):
+        raise SetpointError(
+            "the file describes a search, which stands alone; give neither --random nor several "
+            "values beside it"
+        )
+    if trials is not None or search is not None:
+        if trials is not None and search is None:
+            search, axes = _search(arguments, line, drawn, trials)
+        elif trials is not None or _searches(arguments):
+            assert search is not None
+            search = _changed(search, arguments, trials)
+        return search, axes, Product([])
+    if _searches(arguments):
+        raise SetpointError("--objective and --direction have no effect without a search")
+    if count is not None:
+        if not drawn:
+            raise SetpointError(
+                "--random N draws values, and none is to be drawn; for instance "
+                "--optimizer.lr 'log_uniform(1e-5, 1e-2)'"
+            )
+        origins = {p: (d, axis_origin(label)) for p, (d, label) in drawn.items()}
+        parts.append(Random(origins, count, arguments.integer("--draw-seed", 0) or 0))
+    elif drawn:
+        label = next(iter(drawn.values()))[1]
+        searches = any(option.name == "--search" for option in arguments.command.options)
+        raise SetpointError(
+            f"{label} is a distribution; say how many points are drawn with --random N"
+            + (", or searched with --search N" if searches else "")
+        )
+    return None, {}, Product(parts)
+
+
+def _searches(arguments: Arguments) -> bool:
+    return arguments.has("--objective") or arguments.has("--direction")
+
+
+def _search(
+    arguments: Arguments,
+    line: CommandLine,
+    drawn: dict[tuple[str, ...], tuple[Distribution, str]],
+    trials: int,
+) -> tuple[Search, Axes]:
+    """A search whose axes are those of the command line."""
+    choices = {a.path: Choice(values=tuple(Raw(value) for value in a.values)) for a in line.axes}
+    axes: Axes = {**choices, **{path: distribution for path, (distribution, _) in drawn.items()}}
+    if not axes:
+        raise SetpointError(
+            "--search N needs something to search; for instance "
+            "--optimizer.lr 'log_uniform(1e-5, 1e-2)'"
+        )
+    return _changed(Search(trials=trials), arguments, trials), axes
+
+
+def _changed(search: Search, arguments: Arguments, trials: int | None) -> Search:
+    """A search with what the command line says of it."""
+    changed = search.evolve()
+    if trials is not None:
+        changed.trials = trials
+    changed.objective = arguments.value("--objective") or search.objective
+    if (direction := arguments.value("--direction")) is not None:
+        changed.direction = cast("Any", direction)
+    seed = arguments.integer("--draw-seed", 0)
+    if seed is not None:
+        changed.seed = seed
+    return changed
+
+
+def _refuse_fixed(
+    line: CommandLine,
+    paths: Mapping[tuple[str, ...], Origin],
+    has_sources: bool,
+    arguments: Arguments,
+) -> None:
+    """A field of the file's sweep that the command line sets would be an axis without effect."""
+    fixed = {**line.fixed, **{axis.path: "an axis" for axis in line.axes}}
+    fixed.update({path: label for path, (_, label) in line.drawn.items()})
+    for path, origin in paths.items():
+        if path in fixed:
+            raise SetpointError(
+                f"{'.'.join(path)} is varied by the file ({origin.describe(path)}) and is given "
+                f"on the command line as well ({fixed[path]}); leave one of them out"
+            )
+        if path == (SOURCE,) and not has_sources:
+            raise SetpointError(
+                f"{origin.describe(path)}: an axis of sources stands in the file that is itself "
+                f"the source of the sweep; or give the sources on the command line: "
+                f"{arguments.command.title} A,B"
+            )
