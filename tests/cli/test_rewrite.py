@@ -11,7 +11,7 @@ from setpoint.config import SetpointError
 
 if TYPE_CHECKING:
     from setpoint.config.files.document import Format
-from setpoint.cli.rewrite import rewrite_document
+from setpoint.cli.migrate import rewrite_document
 from setpoint.config.files.read import parse
 from setpoint.config.migrations.chain import guessed, migrate
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_rewritten_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     def forgetful(text: str, *_: object) -> str:
         return text
 
-    monkeypatch.setattr("setpoint.cli.rewrite.rewrite_toml", forgetful)
+    monkeypatch.setattr("setpoint.cli.migrate.rewrite_toml", forgetful)
     with pytest.raises(SetpointError) as caught:
         rewritten(TOML, "toml")
     assert str(caught.value).startswith(

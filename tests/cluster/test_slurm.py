@@ -62,7 +62,7 @@ def test_a_checked_job_is_submitted(cluster: Path, capsys: pytest.CaptureFixture
     (script,) = (cluster / "runs").glob("*.sbatch")
     assert (cluster / "called").read_text() == f"sbatch --parsable runs/{script.name}\n"
     assert "submitted job 4711: runs/tiny-" in capsys.readouterr().out
-    assert "-m setpoint train tiny --workspace runs --nproc 2" in script.read_text()
+    assert "-m setpoint train tiny --workspace=runs --nproc 2" in script.read_text()
 
 
 def test_what_check_refuses_is_not_submitted(
@@ -122,9 +122,9 @@ def test_times_are_those_of_slurm(time: str, seconds: int) -> None:
     ("words", "said"),
     [
         ((), "needs one of --slurm and --kubernetes"),
-        (("--slurm", "--kubernetes"), "needs one of --slurm and --kubernetes"),
-        (("--slurm", "--kind", "jobset"), "--kind has no effect with --slurm"),
-        (("--kubernetes", "--image", "a", "--time", "10"), "--time has no effect with --kubern"),
+        (("--slurm", "--kubernetes"), "--kubernetes and --slurm contradict each other"),
+        (("--slurm", "--kind", "jobset"), "--kind has no effect without --kubernetes"),
+        (("--kubernetes", "--image", "a", "--time", "10"), "--time has no effect without --slurm"),
         (("--kubernetes",), "--kubernetes needs --image"),
         (("--kubernetes", "--image", "a", "--kind", "job"), "--kind is one of pytorchjob, jobset"),
         (("--slurm", "--time", "1 day"), "--time 1 day is no time of Slurm"),

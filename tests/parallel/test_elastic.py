@@ -53,9 +53,9 @@ def test_numbers_of_ranks_that_follow_one_another_are_one_run(
 @pytest.mark.parametrize(
     ("nodes", "said"),
     [
-        ("1:4", "the run could not go on with 3 of the machines, which have 3 ranks"),
-        ("4:1", "--nnodes 4:1 is no number of machines.\nValid: a number, as 4, or"),
-        ("1:", "--nnodes 1: is no number of machines"),
+        ("1:4", "the run could not go on with 3 of the nodes, which have 3 ranks"),
+        ("4:1", "--nnodes 4:1 is no number of nodes.\nValid: a number, as 4, or"),
+        ("1:", "--nnodes 1: is no number of nodes"),
     ],
 )
 def test_a_range_of_machines_that_the_batch_cannot_follow_is_refused(

@@ -276,7 +276,7 @@ def test_the_machine_at_the_endpoint_is_waited_for_as_long_as_the_others() -> No
         (
             ("--nproc", "2", "--nnodes", "2", "--rdzv-endpoint", "a:1", "--rdzv-id", "a",
              "--seed", "null"),
-            "each machine would draw another seed",
+            "each node would draw another seed",
         ),
         (
             ("--nproc", "2", "--nnodes", "2", "--rdzv-endpoint", "a:99999", "--rdzv-id", "a"),

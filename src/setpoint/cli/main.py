@@ -68,7 +68,7 @@ COMMANDS = {
     "tokenizer train": "train a BPE tokenizer on the texts of a configuration",
     "completion": "print the completion script for a shell",
 }
-CHAPTERS: dict[str, str] = {"completion": "complete"}
+CHAPTERS: dict[str, str] = {"completion": "complete", "import": "import_model"}
 """The modules of commands that are not in one of their own."""
 ON_RANKS = ("train", "infer", "generate", "evaluate", "export")
 """The commands that several ranks run together."""

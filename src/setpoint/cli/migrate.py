@@ -1,32 +1,42 @@
-"""`setpoint migrate`: files and records of older schemas as today's."""
+"""`setpoint migrate`: files and records of older schemas as today's, with comments and layout."""
 
 from __future__ import annotations
 
+import io
+import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from setpoint.cli.options import IMPORT, Arguments, Command, Option
 from setpoint.cli.output import print_notes
-from setpoint.cli.rewrite import rewrite_document
 from setpoint.cli.source import CHECKPOINT, kind_of, prepare
 from setpoint.config import (
     HEADER,
     Config,
+    Document,
     SetpointError,
+    Tree,
+    guessed,
     migrate,
     oldest_schema,
+    parse_bytes,
     read_file,
     read_record,
     record_files,
     recorded_differences,
     resolve,
+    same,
     schema_of,
 )
 from setpoint.files.atomic import write_text
 from setpoint.track.run_directory import RunDirectory
 
+Keys: TypeAlias = tuple[str | int, ...]
+Step: TypeAlias = tuple[str, Keys, Any]
+"""One change of a migration: what is done, where, and to what; see `Tree.steps`."""
 COMMAND = Command(
     "migrate",
     "FILE_OR_RUN_DIRECTORY...",
@@ -36,7 +46,7 @@ COMMAND = Command(
     "read without this: in memory, if they say which schema they are of.",
     [
         Option("--write", "Rewrite in place; the old files of a run directory are kept beside."),
-        Option("--from", "The schema of files that do not say theirs.", "N"),
+        Option("--from", "Schema of files that do not name theirs.", "N", type=int),
         IMPORT,
     ],
     [
@@ -61,11 +71,6 @@ class Change(NamedTuple):
 def run(arguments: Arguments) -> int:
     """Print what would change, or change it."""
     prepare(arguments)
-    if arguments.overrides:
-        raise SetpointError(
-            f"unexpected argument {arguments.overrides[0]!r}: migrate takes files and run "
-            f"directories, and sets no fields"
-        )
     root = arguments.command.program.root
     write, start = arguments.has("--write"), arguments.integer("--from")
     if start is not None and start > root.__setpoint__.schema:
@@ -75,8 +80,8 @@ def run(arguments: Arguments) -> int:
     plans: list[tuple[str, list[Change]]] = []
     for name in arguments.positional:
         is_folder = os.path.isdir(name)
-        found = _record(root, name, notes) if is_folder else _file(root, name, start, notes)
-        plans.append((name, found))
+        changes = _record(root, name, notes) if is_folder else _file(root, name, start, notes)
+        plans.append((name, changes))
     print_notes(notes)
     for name, changes in plans:
         if not changes:
@@ -154,3 +159,232 @@ def _diff(change: Change) -> Iterator[str]:
     shown = str(change.path) if change.is_record else os.path.relpath(change.path)
     before, after = change.before.splitlines(), change.after.splitlines()
     yield from unified_diff(before, after, shown, f"{shown} (migrated)", lineterm="")
+
+
+def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
+    """Do to a text what a migration did to its data.
+
+    Arguments:
+        tree: its data without the header, after the migration.
+        schema: the schema that it is of now; written into the header, which is added if need be.
+
+    Returns:
+        the new text; what was not touched is as it was, as well as the format's tools can.
+
+    Raises:
+        SetpointError: if the text cannot be changed so that it reads as exactly the migrated data.
+    """
+    before: Any = guessed(document.data.get(HEADER))
+    header: dict[str, Any] = {**(before if isinstance(before, dict) else {}), "schema": schema}
+    wanted = {HEADER: header, **tree.data}
+    breaks = document.text.count("\r\n")
+    if breaks and breaks != document.text.count("\n"):
+        raise SetpointError(_refusal(document, "its lines end in CRLF and in LF"))
+    before_text = document.text.replace("\r\n", "\n")
+    tied = document.format == "yaml" and re.search(r"(?:^|[\s\[{,])\*[^\s*]", before_text)
+    shared = "an alias (*) repeats a part that would change" if tied else ""
+    try:
+        if document.format == "toml":
+            text = rewrite_toml(before_text, tree.steps, header)
+        elif document.format == "yaml":
+            text = rewrite_yaml(before_text, tree.steps, header)
+        else:
+            text = _json(before_text, wanted)
+        data = parse_bytes(text.encode(), document.format, document.name).data
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = shared or f"{type(error).__name__}: {error}"
+        raise SetpointError(_refusal(document, reason)) from error
+    if not same(guessed(data), guessed(wanted)):
+        reason = shared or "the new text would not read as the new values"
+        raise SetpointError(_refusal(document, reason))
+    return text.replace("\n", "\r\n") if breaks else text
+
+
+def _refusal(document: Document, reason: str) -> str:
+    return (
+        f"{document.name} cannot be rewritten with its layout ({reason}); nothing was written. "
+        f"Change it by hand; the file is read as it is as long as it says which schema it is of"
+    )
+
+
+def _at(document: Any, path: Keys) -> Any:
+    for part in path:
+        document = document[part]
+    return document
+
+
+def _json(text: str, data: dict[str, Any]) -> str:
+    indent = re.search(r"^([ \t]+)\S", text, re.MULTILINE)
+    width = indent.group(1) if indent else None
+    return json.dumps(data, indent=width, ensure_ascii=False) + ("\n" if text[-1:] == "\n" else "")
+
+
+def rewrite_toml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> str:
+    """Change keys and values of a TOML text; comments and order stay.
+
+    Arguments:
+        header: the table `setpoint`, which is put on top if the file has none.
+
+    Raises:
+        SetpointError: if tomlkit is not installed.
+    """
+    try:
+        import tomlkit
+    except ModuleNotFoundError:
+        raise SetpointError(
+            "rewriting a TOML file with its comments needs the package tomlkit: install "
+            "'setpoint[migrate]'"
+        ) from None
+    kit: Any = tomlkit
+    for kind, first, second in steps:
+        document = kit.parse(text)
+        if kind == "move":
+            _move_in_toml(kit, document, first, second)
+        elif kind == "put":
+            _put_in_toml(kit, document, first, second)
+        elif kind == "remove":
+            del _at(document, first[:-1])[first[-1]]
+        text = kit.dumps(document)
+    document = kit.parse(text)
+    if HEADER in document:
+        for key, value in header.items():
+            document[HEADER][key] = value
+        return kit.dumps(document)
+    # Above everything but comments that speak of the file: `#:schema` has to stay on top.
+    lines = text.splitlines(keepends=True)
+    top = next((n for n, line in enumerate(lines) if not line.startswith("#:")), len(lines))
+    return "".join([*lines[:top], f"{HEADER} = {{schema = {header['schema']}}}\n", *lines[top:]])
+
+
+def _move_in_toml(kit: Any, document: Any, old: Keys, new: Keys) -> None:
+    section = _at(document, old[:-1])
+    if old[:-1] == new[:-1] and _rename_in_toml(section, str(old[-1]), str(new[-1])):
+        return
+    item = section[old[-1]]
+    del section[old[-1]]
+    # A plain value takes the remark behind it along; a table would bring its title, too.
+    _put_in_toml(kit, document, new, item.unwrap() if hasattr(item, "append") else item)
+
+
+def _rename_in_toml(section: Any, old: str, new: str) -> bool:
+    """Give a key another name in its place; False where it is spread over the file."""
+    container = section if hasattr(section, "body") else getattr(section, "value", None)
+    body = getattr(container, "body", None)
+    if body is None:
+        return False
+    found = [index for index, (key, _) in enumerate(body) if key is not None and key.key == old]
+    if not found or any(body[index][0].is_dotted() for index in found):
+        return False
+    from tomlkit.items import SingleKey
+
+    for index in found:
+        _, item = body[index]
+        body[index] = (SingleKey(new, sep=" = "), item)
+        _forget_title(item)
+    return True
+
+
+def _forget_title(item: Any) -> None:
+    """Let the titles `[a.b]` of a table and of those inside it be made from the keys again."""
+    if hasattr(item, "display_name"):
+        item.display_name = None
+    for inner in getattr(item, "body", None) or ():  # a list of tables
+        _forget_title(inner)
+    container = getattr(item, "value", None)
+    for _, inner in getattr(container, "body", None) or ():
+        _forget_title(inner)
+
+
+def _put_in_toml(kit: Any, document: Any, path: Keys, value: Any) -> None:
+    node = document
+    for part in path[:-1]:
+        if not isinstance(part, int) and part not in node:
+            inline = isinstance(node, kit.items.InlineTable)
+            node[part] = kit.inline_table() if inline else kit.table()
+        elif isinstance(node[part], str):
+            node[part] = {"type": str(node[part])}
+        node = node[part]
+    node[path[-1]] = "null" if value is None else value
+
+
+def rewrite_yaml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> str:
+    """Change keys and values of a YAML text; comments, quotes and order stay.
+
+    Arguments:
+        header: the mapping `setpoint`, which is put on top if the file has none.
+    """
+    from ruamel.yaml import YAML
+
+    kit: Any = YAML()
+    kit.preserve_quotes = True
+    kit.width = 4096
+    kit.version = None
+    kit.indent(**_indents(text))
+    document: Any = kit.load(text)
+    for kind, first, second in steps:
+        if kind == "move":
+            _move_in_yaml(document, first, second)
+        elif kind == "put":
+            _section_in_yaml(document, first)[first[-1]] = second
+        elif kind == "remove":
+            _remove_in_yaml(_at(document, first[:-1]), first[-1])
+    if HEADER in document:
+        document[HEADER].update(header)
+    else:
+        from ruamel.yaml.comments import CommentedMap
+
+        table: Any = CommentedMap(header)
+        table.fa.set_flow_style()
+        document.insert(0, HEADER, table)
+    out = io.StringIO()
+    kit.dump(document, out)
+    return out.getvalue()
+
+
+def _move_in_yaml(document: Any, old: Keys, new: Keys) -> None:
+    section = _at(document, old[:-1])
+    value = section[old[-1]]
+    comments = section.ca.items.pop(old[-1], None)
+    place = list(section).index(old[-1])
+    del section[old[-1]]
+    target = _section_in_yaml(document, new)
+    target.insert(place if target is section else len(target), new[-1], value)
+    if comments is not None:
+        target.ca.items[new[-1]] = comments
+
+
+def _remove_in_yaml(section: Any, key: str | int) -> None:
+    """Take a key away; the comment lines below it, which are about the next key, stay."""
+    keys: list[Any] = list(section) if hasattr(section, "keys") else []
+    tokens = section.ca.items.pop(key, None) or ()
+    below = "".join(token.value.partition("\n")[2] for token in tokens if hasattr(token, "value"))
+    after = keys[keys.index(key) + 1 :] if keys else []
+    del section[key]
+    if after and below.strip():
+        lines = [line.strip().removeprefix("#").removeprefix(" ") for line in below.splitlines()]
+        section.yaml_set_comment_before_after_key(after[0], before="\n".join(lines))
+
+
+def _section_in_yaml(document: Any, path: Keys) -> Any:
+    """The mapping or list that a value is to stand in, made where there is none."""
+    from ruamel.yaml.comments import CommentedMap
+
+    node = document
+    for part in path[:-1]:
+        if not isinstance(part, int) and part not in node:
+            node[part] = CommentedMap()
+        elif isinstance(node[part], str):
+            node[part] = CommentedMap({"type": str(node[part])})
+        node = node[part]
+    return node
+
+
+def _indents(text: str) -> dict[str, int]:
+    """How far the file indents, going by the first line of each kind that is indented."""
+    lines = [line for line in text.splitlines() if line.strip() and line.strip()[0] != "#"]
+    plain = [line for line in lines if not line.lstrip().startswith("-")]
+    steps = [len(line) - len(line.lstrip()) for line in plain]
+    mapping = next((step for step in steps if step), 2)
+    lists = [line for line in lines if line.lstrip().startswith("- ")]
+    offset = min((len(line) - len(line.lstrip()) for line in lists), default=mapping)
+    return {"mapping": mapping, "sequence": offset + 2, "offset": offset}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.options import Arguments, Command, Option, refuse_misspelt_options
+from setpoint.cli.options import Arguments, Command, Option
 from setpoint.config import (
     Config,
     ConfigError,
@@ -48,12 +48,6 @@ COMMAND = Command(
 @COMMAND
 def run(arguments: Arguments) -> int:
     """Print or write the fragment."""
-    refuse_misspelt_options(arguments, ())
-    if arguments.overrides:
-        raise SetpointError(
-            f"unexpected argument {arguments.overrides[0]!r}: what a model is cannot be overridden "
-            f"here; set fields in the file, or where you use it"
-        )
     name = arguments.positional[0]
     output = arguments.value("--output")
     if output is not None and os.path.exists(output):
@@ -76,11 +70,11 @@ def _sections(place: Place) -> dict[str, Any]:
     if place.kind == "checkpoint":
         job = job_of(place.directory)
         return {
-            "model": {**_given(job.model), "pretrained": place.name},
-            "tokenizer": _given(job.tokenizer),
+            "model": {**_non_defaults(job.model), "pretrained": place.name},
+            "tokenizer": _non_defaults(job.tokenizer),
         }
     config = config_of(place)
-    model = {**_given(config), **_decided(config), "pretrained": place.name}
+    model = {**_non_defaults(config), **_fields_of_weights(config), "pretrained": place.name}
     sections: dict[str, Any] = {"model": model}
     longest = sections["model"].get("max_sequence_length")
     usual = Batch.__setpoint__.fields["sequence_length"].default
@@ -92,7 +86,7 @@ def _sections(place: Place) -> dict[str, Any]:
     return sections
 
 
-def _decided(config: Transformer) -> dict[str, Any]:
+def _fields_of_weights(config: Transformer) -> dict[str, Any]:
     """The fields that the weights decide, also defaults: a preset below may have other values."""
     plain = to_plain(config)
     values = {name: plain[name] for name in (*SIZES, *PLAIN)}
@@ -104,6 +98,6 @@ def _decided(config: Transformer) -> dict[str, Any]:
     return values
 
 
-def _given(config: Config) -> dict[str, Any]:
-    """What differs from the defaults, with the type first."""
+def _non_defaults(config: Config) -> dict[str, Any]:
+    """The fields that differ from the defaults, with the type first."""
     return {"type": type(config).__setpoint__.tag, **to_minimal(config)}
