@@ -103,12 +103,12 @@ def test_what_cannot_be_read(folder: Path) -> None:
     (folder / "large.txt").write_bytes(b" " * (1024 * 1024 + 1))
     os.mkfifo(folder / "pipe.txt")
     assert refusal("@loop.txt") == (
-        "loop.txt:2: the response file loop.txt names itself: loop.txt -> loop.txt"
+        "loop.txt:2: response files are read 8 levels deep; does one name itself?"
     )
     assert refusal("@open.txt") == "open.txt:2: the word that begins here is not closed by '"
     assert "the backslash at the end of the file escapes nothing" in refusal("@end.txt")
     assert refusal("@bytes.txt") == "bytes.txt: not UTF-8: invalid start byte"
-    assert refusal("@large.txt").endswith("holds 1048577 bytes; at most 1 MiB is read")
+    assert refusal("@large.txt").endswith("of more than 1048576 bytes in all are not read")
     assert refusal("@pipe.txt") == "pipe.txt: expected a file; this is not a regular file"
     assert refusal("@none") == (
         "none: there is no such response file; a value that begins with '@' is written after an "
@@ -121,10 +121,6 @@ def test_what_cannot_be_read(folder: Path) -> None:
 def test_bombs(folder: Path) -> None:
     for number in range(12):
         (folder / f"{number}.txt").write_text(f"@{number + 1}.txt " * 20)
-    (folder / "deep.txt").write_text("@4.txt")
-    (folder / "words.txt").write_text("a " * 100_001)
     assert "are read 8 levels deep" in refusal("@0.txt")
-    for number in (6, 5, 4):
-        (folder / f"{number + 5}.txt").write_text("")
-    assert "more than 100 response files are not read" in refusal("@deep.txt")
-    assert "words.txt:1: more than 100000 words are not read" in refusal("@words.txt")
+    (folder / "7.txt").write_text("a " * 1000)
+    assert refusal("@0.txt").endswith("of more than 1048576 bytes in all are not read")

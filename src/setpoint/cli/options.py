@@ -10,7 +10,6 @@ from typing import NamedTuple, TypeAlias
 from setpoint.config import (
     Config,
     SetpointError,
-    can_be_named,
     did_you_mean,
     is_foreign_key,
     retired_hint,
@@ -275,9 +274,6 @@ class Command:
             from setpoint.cli.response_files import expand_responses
 
             tokens = expand_responses(tokens, self._takes_section)
-        for token in tokens:
-            if not can_be_named(token):  # in a file of words; the system hands over no such one
-                raise SetpointError(f"{token!r}: a zero byte is no part of an argument")
         table = {option.name: option for option in self.options}
         parsed = Arguments(self)
         at = 0
@@ -285,8 +281,7 @@ class Command:
             token = tokens[at]
             at += 1
             name, equals, text = token.partition("=")
-            # The parameters of a preset are not overrides: tiny(width=64), closed or not.
-            sets = equals and not ("(" in name or _is_folder(token))
+            has_room = len(parsed.positional) < self.positional[1]
             option = table.get(SHORT.get(name, name.replace("_", "-")))
             if option is not None:
                 if option.metavar is None:
@@ -300,9 +295,17 @@ class Command:
                 if option.name in parsed.options and option.metavar and not option.repeat:
                     raise SetpointError(f"{option.name} is given twice")
                 parsed.options.setdefault(option.name, []).append(text)
-            elif self._is_number(token, parsed):
-                parsed.positional.append(token)  # which is refused as what it is given as
-            elif (token.startswith("-") and token != "-") or sets or _deletes(token):
+            elif not _is_override(token) or (
+                # A number below zero, as in `replay RUN -3`, is refused by the command.
+                has_room and not parsed.overrides and token[0] == "-" and token[1:].isdecimal()
+            ):
+                if parsed.overrides and not has_room:
+                    self._refuse_value(parsed.overrides, [token, *tokens[at:]])
+                    self._refuse_file(token)
+                    parsed.overrides.append(token)  # which is refused as no override
+                else:
+                    parsed.positional.append(token)
+            else:
                 if name == WORLD_SIZE.name and self.title == "setpoint train":
                     raise SetpointError(
                         f"{self.title} takes the number of ranks from the launcher (WORLD_SIZE), "
@@ -311,22 +314,25 @@ class Command:
                 if at < len(tokens) and (word := self._joined(token, tokens[at], parsed, tokens)):
                     token, at = word, at + 1
                 parsed.overrides.append(token)
-            elif parsed.overrides and len(parsed.positional) >= self.positional[1]:
-                self._refuse_value(parsed.overrides, [token, *tokens[at:]])
-                self._refuse_file(token)
-                parsed.overrides.append(token)  # which is refused with what overrides look like
-            else:
-                parsed.positional.append(token)
         if not parsed.has("--help"):
-            self._source_on_standard_input(parsed)
             self._check(parsed, table)
             if "OVERRIDES" not in self.usage:
                 refuse_overrides(parsed)
-            self._count(parsed.positional, parsed.overrides, tokens)
+            least, most = self.positional
+            if not least <= len(parsed.positional) <= most:
+                self._refuse_count(parsed, tokens)
         return parsed
 
     def _check(self, parsed: Arguments, table: dict[str, Option]) -> None:
         """Check the values of options, and that none is without effect or contradicts another."""
+        # `-` stands for a source that arrives on standard input, also where no source is given.
+        words = [word.strip("[]") for word in self.usage.split()]
+        if parsed.has(STDIN.name) and words[len(parsed.positional) :][:1] == ["SOURCE"]:
+            parsed.positional.append("-")
+        if parsed.has(STDIN_FORMAT.name) and not (
+            parsed.has(STDIN.name) or "-" in parsed.positional
+        ):
+            raise SetpointError("--stdin-format has no effect without --config-from-stdin")
         for name, texts in parsed.options.items():
             option = table[name]
             for text in texts:
@@ -340,27 +346,12 @@ class Command:
                 if parsed.has(other):
                     raise SetpointError(f"{name} and {other} contradict each other; give one")
 
-    def _is_number(self, token: str, parsed: Arguments) -> bool:
-        """Whether a word is a number below zero in the place of an argument, as `replay RUN -3`."""
-        has_room = len(parsed.positional) < self.positional[1] and not parsed.overrides
-        return has_room and token[:1] == "-" and token[1:].isdecimal()
-
     def _takes_section(self, word: str) -> bool:
         """Whether a word is a flag such as `--model`, whose value may be that of a preset."""
         from setpoint.config import is_section
 
         name = word.removeprefix("--").replace("-", "_")
         return word.startswith("--") and is_section(self.program.root, tuple(name.split(".")))
-
-    def _source_on_standard_input(self, parsed: Arguments) -> None:
-        """`-` stands for a source that arrives there, also where no source is given."""
-        words = [word.strip("[]") for word in self.usage.split()]
-        if parsed.has(STDIN.name) and words[len(parsed.positional) :][:1] == ["SOURCE"]:
-            parsed.positional.append("-")
-        if parsed.has(STDIN_FORMAT.name) and not (
-            parsed.has(STDIN.name) or "-" in parsed.positional
-        ):
-            raise SetpointError("--stdin-format has no effect without --config-from-stdin")
 
     def _joined(
         self, token: str, word: str, parsed: Arguments, tokens: Sequence[str]
@@ -392,26 +383,26 @@ class Command:
         is_path = os.path.exists(word) or word == "-" or ":" in word or os.sep in word
         return slot not in SOURCES or is_path
 
-    def _count(self, given: list[str], overrides: list[str], tokens: Sequence[str]) -> None:
-        least, most = self.positional
+    def _refuse_count(self, parsed: Arguments, tokens: Sequence[str]) -> None:
+        """Refuse too few or too many positional arguments."""
+        given, (least, most) = parsed.positional, self.positional
         if len(given) < least:
             missing = self.usage.split()[len(given) : least]
             verb = "is" if len(missing) == 1 else "are"
             raise SetpointError(
                 f"{' and '.join(missing)} {verb} missing: {self.title} {self.usage}"
-                + _taken_as_value(self.program, overrides, tokens)
+                + _taken_as_value(self.program, parsed.overrides, tokens)
                 + (f"\nfor instance: {self.examples[0][0]}" if self.examples else "")
             )
-        if len(given) > most:
-            from setpoint.config import unexpected
+        from setpoint.config import unexpected
 
-            self._refuse_file(given[most])
-            if "OVERRIDES" not in self.usage:
-                raise SetpointError(
-                    f"unexpected argument {given[most]!r}: {self.title} takes {self.usage}; what "
-                    f"holds spaces is put in quotes"
-                )
-            raise SetpointError(unexpected(given[most]))
+        self._refuse_file(given[most])
+        if "OVERRIDES" not in self.usage:
+            raise SetpointError(
+                f"unexpected argument {given[most]!r}: {self.title} takes {self.usage}; what "
+                f"holds spaces is put in quotes"
+            )
+        raise SetpointError(unexpected(given[most]))
 
     def _refuse_value(self, overrides: list[str], rest: Sequence[str]) -> None:
         """Refuse words behind a flag's value that belong to it, as in `--duration 2 epochs`."""
@@ -487,18 +478,17 @@ def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str
     return ""
 
 
-def _deletes(token: str) -> bool:
-    """Whether a word is Hydra's `~evaluation`, which is refused with what to write here."""
-    if not token.startswith("~"):
-        return False
-    from setpoint.config import deletes
+def _is_override(token: str) -> bool:
+    """True for `--a.b`, `a.b=1`, and Hydra's `~a`, which is refused with what to write here."""
+    name, equals, _ = token.partition("=")
+    if token.startswith("~"):
+        from setpoint.config import deletes
 
-    return deletes(token) and not os.path.exists(token)
-
-
-def _is_folder(token: str) -> bool:
-    """Whether a word with `=` in it is a folder, as those of a sweep's points are."""
-    return os.sep in token.partition("=")[0] and os.path.isdir(token)
+        return deletes(token) and not os.path.exists(token)
+    if token.startswith("-"):
+        return token != "-"
+    # Not the parameters of a preset, tiny(width=64), closed or not, nor a folder of a sweep.
+    return bool(equals) and "(" not in name and not (os.sep in name and os.path.isdir(token))
 
 
 def own_source_help(program: Program) -> str:

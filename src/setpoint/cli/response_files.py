@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
-from setpoint.config import (
-    FileError,
-    SetpointError,
-    Word,
-    can_be_named,
-    read_plain_file,
-    short_name,
+from setpoint.config import FileError, SetpointError, Word, can_be_named, read_plain_file
+
+MAX_BYTES = 1024 * 1024
+"""Bytes of all response files of a command line together."""
+MAX_DEPTH = 8
+"""Levels of response files that name one another."""
+PART = re.compile(
+    r"""\\(?P<escaped>.)|"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|(?P<plain>[^\s"'\\])""",
+    re.DOTALL,
 )
-
-MAX_BYTES = 1024 * 1024  # of one file
-MAX_FILES = 100  # named by one command line, counted each time
-MAX_NESTING = 8  # files that name one another
-MAX_WORDS = 100_000  # in all
+TOKEN = re.compile(rf"(?P<space>(?:\s|\\\n)+|\#[^\n]*)|(?:{PART.pattern})+", re.DOTALL)
 
 
 def expand_responses(
@@ -28,144 +28,88 @@ def expand_responses(
     Arguments:
         words: of a command line. One that begins with `@` names a file; in `name=@text` it does
             not begin the word, and nothing is read.
-        takes_section: whether a word is a flag of a section, so that `@NAME` behind it is a preset.
+        takes_section: true for a flag of a section, so that `@NAME` behind it is a preset.
 
     Raises:
-        SetpointError: for a file that cannot be read, names itself, or breaks a limit.
+        SetpointError: for a file that cannot be read, lies too deep, or is too large with others.
     """
-    return list(_Expansion(takes_section).words(words, (), os.curdir))
+    left = MAX_BYTES
 
-
-class _Expansion:
-    def __init__(self, takes_section: Callable[[str], bool]) -> None:
-        self.takes_section = takes_section
-        self.files = 0
-        self.count = 0
-
-    def words(self, words: Sequence[str], above: tuple[str, ...], folder: str) -> Iterator[str]:
-        before = ""
-        for word in words:
-            flag, before = before, word
-            if word.startswith("@") and not (len(word) > 1 and self.takes_section(flag)):
-                yield from self.file(word, above, folder)
+    def expand(words: Sequence[str], depth: int, folder: str) -> Iterator[str]:
+        nonlocal left
+        for flag, word in pairwise(["", *words]):
+            if not word.startswith("@") or (len(word) > 1 and takes_section(flag)):
+                yield word
                 continue
-            self.count += 1
-            if self.count > MAX_WORDS:
-                raise SetpointError(f"{_where(word)}more than {MAX_WORDS} words are not read")
-            yield word
+            where = f"{word.place}: " if isinstance(word, Word) else ""
+            if word == "@":
+                raise SetpointError(f"{where}'@' names no file; expected @FILE")
+            if depth == MAX_DEPTH:
+                raise SetpointError(
+                    f"{where}response files are read {MAX_DEPTH} levels deep; does one name itself?"
+                )
+            name = os.path.normpath(os.path.join(folder, os.path.expanduser(word[1:])))
+            data = _read_response(name, word, where, left)
+            left -= len(data)
+            try:
+                text = data.decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise SetpointError(f"{where}{name}: not UTF-8: {error.reason}") from None
+            yield from expand(split(text, name), depth + 1, os.path.dirname(name))
 
-    def file(self, word: str, above: tuple[str, ...], folder: str) -> Iterator[str]:
-        """The words of one file; a relative name is looked for beside the file that names it."""
-        if not can_be_named(word):
-            raise SetpointError(f"{_where(word)}{word!r} is not a valid file name")
-        name = os.path.normpath(os.path.join(folder, os.path.expanduser(word[1:])))
-        if word == "@":
-            raise SetpointError(f"{_where(word)}'@' names no file; expected @FILE")
-        self.files += 1
-        if self.files > MAX_FILES:
-            raise SetpointError(f"{_where(word)}more than {MAX_FILES} response files are not read")
-        real = os.path.realpath(name)
-        if real in above:
-            chain = " -> ".join(short_name(file) for file in (*above, real))
-            raise SetpointError(f"{_where(word)}the response file {name} names itself: {chain}")
-        if len(above) >= MAX_NESTING:
-            message = f"response files inside one another are read {MAX_NESTING} levels deep"
-            raise SetpointError(f"{_where(word)}{message}")
-        try:
-            data = read_plain_file(name, MAX_BYTES, _too_large, lambda _: _missing(word))
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise SetpointError(f"{_where(word)}{name}: not UTF-8: {error.reason}") from None
-        except FileError as error:
-            raise SetpointError(f"{_where(word)}{error}") from None
-        yield from self.words(split(text, name), (*above, real), os.path.dirname(name))
+    return list(expand(words, 0, os.curdir))
 
 
-def _where(word: str) -> str:
-    return f"{word.place}: " if isinstance(word, Word) else ""
-
-
-def _too_large(size: int) -> str:
-    return f"the response file holds {size} bytes; at most 1 MiB is read"
-
-
-def _missing(word: str) -> str:
-    return (
+def _read_response(name: str, word: str, where: str, limit: int) -> bytes:
+    if not can_be_named(word):
+        raise SetpointError(f"{where}{word!r} is not a valid file name")
+    missing = (
         f"there is no such response file; a value that begins with '@' is written after an equals "
         f"sign, as in --section.field={word}"
     )
+    too_large = f"response files of more than {MAX_BYTES} bytes in all are not read"
+    try:
+        return read_plain_file(name, limit, lambda _: too_large, lambda _: missing)
+    except FileError as error:
+        raise SetpointError(f"{where}{error}") from None
 
 
 def split(text: str, name: str) -> list[Word]:
-    """Split a text into words as a POSIX shell does; nothing in it is expanded or run.
+    """Split the text of a response file into words as a POSIX shell does.
 
-    Quotes of both kinds group, a backslash takes the next sign as it is, and `#` at the beginning
-    of a word makes the rest of the line a comment.
+    Quotes of both kinds group, a backslash takes the next character as it is or joins two lines,
+    and `#` at the beginning of a word makes the rest of the line a comment. `shlex` would take `#`
+    inside a word for a comment as well, and say no lines.
 
     Raises:
-        SetpointError: for a quote that is not closed, or a backslash at the very end.
+        SetpointError: for a quote that is not closed, a backslash at the very end or a zero byte.
     """
-    return list(_Splitter(text, name).words())
-
-
-class _Splitter:
-    def __init__(self, text: str, name: str) -> None:
-        # A backslash before the end of a line joins the lines, also on Windows.
-        self.text = text.replace("\r\n", "\n")
-        self.name = name
-        self.at = 0
-        self.line = 1
-
-    def words(self) -> Iterator[Word]:
-        while self.at < len(self.text):
-            sign = self.text[self.at]
-            if sign in " \t\n":
-                self._step()
-            elif sign == "#":
-                end = self.text.find("\n", self.at)
-                self.at = end if end >= 0 else len(self.text)
-            elif self.text.startswith("\\\n", self.at):
-                self._step(2)
-            else:
-                place = f"{self.name}:{self.line}"
-                yield Word(self._word(place), place)
-
-    def _step(self, count: int = 1) -> str:
-        passed = self.text[self.at : self.at + count]
-        self.at += len(passed)
-        self.line += passed.count("\n")
-        return passed
-
-    def _word(self, place: str) -> str:
-        parts: list[str] = []
-        while self.at < len(self.text) and self.text[self.at] not in " \t\n":
-            sign = self._step()
-            if sign == "\\":
-                parts.append(self._escaped(place))
-            elif sign in "\"'":
-                parts.append(self._quoted(sign, place))
-            else:
-                parts.append(sign)
-        return "".join(parts)
-
-    def _escaped(self, place: str) -> str:
-        sign = self._step()
-        if not sign:
+    text = text.replace("\r\n", "\n")
+    words: list[Word] = []
+    at, line, counted = 0, 1, 0
+    while at < len(text):
+        match = TOKEN.match(text, at)
+        start, at = at, match.end() if match else at
+        if match and match["space"]:
+            continue
+        line += text.count("\n", counted, start)
+        counted, place = start, f"{name}:{line}"
+        sign = text[at : at + 1]
+        if sign == "\\":
             raise SetpointError(f"{place}: the backslash at the end of the file escapes nothing")
-        return "" if sign == "\n" else sign
+        if sign in ('"', "'"):
+            raise SetpointError(f"{place}: the word that begins here is not closed by {sign}")
+        word = "".join(map(_unquoted, PART.finditer(text[start:at])))
+        if not can_be_named(word):
+            raise SetpointError(f"{word!r}: a zero byte is no part of an argument")
+        words.append(Word(word, place))
+    return words
 
-    def _quoted(self, quote: str, place: str) -> str:
-        parts: list[str] = []
-        while self.at < len(self.text):
-            sign = self._step()
-            if sign == quote:
-                return "".join(parts)
-            # Between double quotes a backslash escapes only these; elsewhere it is itself.
-            if (
-                sign == "\\"
-                and quote == '"'
-                and self.text[self.at : self.at + 1] in tuple('"\\$`\n')
-            ):
-                sign = self._escaped(place)
-            parts.append(sign)
-        raise SetpointError(f"{place}: the word that begins here is not closed by {quote}")
+
+def _unquoted(part: re.Match[str]) -> str:
+    if part["double"] is not None:
+        # Between double quotes a backslash escapes only these; elsewhere it is itself.
+        return re.sub(r'\\(["\\$`])|\\\n', lambda match: match[1] or "", part["double"])
+    if part["single"] is not None:
+        return part["single"]
+    return part["plain"] or (part["escaped"] or "").replace("\n", "")

@@ -323,6 +323,9 @@ def run_of_script(arguments: Arguments) -> int:
 
     Returns:
         the exit status: 0 done, 1 if a point failed, 75 or 130 if it was stopped.
+
+    Raises:
+        SetpointError: for a search, or points that are wrong.
     """
     root = arguments.command.program.root
     refuse_misspelt_options(arguments, root.__setpoint__.fields)
