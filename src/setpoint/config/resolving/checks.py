@@ -76,21 +76,19 @@ class Checker:
         """
         for path, section in self.placed:
             for name in type(section).__setpoint__.checks:
-                needs = needs_in(section, mark_of(section, name))
+                mark = mark_of(section, name)
+                needs = needs_in(section, mark)
                 if bool(needs) != bool(able) or not set(needs) <= set(able):
                     continue
                 if "files" in needs and path and path[0] in unread:
                     continue
-                self._one(path, section, name)
-
-    def _one(self, path: Path, section: Node, name: str) -> None:
-        for found in findings_of(section, name, mark_of(section, name)):
-            problem = whole_problem(path, section, found)
-            if isinstance(problem, Caution):
-                problem.section = path
-                self.cautions.append(problem)
-            else:
-                self.problems.append(problem)
+                for finding in findings_of(section, name, mark):
+                    problem = whole_problem(path, section, finding)
+                    if isinstance(problem, Caution):
+                        problem.section = path
+                        self.cautions.append(problem)
+                    else:
+                        self.problems.append(problem)
 
 
 def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
@@ -163,7 +161,7 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
 
 
 def _origins_inside(area: Free, path: Path) -> str:
-    """Where the keys of an area come from: only they have been set, not the area."""
+    """The origins of the keys of an area: only they have been set, not the area."""
     found: list[str] = []
     for key, value in area.items():
         if isinstance(value, Free):
@@ -179,12 +177,12 @@ def _expected(info: FieldInfo) -> str:
 
 
 def mark_of(section: Node | type[Node], name: str) -> CheckMark:
-    """What a check says about itself."""
+    """The declaration of a check."""
     return getattr(getattr(section, name), CHECK)
 
 
 def needs_in(section: Node, mark: CheckMark) -> tuple[Need, ...]:
-    """What a check needs in a section; all there is where a value that decides that is unknown."""
+    """The needs of a check in a section; all of them where a value that decides that is unknown."""
     if not callable(mark.needs):
         return mark.needs
     try:
@@ -204,36 +202,37 @@ def findings_of(section: Node, name: str, mark: CheckMark) -> Iterator[Problem]:
     try:
         if mark.when is not None and not mark.when(section):
             return
-        found: Any = method()
-        if not isinstance(found, Iterable) or isinstance(found, str | Node | dict):
-            yield _mistake(method, f"returned {_kind(cast(object, found))}; {WANTED}")
+        findings: Any = method()
+        if not isinstance(findings, Iterable) or isinstance(findings, str | Node | dict):
+            yield internal_problem(method, f"returned {_kind(cast(object, findings))}; {WANTED}")
             return
-        for one in cast(Iterable[object], found):
-            yield _held(section, method, one, mark.cautions)
+        for finding in cast(Iterable[object], findings):
+            yield _validated(section, method, finding, mark.cautions)
     except UnresolvedError:
         # It reads a value that is itself reported as missing or wrong.
         return
     except Exception as error:
-        fault = failure(method, error)
+        fault = method_failed(method, error)
         fault.message += "" if isinstance(error, SetpointError) else f"; {WANTED}"
         yield fault
 
 
-def _held(section: Node, method: Any, one: object, cautions: Collection[str]) -> Problem:
-    if not isinstance(one, Problem):
-        return _mistake(method, f"yielded {_kind(one)}; {WANTED}")
-    for path in (one.path, *one.also):
+def _validated(section: Node, method: Any, finding: object, cautions: Collection[str]) -> Problem:
+    if not isinstance(finding, Problem):
+        return internal_problem(method, f"yielded {_kind(finding)}; {WANTED}")
+    for path in (finding.path, *finding.also):
         wrong = _unknown(section, path)
         if wrong:
-            return _mistake(method, f"names {path!r}: {wrong} It says: {one.message}")
-    if isinstance(one, Caution) and one.code not in cautions:
-        declared = f"write @check(cautions={{{one.code!r}: 'what it means'}})"
-        return _mistake(method, f"yielded the caution {one.code!r} undeclared; {declared}")
-    return one
+            return internal_problem(method, f"names {path!r}: {wrong} It says: {finding.message}")
+    if isinstance(finding, Caution) and finding.code not in cautions:
+        declared = f"write @check(cautions={{{finding.code!r}: 'what it means'}})"
+        message = f"yielded the caution {finding.code!r} undeclared; {declared}"
+        return internal_problem(method, message)
+    return finding
 
 
 def _unknown(section: Node, path: str) -> str:
-    """Why a path leads nowhere, as a sentence; the empty text if it may lead somewhere."""
+    """The error for a path that leads nowhere; the empty text if it may lead somewhere."""
     node: object = section
     for part in path.split(".") if path else ():
         if not isinstance(node, Node) or part == "type":
@@ -250,21 +249,22 @@ def _unknown(section: Node, path: str) -> str:
     return ""
 
 
-def _mistake(method: Any, what: str) -> Problem:
-    problem = Problem("", f"{title(method)} {what}")
+def internal_problem(method: Any, message: str) -> Problem:
+    """A problem of a method itself, which is no problem of the configuration."""
+    problem = Problem("", f"{method_name(method)} {message}")
     problem.traceback = ""
     return problem
 
 
-def failure(method: Any, error: Exception) -> Problem:
-    """The problem of a method that has raised what no problem of the configuration is."""
+def method_failed(method: Any, error: Exception) -> Problem:
+    """The problem of a method that has raised an error of its own."""
     said = str(error) if isinstance(error, SetpointError) else error_in_words(error)
-    problem = _mistake(method, f"failed: {said}")
+    problem = internal_problem(method, f"failed: {said}")
     problem.traceback = traceback_of(error)
     return problem
 
 
-def title(method: Any) -> str:
+def method_name(method: Any) -> str:
     """A method by its class, name and place, for errors.
 
     Returns:
@@ -304,7 +304,7 @@ class Skipped(Struct):
 
 
 class Verification(Struct):
-    """What the checks found that need more than the values.
+    """The findings of the checks that need more than the values.
 
     Arguments:
         cautions: what is legal but suspicious and not silenced, that of `resolve` included.
@@ -367,7 +367,7 @@ def verify(
 
 
 def needs_of(config: Node) -> list[Need]:
-    """What the checks of a configuration need, in the order of `NEEDS`."""
+    """The needs of the checks of a configuration, in the order of `NEEDS`."""
     found = {
         need
         for _, section in sections(config)
@@ -378,7 +378,7 @@ def needs_of(config: Node) -> list[Need]:
 
 
 def cautions_of(config: Node) -> tuple[Caution, ...]:
-    """What `resolve` found legal but suspicious, without what is silenced.
+    """The findings of `resolve` that are legal but suspicious, without silenced ones.
 
     Raises:
         SetpointError: for a draft.

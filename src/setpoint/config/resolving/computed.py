@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from ..draft.copying import contains, references
 from ..draft.walk import missing_place, sections, value_at
-from ..schema.field import FieldInfo
 from ..schema.tree import classes_at
 from ..types.base import FieldType
 from ..types.containers import kind_at
@@ -19,9 +18,9 @@ from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, Un
 from ..words.names import Path, dotted
 from ..words.plain_data import MAX_COPIED, MISSING, count_values, listed, rebuild
 from ..words.text import shown_part
-from .checks import failure
+from .checks import method_failed
 
-# What a value is computed by: a reference, or the method of a section.
+# A reference, or the method of a section that derives a value.
 Source = Reference | tuple[Node, str]
 
 
@@ -33,13 +32,12 @@ class Pending:
         value: a list or mapping with references inside, in which each makes way for its value.
     """
 
-    __slots__ = ("failed", "name", "path", "reads", "section", "sources", "value", "waiting")
-
     def __init__(
         self, section: Node, name: str, path: Path, sources: dict[Path, Source], value: Any = None
     ) -> None:
         self.section = section
         self.name = name
+        self.info = type(section).__setpoint__.fields[name]
         self.path = path
         self.sources = sources
         self.value = value
@@ -48,30 +46,24 @@ class Pending:
         # The fields that were read for it, in order.
         self.reads: dict[str, None] = {}
 
-    @property
-    def info(self) -> FieldInfo:
-        """The field."""
-        return type(self.section).__setpoint__.fields[self.name]
-
-    def at(self, inside: Path) -> object:
-        """The value, or what stands inside it."""
+    def at(self, inside: Path) -> Any:
+        """The value, or an item inside it."""
         value: Any = self.value
         for part in inside:
             value = value[part]
-        return cast(object, value)
+        return value
 
     def put(self, inside: Path, value: object) -> None:
-        """Put what was computed where its reference stands."""
+        """Put a computed value where its reference stands."""
         if inside:
-            items: Any = self.at(inside[:-1])
-            items[inside[-1]] = value
+            self.at(inside[:-1])[inside[-1]] = value
         else:
             self.value = value
 
     def origin(self) -> Origin:
         """The origin of the value, once all of it has been computed."""
         reads = ", ".join(self.reads) or "nothing else"
-        texts = [by.text for by in self.sources.values() if isinstance(by, Reference)]
+        texts = [source.text for source in self.sources.values() if isinstance(source, Reference)]
         if not texts:
             return Origin(DERIVED, f"from {reads}")
         return Origin(REFERENCE, f"{', '.join(dict.fromkeys(texts))} over {reads}")
@@ -95,11 +87,10 @@ class Computation:
         self.root = root
         self.paths = {id(section): path for path, section in reversed(placed)}
         self.problems: list[Problem] = []
-        # Whether what was computed has put a section into a place.
-        self.shares = False
+        self.shares = False  # whether a computed value has put a section into a place
         self._pending: dict[tuple[int, str], Pending] = {}
         self._queue: list[Pending] = []
-        # What would derive a value that a layer has given.
+        # The methods that would derive values which a layer has given.
         self._given: dict[tuple[int, str], tuple[Node, str]] = {}
         self._copied = 0  # values that references to lists and mappings have repeated
         self._stack: list[tuple[Pending, Path]] = []
@@ -110,34 +101,29 @@ class Computation:
             self._collect_derived(path, section)
 
     def _collect_references(self, path: Path, section: Node) -> None:
-        order, held = type(section).__setpoint__.plan.order, vars(section)
-        found = [name for name, value in held.items() if may_refer(value)]
-        for name in sorted(found, key=order.__getitem__):
-            sources: dict[Path, Source] = dict(references(held[name]))
+        values = vars(section)
+        for name in type(section).__setpoint__.fields:
+            value = values.get(name)
+            sources: dict[Path, Source] = dict(references(value)) if may_refer(value) else {}
             if sources:  # inside plain data, a text that looks like a reference is a text
-                self._add(Pending(section, name, (*path, name), sources, listed(held[name])))
+                self._add(Pending(section, name, (*path, name), sources, listed(value)))
 
     def _collect_derived(self, path: Path, section: Node) -> None:
-        cls = type(section)
-        for relative, method in cls.__setpoint__.derives.items():
+        for relative, method in type(section).__setpoint__.derives.items():
             *inner, name = relative.split(".")
             target: Any = section
             for part in inner:
                 known = isinstance(target, Node) and part in type(target).__setpoint__.fields
                 target = value_or_missing(target, part) if known else None
-            fields: dict[str, Any] = (
-                type(target).__setpoint__.fields if isinstance(target, Node) else {}
-            )
-            info = fields.get(name)
+            info = type(target).__setpoint__.fields.get(name) if isinstance(target, Node) else None
             if info is None or not info.derived:
                 # That section is switched off, or is of another variant.
                 if inner:
-                    _refuse_nowhere(cls, method, relative)
-                continue
-            if chain_of(target, name):
+                    _refuse_nowhere(type(section), method, relative)
+            elif chain_of(target, name):
                 self._given[id(target), name] = section, method
-                continue
-            self._add(Pending(target, name, (*path, *inner, name), {(): (section, method)}))
+            else:
+                self._add(Pending(target, name, (*path, *inner, name), {(): (section, method)}))
 
     def _add(self, pending: Pending) -> None:
         key = (id(pending.section), pending.name)
@@ -165,8 +151,13 @@ class Computation:
             raise _Failed
         value = getattr(section, name)
         if not type(section).__setpoint__.fields[name].type.nested:
-            self._read(dotted((*(self._path_of(section) or ()), name)))
+            self.note(section, name)
         return value
+
+    def note(self, section: Node, name: str) -> None:
+        """Record that the value which is being computed depends on a field, or on a `type`."""
+        if self._reads:
+            self._reads[-1][dotted((*(self._path_of(section) or ()), name))] = None
 
     def _path_of(self, section: Node) -> Path | None:
         """The first place of a section; None if it is not part of the tree."""
@@ -192,66 +183,58 @@ class Computation:
         finally:
             self._reads.pop()
 
-    def usual(self, section: Node, name: str) -> object:
-        """What a derived field that a layer has set would be without that; MISSING if unknown."""
+    def default_or_derived(self, section: Node, name: str) -> object:
+        """The value of a field without the layers that have set it; MISSING if unknown."""
         known = type(section).__setpoint__
+        info = known.fields[name]
+        if not info.derived:
+            return MISSING if info.required else info.initial()
         # A section that is taken over as it was resolved is not walked.
-        by = self._given.get((id(section), name)) or (section, known.derives.get(name))
-        if by[1] is None:
+        owner, method = self._given.get((id(section), name)) or (section, known.derives.get(name))
+        if method is None:
             return MISSING
         try:
-            return known.fields[name].read(self.observe(by[0], by[1]), Origin(DERIVED))
+            return info.read(self.observe(owner, method), Origin(DERIVED))
         except Exception:  # nobody asked for the value, so that no fault of it is reported
             return MISSING
-
-    def note_type(self, section: Node) -> None:
-        """Record that a value depends on which variant a section is."""
-        self._read(dotted((*(self._path_of(section) or ()), "type")))
-
-    def _read(self, path: str) -> None:
-        if self._reads:
-            self._reads[-1][path] = None
 
     def _compute(self, pending: Pending, inside: Path) -> None:
         """Compute a value, or one item of it; nothing if that has been done."""
         if inside not in pending.waiting:
             return
-        here = (pending, inside)
-        if here in self._stack:
-            cycle = [*self._stack[self._stack.index(here) :], here]
-            names = " -> ".join(dotted((*one.path, *at)) for one, at in cycle)
+        step = (pending, inside)
+        if step in self._stack:
+            cycle = [*self._stack[self._stack.index(step) :], step]
+            names = " -> ".join(dotted((*other.path, *at)) for other, at in cycle)
             self._fail(pending, Invalid(f"depends on itself: {names}"), inside)
-            for one, at in cycle:
-                self._mark_invalid(one, at)
+            for other, at in cycle:
+                self._mark_invalid(other, at)
             raise _Failed
-        self._stack.append(here)
+        self._stack.append(step)
         self._reads.append({})
         try:
-            pending.put(inside, self._evaluate(pending, inside))
-            if inside:
-                self._fit(pending, inside)
+            self._evaluate(pending, inside)
             pending.reads.update(self._reads[-1])
         except (UnresolvedError, _Failed):
             # The missing value is reported where it is missing.
             self._mark_invalid(pending, inside)
             raise _Failed from None
         except Exception as error:
-            self._fail(pending, _in_words(pending.sources[inside], error), inside)
+            self._fail(pending, _invalid(pending.sources[inside], error), inside)
             raise _Failed from None
         finally:
             self._stack.pop()
             self._reads.pop()
             pending.waiting.discard(inside)
 
-    def _evaluate(self, pending: Pending, inside: Path) -> object:
-        by = pending.sources[inside]
-        if not isinstance(by, Reference):
-            section, method = by
-            function = getattr(type(section), method)
-            return function(View(self, section))
-        value = by.evaluate(self._look_up)
-        nested = pending.info.type.nested
-        if nested and isinstance(value, Node) and contains(value, pending.section):
+    def _evaluate(self, pending: Pending, inside: Path) -> None:
+        source, info = pending.sources[inside], pending.info
+        if not isinstance(source, Reference):
+            section, method = source
+            pending.value = getattr(type(section), method)(View(self, section))
+            return
+        value = source.evaluate(self._look_up)
+        if info.type.nested and isinstance(value, Node) and contains(value, pending.section):
             path = dotted(self._path_of(value) or ()) or "the root"
             raise Invalid(f"refers to {path}, which would then contain itself")
         if isinstance(value, list | tuple | dict):
@@ -259,21 +242,16 @@ class Computation:
             self._copied += count_values(cast(object, value), MAX_COPIED)
             if self._copied > MAX_COPIED:
                 raise Invalid(f"expands by references to more than {MAX_COPIED} values")
-        kind = kind_at(pending.info.type, inside)
-        if kind is not None and kind.takes_text and not isinstance(value, str):
-            return _fitting(kind, cast(object, value))
-        return cast(object, value)
-
-    def _fit(self, pending: Pending, inside: Path) -> None:
-        """Read an item as its container stores it, since others may read it before that does."""
-        info = pending.info
         kind = kind_at(info.type, inside)
-        if kind is None:
-            return  # what is possible here shows when the whole is read
-        origin = Origin(REFERENCE, str(pending.sources[inside]))
-        pending.put(inside, kind.read(pending.at(inside), origin))
-        if info.item_bounds is not None and len(inside) == 1:
-            info.item_bounds.check(pending.at(inside))
+        if kind is not None and kind.takes_text and not isinstance(value, str):
+            value = _fitting(kind, cast(object, value))
+        pending.put(inside, cast(object, value))
+        if inside and kind is not None:
+            # As its container stores it, since others may read the item before that does.
+            item = kind.read(pending.at(inside), Origin(REFERENCE, str(source)))
+            pending.put(inside, item)
+            if info.item_bounds is not None and len(inside) == 1:
+                info.item_bounds.check(item)
 
     def _store(self, pending: Pending) -> None:
         """Put a value into its field once all of it is known."""
@@ -286,7 +264,7 @@ class Computation:
             if any(references(value)):
                 raise Invalid("evaluates to a text that is a reference itself")
         except Exception as error:
-            self._fail(pending, _in_words(next(iter(pending.sources.values())), error))
+            self._fail(pending, _invalid(next(iter(pending.sources.values())), error))
             return
         section.store(name, value, origin)
         for inside, part in info.type.sections(value) if info.type.nested else ():
@@ -324,8 +302,8 @@ class Computation:
                     self._compute(pending, at)
         if isinstance(node, Free):
             raise Invalid(f"refers to {dotted(path)}, which is a section, not a value")
-        if inside or isinstance(node, Node):
-            self._read(dotted(path))
+        if self._reads and (inside or isinstance(node, Node)):
+            self._reads[-1][dotted(path)] = None
         return cast(object, node)
 
     def _mark_invalid(self, pending: Pending, inside: Path) -> None:
@@ -334,49 +312,42 @@ class Computation:
         mark_invalid(pending.section, pending.name)
 
     def _fail(self, pending: Pending, error: Invalid, inside: Path = ()) -> None:
-        """Report what is wrong with a value, or with the item of it that was computed."""
+        """Report a mistake in a value, or in the item of it that was computed."""
         known = frozenset(pending.failed)
         self._mark_invalid(pending, inside)
         for part in error.parts:
             at = (*inside, *part.at)
-            source = next((place for place in pending.sources if at[: len(place)] == place), None)
-            if source in known:
+            place = next((path for path in pending.sources if at[: len(path)] == path), None)
+            if place in known:
                 continue
             message, value, origin = part.message, None, "derivation"
-            by = None if source is None else pending.sources[source]
-            if by is None or source is None:
+            source = None if place is None else pending.sources[place]
+            if source is None or place is None:
                 value = shown_part(pending.value, part)
-            elif isinstance(by, Reference):
-                value = by.text
-                message = self._misfit(pending, source) or message
-            if not isinstance(by, tuple):
-                path = (*pending.path, *(at if source is None else source))
+            elif isinstance(source, Reference):
+                value = source.text
+                message = self._misfit(pending, place) or message
+            if not isinstance(source, tuple):
+                path = (*pending.path, *(at if place is None else place))
                 origin = chain_of(pending.section, pending.name)[-1][0].describe(path)
+            full = dotted((*pending.path, *at))
             problem = Problem(
-                dotted((*pending.path, *at)),
-                message,
-                valid=part.valid,
-                hint=part.hint,
-                value=value,
-                origin=origin,
+                full, message, valid=part.valid, hint=part.hint, value=value, origin=origin
             )
             problem.traceback = part.traceback
             self.problems.append(problem)
 
     def _misfit(self, pending: Pending, inside: Path) -> str:
-        """What is wrong with a reference to a section that its place cannot take."""
-        value = pending.at(inside)
-        if not isinstance(value, Node):
-            return ""
-        where = self._path_of(value)
-        if where is None:
+        """The error for a reference to a section that its place cannot take."""
+        value: object = pending.at(inside)
+        path = self._path_of(value) if isinstance(value, Node) else None
+        if path is None or not isinstance(value, Node):
             return ""
         tag = type(value).__setpoint__.tag
-        held = f"a section with type = {tag}" if tag else f"a section ({type(value).__name__})"
-        path = dotted(where) or "the root"
+        section = f"a section with type = {tag}" if tag else f"a section ({type(value).__name__})"
         kind = kind_at(pending.info.type, inside)
         wanted = "what belongs here" if kind is None else kind.describe()
-        return f"refers to {path}, which is {held}, not {wanted}"
+        return f"refers to {dotted(path) or 'the root'}, which is {section}, not {wanted}"
 
 
 def _fitting(kind: FieldType, value: object) -> object:
@@ -389,21 +360,26 @@ def _fitting(kind: FieldType, value: object) -> object:
     return value
 
 
-def _in_words(by: Source, error: Exception) -> Invalid:
-    """What went wrong while a value was computed, as the value's own error.
+def _invalid(source: Source, error: Exception) -> Invalid:
+    """The error of a value whose computation has failed.
 
     Raises:
         Exception: the same again, if it is a fault of the engine.
     """
-    said = isinstance(error, SetpointError | RecursionError)
-    if isinstance(by, tuple) and (isinstance(error, ReadOnlyError) or not said):
-        problem = failure(getattr(type(by[0]), by[1]), error)
+    ours = isinstance(error, SetpointError | RecursionError)
+    if isinstance(source, tuple) and (isinstance(error, ReadOnlyError) or not ours):
+        problem = method_failed(getattr(type(source[0]), source[1]), error)
         fault = Invalid(problem.message)
         fault.traceback = problem.traceback
         return fault
-    if not (said or isinstance(error, ArithmeticError)):
+    if not (ours or isinstance(error, ArithmeticError)):
         raise error
-    return error if isinstance(error, Invalid) else Invalid(_words(error))
+    if isinstance(error, RecursionError):
+        return Invalid("cannot be computed: too many values depend on one another")
+    if isinstance(error, Invalid):
+        return error
+    text = str(error)
+    return Invalid(text if isinstance(error, SetpointError) else f"cannot be computed: {text}")
 
 
 def _refuse_nowhere(cls: type[Node], method: str, relative: str) -> None:
@@ -417,12 +393,6 @@ def _refuse_nowhere(cls: type[Node], method: str, relative: str) -> None:
         f"{cls.__name__}.{method}: @derive({relative!r}) names no field that is declared as "
         f"derived() in any section that can stand there"
     )
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, RecursionError):
-        return "cannot be computed: too many values depend on one another"
-    return str(error) if isinstance(error, SetpointError) else f"cannot be computed: {error}"
 
 
 class ReadOnlyError(SetpointError):
@@ -450,8 +420,8 @@ class View:
             return attribute.fget(self)
         if isinstance(attribute, types.FunctionType):
             return types.MethodType(attribute, self)
-        if cls.__setpoint__.tag is not None:  # it is what the variant says
-            self._computation.note_type(self._section)
+        if cls.__setpoint__.tag is not None:  # a constant of the variant
+            self._computation.note(self._section, "type")
         return attribute
 
     def __setattr__(self, name: str, value: object) -> None:

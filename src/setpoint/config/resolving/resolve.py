@@ -1,29 +1,50 @@
-"""From a draft to a resolved config: references, derived values, checks, and the freeze."""
+"""From a draft to a resolved config: computed and dead values, checks, and the freeze.
+
+A dead value is one that can have no effect: refused where it was set along with what makes it dead,
+or after; dropped where a later layer has made it so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
-from ..draft.copying import Copies, bind, draft_of, freeze
+from ..draft.copying import Copies, bind, draft_of, freeze, one_layer
 from ..draft.walk import check_size, need_config, sections, value_at
-from ..values.node import Node, is_frozen, mark_invalid, state_of, value_or_missing
-from ..values.origin import Origin
+from ..schema.declare import DEAD, HOLDS
+from ..types.base import replace_in_item
+from ..values.node import (
+    Layer,
+    Node,
+    chain_of,
+    is_frozen,
+    layers_of,
+    mark_invalid,
+    set_chain,
+    state_of,
+    value_or_missing,
+)
+from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
 from ..words.errors import ConfigError, Problem
-from ..words.names import Path
-from .checks import Checker, silenced_codes, unknown_codes
+from ..words.names import Path, dotted
+from ..words.plain_data import MISSING, same
+from .checks import Checker, method_failed, silenced_codes, unknown_codes, whole_problem
 from .computed import Computation
-from .dead_values import DroppedValue, find_dead, undo
 
 C = TypeVar("C", bound=Node)
 Placed = list[tuple[Path, Node]]
+Given = tuple[Path, Node, str]  # a path inside a section, and the field that it leads to
 
 
-def resolve(
-    draft: C,
-    *,
-    problems: Sequence[Problem] = (),
-) -> C:
+class SupersededValue(NamedTuple):
+    """A value that an earlier layer gave, and that has no effect since a later one."""
+
+    path: Path
+    name: str
+    reason: str
+
+
+def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
     """Determine every value, check everything, and freeze a copy.
 
     Arguments:
@@ -36,23 +57,22 @@ def resolve(
     need_config(draft, "resolve")
     if is_frozen(draft):
         draft = draft_of(draft)
-    drops: list[DroppedValue] = []
+    superseded: list[SupersededValue] = []
     earlier: dict[float, tuple[Placed, Computation]] = {}
 
-    def before(giver: Origin) -> tuple[Placed, Computation]:
-        if giver.order not in earlier:
-            _, placed, _, computation = _determined(draft, problems, (), giver)
-            earlier[giver.order] = placed, computation
-        return earlier[giver.order]
+    def without_later_layers(layer: Origin) -> tuple[Placed, Computation]:
+        if layer.order not in earlier:
+            _, placed, computation = _determined(draft, problems, (), layer)
+            earlier[layer.order] = placed, computation
+        return earlier[layer.order]
 
     while True:
-        root, placed, _, computation = _determined(draft, problems, drops)
-        overtaken, dead = find_dead(computation, placed, before)
-        if not overtaken:
+        root, placed, computation = _determined(draft, problems, superseded)
+        more, dead = find_dead(computation, placed, without_later_layers)
+        if not more:
             break
         # All follows anew without them; each round drops a value more, so that it comes to an end.
-        drops.extend(overtaken)
-    found = [*problems, *computation.problems, *dead]
+        superseded.extend(more)
     checker = Checker(placed)
     checker.required()
     checker.items()
@@ -60,56 +80,13 @@ def resolve(
         freeze(section)  # so that no check can change what it looks at
     checker.run()
     idle = {problem.path for problem in dead}
-    found.extend(problem for problem in checker.problems if problem.path not in idle)
+    checked = [problem for problem in checker.problems if problem.path not in idle]
     silenced = silenced_codes(root)
-    if silenced:
-        found.extend(unknown_codes(root, silenced))
-    if found:
-        raise ConfigError(found)
+    unknown = unknown_codes(root, silenced) if silenced else ()
+    if everything := [*problems, *computation.problems, *dead, *checked, *unknown]:
+        raise ConfigError(everything)
     state_of(root).cautions = tuple(checker.cautions)
     return root
-
-
-def _determined(
-    draft: C,
-    problems: Sequence[Problem],
-    drops: Sequence[DroppedValue],
-    last: Origin | None = None,
-) -> tuple[C, Placed, Placed, Computation]:
-    """A copy in which every value is computed; its sections, and their further places.
-
-    `last` is the last layer that counts, if not all of them do.
-    """
-    copies = Copies(draft, working=True)
-    root, placed, again, refers = copies.root, copies.placed, copies.again, copies.refers
-    if last is not None:
-        undo(root, last)
-        placed, again = _walked(root)
-    moved = (refers or last is not None or bool(drops)) and bind(root, placed)
-    if moved:
-        placed, again = _walked(root)
-    if again:
-        check_size(root)
-    if drops:
-        by_path = dict(placed)
-        for drop in drops:
-            if drop.path in by_path:
-                drop.apply(by_path[drop.path])
-        placed, again = _walked(root)
-    if problems:
-        placed = _mark_invalid(root, placed, problems)
-    computation = Computation(root, placed, refers or last is not None or bool(drops))
-    computation.run()
-    if computation.shares:
-        placed, again = _walked(root)
-    return root, placed, again, computation
-
-
-def _walked(root: Node) -> tuple[Placed, Placed]:
-    """The sections of a tree that are not resolved yet, and the further places of any."""
-    again: Placed = []
-    placed = [one for one in sections(root, (), again) if not is_frozen(one[1])]
-    return placed, again
 
 
 def determined(draft: C, problems: Sequence[Problem]) -> C:
@@ -118,7 +95,184 @@ def determined(draft: C, problems: Sequence[Problem]) -> C:
     Returns:
         the copy; what cannot be computed has no value in it.
     """
-    return _determined(draft, problems, [])[0]
+    return _determined(draft, problems, ())[0]
+
+
+def _determined(
+    draft: C,
+    problems: Sequence[Problem],
+    superseded: Sequence[SupersededValue],
+    last: Origin | None = None,
+) -> tuple[C, Placed, Computation]:
+    """A copy in which every value is computed, its sections, and the computation.
+
+    `last` is the last layer that counts, if not all of them do.
+    """
+    copies = Copies(draft, working=True)
+    root, placed, again = copies.root, copies.placed, copies.again
+    refers = copies.refers or last is not None or bool(superseded)
+    if last is not None:
+        _remove_later_layers(root, last)
+        placed, again = _walked(root)
+    if refers and bind(root, placed):
+        placed, again = _walked(root)
+    if again:
+        check_size(root)
+    if superseded:
+        by_path = dict(placed)
+        for value in superseded:
+            if value.path in by_path:
+                _remove(by_path[value.path], value)
+        placed, again = _walked(root)
+    if problems:
+        placed = _mark_invalid(root, placed, problems)
+    computation = Computation(root, placed, refers)
+    computation.run()
+    return root, _walked(root)[0] if computation.shares else placed, computation
+
+
+def _walked(root: Node) -> tuple[Placed, Placed]:
+    """The sections of a tree that are not resolved yet, and the further places of any."""
+    again: Placed = []
+    placed = [place for place in sections(root, (), again) if not is_frozen(place[1])]
+    return placed, again
+
+
+def find_dead(
+    computation: Computation,
+    placed: Placed,
+    without_later_layers: Callable[[Origin], tuple[Placed, Computation]],
+) -> tuple[list[SupersededValue], list[Problem]]:
+    """Ask all methods marked `@dead`, once every value is known.
+
+    Arguments:
+        without_later_layers: determines the sections and computes, without what layers after one
+            have set.
+
+    Returns:
+        the values to be dropped, which were set before what makes them dead; and a problem for
+        each that was set along with it, or after.
+    """
+    superseded: list[SupersededValue] = []
+    problems: list[Problem] = []
+    for path, section in placed:
+        for name in type(section).__setpoint__.deads:
+            method: Any = getattr(section, name)
+            holds: tuple[object, ...] = (None, *getattr(method, HOLDS))
+            given = [
+                (inside, holder, field)
+                for relative in getattr(method, DEAD)
+                for inside, holder, field in _given_in(computation, section, relative, ())
+                if not any(same(chain_of(holder, field)[-1][1], value) for value in holds)
+            ]
+            if not given:
+                continue
+            try:
+                reason = computation.observe(section, name)
+                if reason and not isinstance(reason, str):
+                    raise TypeError("a dead method returns a reason or None")
+            except Exception as error:
+                problems.append(whole_problem(path, section, method_failed(method, error)))
+                continue
+            for inside, holder, field in given if reason else ():
+                layer = _source_layer(holder, field)
+                if layer is not None and not _is_dead(*without_later_layers(layer), path, name):
+                    superseded.append(SupersededValue((*path, *inside), field, str(reason)))
+                    continue
+                relative = dotted((*inside, field))
+                problem = Problem(relative, f"has no effect: {reason}", hint="Remove it.")
+                problems.append(whole_problem(path, section, problem))
+    return superseded, problems
+
+
+def _given_in(computation: Computation, section: Node, name: str, inside: Path) -> Iterator[Given]:
+    """The values that a layer has set at a name, or anywhere in the sections that stand there."""
+    first, _, rest = name.partition(".")
+    info = type(section).__setpoint__.fields.get(first)
+    if info is None:
+        return  # a field of another variant than the one that stands here
+    chain = chain_of(section, first)
+    value: Any = value_or_missing(section, first)
+    given = bool(chain) and chain[-1][0].layer not in (DEFAULT, DERIVED, RECORD)
+    here = (*inside, first)
+    if isinstance(value, Node):
+        usual: object = None if info.derived or info.required else info.initial()
+        if given and not rest and type(usual) is not type(value):
+            yield inside, section, first
+            return
+        for field in [rest] if rest else type(value).__setpoint__.fields:
+            yield from _given_in(computation, value, field, here)
+    elif rest:
+        return
+    elif given:
+        # A complete file names every value; what it leaves at the default, or as it would be
+        # derived, is no mistake.
+        if not same(chain[-1][1], computation.default_or_derived(section, first)):
+            yield inside, section, first
+    elif info.type.nested and value is not MISSING:
+        parts: Iterator[tuple[Path, Node]] = info.type.sections(value)
+        for at, item in parts:
+            for field in type(item).__setpoint__.fields:
+                yield from _given_in(computation, item, field, (*here, *at))
+
+
+def _source_layer(section: Node, name: str) -> Origin | None:
+    """The layer that gave a value; None where taking it out leaves nothing to go back to."""
+    if type(section).__setpoint__.fields[name].required:
+        return None
+    for origin, _ in reversed(chain_of(section, name)):
+        if origin.layer != REFERENCE:
+            return None if origin.layer in (DEFAULT, DERIVED) else origin
+    return None
+
+
+def _is_dead(placed: Placed, computation: Computation, path: Path, name: str) -> bool:
+    """Check if a method already had a reason when a value was given."""
+    section = next((section for place, section in placed if place == path), None)
+    if section is None or not hasattr(type(section), name):
+        return False
+    try:
+        return bool(computation.observe(section, name))
+    except Exception:  # the reason is not known, so that nothing excuses the value
+        return True
+
+
+def _remove_later_layers(root: Node, last: Origin) -> None:
+    """Remove the values set by layers after `last`."""
+    for _, section in sections(root):
+        kept: list[Layer] = []
+        undone: set[str] = set()
+        for origin, given in layers_of(section):
+            if origin.order > last.order and not one_layer(origin, last):
+                undone.update(given)
+            else:
+                kept.append((origin, given))
+        if undone:
+            state_of(section).layers = kept
+        for name in undone:
+            _put_back(section, name)
+
+
+def _remove(section: Node, value: SupersededValue) -> None:
+    """Remove a value from a section, so that all follows as if it had never been given."""
+    chain = chain_of(section, value.name)
+    if not chain:
+        return
+    origin, given = chain[-1]
+    state_of(section).dropped += ((value.name, given, origin, f"no effect: {value.reason}"),)
+    # Those of a section that a factory makes stay.
+    set_chain(section, value.name, [layer for layer in chain if layer[0].layer == DEFAULT])
+    _put_back(section, value.name)
+
+
+def _put_back(section: Node, name: str) -> None:
+    """Store the last value that the layers of a section still give a field."""
+    chain, kind = chain_of(section, name), type(section).__setpoint__.fields[name].type
+    if chain:
+        value = replace_in_item(kind, chain[-1][1], draft_of, False)
+        object.__setattr__(section, name, value)
+    else:
+        vars(section).pop(name, None)
 
 
 def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Placed:
