@@ -108,7 +108,7 @@ def test_verify(cli: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("list --where 'lr >'", "the condition cannot be read: expected a value"),
+        ("list --where 'lr >'", "the condition cannot be read: 'lr >'"),
         ("list --where 'status = finishd'", "no status is 'finishd'. Did you mean finished?"),
         (
             "list --sort train.mean_los",

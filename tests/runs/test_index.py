@@ -99,6 +99,12 @@ def test_a_folder_that_cannot_be_written_is_read(
     assert [run.get("train.loss") for run in indexed(tmp_path)] == [2.0]
 
 
+def test_points_of_a_sweep_are_no_runs(tmp_path: Path) -> None:
+    make(tmp_path / "lr=1", losses=[2.0])
+    (make(tmp_path / "points" / "lr=1", losses=[2.0]) / "point.json").write_text("{}")
+    assert [run.facts["run"] for run in indexed(tmp_path)] == ["lr=1"]
+
+
 def test_how_runs_have_ended(tmp_path: Path) -> None:
     for name, status in (("a", 0), ("b", 130), ("c", None), ("d", None)):
         make(tmp_path / name, losses=[2.0], status=status)

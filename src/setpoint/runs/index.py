@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +22,7 @@ from setpoint.files.lock import is_locked
 from setpoint.report.goodput import goodput
 from setpoint.report.status import KILLED, RUNNING, last_step, status_of
 from setpoint.sweep.metrics import REDUCTIONS, MetricPath, Metrics, reduced
+from setpoint.sweep.point_record import is_point
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import CONFIG, is_run_directory
 
@@ -29,19 +30,17 @@ from .labels import FILE as LABELS
 from .labels import read_labels
 
 INDEX = ".runs.sqlite3"
-VERSION = 1
-"""Version of the cache; runs of another one are read anew."""
 DEPTH = 2
 """Folders between the one that is asked for and a run: that of an experiment."""
 
 FACTS = ("run", "status", "step", "started", "updated", "fingerprint", "goodput", "tags", "note")
 """Facts of a run that can be queried beside the fields of its configuration and its metrics."""
 
-SHORT = {"val": "evaluation", "eval": "evaluation", "validation": "evaluation"}
+KINDS = {"val": "evaluation", "eval": "evaluation", "validation": "evaluation"}
 """Other words for a kind of rows."""
 
 _DECODER = json.JSONDecoder()
-_FILES = (CONFIG, "events.jsonl", "metrics.jsonl", LABELS)
+FILES = (CONFIG, "events.jsonl", "metrics.jsonl", LABELS)
 
 
 @dataclass
@@ -68,18 +67,13 @@ class IndexedRun:
         return json.loads(self.values)
 
     def get(self, name: str) -> Any:
-        """A fact, a field or a metric by its name; `ABSENT` without one."""
+        """A fact, a metric or a field by its name; `ABSENT` without one."""
         if name in self.facts:
             return self.facts[name]
-        metric = self.metric(name)
-        return self.value(name) if metric is ABSENT else metric
-
-    def value(self, name: str) -> Any:
-        """A value of the configuration by its path; `ABSENT` without one.
-
-        It alone is decoded: a text inside of others cannot look like its key, as quotes in texts
-        are escaped.
-        """
+        if (metric := self.metric(name)) is not ABSENT:
+            return metric
+        # This value alone is decoded, so that thousands of runs are fast. A text inside of others
+        # cannot look like its key, as quotes in texts are escaped.
         key = f"{json.dumps(name)}: "
         start = self.values.find(key)
         return ABSENT if start < 0 else _DECODER.raw_decode(self.values, start + len(key))[0]
@@ -88,10 +82,10 @@ class IndexedRun:
         """A metric, as `setpoint compare` names them; `val.loss` is that of held-out data."""
         with suppress(SetpointError):
             path = MetricPath.parse(name)
-            kind = SHORT.get(path.kind or "", path.kind)
+            kind = KINDS.get(path.kind or "", path.kind)
             column, place = path.column, REDUCTIONS.index(path.reduction)
             names = (f"{kind}.{column}", f"{kind}.held_out_{column}")
-            for key in names[: 2 if path.kind in SHORT else 1]:
+            for key in names[: 2 if path.kind in KINDS else 1]:
                 if key in self.metrics:
                     return self.metrics[key][place]
         return ABSENT
@@ -104,28 +98,26 @@ def indexed(folder: Path) -> list[IndexedRun]:
         SetpointError: if the folder cannot be read.
     """
     stamps = dict(_runs_in(folder))
-    known = _Cache(folder)
+    cached = _load_cache(folder)
     runs: list[IndexedRun] = []
-    with closing(known):
-        for path, stamp in stamps.items():
-            run = known.get(path, stamp)
-            if run is None:
-                run = _read(folder, Path(path))
-                known.put(path, stamp, run)
-            # A process may hold the lock now, of which no file tells.
-            if run.facts["status"] == KILLED and is_locked(run.path / ".lock"):
-                run.facts["status"] = RUNNING
-            runs.append(run)
-        known.forget_but(stamps)
+    changed: list[tuple[str, ...]] = []
+    for path, stamp in stamps.items():
+        if path in cached and cached[path][0] == stamp:
+            _, facts, metrics, fields = cached[path]
+            run = IndexedRun(Path(path), json.loads(facts), json.loads(metrics), fields)
+        else:
+            run = _read(folder, Path(path))
+            if not run.problems:
+                row = json.dumps(run.facts), json.dumps(run.metrics), run.values
+                changed.append((path, stamp, *row))
+        # A process may hold the lock now, of which no file tells.
+        if run.facts["status"] == KILLED and is_locked(run.path / ".lock"):
+            run.facts["status"] = RUNNING
+        runs.append(run)
+    removed = cached.keys() - stamps.keys()
+    if changed or removed:
+        _save_cache(folder, changed, removed)
     return sorted(runs, key=lambda run: (run.facts["started"] or "", run.facts["run"]))
-
-
-def known_names(runs: Sequence[IndexedRun]) -> list[str]:
-    """All that some of the runs can be asked for."""
-    names: dict[str, None] = dict.fromkeys(FACTS)
-    for run in runs:
-        names |= dict.fromkeys(run.metrics) | dict.fromkeys(run.fields)
-    return list(names)
 
 
 def require_name(runs: Sequence[IndexedRun], name: str) -> None:
@@ -135,7 +127,9 @@ def require_name(runs: Sequence[IndexedRun], name: str) -> None:
         SetpointError: with similar names.
     """
     if runs and all(run.get(name) is ABSENT for run in runs):
-        names = known_names(runs)
+        names = dict.fromkeys(FACTS)
+        for run in runs:
+            names |= dict.fromkeys(run.metrics) | dict.fromkeys(run.fields)
         meant = did_you_mean(name, names, " ")
         raise SetpointError(
             f"no run has {name!r}.{meant}\nValid: {', '.join(FACTS)}, a field of the configuration "
@@ -143,64 +137,34 @@ def require_name(runs: Sequence[IndexedRun], name: str) -> None:
         )
 
 
-class _Cache:
-    """Cache of what was read, in a database that nothing depends on."""
+def _open_cache(folder: Path) -> sqlite3.Connection:
+    path = folder / INDEX
+    if path.is_symlink():  # it would lead to a database of something else
+        path.unlink()
+    cache = sqlite3.connect(path, timeout=5)
+    cache.execute(
+        "create table if not exists runs (path text primary key, stamp text, facts text, "
+        "metrics text, fields text)"
+    )
+    return cache
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._rows: dict[str, tuple[str, str, str, str]] = {}
-        self._base: sqlite3.Connection | None = None
-        for _ in range(2):
-            try:
-                self._open(folder / INDEX)
-                return
-            except sqlite3.Error:
-                self.close()
-                # It is damaged, or of another program's version; in a folder that cannot be
-                # written neither can be mended, and nothing is kept.
-                with suppress(OSError):
-                    (folder / INDEX).unlink()
-                self._rows.clear()
 
-    def _open(self, path: Path) -> None:
-        if path.is_symlink():  # it would lead to a database of something else
-            path.unlink()
-        self._base = base = sqlite3.connect(path, timeout=5)
-        if base.execute("pragma user_version").fetchone()[0] != VERSION:
-            base.execute("drop table if exists runs")
-            base.execute(
-                "create table runs (path text primary key, stamp text, facts text, metrics text, "
-                "fields text)"
-            )
-            base.execute(f"pragma user_version = {VERSION}")
-        rows = base.execute("select path, stamp, facts, metrics, fields from runs").fetchall()
-        self._rows = {path: tuple(rest) for path, *rest in rows}
+def _load_cache(folder: Path) -> dict[str, tuple[str, str, str, str]]:
+    """The rows by path; none, and no file, where it is damaged."""
+    try:
+        with closing(_open_cache(folder)) as cache:
+            rows = cache.execute("select path, stamp, facts, metrics, fields from runs").fetchall()
+        return {path: tuple(row) for path, *row in rows}
+    except sqlite3.Error:
+        with suppress(OSError):
+            (folder / INDEX).unlink()
+        return {}
 
-    def get(self, path: str, stamp: str) -> IndexedRun | None:
-        row = self._rows.get(path)
-        if row is None or row[0] != stamp:
-            return None
-        _, facts, metrics, fields = row
-        return IndexedRun(Path(path), json.loads(facts), json.loads(metrics), fields)
 
-    def put(self, path: str, stamp: str, run: IndexedRun) -> None:
-        if self._base is None or run.problems:
-            return
-        row = (path, stamp, json.dumps(run.facts), json.dumps(run.metrics), run.values)
-        with suppress(sqlite3.Error):
-            self._base.execute("insert or replace into runs values (?, ?, ?, ?, ?)", row)
-
-    def forget_but(self, paths: Mapping[str, str]) -> None:
-        gone = [(path,) for path in self._rows if path not in paths]
-        if self._base is not None:
-            with suppress(sqlite3.Error):
-                self._base.executemany("delete from runs where path = ?", gone)
-                self._base.commit()
-
-    def close(self) -> None:
-        if self._base is not None:
-            self._base.close()
-            self._base = None
+def _save_cache(folder: Path, rows: Sequence[tuple[str, ...]], removed: Iterable[str]) -> None:
+    with suppress(sqlite3.Error), closing(_open_cache(folder)) as cache, cache:
+        cache.executemany("insert or replace into runs values (?, ?, ?, ?, ?)", rows)
+        cache.executemany("delete from runs where path = ?", [(path,) for path in removed])
 
 
 def _runs_in(folder: Path, depth: int = DEPTH) -> Iterator[tuple[str, str]]:
@@ -215,6 +179,8 @@ def _runs_in(folder: Path, depth: int = DEPTH) -> Iterator[tuple[str, str]]:
             raise SetpointError(f"{folder} cannot be read: {error.strerror}") from error
         return
     for path in inner:
+        if is_point(path):  # the record of a point of a sweep, whose run lies elsewhere
+            continue
         if is_run_directory(Path(path)):
             yield path, _stamp(Path(path))
         elif depth > 1:
@@ -223,7 +189,7 @@ def _runs_in(folder: Path, depth: int = DEPTH) -> Iterator[tuple[str, str]]:
 
 def _stamp(run: Path) -> str:
     stamps: list[str] = []
-    for name in _FILES:
+    for name in FILES:
         try:
             facts = os.stat(run / name)
             stamps.append(f"{facts.st_mtime_ns}/{facts.st_size}")

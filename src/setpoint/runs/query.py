@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from setpoint.config import ABSENT, SetpointError, did_you_mean
@@ -13,27 +14,20 @@ from setpoint.report.status import STATUSES
 
 Look = Callable[[str], Any]
 """Value of a run by name; `ABSENT` where it has none."""
-
 Condition = Callable[[Look], bool]
 """True for a run that matches the query."""
 
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
+OPERATORS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<operator><=|>=|==|!=|<|>|=|~)|(?P<bracket>[()])"""
-    r"""|(?P<quoted>"[^"]*"|'[^']*')|(?P<word>[^\s()<>=!~"']+))"""
+TOKEN = re.compile(
+    r"""(?P<operator><=|>=|==|!=|<|>|=|~)|(?P<quoted>"[^"]*"|'[^']*')|(?P<word>[^\s()<>=!~"']+)"""
 )
-EXAMPLE = "'optimizer.lr > 1e-4 and evaluation.held_out_loss < 1.2'"
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    at: int
+PYTHON = {"=": "==", "~": "in"}
+"""Python's operators for those of conditions."""
 
 
 class Query(NamedTuple):
@@ -47,138 +41,92 @@ def parse(text: str) -> Query:
     """Read a condition.
 
     Comparisons `NAME OPERATOR VALUE` with `<`, `<=`, `>`, `>=`, `=`, `!=` and `~` (a text that
-    holds the value, or matches it where it has `*` or `?`; a list that has such an entry), joined
-    by `and`, `or`, `not` and brackets. A run that lacks a name meets no comparison of it but `!=`.
+    contains the value, or matches it where it has `*` or `?`; a list with such an entry), joined
+    by `and`, `or`, `not` and brackets. A run without a name meets no comparison of it but `!=`.
 
     Raises:
-        SetpointError: if it has another form, with the place; or names a status that none is.
+        SetpointError: if it has another form, or names a status that does not exist.
     """
-    reader = _Reader(text)
-    holds = reader.either()
-    if reader.now is not None:
-        raise reader.refusal("expected and, or, or the end")
-    return Query(holds, tuple(reader.names))
+    names: dict[str, None] = {}
+    try:
+        tree = ast.parse(TOKEN.sub(_in_python, text).strip(), mode="eval")
+        return Query(_condition(tree.body, names), tuple(names))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise SetpointError(
+            f"the condition cannot be read: {text!r}: {reason}\nValid: comparisons joined by and, "
+            f"or, not, as in 'optimizer.lr > 1e-4 and evaluation.held_out_loss < 1.2'"
+        ) from None
 
 
-class _Reader:
-    """Reads tokens one by one, `or` binding less than `and`."""
+def _in_python(match: re.Match[str]) -> str:
+    """A token in Python: words and quoted texts as `word['...']` and `quoted['...']`."""
+    kind, token = match.lastgroup, match[0]
+    if kind == "operator" or token in ("and", "or", "not"):
+        return f" {PYTHON.get(token, token)} "
+    text = token[1:-1] if kind == "quoted" else token
+    return f"{kind}[{text!r}]"
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.names: dict[str, None] = {}
-        self._tokens = self._split()
-        self.now = next(self._tokens, None)
 
-    def either(self) -> Condition:
-        parts = [self._both()]
-        while self._takes("or"):
-            parts.append(self._both())
-        return parts[0] if len(parts) == 1 else lambda look: any(part(look) for part in parts)
-
-    def _both(self) -> Condition:
-        parts = [self._one()]
-        while self._takes("and"):
-            parts.append(self._one())
-        return parts[0] if len(parts) == 1 else lambda look: all(part(look) for part in parts)
-
-    def _one(self) -> Condition:
-        if self._takes("not"):
-            inner = self._one()
+def _condition(node: ast.expr, names: dict[str, None]) -> Condition:
+    """Turn an expression of `and`, `or`, `not` and comparisons into a function."""
+    match node:
+        case ast.BoolOp(op, values):
+            parts = [_condition(value, names) for value in values]
+            combine = all if isinstance(op, ast.And) else any
+            return lambda look: combine(part(look) for part in parts)
+        case ast.UnaryOp(ast.Not(), operand):
+            inner = _condition(operand, names)
             return lambda look: not inner(look)
-        if self._takes("("):
-            inner = self.either()
-            if not self._takes(")"):
-                raise self.refusal("expected )")
-            return inner
-        name = self._take("word", "expected a field or a metric")
-        sign = self._take("operator", "expected one of < <= > >= = != ~")
-        if self.now is None or self.now.kind not in ("word", "quoted"):
-            raise self.refusal("expected a value")
-        quoted = self.now.kind == "quoted"
-        value = self.now.text[1:-1] if quoted else self.now.text
-        if name == "status" and sign != "~" and value not in STATUSES:
-            meant = did_you_mean(value, STATUSES, " ")
-            raise SetpointError(f"no status is {value!r}.{meant}\nValid: {', '.join(STATUSES)}")
-        self._step()
-        self.names[name] = None
-        return _comparison(name, sign, value, quoted)
-
-    def _takes(self, text: str) -> bool:
-        if self.now is None or self.now.kind == "quoted" or self.now.text != text:
-            return False
-        self._step()
-        return True
-
-    def _take(self, kind: str, expected: str) -> str:
-        if self.now is None or self.now.kind != kind:
-            raise self.refusal(expected)
-        text = self.now.text
-        self._step()
-        return text
-
-    def _step(self) -> None:
-        self.now = next(self._tokens, None)
-
-    def _split(self) -> Iterator[_Token]:
-        at, end = 0, len(self.text.rstrip())
-        while at < end:
-            found = _TOKEN.match(self.text, at)
-            if found is None:
-                raise self.refusal("a quote is not closed" if self.text[at:].strip()[0] in "\"'"
-                                   else "expected a comparison", at)  # fmt: skip
-            kind = str(found.lastgroup)
-            yield _Token(kind, found[kind], found.start(kind))
-            at = found.end()
-
-    def refusal(self, reason: str, at: int | None = None) -> SetpointError:
-        """Error with a mark below the position."""
-        if at is None:
-            at = len(self.text) if self.now is None else self.now.at
-        return SetpointError(
-            f"the condition cannot be read: {reason}\n  {self.text}\n  {' ' * at}^\n"
-            f"Valid: comparisons joined by and, or, not, as in {EXAMPLE}"
-        )
+        case ast.Compare(
+            ast.Subscript(ast.Name("word"), ast.Constant(str(name))),
+            [sign],
+            [ast.Subscript(ast.Name(kind), ast.Constant(str(value)))],
+        ):
+            if name == "status" and not isinstance(sign, ast.In) and value not in STATUSES:
+                meant = did_you_mean(value, STATUSES, " ")
+                raise SetpointError(f"no status is {value!r}.{meant}\nValid: {', '.join(STATUSES)}")
+            names[name] = None
+            return _comparison(name, sign, value, kind == "quoted")
+        case _:
+            raise ValueError("expected NAME OPERATOR VALUE, with one of < <= > >= = != ~")
 
 
-def _comparison(name: str, sign: str, text: str, quoted: bool) -> Condition:
-    wanted = text if quoted else _value(text)
+def _comparison(name: str, sign: ast.cmpop, text: str, quoted: bool) -> Condition:
+    expected = text if quoted else _value(text)
 
     def holds(look: Look) -> bool:
         value = look(name)
-        if sign == "!=":
-            return value is ABSENT or not _equal(value, wanted)
+        if isinstance(sign, ast.NotEq):
+            return value is ABSENT or not _equal(value, expected)
         if value is ABSENT:
             return False
-        if sign in ("=", "=="):
-            return _equal(value, wanted)
-        if sign == "~":
+        if isinstance(sign, ast.Eq):
+            return _equal(value, expected)
+        if isinstance(sign, ast.In):
             return _like(value, text)
+        if isinstance(expected, float) and isinstance(value, str):
+            # Numbers also where a text begins with one, as durations do: `100 steps`.
+            head = _value(value.partition(" ")[0])
+            value = head if isinstance(head, float) else value
         try:
-            return _COMPARE[sign](*_comparable(value, wanted))
+            return OPERATORS[type(sign)](value, expected)
         except TypeError:
             return False
 
     return holds
 
 
-def _comparable(value: Any, wanted: Any) -> tuple[Any, Any]:
-    """Numbers also where a text begins with one, as durations do: `100 steps`."""
-    if isinstance(wanted, float | int) and isinstance(value, str):
-        head = _value(value.partition(" ")[0])
-        return (head, wanted) if isinstance(head, float | int) else (value, wanted)
-    return value, wanted
-
-
-def _equal(value: Any, wanted: Any) -> bool:
-    if isinstance(value, bool) or isinstance(wanted, bool):
-        return value is wanted
-    return value == wanted or (isinstance(value, str) and value == str(wanted))
+def _equal(value: Any, expected: Any) -> bool:
+    if isinstance(value, bool) or isinstance(expected, bool):
+        return value is expected
+    return value == expected or (isinstance(value, str) and value == str(expected))
 
 
 def _like(value: Any, text: str) -> bool:
     pattern = text if any(sign in text for sign in "*?[") else f"*{text}*"
     values = value if isinstance(value, list | tuple) else [value]
-    return any(fnmatch.fnmatchcase(str(one), pattern) for one in values)
+    return any(fnmatch.fnmatchcase(str(item), pattern) for item in values)
 
 
 def _value(text: str) -> Any:
