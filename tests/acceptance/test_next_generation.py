@@ -62,7 +62,7 @@ def test_ng_03_one_knob_alone(cli: CommandLine) -> None:
 
 def test_ng_04_complete_settings_of_an_earlier_run(cli: CommandLine, run: str) -> None:
     told = cli.ok(f"diff {run} small.toml {' '.join(TRAIN[2:])} --ignore tracking.progress")
-    assert told.startswith("nothing differs ")
+    assert told.startswith("no differences ")
     fields = {each["path"] for each in json.loads(cli.ok("list fields --json"))["fields"]}
     recorded = json.loads((cli.folder / run / "config.json").read_text())
     assert set(Job.__setpoint__.fields) <= recorded.keys() & fields
@@ -100,7 +100,7 @@ def test_ng_06_six_parts(script: Script, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("SETPOINT__RETRY__COUNT")
     # Serialization: saved and restored.
     saved = script.file("saved.toml", script.ok("show mine:two"))
-    assert script.ok(f"diff mine:two {saved}").startswith("nothing differs ")
+    assert script.ok(f"diff mine:two {saved}").startswith("no differences ")
 
 
 # --- Complaints about other systems --------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_ng_20_43_files_are_data(cli: CommandLine) -> None:
     cli.file("a.toml", 'extends = "small.toml"\nseed = 5\noptimizer.lr = 1e-3\n')
     cli.file("b.yaml", "optimizer: {lr: 0.001}\nextends: small.toml\nseed: 5\n")
     assert cli.ok("fingerprint a.toml") == cli.ok("fingerprint b.yaml")
-    assert cli.ok("diff a.toml b.yaml").startswith("nothing differs ")
+    assert cli.ok("diff a.toml b.yaml").startswith("no differences ")
     for code in ("seed: !!python/object/apply:os.getpid []", "seed: ${os.getpid()}"):
         cli.file("evil.yaml", f"extends: small.toml\n{code}\n")
         cli.refused("check evil.yaml")

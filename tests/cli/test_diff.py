@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.cli.diff import COMMAND
+from setpoint.cli.diff import diff
 from setpoint.cli.options import Arguments
 from setpoint.cli.source import open_source
 from setpoint.config.record.record import record_files
@@ -18,7 +18,7 @@ from .conftest import CommandLine
 
 def record(folder: Path, source: str, *overrides: str) -> str:
     """Write the record of a run without running it."""
-    arguments = Arguments(COMMAND)
+    arguments = Arguments(diff)
     arguments.overrides.extend(overrides)
     folder.mkdir(parents=True)
     job = open_source(source, arguments).resolve()
@@ -51,9 +51,9 @@ def test_a_preset_and_a_run(cli: CommandLine) -> None:
 def test_nothing_differs(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "tiny")
     for line in (f"diff tiny {run}", f"diff {run} tiny", "diff small.toml small.toml"):
-        assert cli.ok(line).startswith("nothing differs in all ")
+        assert cli.ok(line).startswith("no differences (")
     assert cli.ok("diff tiny small.toml --role budget --ignore duration") == (
-        "nothing differs with --role budget --ignore duration: tiny and small.toml\n"
+        "no differences (with --role budget --ignore duration): tiny and small.toml\n"
     )
     assert json.loads(cli.ok(f"diff tiny {run} --json")) == []
 
@@ -106,7 +106,7 @@ def test_many_as_a_table(cli: CommandLine) -> None:
     wide = cli(f"diff {sources} {first} --ignore schedule")
     assert wide.status == 1
     compare("cli/diff_many", f"{answer.out}\n{wide.out}")
-    assert cli.ok("diff small.toml small.toml small.toml").startswith("nothing differs")
+    assert cli.ok("diff small.toml small.toml small.toml").startswith("no differences")
 
 
 def test_many_with_origins(cli: CommandLine) -> None:

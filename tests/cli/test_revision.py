@@ -40,7 +40,7 @@ def test_a_file_at_a_revision(cli: CommandLine, git: Repository) -> None:
     ]
     for name in ("v1.0", "main~1", "main@{0}~1", commit, "HEAD^{/x}~1"):
         assert shown(cli, f"'{name}:small.toml'", "optimizer.lr") == "0.01"
-    assert cli.ok("diff main:small.toml small.toml").startswith("nothing differs")
+    assert cli.ok("diff main:small.toml small.toml").startswith("no differences")
 
 
 def test_every_command_takes_a_revision(cli: CommandLine, git: Repository) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.cli import runs_list
+from setpoint.cli import runs as chapter
 from setpoint.config import fingerprint, record_files
 from setpoint.config.composition import compose
 from setpoint.train.config import Job
@@ -74,7 +74,7 @@ def test_tags_notes_and_the_archive(cli: CommandLine) -> None:
 
 
 def test_more_than_can_be_read(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_list, "MOST", 2)
+    monkeypatch.setattr(chapter, "MAX_RUNS", 2)
     answer = cli("runs list")
     assert "tiny-1" not in answer.out and "note: 1 more runs are not shown" in answer.err
     assert "tiny-1" in cli.ok("runs list --all")

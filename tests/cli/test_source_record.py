@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.cli.options import Arguments, Program
-from setpoint.cli.show import COMMAND
+from setpoint.cli.show import show
 from setpoint.cli.source import open_source
 from setpoint.config import Config, SetpointError
 
@@ -70,7 +70,7 @@ def test_every_command_takes_a_checkpoint(cli: CommandLine, run: str) -> None:
     answer = cli(f"diff {source} {run}/checkpoints/latest --json")
     assert answer.status == 1
     assert [row["path"] for row in json.loads(answer.out)] == ["duration"]
-    assert cli.ok(f"diff {run} {run}/checkpoints/latest").startswith("nothing differs")
+    assert cli.ok(f"diff {run} {run}/checkpoints/latest").startswith("no differences")
 
 
 def test_a_checkpoint_that_was_taken_away_from_its_run(cli: CommandLine, run: str) -> None:
@@ -122,6 +122,6 @@ def test_scripts_of_ones_own_have_no_revisions(cli: CommandLine) -> None:
     class Root(Config):
         size: int = 1
 
-    arguments = Arguments(COMMAND.of(Program("train.py", Root)))
+    arguments = Arguments(show.of(Program("train.py", Root)))
     with pytest.raises(SetpointError, match="of Setpoint's own jobs only; for train.py, check"):
         open_source("HEAD:exp.toml", arguments)

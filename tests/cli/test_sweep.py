@@ -239,7 +239,7 @@ def test_runs_skips_and_goes_on(cli: CommandLine) -> None:
     # A point of the sweep is the run that its own command line would make.
     assert "sweep axis --optimizer.lr" in cli.ok(f"why optimizer.lr {points[1]['run']}")
     folder = points[1]["log"].removesuffix("/output.log")
-    assert cli.ok(f"diff {folder} {points[1]['run']}").startswith("nothing differs")
+    assert cli.ok(f"diff {folder} {points[1]['run']}").startswith("no differences")
     single = "--experiment sweep-small --duration '2 steps' --optimizer.lr 3e-3"
     assert points[1]["run"] in cli.ok(f"check small.toml {single}")
 

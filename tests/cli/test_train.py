@@ -164,7 +164,7 @@ def test_from_training_to_text(cli: CommandLine) -> None:
     assert "\033" not in text
     assert "finished" in text and "held-out loss" in text
     run = run_directory(cli)
-    assert cli.ok(f"diff small.toml {run}").startswith("nothing differs")
+    assert cli.ok(f"diff small.toml {run}").startswith("no differences")
     assert cli.ok(f"fingerprint {run}") == cli.ok("fingerprint small.toml")
     answer = cli(f"diff small.toml {run} --optimizer.lr 3")
     assert (answer.status, answer.out.splitlines()[0]) == (1, "optimizer.lr  (identity)")

@@ -22,7 +22,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from setpoint.cli.fields import field_rows
+from setpoint.cli.list import field_rows
 from setpoint.config import Config, all_fields, section_classes
 from setpoint.config.schema.declare import CHECK, DEAD
 from setpoint.config.schema.tree import first_places

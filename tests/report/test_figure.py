@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.report.figure import save
-from setpoint.report.series import Plot
+from setpoint.report.plot import Plot, save
 
 from .test_terminal import CURVES
 

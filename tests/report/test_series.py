@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from setpoint.report.series import Plot, Series
+from setpoint.report.plot import Plot, Series
 
 
 def test_points_without_a_place_are_left_out() -> None:

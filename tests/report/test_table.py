@@ -21,7 +21,7 @@ ROWS = [
 
 
 def table() -> Table:
-    return Table(["run", "optimizer.lr", "loss"], ROWS, ["run", "lr", "loss"])
+    return Table(["run", "optimizer.lr", "loss"], ROWS)
 
 
 @pytest.mark.parametrize(

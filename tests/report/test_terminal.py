@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.report.series import Plot, Series
-from setpoint.report.terminal import chart
+from setpoint.report.plot import Plot, Series, chart
 
 CURVES = [Series("lr=1e-3", [(1, 3.0), (2, 2.0)]), Series("lr=3e-4", [(1, 3.0), (2, 2.5)])]
 

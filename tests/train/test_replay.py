@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from setpoint.cli.main import main
-from setpoint.cli.replay import for_one_process
+from setpoint.cli.reproduce import for_one_process
 from setpoint.config import RunError, SetpointError
 from setpoint.ops.bad_batches import read_bad_batch
 from setpoint.ops.replay import Numbers, Replayed, replay

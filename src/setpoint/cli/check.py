@@ -12,14 +12,17 @@ from setpoint.cli.options import (
     GPU_OPTIONS,
     JSON,
     MACHINES,
+    POWER,
+    PRICE,
     SOURCE_HELP,
+    TIMELINE,
     WITH,
     WORLD_SIZE,
     Arguments,
     Command,
     Option,
 )
-from setpoint.cli.output import bold, table
+from setpoint.cli.output import bold, emit, table
 from setpoint.cli.source import CHECKPOINT, kind_of, open_source, run_directory_given
 from setpoint.config import (
     NEEDS,
@@ -28,8 +31,6 @@ from setpoint.config import (
     ConfigError,
     Need,
     SetpointError,
-    Verification,
-    did_you_mean,
     dropped_values,
     fingerprint,
     overridden,
@@ -42,27 +43,13 @@ from setpoint.train.run_name import find_run
 
 if TYPE_CHECKING:
     from setpoint.cli.check_plan import Plan
-    from setpoint.cli.expected import Expected
-    from setpoint.plan.dry_run import DryRun
+    from setpoint.cli.plan import CostEstimate
 
-USING = Option(
-    "--using",
-    "Also run the checks that need torch, import or network.",
-    "NEED",
-    True,
-    choices=NEEDS,
-)
+PLAN, DRY_RUN, RANK = "--plan", "--dry-run", "--rank"
 EXCEEDS = "memory-exceeds-gpu"
-PLAN = Option(
-    "--plan",
-    "Also show parameter groups, and the mesh, memory and traffic of a rank.",
-)
-DRY_RUN = Option(
-    "--dry-run",
-    "Run one step of one rank on fake tensors; report its memory.",
-)
-RANK = Option("--rank", "The rank of --plan and --dry-run; default: 0.", "N")
-COMMAND = Command(
+
+
+@Command(
     "check",
     "SOURCE [OVERRIDES]",
     "Verify a configuration without running it: every name, type and range, every rule between\n"
@@ -74,7 +61,18 @@ COMMAND = Command(
     "or float8; not with --world-size or --gpu, for jobs of other machines. Checks that could not\n"
     "run are listed as not checked, with the --using that runs them as well.\n"
     "A value of a modifier that an override replaced is listed as overridden.\n" + SOURCE_HELP,
-    [*COMMON, WORLD_SIZE, USING, PLAN, DRY_RUN, RANK, *GPU_OPTIONS, JSON],
+    [
+        *COMMON,
+        WORLD_SIZE,
+        Option("--using", "Also run the checks that need torch, import or network.", "NEED", True,
+               NEEDS),
+        Option(PLAN, "Also show parameter groups, and the mesh, memory and traffic of a rank."),
+        Option(DRY_RUN, "Run one step of one rank on fake tensors; report its memory."),
+        Option(RANK, "The rank of --plan and --dry-run; default: 0.", "N", type=int, at_least=0,
+               requires=(PLAN, DRY_RUN)),
+        *GPU_OPTIONS,
+        JSON,
+    ],
     [
         ("setpoint check tiny", "the preset as it is"),
         ("setpoint check exp.toml --world-size 1024", "before the queue, on a laptop"),
@@ -87,18 +85,77 @@ COMMAND = Command(
         ("setpoint check exp.toml --world-size 64 --dry-run", "memory and traffic of a rank"),
         ("setpoint check tiny --batch.global_size 100", "numbers that do not fit are explained"),
     ],
-)
-
-
-@COMMAND
-def run(arguments: Arguments) -> int:
-    """Resolve, check, and print what the run would be."""
+)  # fmt: skip
+def check(arguments: Arguments) -> int:
+    """Resolve, check, and print the facts of the run."""
+    for option in (PRICE, POWER, TIMELINE):
+        if arguments.has(option.name) and not arguments.has(PLAN):
+            raise SetpointError(f"{option.name} has no effect without {PLAN}")
     composition = open_source(arguments.source, arguments)
     config = composition.resolve()
-    able = _able(arguments)
-    report = _look(config, able)
-    if report.calls_for_torch and not report.problems and _is_for_this_machine(config, arguments):
-        report = _look(config, {*able, "torch"})
+    report = _preflight(config, arguments)
+    values = {
+        "dropped": list(dropped_values(config)),
+        "overridden": list(overridden(config)) if arguments.has(WITH.name) else [],
+        "shared": list(shared(config)),
+    }
+    plan = estimate = dry_run = None
+    if isinstance(config, Job):
+        _add_run(config, report, arguments)
+        rank = arguments.integer(RANK, at_least=0) or 0
+        plan, estimate = _plan(config, rank, arguments, composition.label)
+        report.cautions += _gpu_cautions(config, arguments, plan, rank)
+        if arguments.has(DRY_RUN):
+            from setpoint.plan.dry_run import dry_run as run_dry
+
+            dry_run = run_dry(config, rank)
+    else:
+        for name in (PLAN, DRY_RUN, *(option.name for option in GPU_OPTIONS)):
+            if arguments.has(name):
+                kind = type(config).__name__
+                raise SetpointError(f"{name} has no effect: {kind} is not a training job")
+    details = {"plan": plan, "expected": estimate, "dry_run": dry_run}
+
+    def text() -> str:
+        parts = [_summary(composition.label, fingerprint(config), report, values)]
+        parts += [part.render() for part in (plan, estimate) if part is not None]
+        if dry_run is not None:
+            from setpoint.cli.check_plan import render_dry_run
+
+            parts.append(render_dry_run(dry_run))
+        return "\n\n".join(parts)
+
+    emit(
+        arguments,
+        lambda: {
+            "ok": True,
+            "fingerprint": fingerprint(config),
+            **report.to_json(),
+            **values,
+            **{name: part.to_json() for name, part in details.items() if part is not None},
+        },
+        text,
+    )
+    return 0
+
+
+def _preflight(config: Config, arguments: Arguments) -> Preflight:
+    """Run the checks; those that need torch where a value calls for it.
+
+    Raises:
+        ConfigError: if there are problems.
+    """
+    needs: set[Need] = {"files"}
+    for text in arguments.values("--using"):
+        needs |= {need for need in NEEDS if need in text.split(",")}
+    if "torch" in needs or arguments.has(DRY_RUN):
+        needs.add("import")  # what is built of it imports what it names anyway
+    report = _verify(config, needs)
+    is_elsewhere = arguments.has(WORLD_SIZE.name) or arguments.has(GPU.name)
+    if isinstance(config, Job) and config.parallel.world_size != 1:
+        is_elsewhere = True
+    if report.calls_for_torch and not report.problems and not is_elsewhere and _has_torch():
+        report = _verify(config, {*needs, "torch"})
         for problem in report.problems:
             hint = "For a job of another machine, --world-size N leaves this one out."
             problem.hint = f"{problem.hint} {hint}".lstrip()
@@ -106,71 +163,19 @@ def run(arguments: Arguments) -> int:
         report.problems = [each for each in report.problems if each.path != "parallel.device"]
     if report.problems:
         raise ConfigError(report.problems)
+    return report
+
+
+def _verify(config: Config, needs: set[Need]) -> Preflight:
     if isinstance(config, Job):
-        folder = run_directory_given(arguments.source)
-        if folder is None and config.seed is not None:
-            report.facts["run directory"] = find_run(config)
-        if folder is not None:  # whose name need not be that of today's fingerprint
-            report.facts["run directory"] = folder
-            from setpoint.train.run_status import data_position
+        return preflight(config, needs)
+    if type(config).__name__ != "Inference":
+        return Preflight({}, verify(config, needs))
+    from setpoint.infer.adopt import verify_job
+    from setpoint.infer.config import Inference
 
-            if place := data_position(folder):
-                report.facts["data position"] = place
-        if arguments.source is None or kind_of(arguments.source) != CHECKPOINT:
-            _compare_with_record(config, str(report.facts["run directory"]), folder is not None)
-    values = {
-        "dropped": list(dropped_values(config)),
-        "overridden": _overridden(config) if arguments.has(WITH.name) else [],
-        "shared": list(shared(config)),
-    }
-    rank = _rank(arguments)
-    plan = _plan(config, rank) if arguments.has(PLAN.name) else None
-    expected = _expected(config, arguments, plan, composition.label)
-    if isinstance(config, Job):
-        report.cautions += _of_gpu(config, arguments, plan, rank)
-    dry = _dry_run(config, rank) if arguments.has(DRY_RUN.name) else None
-    if arguments.has("--json"):
-        import json
-
-        identity = {"ok": True, "fingerprint": fingerprint(config)}
-        facts = {**identity, **report.to_json(), **values}
-        found = {"plan": plan, "expected": expected, "dry_run": dry}
-        more = {name: each.to_json() for name, each in found.items() if each is not None}
-        print(json.dumps(facts | more, indent=2))
-        return 0
-    print(_summary(composition.label, fingerprint(config), report, values))
-    if plan is not None:
-        print(f"\n{plan.render()}")
-    if expected is not None:
-        print(f"\n{expected.render()}")
-    if dry is not None:
-        from setpoint.cli.check_plan import render_dry_run
-
-        print(f"\n{render_dry_run(dry)}")
-    return 0
-
-
-def _compare_with_record(job: Job, folder: str, given: bool) -> None:
-    """Refuse what training would refuse to resume, where the job has a run already."""
-    if os.path.isdir(folder):
-        from setpoint.config import CONFIG  # most jobs have no run
-        from setpoint.train.contract import check_contract
-
-        if os.path.isfile(os.path.join(folder, CONFIG)):
-            check_contract(folder, job, given=given)
-
-
-def _look(config: Config, able: set[Need]) -> Preflight:
-    if isinstance(config, Job):
-        return preflight(config, able)
-    return Preflight({}, _verify(config, able))
-
-
-def _is_for_this_machine(config: Config, arguments: Arguments) -> bool:
-    """Whether torch, where it is installed, can tell what the job lacks."""
-    if arguments.has(WORLD_SIZE.name) or arguments.has(GPU.name) or not _has_torch():
-        return False
-    return not isinstance(config, Job) or config.parallel.world_size == 1
+    assert isinstance(config, Inference)
+    return Preflight({}, verify_job(config, needs))
 
 
 def _has_torch() -> bool:
@@ -178,57 +183,57 @@ def _has_torch() -> bool:
     return any(finder.find_spec("torch", None) is not None for finder in sys.meta_path)
 
 
-def _verify(config: Config, able: set[Need]) -> Verification:
-    if type(config).__name__ != "Inference":
-        return verify(config, able)
-    from setpoint.infer.adopt import verify_job
-    from setpoint.infer.config import Inference
+def _add_run(job: Job, report: Preflight, arguments: Arguments) -> None:
+    """Add the run directory to the facts; refuse what training would refuse to resume."""
+    folder = run_directory_given(arguments.source)
+    if folder is None and job.seed is not None:
+        report.facts["run directory"] = find_run(job)
+    if folder is not None:  # whose name need not be that of today's fingerprint
+        report.facts["run directory"] = folder
+        from setpoint.train.run_status import data_position
 
-    assert isinstance(config, Inference)
-    return verify_job(config, able)
+        if position := data_position(folder):
+            report.facts["data position"] = position
+    if arguments.source is not None and kind_of(arguments.source) == CHECKPOINT:
+        return
+    path = str(report.facts["run directory"])
+    if os.path.isdir(path):
+        from setpoint.config import CONFIG  # most jobs have no run
+        from setpoint.train.contract import check_contract
+
+        if os.path.isfile(os.path.join(path, CONFIG)):
+            check_contract(path, job, given=folder is not None)
 
 
-def _rank(arguments: Arguments) -> int:
-    rank = arguments.integer(RANK.name, at_least=0)
-    if rank is not None and not (arguments.has(PLAN.name) or arguments.has(DRY_RUN.name)):
-        raise SetpointError("--rank has no effect without --plan or --dry-run. Leave it out")
-    return rank or 0
+def _plan(
+    job: Job, rank: int, arguments: Arguments, label: str
+) -> tuple[Plan | None, CostEstimate | None]:
+    """The plan of a rank, and the expected time of its step, as far as they are asked for."""
+    plan = None
+    if arguments.has(PLAN):
+        from setpoint.cli.check_plan import make_plan
 
-
-def _plan(config: Config, rank: int) -> Plan:
-    from setpoint.cli.check_plan import make_plan
-
-    return make_plan(_trained(config, PLAN), rank)
-
-
-def _expected(
-    config: Config, arguments: Arguments, plan: Plan | None, label: str
-) -> Expected | None:
-    """The expected time of a step, drawn into a file where that was asked for."""
+        plan = make_plan(job, rank)
     if not any(arguments.has(option.name) for option in GPU_OPTIONS):
-        return None
-    from setpoint.cli.expected import asked_of, expect
+        return plan, None
+    from setpoint.cli.plan import estimate_cost, read_cost_options
 
-    asked = asked_of(arguments)
+    request = read_cost_options(arguments)
     if plan is None:
-        for option in GPU_OPTIONS:
-            if option not in (GPU, MACHINES) and arguments.has(option.name):
-                raise SetpointError(f"{option.name} has no effect without {PLAN.name}. Add that")
-        return None
-    job = _trained(config, PLAN)
+        return None, None
     if job.parallel.uses_deepspeed:
-        raise SetpointError(f"{GPU.name}: what DeepSpeed sends is not known here. Leave it out")
-    expected = expect(asked, job, plan.workload, plan.topology, plan.memory)
-    expected.write(label)
-    return expected
+        raise SetpointError(f"{GPU.name}: the traffic of DeepSpeed is not known. Leave it out")
+    estimate = estimate_cost(request, job, plan.workload, plan.topology, plan.memory)
+    estimate.write(label)
+    return plan, estimate
 
 
-def _of_gpu(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> list[Caution]:
-    """Cautions of a job that a known GPU has no memory or no kernels for."""
+def _gpu_cautions(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> list[Caution]:
+    """Cautions of a job for which a known GPU lacks memory or kernels."""
     machine, name = None, arguments.value(GPU.name)
     if name is None and "torch" not in sys.modules:
         return []
-    from setpoint.cli.fitting import gpu_of, hardware_cautions, memory_caution, memory_of
+    from setpoint.cli.check_plan import gpu_of, hardware_cautions, job_memory, memory_caution
 
     cautions: list[Caution] = []
     if name is not None:
@@ -239,7 +244,7 @@ def _of_gpu(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> lis
     gpu = gpu_of(machine, name or "", job)
     if gpu is None or job.parallel.uses_deepspeed:
         return cautions
-    memory = memory_of(job, rank) if plan is None else plan.memory
+    memory = job_memory(job, rank) if plan is None else plan.memory
     typed = list(arguments.overrides)
 
     def change(texts: list[str]) -> Job:
@@ -251,25 +256,6 @@ def _of_gpu(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> lis
 
     caution = None if memory is None else memory_caution(job, memory, gpu, change)
     return cautions if caution is None else [*cautions, caution]
-
-
-def _dry_run(config: Config, rank: int) -> DryRun:
-    job = _trained(config, DRY_RUN)
-    from setpoint.plan.dry_run import dry_run
-
-    return dry_run(job, rank)
-
-
-def _trained(config: Config, option: Option) -> Job:
-    if isinstance(config, Job):
-        return config
-    raise SetpointError(
-        f"{option.name} has no effect: a {type(config).__name__} trains nothing. Leave it out"
-    )
-
-
-def _overridden(config: Config) -> list[str]:
-    return list(overridden(config))
 
 
 def _summary(label: str, digest: str, report: Preflight, values: dict[str, list[str]]) -> str:
@@ -295,17 +281,3 @@ def _how_to_run(reason: str) -> str:
     if "torch" in words and not _has_torch():
         return f"{what} (needs torch, which is not installed)"
     return f"{what} (needs {' and '.join(words)}: --using {','.join(words)})"
-
-
-def _able(arguments: Arguments) -> set[Need]:
-    """What the checks may use: files, and what was asked for."""
-    able: set[Need] = {"files"}
-    for text in arguments.options.get(USING.name, []):
-        for word in text.split(","):
-            if word not in NEEDS:
-                meant = did_you_mean(word, NEEDS, " ")
-                raise SetpointError(f"--using is one of {', '.join(NEEDS)}; got {word!r}.{meant}")
-            able.add(word)
-    if "torch" in able or arguments.has(DRY_RUN.name):
-        able.add("import")  # what is built of it imports what it names anyway
-    return able

@@ -1,47 +1,50 @@
-"""`setpoint compare`: what differs in the configurations of runs, and what the runs came to."""
+"""`setpoint compare` and `report`: runs side by side, in the terminal and as one HTML file."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
-from setpoint.cli.output import table
+from setpoint.cli.output import emit, print_notes
+from setpoint.cli.runs import print_runs
 from setpoint.cli.source import open_table
-from setpoint.config import (
-    ABSENT,
-    SetpointError,
-    in_full,
-    plain,
-)
-from setpoint.report.figure import refuse_suffix, save
-from setpoint.report.series import Plot, Series
+from setpoint.config import ABSENT, SetpointError
+from setpoint.files.lock import is_locked
+from setpoint.report.page.content import document
+from setpoint.report.page.knobs import Objective
+from setpoint.report.page.read import RunData, read_run
+from setpoint.report.page.write import NAME, refuse_foreign, write_html
+from setpoint.report.plot import Plot, Series, chart, refuse_suffix, save
 from setpoint.report.table import Table
-from setpoint.report.terminal import chart
-from setpoint.report.width import fitted
 from setpoint.sweep.compare import Entry, cell_of, comparison, differing, entries, read_metrics
-from setpoint.sweep.metrics import TRAINING_LOSS, MetricPath, require
+from setpoint.sweep.metrics import EVALUATION, TRAINING_LOSS, MetricPath, require
 
-MOST = 10  # values of the configuration beside one another that people can read
+MAX_VALUES = 10
+"""Values of the configuration that are shown without --all."""
 
-COMMAND = Command(
+
+@Command(
     "compare",
     "RUN...",
-    "Print a table of runs: only the values in which their configurations differ, and what each\n"
-    "came to. RUN is a run directory, the folder of a sweep, a folder of runs, or any other\n"
+    "Print a table of runs: only the values in which their configurations differ, and metrics.\n"
+    "RUN is a run directory, the folder of a sweep, a folder of runs, or any other\n"
     "SOURCE, which has no metrics. A metric is named KIND.COLUMN, as the rows of metrics.jsonl\n"
     "have it, and is the last value unless .min, .max or .mean follows. Values that are derived\n"
     "everywhere are left out, as are name, experiment and workspace.",
     [
         Option("--metric", "Show this metric instead of the default ones.", "PATH", True),
         Option("--sort", "Sort by a metric or a value; runs without it come last.", "COLUMN"),
-        Option("--reverse", "Sort the largest first."),
-        Option("--chart", "Draw the first metric in the terminal as well."),
+        Option("--reverse", "Sort the largest first.", requires=("--sort",)),
+        Option("--chart", "Draw the first metric in the terminal as well.",
+               excludes=("--json", "--csv")),
         Option("--plot", "Draw the first metric into a .png or .svg file as well.", "FILE"),
-        Option("--x", "Draw over this value or metric instead of the steps.", "COLUMN"),
-        Option("--all", f"Show all values that differ, also where they are more than {MOST}."),
-        Option("--csv", "Print comma-separated values."),
+        Option("--x", "Draw over this value or metric instead of the steps.", "COLUMN",
+               requires=("--chart", "--plot")),
+        Option("--all", f"Show all values that differ, also more than {MAX_VALUES}."),
+        Option("--csv", "Print comma-separated values.", excludes=("--json",)),
         JSON,
         IMPORT,
     ],
@@ -51,106 +54,60 @@ COMMAND = Command(
         ("setpoint compare runs/sweep-tiny --x optimizer.lr --chart", "the loss over the rate"),
     ],
     positional=(1, sys.maxsize),
-)
-
-
-@COMMAND
-def run(arguments: Arguments) -> int:
-    """Print the table, and draw what was asked for.
-
-    Returns:
-        the exit status: 0; a run that cannot be shown is named on standard error.
-    """
-    _refuse_options(arguments)
+)  # fmt: skip
+def compare(arguments: Arguments) -> int:
+    """Print the table, and draw a metric; a run that cannot be shown is named on standard error."""
+    path = arguments.value("--plot")
+    if path is not None:
+        refuse_suffix(path)
     notes: list[str] = []
-    shown = _load(entries(arguments.positional, notes), arguments, notes)
-    for entry in shown:
-        read_metrics(entry, notes)
-    wanted = arguments.options.get("--metric", [])
-    result = comparison(shown, wanted)
+    runs = _load(entries(arguments.positional, notes), arguments, notes)
+    for run in runs:
+        read_metrics(run, notes)
+    result = comparison(runs, arguments.values("--metric"))
     if result.columns == ["run"]:
-        what = "their configurations do not differ" if len(shown) > 1 else "it is the only one"
-        notes.append(f"nothing to show: {what}, and there are no metrics")
-    order = arguments.value("--sort")
-    if order is not None:
-        result.sort(_column(result, order, shown), arguments.has("--reverse"))
-    plot = _plot(shown, result, arguments) if _draws(arguments) else None
-    if arguments.has("--json"):
-        import json
-
-        print(json.dumps({"runs": result.to_json(plain), "notes": notes}, indent=2))
-    elif arguments.has("--csv"):
-        print(result.to_csv(in_full), end="")
-    else:
-        if not arguments.has("--all"):
-            _bound(result, shown, order, notes)
-        _print(result, notes)
-    if plot is not None:
-        _draw(plot, arguments)
-    if not arguments.has("--json"):
-        sys.stdout.flush()
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
+        same = "the configurations do not differ, and " if len(runs) > 1 else ""
+        notes.append(f"nothing to compare: {same}there are no metrics")
+    if (order := arguments.value("--sort")) is not None:
+        result.sort(_column(result, order, runs), arguments.has("--reverse"))
+    plot = None
+    if path is not None or arguments.has("--chart"):
+        plot = _plot(runs, result, arguments)
+    if not any(map(arguments.has, ("--all", "--csv", "--json"))):
+        _hide_values(result, runs, order, notes)
+    if plot is not None and path is not None:
+        save(plot, path)
+    print_runs(arguments, result, notes)
+    if plot is not None and arguments.has("--chart"):
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        print(f"\n{chart(plot, colour=colour)}")
     return 0
 
 
-def _bound(result: Table, shown: list[Entry], order: str | None, notes: list[str]) -> None:
-    """Leave out values that few runs have, where jobs differ in more than can be read."""
+def _hide_values(result: Table, runs: list[Entry], order: str | None, notes: list[str]) -> None:
+    """Leave out the values that the fewest runs have, beyond `MAX_VALUES`."""
     kept = () if order is None else (result.columns[result.index(order)],)
     values = [
         at
         for at, name in enumerate(result.columns)
-        if name not in kept and any(name in entry.values for entry in shown)
+        if name not in kept and any(name in run.values for run in runs)
     ]
-    # What most runs have comes first; what they all have tells them apart best.
     values.sort(key=lambda at: sum(row[at] is ABSENT for row in result.rows))
-    gone = sorted(values[MOST:])
-    if not gone:
+    hidden = sorted(values[MAX_VALUES:])
+    if not hidden:
         return
-    names = [result.columns[at] for at in gone]
-    rest = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    notes.append(f"{len(gone)} more values differ: {', '.join(names[:6])}{rest}; --all shows them")
-    result.drop(gone)
+    names = [result.columns[at] for at in hidden]
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    notes.append(
+        f"{len(hidden)} more values differ: {', '.join(names[:6])}{more}; --all shows them"
+    )
+    result.drop(hidden)
 
 
-def _print(result: Table, notes: list[str]) -> None:
-    rows = [result.headings, *result.cells(in_full)]
-    if sys.stdout.isatty():  # elsewhere it stays whole, for other programs to read
-        import shutil
-
-        rows, note = fitted(result.headings, rows[1:], shutil.get_terminal_size().columns)
-        notes.extend([note] if note else [])
-    print(table(rows[1:], rows[0]))
-
-
-def _refuse_options(arguments: Arguments) -> None:
-    if arguments.overrides:
-        raise SetpointError(
-            f"unexpected argument {arguments.overrides[0]!r}: setpoint compare takes runs as they "
-            f"are; an option that it knows is one of "
-            f"{', '.join(option.name for option in COMMAND.options)}"
-        )
-    if arguments.has("--json") and arguments.has("--csv"):
-        raise SetpointError("--json and --csv contradict each other; give one")
-    if arguments.has("--chart") and (arguments.has("--json") or arguments.has("--csv")):
-        raise SetpointError("--chart is for people; leave it out, or leave --json and --csv out")
-    if arguments.has("--reverse") and not arguments.has("--sort"):
-        raise SetpointError("--reverse has no effect without --sort")
-    if arguments.has("--x") and not _draws(arguments):
-        raise SetpointError("--x has no effect without --chart or --plot FILE")
-    path = arguments.value("--plot")
-    if path is not None:
-        refuse_suffix(path)
-
-
-def _draws(arguments: Arguments) -> bool:
-    return arguments.has("--chart") or arguments.has("--plot")
-
-
-def _load(found: list[Entry], arguments: Arguments, notes: list[str]) -> list[Entry]:
+def _load(runs: list[Entry], arguments: Arguments, notes: list[str]) -> list[Entry]:
     """Read the values as they were recorded; a run with a damaged record is named and left out."""
     shown: list[Entry] = []
-    for entry in found:
+    for entry in runs:
         try:
             entry.values = open_table(entry.source, arguments, overrides=False)
         except SetpointError as error:
@@ -164,72 +121,135 @@ def _load(found: list[Entry], arguments: Arguments, notes: list[str]) -> list[En
     return shown
 
 
-def _column(result: Table, name: str, shown: list[Entry]) -> str:
-    """The column to sort by; a metric that is not shown yet is put beside the others."""
-    if name in result.columns or name in result.headings:
-        return name
+def _column(result: Table, name: str, runs: list[Entry]) -> str:
+    """The column to sort by; a metric that is not shown yet is added."""
     try:
-        path = require(name, [entry.metrics for entry in shown])
-    except SetpointError:
-        result.index(name)  # says which columns there are
-        raise
-    result.columns.append(name)
-    result.headings.append(name)
-    for row, entry in zip(result.rows, shown, strict=True):
-        row.append(cell_of(entry, path))
+        return result.columns[result.index(name)]
+    except SetpointError as error:
+        try:
+            path = require(name, [run.metrics for run in runs])
+        except SetpointError:
+            raise error from None
+    result.add(name, [cell_of(run, path) for run in runs])
     return name
 
 
-def _plot(shown: list[Entry], result: Table, arguments: Arguments) -> Plot:
-    metrics = [entry.metrics for entry in shown]
-    wanted = arguments.options.get("--metric", [])
-    usual = [n for n in ("evaluation.held_out_loss", TRAINING_LOSS) if n in result.columns]
-    names = wanted[:1] or usual
-    if not names:
+def _plot(runs: list[Entry], result: Table, arguments: Arguments) -> Plot:
+    metrics = [run.metrics for run in runs]
+    losses = [n for n in ("evaluation.held_out_loss", TRAINING_LOSS) if n in result.columns]
+    paths = {name: MetricPath.parse(name) for name in arguments.values("--metric")[:1] or losses}
+    if not paths:
         raise SetpointError("there is nothing to draw: no run has a metric")
-    x = arguments.value("--x")
+    name, x = next(iter(paths)), arguments.value("--x")
     if x is None:
         # One evaluation at the end is no curve; the training loss is.
-        curves = [name for name in names if any(len(m.curve(_path(name))) > 1 for m in metrics)]
-        name = (curves or names)[0]
-        series = [Series(entry.label, entry.metrics.curve(_path(name))) for entry in shown]
+        curves = [n for n, path in paths.items() if any(len(m.curve(path)) > 1 for m in metrics)]
+        name = (curves or [name])[0]
+        series = [Series(run.label, run.metrics.curve(paths[name])) for run in runs]
         return Plot(f"{name} over the steps", "step", name, series)
-    name = names[0]
-    values = _values(x, shown)
     points = [
         (value, y)
-        for value, entry in zip(values, shown, strict=True)
-        if value is not None and (y := entry.metrics.value(_path(name))) is not None
+        for value, run in zip(_numbers(x, runs), runs, strict=True)
+        if value is not None and (y := run.metrics.value(paths[name])) is not None
     ]
     if not points:
         raise SetpointError(f"there is nothing to draw: no run has both {x} and {name} as numbers")
     return Plot(f"{name} over {x}", x, name, [Series("runs", sorted(points))], lines=False)
 
 
-def _path(name: str) -> MetricPath:
-    return MetricPath.parse(name)
-
-
-def _values(name: str, shown: list[Entry]) -> list[float | None]:
-    """The numbers of a column that may be a value of the configuration or a metric."""
-    found = differing([entry.values for entry in shown])
-    columns = {".".join(path): values for path, values in found.items()}
-    close = [key for key in columns if key == name or key.endswith(f".{name}")]
-    if len(close) == 1:
-        return [_number(value) for value in columns[close[0]]]
-    path = require(name, [entry.metrics for entry in shown])
-    return [entry.metrics.value(path) for entry in shown]
+def _numbers(name: str, runs: list[Entry]) -> list[float | None]:
+    """The numbers of a metric, or of a value of the configuration by the end of its path."""
+    values = differing([run.values for run in runs])
+    matches = [path for path in values if f".{'.'.join(path)}".endswith(f".{name}")]
+    if len(matches) == 1:
+        return [_number(value) for value in values[matches[0]]]
+    path = require(name, [run.metrics for run in runs])
+    return [run.metrics.value(path) for run in runs]
 
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and value is not True else None
 
 
-def _draw(plot: Plot, arguments: Arguments) -> None:
-    path = arguments.value("--plot")
-    if path is not None:
-        save(plot, path)
-    if arguments.has("--chart"):
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print()
-        print(chart(plot, colour=colour))
+@Command(
+    "report",
+    "RUN...",
+    "Write one HTML file about runs, which needs no network: curves with zoom and hover,\n"
+    "configuration with origins and search, differences between the runs, shares of data,\n"
+    "samples, events, environment. RUN is a run directory, the folder of a sweep, or a folder of\n"
+    "runs; three or more runs get parallel coordinates and the importance of the fields in which\n"
+    "they differ.\n"
+    "\n"
+    "Records are read as data: no code that they name is imported. What is broken in them is left\n"
+    "out and said. The file is report.html in the directory of the run or the sweep; of several\n"
+    "in the present folder.",
+    [
+        Option("--output", "Write this file instead.", "FILE"),
+        Option("--objective", "Metric that runs are ranked by; default evaluation.held_out_loss.",
+               "PATH"),
+        Option("--direction", "minimize or maximize the objective.", "WORD",
+               choices=("minimize", "maximize"), requires=("--objective",)),
+        JSON,
+    ],
+    [
+        ("setpoint report runs/tiny-3fa94c21", "one run"),
+        ("setpoint report runs/a runs/b --output both.html", "two runs beside one another"),
+        ("setpoint report runs/sweep-tiny", "all points of a sweep"),
+    ],
+    positional=(1, sys.maxsize),
+)  # fmt: skip
+def report(arguments: Arguments) -> int:
+    """Write the file, and print its path; parts that were left out are named on standard error."""
+    objective = _objective(arguments)
+    words, notes = arguments.positional, list[str]()
+    path = _output(arguments)
+    refuse_foreign(path)
+    runs: list[RunData] = []
+    for entry in entries(words, notes):
+        if entry.run is None:
+            raise SetpointError(
+                f"{entry.source} is no run directory, no folder of a sweep and no folder of runs\n"
+                f"Valid: a folder that `setpoint train` or `setpoint sweep` made; "
+                f"`setpoint runs list` shows them"
+            )
+        label = entry.run.resolve().name if entry.label == entry.source else entry.label
+        runs.append(read_run(entry.run, label, is_locked(entry.run / ".lock")))
+    if not runs:
+        raise SetpointError("there is no run to show" + "".join(f"\n  {note}" for note in notes))
+    if objective is not None and all(objective.of(each) is None for each in runs):
+        known = dict.fromkeys(name for each in runs for name in each.columns)
+        raise SetpointError(
+            f"no run has the metric {objective.column!r}\nValid: {', '.join(list(known)[:30])}"
+        )
+    several = len(words) > 1 or len(runs) > 1
+    title = f"{len(runs)} runs" if len(runs) > 3 else ", ".join(each.label for each in runs)
+    title = Path(words[0]).resolve().name if len(words) == 1 else title
+    content = document(runs, title if several else runs[0].label, objective, notes)
+    size = write_html(content, path)
+    notes += [f"{each.label}: {text}" for each in runs for text in each.problems]
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    facts = {"report": str(path), "bytes": size, "runs": len(runs), "notes": notes}
+    emit(arguments, facts, f"{path}: {count}, {size / 1e6:.2f} MB")
+    if not arguments.has("--json"):
+        sys.stdout.flush()
+        print_notes(notes)
+    return 0
+
+
+def _output(arguments: Arguments) -> Path:
+    output = arguments.value("--output")
+    if output is not None:
+        if not output.lower().endswith((".html", ".htm")):
+            raise SetpointError(f"--output {output}: a report is a file that ends in .html")
+        return Path(output)
+    words = arguments.positional
+    return Path(words[0]) / NAME if len(words) == 1 and Path(words[0]).is_dir() else Path(NAME)
+
+
+def _objective(arguments: Arguments) -> Objective | None:
+    text = arguments.value("--objective")
+    if text is None:
+        return None
+    metric = MetricPath.parse(text)
+    column = f"{metric.kind or EVALUATION}.{metric.column}"
+    return Objective(column, metric.reduction, arguments.value("--direction") != "maximize")

@@ -1,30 +1,77 @@
-"""`setpoint data inspect`: what a model is trained on, as people read it."""
+"""`setpoint data inspect` and `data stats`: rows of a job's training data, and statistics."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from setpoint.cli.data import JobData, open_data, require_source
+from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.output import bold, colours, dim, styled, table
-from setpoint.config import SetpointError
+from setpoint.cli.output import bold, colours, dim, emit, styled, table
+from setpoint.cli.source import open_source
+from setpoint.config import ConfigError, SetpointError, verify
+from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
+    from setpoint.data.prepared.use import Sides
     from setpoint.data.samples import Sample, Token
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.train.config import Job
 
-COUNT, SOURCE = "--count", "--source"
-SHOWN = 3
-STREAMED = 10_000  # rows of streamed data that are looked through
-COMMAND = Command(
+SECTIONS = ("data", "tokenizer", "batch")
+"""Sections in which problems keep the data from being read."""
+ROWS = 3
+"""Rows that are printed by default."""
+STREAMED = 10_000
+"""Rows of streamed data that are searched for those of a source."""
+BAR = 50
+"""Characters of the longest bar."""
+
+
+class JobData(NamedTuple):
+    """The data of a job."""
+
+    job: Job
+    tokenizer: Tokenizer
+    corpora: Sides
+
+
+def open_data(arguments: Arguments) -> JobData:
+    """Resolve a job, and read and tokenize its data.
+
+    Raises:
+        SetpointError: the configuration is wrong where the data is concerned, or the data cannot
+            be read.
+    """
+    job: Job = open_source(arguments.positional[0], arguments).resolve()
+    problems = [
+        each for each in verify(job, {"files"}).problems if each.path.partition(".")[0] in SECTIONS
+    ]
+    if problems:
+        raise ConfigError(problems)
+    try:
+        with Loading():
+            import setpoint.train.build.job_data  # noqa: F401 - imports torch, which takes seconds
+    except ModuleNotFoundError as error:
+        raise SetpointError(
+            f"making batches needs the package {error.name!r}: install PyTorch first, then "
+            f"'setpoint[train]'"
+        ) from None
+    tokenizer = job.tokenizer.build()
+    with make_work_progress() as progress:
+        corpora = job.data.build(tokenizer=tokenizer, mixed=job.data.is_mixture, show=progress.work)
+    return JobData(job, tokenizer, corpora)
+
+
+@Command(
     "data inspect",
     "SOURCE [OVERRIDES]",
     "Print the first rows that a job is trained on, as its batches have them: text, where tokens\n"
     "end, which tokens are trained on, control tokens, and where documents begin. On a terminal\n"
-    "colours say so; elsewhere `|` ends a token, and what is between [[ and ]] is read and not\n"
+    "colours mark them; elsewhere `|` ends a token, and text between [[ and ]] is read but not\n"
     "trained on.\n" + SOURCE_HELP,
     [
-        Option(SOURCE, "Only rows of this source of the data.", "NAME"),
-        Option(COUNT, f"Number of rows; default {SHOWN}.", "N"),
+        Option("--source", "Only rows of this source of the data.", "NAME"),
+        Option("--count", f"Number of rows; default: {ROWS}.", "N", type=int),
         Option("--tokens", "One token a line: place, id, text, document, trained or not."),
         *COMMON,
         JSON,
@@ -34,22 +81,19 @@ COMMAND = Command(
         ("setpoint data inspect chats.toml --count 1 --tokens", "each token of one row"),
     ],
 )
-
-
-@COMMAND
-def run(arguments: Arguments) -> int:
+def data_inspect(arguments: Arguments) -> int:
     """Print the rows."""
-    count = arguments.integer(COUNT) or SHOWN
-    data = open_data(arguments)
-    require_source(data.job, arguments.value(SOURCE))
-    samples = _first(data, count, arguments.value(SOURCE))
-    if arguments.has(JSON.name):
-        import json
-
-        print(json.dumps([sample.to_json() for sample in samples]))
-        return 0
+    data, source = open_data(arguments), arguments.value("--source")
+    names = [each.name for each in data.job.data.sources]
+    if source is not None and source not in names:
+        raise SetpointError(f"--source {source}: the sources are {', '.join(names)}")
+    samples = _first(data, arguments.integer("--count") or ROWS, source)
     show = _tokens if arguments.has("--tokens") else _text
-    print("\n\n".join(f"{_title(sample)}\n{show(sample)}" for sample in samples))
+    emit(
+        arguments,
+        lambda: [sample.to_json() for sample in samples],
+        lambda: "\n\n".join(f"{_title(sample)}\n{show(sample)}" for sample in samples),
+    )
     return 0
 
 
@@ -62,18 +106,18 @@ def _first(data: JobData, count: int, source: str | None) -> list[Sample]:
     if job.seed is None:
         raise SetpointError("seed is null, and the order of rows depends on it: --seed 1")
     sequences, sampler = build_training_data(job, data.corpora.train)
-    found: list[Sample] = []
+    samples: list[Sample] = []
     taken, most = 0, max(sequences.epoch_rows or STREAMED, count)
-    while len(found) < count and taken < most:
+    while len(samples) < count and taken < most:
         # Rows that are packed together come out the same however many are taken at once.
         step = min(max(count, 16 if source else count), most - taken)
-        samples = samples_of(sequences, sampler.take(step), data.tokenizer, taken)
-        found += [sample for sample in samples if source in (None, sample.source)]
+        rows = samples_of(sequences, sampler.take(step), data.tokenizer, taken)
+        samples += [row for row in rows if source in (None, row.source)]
         taken += step
     sampler.forget()
-    if not found:
-        raise SetpointError(f"{SOURCE} {source}: none of the first {taken:,} rows is of it")
-    return found[:count]
+    if not samples:
+        raise SetpointError(f"--source {source}: none of the first {taken:,} rows is of it")
+    return samples[:count]
 
 
 def _title(sample: Sample) -> str:
@@ -179,3 +223,149 @@ def _quoted(data: bytes) -> str:
         return repr(data.decode())
     except UnicodeDecodeError:
         return repr(data)
+
+
+@Command(
+    "data stats",
+    "SOURCE [OVERRIDES]",
+    "Read and tokenize the data of a job, and print of each source and split: documents, bytes,\n"
+    "tokens and how many of them are trained on, the share of all tokens, lengths in tokens,\n"
+    "documents longer than batch.sequence_length, and documents with the same content.\n"
+    + SOURCE_HELP,
+    [*COMMON, JSON],
+    [
+        ("setpoint data stats tiny", "the data of a preset"),
+        ("setpoint data stats mine.toml --json", "for a program"),
+    ],
+)
+def data_stats(arguments: Arguments) -> int:
+    """Print tables, and the lengths as bars."""
+    facts = _stats(open_data(arguments))
+    emit(arguments, facts, lambda: "\n\n".join(_stats_text(facts)))
+    return 0
+
+
+def _stats(data: JobData) -> dict[str, Any]:
+    import numpy as np
+
+    from setpoint.data.corpus import Corpus
+    from setpoint.data.stats import duplicates, histogram, lengths_of, source_stats
+    from setpoint.train.build.job_data import phases_of
+
+    job, held_out = data.job, data.corpora.held_out
+    corpora = [each for each in data.corpora.train if isinstance(each, Corpus)]
+    for index, source in enumerate(job.data.sources):
+        if source.is_streamed:
+            raise SetpointError(
+                f"data.sources.{index}.streaming: true, and what is streamed is never counted.\n"
+                "Valid: false, or setpoint data inspect."
+            )
+    length = job.batch.sequence_length
+    names = [source.name for source in job.data.sources]
+    train = source_stats(corpora, names, length)
+    if job.data.is_mixture:
+        for each, share in zip(train, phases_of(job)[0].shares, strict=True):
+            each["mixture_share"] = share
+    held_out_stats: list[dict[str, Any]] = []
+    if held_out is not None:
+        held_out_stats = source_stats([held_out], held_out.sources, length)
+    lengths = np.concatenate([lengths_of(corpus) for corpus in corpora])
+    bars = [{"from": a, "to": b, "documents": n} for a, b, n in histogram(lengths)]
+    return {
+        "sequence_length": length,
+        "train": train,
+        "held_out": held_out_stats,
+        "duplicates": duplicates(corpora, held_out),
+        "histogram": bars,
+        "rows": _row_counts(data),
+    }
+
+
+def _row_counts(data: JobData) -> dict[str, Any]:
+    """How many rows an epoch has, and what became of documents on the way there."""
+    from setpoint.train.build.job_data import build_training_data
+
+    if data.job.seed is None:
+        return {"note": "seed is null, and what is packed together depends on it"}
+    try:
+        sequences, _ = build_training_data(data.job, data.corpora.train)
+    except SetpointError as error:  # too little data for one row; the rest is worth knowing
+        return {"note": str(error)}
+    members = getattr(sequences, "members", (sequences,))
+    notes = [note for each in members if (note := getattr(each, "note", ""))]
+    rows = sequences.epoch_rows or 0
+    steps = rows / data.job.batch.global_size
+    return {"rows": rows, "steps": steps, "note": "; ".join(notes)}
+
+
+def _stats_text(facts: dict[str, Any]) -> list[str]:
+    """The facts in paragraphs."""
+    length = facts["sequence_length"]
+    parts: list[str] = []
+    for side, title in (("train", "Training"), ("held_out", "Held out")):
+        if facts[side]:
+            rows = [_stats_cells(each) for each in facts[side]]
+            if len(rows) > 1:
+                rows.append(_stats_cells(_total(facts[side])))
+            drawn = ["drawn"] * ("mixture_share" in facts[side][0])
+            headings = ["source", "documents", "bytes", "tokens", "share", *drawn, "trained on",
+                        f"longer than {length}", "same content"]  # fmt: skip
+            parts.append(f"{bold(title)}\n{table(rows, headings)}")
+    names = list(facts["train"][0]["lengths"])
+    rows = [
+        [each["source"], *(f"{each['lengths'][name]:,.0f}" for name in names)]
+        for each in facts["train"]
+        if each["lengths"]
+    ]
+    parts.append(f"{bold('Tokens of a training document')}\n{table(rows, ['source', *names])}")
+    parts.append(_bars(facts["histogram"]))
+    rows = facts["rows"]
+    counted = ""
+    if "rows" in rows:
+        count, steps = rows["rows"], rows["steps"]
+        counted = f"rows in an epoch: {count:,} of {length} tokens, {steps:,.4g} steps"
+    parts.append("; ".join(filter(None, [counted, rows["note"]])))
+    twice = facts["duplicates"]
+    if twice["documents"]:
+        pairs = "; ".join(" = ".join(group) for group in twice["examples"])
+        pairs = f"{twice['documents']:,}, such as {pairs}"
+        parts.append(f"training documents with the content of another one: {pairs}")
+    if twice["held_out_in_training"]:
+        parts.append(f"held-out documents that are trained on: {twice['held_out_in_training']:,}")
+    return parts
+
+
+def _stats_cells(facts: dict[str, Any]) -> list[str]:
+    tokens = facts["tokens"]
+    part = facts["trained_tokens"] / tokens if tokens else 0.0
+    return [
+        facts["source"],
+        *(f"{facts[name]:,}" for name in ("documents", "bytes", "tokens")),
+        f"{facts['share']:.1%}",
+        *([f"{facts['mixture_share']:.1%}"] if "mixture_share" in facts else []),
+        f"{part:.1%}",
+        *(f"{facts[name]:,}" for name in ("longer_than_sequence", "duplicates")),
+    ]
+
+
+def _total(sources: list[dict[str, Any]]) -> dict[str, Any]:
+    names = ("documents", "bytes", "tokens", "share", "trained_tokens", "longer_than_sequence",
+             "duplicates")  # fmt: skip
+    names += ("mixture_share",) * ("mixture_share" in sources[0])
+    return {"source": "all", **{name: sum(each[name] for each in sources) for name in names}}
+
+
+def _bars(classes: list[dict[str, int]]) -> str:
+    """Documents by length, as bars."""
+    most = max(each["documents"] for each in classes)
+    rows = [
+        [
+            f"{each['from']:,} to {each['to']:,}",
+            f"{each['documents']:,}".rjust(len(f"{most:,}")),
+            "#" * -(-each["documents"] * BAR // most),
+        ]
+        for each in classes
+    ]
+    width = max(len(row[0]) for row in rows)
+    rows = [[row[0].rjust(width), *row[1:]] for row in rows]
+    return f"{bold('Training documents by tokens')}\n{table(rows)}"

@@ -1,8 +1,9 @@
-"""`setpoint diff`: what differs between configurations, with the origins."""
+"""`setpoint diff` and `fingerprint`: what differs between configurations, and their hash."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from setpoint.cli.options import (
     FILE,
@@ -15,33 +16,35 @@ from setpoint.cli.options import (
     Option,
     refuse_misspelt_options,
 )
-from setpoint.cli.output import bold, dim, table
-from setpoint.cli.source import open_table
+from setpoint.cli.output import bold, dim, emit, table
+from setpoint.cli.source import open_source, open_table
 from setpoint.config import (
     ROLES,
     Difference,
     Entry,
-    Role,
     SetpointError,
     Table,
     all_fields,
+    canonical,
     compare,
     did_you_mean,
+    fingerprint,
+    identity_leaves,
     in_full,
     plain,
     within,
 )
 
-ABSENT_TEXT = "(absent)"
 LAYERS = (WITH, FILE, WORLD_SIZE)
-"""The options that change a configuration, so that it must be clear which one."""
+"""Options that change a configuration, so that it must be clear which one."""
 
-COMMAND = Command(
+
+@Command(
     "diff",
     "A B [MORE] [OVERRIDES]",
-    "Print only the values that differ between two sources, each with where it comes from; of\n"
-    "three or more sources, a table. A run, a checkpoint and a git revision are compared as they\n"
-    "were recorded, so that fields of old code which no longer exist show as well.\n"
+    "Print only the values that differ between two sources, each with its origin; of three or\n"
+    "more sources, a table. A run, a checkpoint and a git revision are compared as they were\n"
+    "recorded, so that fields of old code which no longer exist show as well.\n"
     "\n"
     "OVERRIDES, modifiers, further files and the environment apply to B, which is resolved anew\n"
     "by them. With three or more sources they are refused, and the environment is not read. The\n"
@@ -58,53 +61,43 @@ COMMAND = Command(
     ],
     [
         ("setpoint diff tiny runs/tiny-3fa94c21", "what a run changed"),
-        ("setpoint diff tiny tiny --optimizer.lr 1e-3", "what an override changes, in the end"),
+        ("setpoint diff tiny tiny --optimizer.lr 1e-3", "all that an override changes"),
         ("setpoint diff HEAD~1:tiny tiny", "what the last commit changed in a preset"),
-        ("setpoint diff runs/a runs/b runs/c --role identity", "in what runs differ, as a table"),
+        ("setpoint diff runs/a runs/b runs/c --role identity", "differences of runs, as a table"),
         ("setpoint diff runs/a runs/b runs/c --origins", "the same, each value with its origin"),
     ],
     positional=(2, sys.maxsize),
 )
-
-
-@COMMAND
-def run(arguments: Arguments) -> int:
+def diff(arguments: Arguments) -> int:
     """Print the differences; 1 if there are any."""
     sources = arguments.positional
     many = len(sources) > 2
     if many:
         _refuse_layers(arguments)
-    roles = [_role(name) for name in arguments.options.get("--role", [])] or None
+    roles = [ROLES[n] for text in arguments.values("--role") for n in text.split(",")] or None
     tables = [
         open_table(source, arguments, overrides=not many and at == 1)
         for at, source in enumerate(sources)
     ]
-    ignored = [
-        _known_path(path, tables, arguments) for path in arguments.options.get("--ignore", [])
-    ]
+    ignored = [_known_path(path, tables, arguments) for path in arguments.values("--ignore")]
     rows = compare(tables, roles, ignored)
-    if arguments.has("--json"):
-        import json
 
-        print(json.dumps([_facts(row, sources) for row in rows], indent=2))
-    elif not rows:
-        print(_equal(sources, tables, arguments))
-    else:
-        as_table = many and not arguments.has("--origins")
-        for line in render_table(rows, sources) if as_table else render(rows, sources):
-            print(line)
+    def text() -> str:
+        if not rows:
+            filters = [f"{name} {value}" for name in ("--role", "--ignore")
+                       for value in arguments.values(name)]  # fmt: skip
+            compared = f"with {' '.join(filters)}" if filters else f"{len(tables[0])} values"
+            return f"no differences ({compared}): {' and '.join(dict.fromkeys(sources))}"
+        if not many or arguments.has("--origins"):
+            return "\n".join(render(rows, sources))
+        lines = [["", *_distinct_names(sources)]]
+        lines += [[row.path, *(_cell(entry) for entry in row.entries)] for row in rows]
+        if len(sources) > len(rows):
+            lines = [list(column) for column in zip(*lines, strict=True)]
+        return table(lines[1:], lines[0])
+
+    emit(arguments, lambda: [_facts(row, sources) for row in rows], text)
     return 1 if rows else 0
-
-
-def _equal(sources: list[str], tables: list[Table], arguments: Arguments) -> str:
-    """What is said where nothing differs, and what was left out of the comparison."""
-    left = [f"--{name} {value}" for name in ("role", "ignore")
-            for value in arguments.options.get(f"--{name}", [])]  # fmt: skip
-    compared = f" with {' '.join(left)}" if left else ""
-    names = " and ".join(dict.fromkeys(sources))
-    if not left:
-        compared = f" in all {len(tables[0])} values"
-    return f"nothing differs{compared}: {names}"
 
 
 def _refuse_layers(arguments: Arguments) -> None:
@@ -114,15 +107,9 @@ def _refuse_layers(arguments: Arguments) -> None:
     if given or arguments.overrides:
         word = (given or arguments.overrides)[0]
         raise SetpointError(
-            f"of {len(arguments.positional)} sources it is not clear which one {word} is meant "
-            f"for; it can be given with two, and then applies to the second"
+            f"{word} could apply to any of {len(arguments.positional)} sources; it can be given "
+            f"with two, and then applies to the second"
         )
-
-
-def _role(name: str) -> Role:
-    if name not in ROLES:
-        raise SetpointError(f"--role is one of {', '.join(ROLES)}, got {name!r}")
-    return ROLES[name]
 
 
 def _known_path(typed: str, tables: list[Table], arguments: Arguments) -> str:
@@ -146,8 +133,8 @@ def _facts(row: Difference, sources: list[str]) -> object:
         return plain(row.to_json())
     sides: list[dict[str, object]] = []
     for source, entry in zip(sources, row.entries, strict=True):
-        found = {} if entry is None else {"value": plain(entry.value), "origin": entry.origin}
-        sides.append({"source": source, **found})
+        facts = {} if entry is None else {"value": plain(entry.value), "origin": entry.origin}
+        sides.append({"source": source, **facts})
     return {"path": row.path, "role": row.role.name, "sides": sides}
 
 
@@ -167,20 +154,6 @@ def render(rows: list[Difference], sources: list[str]) -> list[str]:
     return lines
 
 
-def render_table(rows: list[Difference], sources: list[str]) -> list[str]:
-    """The differences of many sources as a table for people."""
-    if not rows:
-        return []
-    names = _distinct_names(sources)
-    paths = [row.path for row in rows]
-    cells = [[_cell(entry) for entry in row.entries] for row in rows]
-    if len(names) > len(paths):
-        cells = [list(column) for column in zip(*cells, strict=True)]
-        names, paths = paths, names
-    lines = [[path, *values] for path, values in zip(paths, cells, strict=True)]
-    return table(lines, ["", *names]).splitlines()
-
-
 def _distinct_names(sources: list[str]) -> list[str]:
     """The names of the sources; with their places where two are the same."""
     if len(set(sources)) == len(sources):
@@ -191,4 +164,67 @@ def _distinct_names(sources: list[str]) -> list[str]:
 
 
 def _cell(entry: Entry | None) -> str:
-    return ABSENT_TEXT if entry is None else in_full(entry.value)
+    return "(absent)" if entry is None else in_full(entry.value)
+
+
+@Command(
+    "fingerprint",
+    "SOURCE [OTHER_SOURCE] [OVERRIDES]",
+    "Print one hash (SHA-256) of all identity fields, those that affect training. Configurations\n"
+    "with the same fingerprint train the same model; runtime fields (device, logging) and budget\n"
+    "fields (duration) are not in it.\n"
+    "\n"
+    "With two sources both are printed, and the exit status is 1 if they differ; OVERRIDES,\n"
+    "modifiers, further files and the environment apply to the second." + "\n" + SOURCE_HELP,
+    [
+        Option("--explain", "Print the hashed values; of two sources, those that differ."),
+        *RANKED,
+    ],
+    [
+        ("setpoint fingerprint tiny", "the preset's fingerprint"),
+        ("setpoint fingerprint tiny --seed 2", "another seed is another run"),
+        ("setpoint fingerprint tiny runs/tiny-3fa94c21 --explain", "why a run is another one"),
+    ],
+    positional=(1, 2),
+)
+def fingerprint_command(arguments: Arguments) -> int:
+    """Print the fingerprint, or two of them, with the hashed values if asked."""
+    explains = arguments.has("--explain")
+    if len(arguments.positional) == 2:
+        return _two_fingerprints(arguments, explains)
+    config = open_source(arguments.source, arguments).resolve()
+    digest, lines = fingerprint(config), [fingerprint(config)]
+    leaves = list(identity_leaves(config)) if explains else []
+    lines += [
+        f"  {leaf.key} = {in_full(leaf.value)}" + dim(f"  {leaf.describe_origin()}")
+        for leaf in leaves
+    ]
+
+    def facts() -> dict[str, Any]:
+        import json
+
+        origins = {leaf.key: leaf.describe_origin() for leaf in leaves}
+        identity = {"fingerprint": digest, "identity": json.loads(canonical(config))}
+        return {**identity, "origins": origins} if explains else identity
+
+    emit(arguments, facts, "\n".join(lines))
+    return 0
+
+
+def _two_fingerprints(arguments: Arguments, explains: bool) -> int:
+    from setpoint.config import IDENTITY, differences
+
+    first, second = arguments.positional
+    left = open_source(first, arguments, overrides=False).resolve()
+    right = open_source(second, arguments).resolve()
+    digests = [fingerprint(left), fingerprint(right)]
+    rows = differences(left, right, [IDENTITY]) if explains else []
+    facts: dict[str, Any] = {"fingerprints": digests, "equal": digests[0] == digests[1]}
+    if explains:
+        facts["differences"] = [plain(row.to_json()) for row in rows]
+    width = max(len(first), len(second))
+    lines = [
+        f"{name:<{width}}  {digest}" for name, digest in zip((first, second), digests, strict=True)
+    ]
+    emit(arguments, facts, "\n".join([*lines, *render(rows, [first, second])]))
+    return int(digests[0] != digests[1])

@@ -1,34 +1,51 @@
-"""`setpoint list`: what there is to choose from."""
+"""`setpoint list` and `schema`: presets, modifiers, variants and fields, and the JSON Schema."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from setpoint.cli.fields import field_rows, fields_text, searched, word_finder
-from setpoint.cli.options import IMPORT, JSON, Arguments, Command, refuse_misspelt_options
-from setpoint.cli.output import bold, styled, table
+from setpoint.cli.options import (
+    IMPORT,
+    INFERENCE,
+    JSON,
+    Arguments,
+    Command,
+    Option,
+    Program,
+    refuse_misspelt_options,
+)
+from setpoint.cli.output import bold, emit, styled, styles, table
 from setpoint.cli.source import prepare
 from setpoint.config import (
     Config,
+    FieldInfo,
     SetpointError,
     all_fields,
     did_you_mean,
+    for_flag,
+    foreign_table,
     known_cautions,
     known_tags,
     load_plugins,
     location_hint,
     modifiers,
+    plain,
     preset_parameters,
     preset_summary,
     presets,
     section_classes,
 )
-from setpoint.editor_schema.help import class_help
+from setpoint.editor_schema.help import class_help, field_help
 
 KINDS = ("presets", "modifiers", "variants", "tags", "cautions", "fields")
-COMMAND = Command(
+
+
+@Command(
     "list",
     "[presets | modifiers | variants | tags | cautions | fields [SECTION]] [WORDS]",
     "List presets, modifiers, the variants of each section, tags with the fields they set,\n"
@@ -45,63 +62,68 @@ COMMAND = Command(
     ],
     positional=(0, sys.maxsize),
 )
-
-
-@COMMAND
-def run(arguments: Arguments) -> int:
-    """Print the asked-for lists."""
+def list_command(arguments: Arguments) -> int:
+    """Print the lists."""
     root = arguments.command.program.root
     prepare(arguments)
     if not arguments.command.program.is_own:
-        load_what_can_be_loaded()
+        load_installed_plugins()
     refuse_misspelt_options(arguments, ())
     words = [*arguments.positional, *arguments.overrides]
-    kind = words[0] if words else None
-    if kind is not None and kind not in KINDS:
-        meant = did_you_mean(kind, KINDS, " ")
-        raise SetpointError(f"cannot list {kind!r}.{meant} One of: {', '.join(KINDS)}")
-    section = " ".join(words[1:])
-    wanted = [kind] if kind else list(KINDS[:-1])
-    found = {name: list(_rows(root, name, section)) for name in wanted}
-    if kind == "fields" and not found["fields"]:
-        found["fields"] = list(searched(root, section))
-        if not found["fields"]:
-            raise SetpointError(
-                f"there is no section or field {section!r}, and none mentions it. "
-                f"{_meant(root, section)}"
-            )
-    elif kind is not None and kind != "fields" and section:
-        matchers = [word_finder(word) for word in words[1:]]
-        found[kind] = [
-            row
-            for row in found[kind]
-            if all(any(matches(_cell(c)) for c in row.values()) for matches in matchers)
-        ]
-        if not found[kind]:
-            names = [next(iter(row.values())) for row in _rows(root, kind, "")]
-            meant = did_you_mean(section, names, " ")
-            raise SetpointError(f"none of the {kind} mentions {section!r}.{meant}")
-    if arguments.has("--json"):
-        import json
+    if words and words[0] not in KINDS:
+        meant = did_you_mean(words[0], KINDS, " ")
+        raise SetpointError(f"cannot list {words[0]!r}.{meant} One of: {', '.join(KINDS)}")
+    if words:
+        rows = {words[0]: _matching_rows(root, words[0], words[1:])}
+    else:
+        rows = {kind: list(_rows(root, kind)) for kind in KINDS[:-1]}
 
-        print(json.dumps(found, indent=2))
-        return 0
-    shown = {name: rows for name, rows in found.items() if rows or kind}
-    for index, (name, rows) in enumerate(shown.items()):
-        if kind is None:
-            print(("\n" if index else "") + bold(name.capitalize()))
-        print(
-            fields_text(rows)
-            if name == "fields"
-            else table([[_cell(cell) for cell in row.values()] for row in rows])
-        )
+    def text() -> str:
+        parts: list[str] = []
+        for kind, entries in rows.items():
+            if kind == "fields":
+                return fields_text(entries)
+            lines = table([[_cell(cell) for cell in row.values()] for row in entries])
+            if words:
+                return lines
+            parts += [f"{bold(kind.capitalize())}\n{lines}"] if entries else []
+        return "\n\n".join(parts)
+
+    emit(arguments, rows, text)
     return 0
 
 
-def load_what_can_be_loaded() -> None:
-    """Load the plugins of installed packages; a broken one is reported and hides only itself."""
-    import sys
+def _matching_rows(root: type[Config], kind: str, words: Sequence[str]) -> list[dict[str, Any]]:
+    """The entries of a list that mention all words.
 
+    Raises:
+        SetpointError: if none does.
+    """
+    text = " ".join(words)
+    if kind == "fields":
+        if rows := list(field_rows(root, text)) or list(_search_fields(root, text)):
+            return rows
+        sections = [name for name, info in root.__setpoint__.fields.items() if info.type.nested]
+        hint = location_hint(root, text)
+        raise SetpointError(
+            f"there is no section or field {text!r}, and none mentions it. "
+            + f"{hint} Sections: {', '.join(sections)}".strip()
+        )
+    every = list(_rows(root, kind))
+    matchers = [word_finder(word) for word in words]
+    rows = [
+        row
+        for row in every
+        if all(any(matches(_cell(cell)) for cell in row.values()) for matches in matchers)
+    ]
+    if words and not rows:
+        meant = did_you_mean(text, [next(iter(row.values())) for row in every], " ")
+        raise SetpointError(f"none of the {kind} mentions {text!r}.{meant}")
+    return rows
+
+
+def load_installed_plugins() -> None:
+    """Load the plugins of installed packages; a broken one is reported and hides only itself."""
     broken: list[SetpointError] = []
     load_plugins(broken)
     for error in broken:
@@ -109,7 +131,7 @@ def load_what_can_be_loaded() -> None:
 
 
 def _cell(value: Any) -> str:
-    """What a list for people shows of what a list for machines holds."""
+    """The text of a value of an entry."""
     if not isinstance(value, list):
         return value
     items: list[Any] = value
@@ -122,13 +144,7 @@ def _cell(value: Any) -> str:
     return f"({', '.join(words)})" if words else ""
 
 
-def _meant(root: type[Config], section: str) -> str:
-    sections = [name for name, info in root.__setpoint__.fields.items() if info.type.nested]
-    hint = location_hint(root, section)
-    return f"{hint} Sections: {', '.join(sections)}".strip()
-
-
-def _rows(root: type[Config], kind: str, section: str) -> Iterator[dict[str, Any]]:
+def _rows(root: type[Config], kind: str) -> Iterator[dict[str, Any]]:
     if kind in ("presets", "modifiers"):
         table = presets if kind == "presets" else modifiers
         for name, function in sorted(table.items()):
@@ -140,12 +156,201 @@ def _rows(root: type[Config], kind: str, section: str) -> Iterator[dict[str, Any
     elif kind == "cautions":
         for code, meaning in known_cautions(root).items():
             yield {"code": code, "help": meaning}
-    elif kind == "variants":
+    else:
         for path, info in all_fields(root):
             classes = section_classes(info.type) if info.type.nested else []
             for cls in classes:
                 tag = cls.__setpoint__.tag
                 if tag is not None:
                     yield {"field": path, "type": tag, "help": class_help(cls)}
-    else:
-        yield from field_rows(root, section)
+
+
+def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]]:
+    """A mapping with the facts of each field.
+
+    Arguments:
+        section: a section or field to stay within; empty for all.
+    """
+    wanted = section.replace("-", "_")
+    for path, info in dict.fromkeys(all_fields(root)):  # variants share fields of their family
+        if not wanted or path == wanted or path.startswith(f"{wanted}."):
+            yield _field(path, info)
+
+
+def word_finder(word: str) -> Callable[[str], bool]:
+    """A test for texts with a word that begins with this one; `_`, `-` and space are one."""
+    parts = [re.escape(part) for part in re.split(r"[\W_]+", word) if part]
+    pattern = re.compile(r"(?<![^\W_])" + r"[\W_]+".join(parts), re.IGNORECASE)
+    return lambda text: bool(parts) and pattern.search(text) is not None
+
+
+def _search_fields(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
+    """The fields with some words in their name, their names in other systems, or their help.
+
+    Arguments:
+        words: with spaces between; each must match somewhere.
+
+    Returns:
+        a mapping for each field, as `field_rows` gives them, names first; of its help the first
+        sentence, and `also_called` where a word stands there.
+    """
+    called: dict[str, list[str]] = {}
+    for name, entry in foreign_table(root).items():
+        for path in entry.fields:
+            called.setdefault(path, []).append(name.lstrip("."))
+    matchers = [word_finder(word) for word in words.split() or [words]]
+    ranked: list[list[dict[str, Any]]] = [[], [], [], []]
+    exact = re.sub(r"[\W_]+", "_", words)
+    seen: set[int] = set()
+    for path, info in all_fields(root):
+        if id(info) in seen:  # of a section in several places the first counts
+            continue
+        seen.add(id(info))
+        row = _field(path, info)
+        others = called.get(path, [])
+        places = (path, " ".join(others), row["help"])
+        if not all(any(map(matches, places)) for matches in matchers):
+            continue
+        named = any(matches(info.name) for matches in matchers)
+        others = [name for name in others if all(matches(name) for matches in matchers)]
+        rank = 0 if info.name == exact else 1 if named else 2 if others else 3
+        row["help"] = re.split(r"(?<=\.)\s", row["help"], maxsplit=1)[0]
+        if others:
+            row["also_called"] = others
+        ranked[rank].append(row)
+    for rows in ranked:
+        yield from rows
+
+
+def _field(path: str, info: FieldInfo) -> dict[str, Any]:
+    """The facts of a field."""
+    kind = info.type
+    row: dict[str, Any] = {"path": path, "type": kind.describe()}
+    owner = info.owner
+    if owner.__setpoint__.tag is not None:
+        row["variant"] = owner.__setpoint__.tag
+    elif some := _some_variants(info):
+        row["variants"] = some
+    if info.derived:
+        row["derived"] = True
+    elif info.required:
+        row["required"] = True
+    elif not kind.nested:
+        row["default"] = plain(kind.dump(info.initial()))
+    for bounds in (info.bounds, info.item_bounds):
+        if bounds:
+            row["range"] = bounds.describe() + (" each" if bounds is info.item_bounds else "")
+    if info.environment is not None:
+        row["environment"] = info.environment
+    row["role"] = info.role.name if info.role else "identity"
+    row["help"] = field_help(owner, info.name)
+    return row
+
+
+def _some_variants(info: FieldInfo) -> list[str]:
+    """The variants that have a field, where others of the family have none or their own."""
+    mine = [
+        tag
+        for tag, variant in info.owner.__setpoint__.variants.items()
+        if variant.__setpoint__.fields.get(info.name) is info
+    ]
+    family = max(
+        len(base.__setpoint__.variants) for base in info.owner.__mro__ if issubclass(base, Config)
+    )
+    return mine if len(mine) < family else []
+
+
+def fields_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Fields for people.
+
+    Arguments:
+        rows: as `field_rows` gives them.
+
+    Returns:
+        two or three lines for each, and one more with names of other systems that matched.
+    """
+    bold, dim, wrapped = styles()
+    blocks: list[str] = []
+    for row in rows:
+        of = [row["variant"]] if "variant" in row else row.get("variants", [])
+        facts = [row["type"], *(word for word in ("required", "derived") if word in row)]
+        if "range" in row:
+            facts.append(row["range"])
+        if "environment" in row:
+            facts.append(f"environment {row['environment']}")
+        if "default" in row:
+            facts.append(f"default {for_flag(row['default'])}")
+        facts.append(row["role"])
+        blocks.append(bold(row["path"]) + (f"  ({', '.join(of)})" if of else ""))
+        blocks.append(f"    {'; '.join(facts)}")
+        if row["help"]:
+            blocks.append(dim(wrapped(row["help"], "    ")))
+        if "also_called" in row:
+            blocks.append(dim(wrapped(f"also called {', '.join(row['also_called'])}", "    ")))
+    return "\n".join(blocks)
+
+
+@Command(
+    "schema",
+    "[--output FILE] [--job KIND]",
+    "Print the JSON Schema (draft 2020-12) of configuration files. An editor that is given it\n"
+    "proposes keys and values, shows what each means, and marks what is wrong while you type. It\n"
+    "holds what is known without a file's layers: names, types, ranges, vocabularies;\n"
+    "`setpoint check` says the rest. Variants and sections of your own are part of it with\n"
+    "--import.\n"
+    "\n"
+    "`setpoint show SOURCE --schema setpoint.schema.json` writes the line by which a file names\n"
+    "its schema.",
+    [
+        Option("--output", "Write to a file instead of standard output.", "FILE"),
+        Option("--job", "Kind of job: training (the default) or inference.", "KIND",
+               choices=("training", "inference")),
+        IMPORT,
+    ],
+    [
+        ("setpoint schema --output setpoint.schema.json", "for the editor"),
+        ("setpoint schema --import my_package", "with variants of your own"),
+        ("setpoint schema --job inference", "of files for `setpoint infer`"),
+    ],
+    positional=(0, 0),
+)  # fmt: skip
+def schema(arguments: Arguments) -> int:
+    """Print or write the schema."""
+    from setpoint.editor_schema.document import json_schema
+
+    prepare(arguments)
+    load_installed_plugins()
+    sweeps, program = None, arguments.command.program
+    if arguments.value("--job") == "inference":
+        program = Program(program.name, INFERENCE)
+    elif not program.is_own:  # a script of one's own has no sweeps
+        from setpoint.sweep.config import SweepTable as sweeps
+    text = _schema_text(json_schema(program.root, sweeps))
+    name = arguments.value("--output")
+    if name is None:
+        print(text)
+        return 0
+    if os.path.exists(name) and not os.path.isfile(name):
+        raise SetpointError(f"--output {name} is not a file")
+    from pathlib import Path
+
+    from setpoint.files.atomic import write_text
+
+    write_text(Path(name), text + "\n")
+    return 0
+
+
+def _schema_text(schema: dict[str, Any]) -> str:
+    """JSON with a line for each field of the root and each definition, for tools that compare."""
+
+    def written(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    lines: list[str] = []
+    for key, value in schema.items():
+        if key in ("properties", "$defs"):
+            inside = ",\n".join(f"{written(name)}:{written(part)}" for name, part in value.items())
+            lines.append(f"{written(key)}:{{\n{inside}\n}}")
+        else:
+            lines.append(f"{written(key)}:{written(value)}")
+    return "{" + ",\n".join(lines) + "}"

@@ -68,8 +68,26 @@ COMMANDS = {
     "tokenizer train": "train a BPE tokenizer on the texts of a configuration",
     "completion": "print the completion script for a shell",
 }
-CHAPTERS: dict[str, str] = {"completion": "complete", "import": "import_model"}
-"""The modules of commands that are not in one of their own."""
+CHAPTERS = {
+    "why": "show",
+    "fingerprint": "diff",
+    "schema": "list",
+    "report": "compare",
+    "checkpoint diff": "checkpoint_tensors",
+    "checkpoint convert": "checkpoint_tensors",
+    "data inspect": "data_inspect",
+    "data stats": "data_inspect",
+    "tokenizer train": "data",
+    "evaluate": "infer",
+    "generate": "infer",
+    "export": "infer",
+    "verify": "reproduce",
+    "rerun": "reproduce",
+    "replay": "reproduce",
+    "completion": "complete",
+    "import": "import_model",
+}
+"""Modules of commands that are not in the module with their first word as its name."""
 ON_RANKS = ("train", "infer", "generate", "evaluate", "export")
 """The commands that several ranks run together."""
 GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
@@ -102,11 +120,11 @@ def joined(words: Sequence[str]) -> list[str]:
 def command_of(name: str) -> Command:
     """Import the chapter of a command, and return the command.
 
-    A chapter is the module in `CHAPTERS`, or the one with the name of the command.
+    A chapter is the module in `CHAPTERS`, or the one named after the command's first word.
     """
     from setpoint.cli.options import Command
 
-    module = import_module(f"setpoint.cli.{CHAPTERS.get(name, name.replace(' ', '_'))}")
+    module = import_module(f"setpoint.cli.{CHAPTERS.get(name, name.partition(' ')[0])}")
     return next(
         value
         for value in vars(module).values()

@@ -145,12 +145,22 @@ GPU = Option(
     "GPU, such as h100: check its memory; with --plan, estimate the step time.",
     "NAME",
 )
-MACHINES = Option("--machines", "File with GPUs and networks of your own.", "FILE")
-PRICE = Option("--price", "Price per GPU-hour, for the cost of the run.", "N")
-POWER = Option("--power", "Power per GPU in watts; default: its data sheet.", "N")
-TIMELINE = Option("--timeline", "Draw the step into this HTML file.", "FILE")
+MACHINES = Option(
+    "--machines", "File with GPUs and networks of your own.", "FILE", requires=("--gpu",)
+)
+PRICE = Option(
+    "--price", "Price per GPU-hour, for the cost of the run.", "N", type=float, requires=("--gpu",)
+)
+POWER = Option(
+    "--power",
+    "Watts per GPU; default: its data sheet.",
+    "N",
+    type=float,
+    requires=("--gpu",),
+)
+TIMELINE = Option("--timeline", "Draw the step into this HTML file.", "FILE", requires=("--gpu",))
 GPU_OPTIONS = (GPU, MACHINES, PRICE, POWER, TIMELINE)
-"""Of commands that expect the time of a step; see `setpoint.cli.expected`."""
+"""Options of commands that estimate the time of a step; see `setpoint.cli.plan`."""
 JSON = Option("--json", "Print JSON for machines.")
 HELP = Option("--help", "Show this manual.")
 SOURCES = ("source", "other_source", "a", "b", "more")

@@ -100,22 +100,39 @@ def styles() -> tuple[Callable[[str], str], Callable[[str], str], Callable[[str,
     return str, str, lambda text, indent: indent + text
 
 
-def table(rows: Sequence[Sequence[str]], headings: Sequence[str] | None = None) -> str:
-    """Columns aligned by spaces.
+def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:
+    """Columns aligned by spaces; on a terminal that is too narrow, rich folds the cells."""
+    from setpoint.track.console import aligned  # not for --help, which prints none
 
-    Returns:
-        the lines; the last column is not padded.
-    """
-    every = [list(headings), *rows] if headings else list(rows)
-    if not every:
-        return ""
-    widths = [max(len(row[column]) for row in every) for column in range(len(every[0]))]
-    lines: list[str] = []
-    for index, row in enumerate(every):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        line = "  ".join([*cells[:-1], row[-1]]).rstrip()
-        lines.append(bold(line) if headings and index == 0 else line)
+    lines = aligned([headings, *rows] if headings else rows)
+    if sys.stdout.isatty():
+        import shutil
+
+        width = shutil.get_terminal_size().columns
+        if max(map(len, lines), default=0) > width:
+            return _folded(rows, headings, width)
+        if headings:
+            lines[0] = bold(lines[0])
     return "\n".join(lines)
+
+
+def _folded(rows: Sequence[Sequence[str]], headings: Sequence[str], width: int) -> str:
+    """A table with cells of several lines; one with more columns than rows is turned."""
+    from io import StringIO
+
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    if len(headings) > len(rows) + 1:
+        headings, *rows = zip(headings, *rows, strict=True)
+    columns = (Column(name, overflow="fold") for name in headings or [""] * len(rows[0]))
+    grid = Table(*columns, box=None, padding=(0, 2, 0, 0), show_header=bool(headings))
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    text = StringIO()
+    Console(file=text, width=width, force_terminal=colours(), highlight=False).print(grid)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def print_notes(notes: Sequence[str]) -> None:

@@ -7,18 +7,22 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.output import print_cautions, table
+from setpoint.cli.output import emit, print_cautions, print_notes, table
 from setpoint.cli.source import open_source
 from setpoint.config import Config, SetpointError, cautions_of
 from setpoint.plan.curve import Curve, Point, draw_curve
-from setpoint.report.figure import refuse_suffix, save
-from setpoint.report.series import Plot, Series
-from setpoint.report.terminal import chart
+from setpoint.report.plot import Plot, Series, chart, refuse_suffix, save
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
 
-COMMAND = Command(
+JSON_ROWS = 100
+"""Rows of JSON without --every."""
+BARS, BAR = 16, 40
+"""Rows of the plain drawing, and characters of its longest bar."""
+
+
+@Command(
     "schedule",
     "SOURCE... [OVERRIDES]",
     "Draw the learning rate of a configuration over its steps, without training it, or over its\n"
@@ -26,9 +30,10 @@ COMMAND = Command(
     "sources, all in one drawing. OVERRIDES apply to each of them. The learning rate is that of\n"
     "parameters that are in no group with a multiplier of its own.\n" + SOURCE_HELP,
     [
-        Option("--steps", "Draw this many steps instead of the run's.", "N"),
-        Option("--every", "Print a row for every N-th step instead of a drawing.", "N"),
-        Option("--plot", "Draw into a .png or .svg file, instead of the terminal.", "FILE"),
+        Option("--steps", "Number of steps to draw; default: those of the run.", "N", type=int),
+        Option("--every", "Print a row for every N-th step instead of a drawing.", "N", type=int),
+        Option("--plot", "Draw into a .png or .svg file, instead of the terminal.", "FILE",
+               excludes=("--json", "--every")),
         *COMMON,
         JSON,
     ],
@@ -38,54 +43,42 @@ COMMAND = Command(
         ("setpoint schedule a.toml b.toml --plot rates.png", "two in a picture"),
     ],
     positional=(1, sys.maxsize),
-)
-FOR_MACHINES = 100  # rows of JSON, unless --every says otherwise
-BARS, LENGTH = 16, 40  # rows of the plain drawing, and signs of its longest bar
-
-
-@COMMAND
-def run(arguments: Arguments) -> int:
+)  # fmt: skip
+def schedule(arguments: Arguments) -> int:
     """Draw, or print the numbers."""
     path, every = arguments.value("--plot"), arguments.integer("--every") or 0
     if path is not None:
-        for other in ("--json", "--every"):
-            if arguments.has(other):
-                raise SetpointError(f"--plot FILE has no rows; leave {other} or --plot out")
         refuse_suffix(path)
-    most = FOR_MACHINES if arguments.has("--json") else 1000
-    shown: list[tuple[str, Job, Curve]] = []
+    most = JSON_ROWS if arguments.has("--json") else 1000
+    curves: list[tuple[str, Job, Curve]] = []
     for source in arguments.positional:
         composition = open_source(source, arguments)
         job = composition.resolve()
         curve = draw_curve(job, arguments.integer("--steps"), every, most)
-        shown.append((composition.label, job, curve))
+        curves.append((composition.label, job, curve))
+
+    def text() -> str:
+        headings = "\n".join(_heading(*each) for each in curves)
+        if path is not None:
+            save(_plot(curves), path)
+            return f"{headings}\ndrawn into {path}"
+        if not every:
+            return f"{headings}\n\n{_drawing(curves)}"
+        tables: list[str] = []
+        for label, _, curve in curves:
+            rows = [[_at(curve, p), f"{p.factor:.6f}", f"{p.lr:.6g}"] for p in curve.points]
+            title = f"{label}\n" if len(curves) > 1 else ""
+            tables.append(title + table(rows, [_axis(curve), "factor", "learning rate"]))
+        return "\n\n".join([headings, *tables])
+
+    emit(arguments, lambda: {"curves": [_facts(*each) for each in curves]}, text)
     if arguments.has("--json"):
-        import json
-
-        print(json.dumps({"curves": [_facts(*each) for each in shown]}, indent=2))
         return 0
-    print("\n".join(_heading(*each) for each in shown))
-    if every:
-        for label, _, curve in shown:
-            above = f"\n{label}\n" if len(shown) > 1 else "\n"
-            print(above + table(_rows(curve), [_axis(curve), "factor", "learning rate"]))
-    elif path is not None:
-        save(_plot(shown), path)
-        print(f"drawn into {path}")
-    else:
-        print("\n" + _drawing(shown))
     sys.stdout.flush()
-    for label, _, curve in shown:
-        for note in curve.notes:
-            print(f"note: {label}: {note}", file=sys.stderr)
-    _print_cautions(shown)
-    return 0
-
-
-def _print_cautions(shown: list[tuple[str, Job, Curve]]) -> None:
-    """What `check` would say, so that a curve that is seldom meant does not look usual."""
-    for _, job, _ in shown:
+    print_notes([f"{label}: {note}" for label, _, curve in curves for note in curve.notes])
+    for _, job, _ in curves:  # so that a curve that is seldom meant does not look usual
         print_cautions(cautions_of(job))
+    return 0
 
 
 def _tag(section: Config) -> str:
@@ -121,33 +114,29 @@ def _at(curve: Curve, point: Point) -> str:
     return f"{point.step:,}" if curve.unit == "steps" else f"{point.at:.4g}"
 
 
-def _rows(curve: Curve) -> list[list[str]]:
-    return [[_at(curve, p), f"{p.factor:.6f}", f"{p.lr:.6g}"] for p in curve.points]
-
-
-def _plot(shown: list[tuple[str, Job, Curve]]) -> Plot:
+def _plot(curves: list[tuple[str, Job, Curve]]) -> Plot:
     # Curves over different units have only their own length in common.
-    units = {_axis(curve) for _, _, curve in shown}
+    units = {_axis(curve) for _, _, curve in curves}
     axis = units.pop() if len(units) == 1 else "share of the run"
     series = [
         Series(
             f"{label} ({_tag(job.schedule)})",
-            [(p.at / (1 if axis == _axis(curve) else _whole(curve)), p.lr) for p in curve.points],
+            [(p.at / (1 if axis == _axis(curve) else _length(curve)), p.lr) for p in curve.points],
         )
-        for label, job, curve in shown
+        for label, job, curve in curves
     ]
     return Plot("learning rate over the run", axis, "learning rate", series, linear=True)
 
 
-def _whole(curve: Curve) -> float:
+def _length(curve: Curve) -> float:
     return curve.length.in_unit(curve.unit) or 1
 
 
-def _drawing(shown: list[tuple[str, Job, Curve]]) -> str:
+def _drawing(curves: list[tuple[str, Job, Curve]]) -> str:
     try:
-        return chart(_plot(shown), colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+        return chart(_plot(curves), colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     except SetpointError:  # the package that draws lines is not installed
-        return "\n\n".join(_bars(label, curve) for label, _, curve in shown)
+        return "\n\n".join(_bars(label, curve) for label, _, curve in curves)
 
 
 def _bars(label: str, curve: Curve) -> str:
@@ -155,5 +144,5 @@ def _bars(label: str, curve: Curve) -> str:
     points, top = curve.points, curve.highest.lr or 1.0
     count = min(BARS, len(points))
     chosen = [points[round(i * (len(points) - 1) / max(count - 1, 1))] for i in range(count)]
-    rows = [[_at(curve, p), f"{p.lr:.4g}", "#" * round(LENGTH * p.lr / top)] for p in chosen]
+    rows = [[_at(curve, p), f"{p.lr:.4g}", "#" * round(BAR * p.lr / top)] for p in chosen]
     return table(rows, [_axis(curve), "learning rate", label])

@@ -263,7 +263,7 @@ def _call(main: Callable[[Any], object], config: Any) -> int:
 
 
 def _overview(program: Program, command: Command) -> str:
-    from setpoint.cli.fields import field_rows, fields_text
+    from setpoint.cli.list import field_rows, fields_text
 
     about = (program.root.__doc__ or "").strip()
     text = manual(command).partition("\n")[2]

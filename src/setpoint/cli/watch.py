@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -11,57 +10,59 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.options import JSON, Arguments, Command, Option, refuse_overrides
-from setpoint.cli.output import bold
+from setpoint.cli.options import JSON, Arguments, Command, Option
+from setpoint.cli.output import bold, emit
 from setpoint.config import SetpointError, did_you_mean
+from setpoint.report.plot import chart
 from setpoint.report.status import FAILED, RUNNING
-from setpoint.report.terminal import chart
 from setpoint.runs.watch import EVENTS, Watched
 from setpoint.track.console import is_terminal, short_count, short_time
 
-METRIC = Option("--metric", "A curve, as train.grad_norm, in place of the usual.", "NAME", True)
-EVERY = Option("--every", "Seconds between two looks; default: 2.", "SECONDS")
-ONCE = Option("--once", "Print what there is to see now, and end.")
-COMMAND = Command(
+BLOCKS = "▁▂▃▄▅▆▇█"
+MAX_ERROR = 600
+"""Characters of an error that are shown."""
+SHOWN = ("mean_loss", "lr", "grad_norm", "tokens_per_second", "mfu", "data_wait")
+"""Columns of the training row that are shown."""
+HIDDEN = ("step", "tokens", "epoch", "seconds", "target_tokens", "target_bytes")
+"""Columns of other rows that are not shown."""
+
+
+@Command(
     "watch",
     "RUN",
-    "Show a run while it trains: curves, where it is, the time that is left, ranks that are gone\n"
-    "or stand still (resilience.heartbeat), and what has happened last. It reads the files of the\n"
+    "Show a run while it trains: curves, position, the time that is left, ranks that are gone or\n"
+    "stand still (resilience.heartbeat), and the last events. It reads the files of the\n"
     "run directory alone, so that it works wherever these can be seen, and changes nothing. It\n"
-    "ends with the run; Ctrl-C ends it before. In a pipe it prints what there is once.",
-    [METRIC, EVERY, ONCE, JSON],
+    "ends with the run; Ctrl-C ends it before. In a pipe it prints once.",
+    [
+        Option("--metric", "A curve, as train.grad_norm, in place of the default.", "NAME", True),
+        Option("--every", "Seconds between updates; default: 2.", "SECONDS", type=float,
+               at_least=0.1),
+        Option("--once", "Print the present state, and end."),
+        JSON,
+    ],
     [
         ("setpoint watch runs/tiny-3fa94c21", "until it ends"),
         ("setpoint watch runs/tiny-3fa94c21 --metric train.grad_norm", "another curve"),
         ("setpoint watch runs/tiny-3fa94c21 --json", "for a script that looks after runs"),
     ],
-    positional=(1, 1),
-)
-BLOCKS = "▁▂▃▄▅▆▇█"
-LONGEST = 600  # characters of an error
-SHOWN = ("mean_loss", "lr", "grad_norm", "tokens_per_second", "mfu", "data_wait")
-
-
-@COMMAND
-def run(arguments: Arguments) -> int:
-    """Look until the run has ended."""
-    refuse_overrides(arguments)
-    names = arguments.options.get(METRIC.name)
-    for name in names or ():
+)  # fmt: skip
+def watch(arguments: Arguments) -> int:
+    """Show the run until it has ended."""
+    names = arguments.values("--metric")
+    for name in names:
         if "." not in name:
             raise SetpointError(f"--metric is KIND.COLUMN, as train.loss; got {name!r}")
-    every = arguments.number(EVERY.name, at_least=0.1) or 2.0
+    every = arguments.number("--every", at_least=0.1) or 2.0
     seen = Watched(Path(arguments.positional[0]))
     if names:
         seen.columns = seen.asked = names
     seen.poll()
-    if arguments.has(JSON.name):
-        print(json.dumps(seen.to_json(), indent=2))
+    if is_terminal(sys.stdout) and not (arguments.has("--json") or arguments.has("--once")):
+        _follow(seen, every)
         return 0
-    if arguments.has(ONCE.name) or not is_terminal(sys.stdout):
-        print(rendered(seen, *shutil.get_terminal_size((100, 40)), colour=False))
-        return 0
-    _follow(seen, every)
+    size = shutil.get_terminal_size((100, 40))
+    emit(arguments, seen.to_json, lambda: rendered(seen, *size, colour=False))
     return 0
 
 
@@ -86,13 +87,13 @@ def _follow(seen: Watched, every: float) -> None:
 
 
 def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
-    """What there is to see of a run, in a terminal of a size."""
+    """The view of a run, in a terminal of a size."""
     parts = [bold(_headline(seen)) if colour else _headline(seen)]
     for kind, row in seen.last.items():
         figures = [
             f"{name} {_number(row[name])}"
             for name in (SHOWN if kind == "train" else row)
-            if name not in _NO_FIGURES and isinstance(row.get(name), int | float)
+            if name not in HIDDEN and isinstance(row.get(name), int | float)
         ]
         if figures:
             parts.append(_within(_plain(f"{kind}, step {row.get('step')}: "), figures, columns))
@@ -104,7 +105,7 @@ def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
     parts += [_event(event)[:columns] for event in known[-3:]]
     if seen.status == FAILED:
         fault = next(event for event in reversed(seen.events) if event.get("event") == "fault")
-        parts.append(_plain(" ".join(f"error: {fault.get('error')}".split())[:LONGEST]))
+        parts.append(_plain(" ".join(f"error: {fault.get('error')}".split())[:MAX_ERROR]))
     if seen.broken:
         parts.append(f"lines that are no rows: {seen.broken:,}; `setpoint runs verify` names them")
     missing = [name for name in seen.asked if name not in seen.known]
@@ -115,9 +116,6 @@ def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
     for name in curves:
         parts += ["", _curve(seen, name, columns, min(height, 16), colour)]
     return "\n".join(parts)
-
-
-_NO_FIGURES = ("step", "tokens", "epoch", "seconds", "target_tokens", "target_bytes")
 
 
 def _headline(seen: Watched) -> str:
@@ -142,7 +140,7 @@ def _event(event: Any) -> str:
 
 
 def _within(start: str, figures: list[str], columns: int) -> str:
-    """As many figures as a line has room for."""
+    """A line with as many figures as fit."""
     line = start + _plain(figures[0])
     for each in figures[1:]:
         if len(line) + len(each) + 2 > columns:
@@ -152,7 +150,7 @@ def _within(start: str, figures: list[str], columns: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text without what a terminal obeys: a record may be from anybody."""
+    """A text without control characters, which a record may hold."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 

@@ -100,7 +100,8 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         SetpointError: the source has no weights, or was not trained with these overrides.
     """
     require_ranks(arguments)
-    which = _which(arguments.value(CHECKPOINT_OPTION.name))
+    text = arguments.value(CHECKPOINT_OPTION.name)
+    which = int(text) if text is not None and text.isdecimal() else text
     source = arguments.positional[0]
     if _is_hugging_face(source):
         return _of_hugging_face(source, which, arguments, tasks)
@@ -211,7 +212,7 @@ def _take_layout(composition: Composition[Job], arguments: Arguments) -> list[Le
     return typed
 
 
-def given(arguments: Arguments, section: Config, values: Mapping[str, Any]) -> Any:
+def set_fields(arguments: Arguments, section: Config, values: Mapping[str, Any]) -> Any:
     """Fill a section with what options say, which is then where its values come from.
 
     Arguments:
@@ -285,15 +286,6 @@ def _is_hugging_face(source: str) -> bool:
 
     here = os.path.isdir(os.path.dirname(source)) or source.endswith(SUFFIXES)
     return not here and split_hub_id(source) is not None and kind_of(source) == OTHER
-
-
-def _which(text: str | None) -> str | int | None:
-    # More than 18 digits may be more than a step can be; some digits of Unicode are no decimals.
-    if text is None or text in ("best", "latest"):
-        return text
-    if text.isascii() and text.isdecimal() and len(text) <= 18:
-        return int(text)
-    raise SetpointError(f"--checkpoint is best, latest or a step, got {text!r}")
 
 
 def _refuse_another_model(folder: str, job: Job) -> None:

@@ -16,39 +16,36 @@ class Table:
 
     Arguments:
         rows: a value for each column: numbers, texts, plain data, None or `ABSENT`.
-        headings: shorter names for people; the names themselves if not given.
     """
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        rows: Sequence[Sequence[Any]],
-        headings: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         self.columns = list(columns)
         self.rows = [list(row) for row in rows]
-        self.headings = list(headings or columns)
 
     def index(self, name: str) -> int:
-        """The place of a column.
+        """The index of a column, which may be named by the end of its path alone.
 
         Raises:
             SetpointError: if there is no such column.
         """
-        if name in self.columns:
-            return self.columns.index(name)
-        if self.headings.count(name) == 1:
-            return self.headings.index(name)
-        meant = did_you_mean(name, [*self.columns, *self.headings], " ")
+        ends = [column for column in self.columns if column.endswith(f".{name}")]
+        if name in self.columns or len(ends) == 1:
+            return self.columns.index(name if name in self.columns else ends[0])
+        meant = did_you_mean(name, self.columns, " ")
         raise SetpointError(
             f"the table has no column {name!r}.{meant} Columns: {', '.join(self.columns)}"
         )
+
+    def add(self, name: str, values: Sequence[Any]) -> None:
+        """Append a column."""
+        self.columns.append(name)
+        for row, value in zip(self.rows, values, strict=True):
+            row.append(value)
 
     def drop(self, places: Collection[int]) -> None:
         """Take columns out."""
         kept = [at for at in range(len(self.columns)) if at not in places]
         self.columns = [self.columns[at] for at in kept]
-        self.headings = [self.headings[at] for at in kept]
         self.rows = [[row[at] for at in kept] for row in self.rows]
 
     def sort(self, name: str, reverse: bool = False) -> None:

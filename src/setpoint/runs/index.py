@@ -22,7 +22,7 @@ from setpoint.files.lock import is_locked
 from setpoint.report.goodput import goodput
 from setpoint.report.status import KILLED, RUNNING, last_step, status_of
 from setpoint.sweep.metrics import REDUCTIONS, MetricPath, Metrics, reduced
-from setpoint.sweep.point_record import is_point
+from setpoint.sweep.record import is_point
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import CONFIG, is_run_directory
 

@@ -9,7 +9,6 @@ from typing import Any
 from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, compare, for_error
 from setpoint.config import Table as Values
 from setpoint.report.table import Table
-from setpoint.sweep_space.naming import labels
 from setpoint.track.run_directory import is_run_directory
 
 from .metrics import TRAINING_LOSS, MetricPath, Metrics, require
@@ -156,7 +155,6 @@ def comparison(runs: Sequence[Entry], wanted: Sequence[str]) -> Table:
         SetpointError: if no run has a metric that was asked for.
     """
     columns = differing([entry.values for entry in runs])
-    short = labels([*columns, ("run",)])
     known = [entry.metrics for entry in runs]
     paths: Mapping[str, MetricPath]
     if wanted:
@@ -172,6 +170,4 @@ def comparison(runs: Sequence[Entry], wanted: Sequence[str]) -> Table:
     for index, entry in enumerate(runs):
         settings = [values[index] for values in columns.values()]
         rows.append([entry.label, *settings, *(cell_of(entry, path) for path in paths.values())])
-    names = ["run", *(".".join(path) for path in columns), *paths]
-    shown = ["run", *(short[path] for path in columns), *paths]
-    return Table(names, rows, shown)
+    return Table(["run", *(".".join(path) for path in columns), *paths], rows)

@@ -80,7 +80,14 @@ def short_time(seconds: float) -> str:
     return f"{days}d {clock}" if days else clock
 
 
-LONGEST = 24  # signs of a cell that is a number with its unit
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with the columns of a table aligned by spaces."""
+    count = max(map(len, rows), default=0)
+    widths = [max(len(row[at]) for row in rows if at < len(row)) for at in range(count)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+        for row in rows
+    ]
 
 
 def print_table(
@@ -98,41 +105,21 @@ def print_table(
     """
     output: TextIO = sys.stdout if stream is None else stream
     if not is_terminal(output):
-        print(plain_table(title, rows, columns=columns), file=output, flush=True)
+        lines = aligned([*([columns] if columns else []), *rows])
+        print(title, *(f"  {line}".rstrip() for line in lines), sep="\n", file=output, flush=True)
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", show_header=bool(columns))
-    width = max((len(row) for row in rows), default=len(columns))
-    for index in range(max(width, len(columns))):
-        heading = columns[index] if index < len(columns) else ""
-        table.add_column(heading, justify="left" if index == 0 else "right", overflow="fold")
+    width = max(map(len, rows), default=len(columns))
+    headings = [*columns, *[""] * (width - len(columns))]
+    table = Table(
+        *(Column(heading, overflow="fold") for heading in headings),
+        title=title,
+        title_justify="left",
+        show_header=bool(columns),
+    )
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*map(Text, row))
     Console(file=output, highlight=False).print(table)
-
-
-def plain_table(title: str, rows: Sequence[Sequence[str]], *, columns: Sequence[str] = ()) -> str:
-    """A table in text, aligned by spaces.
-
-    Arguments:
-        columns: headings; none if not given.
-    """
-    lines = [*([columns] if columns else []), *rows]
-    count = max((len(line) for line in lines), default=0)
-    widths = [max(_counted(line[i], i) for line in lines if i < len(line)) for i in range(count)]
-    result = [title]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=False))
-        ]
-        result.append(("  " + "  ".join(cells)).rstrip())
-    return "\n".join(result)
-
-
-def _counted(cell: str, column: int) -> int:
-    """Width that a cell asks of its column; 0 for a sentence among numbers."""
-    return len(cell) if column == 0 or len(cell) <= LONGEST else 0

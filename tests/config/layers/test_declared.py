@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.cli.fields import field_rows
+from setpoint.cli.list import field_rows
 from setpoint.config import Config, ConfigError, Secret, field, modifier
 from setpoint.config.composition import compose
 from setpoint.config.layers import presets as registry

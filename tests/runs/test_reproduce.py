@@ -18,7 +18,7 @@ from setpoint.cli.main import main
 from setpoint.config import SetpointError, fingerprint, record_files
 from setpoint.files.atomic import digest_file
 from setpoint.ops.proof import verify_chain
-from setpoint.runs.again import choose_stretch, environment_differences, recorded_job
+from setpoint.runs.reproduction import choose_steps, environment_differences, recorded_job
 from setpoint.train.run import train
 
 from ..train.small import assert_same_run, events, rows, small_job, write_config
@@ -148,7 +148,7 @@ def test_weights_that_were_exchanged_are_found(run: Path, command: Call) -> None
         ("8:13", "RUN has no steps 8 to 13: it is recorded up to step 12.\n"
                  "Valid: first steps 0, 4, 7, 8, and a later one up to 12"),
         ("8:8", "RUN has no steps 8 to 8"),
-        ("8", "--steps 8 is no stretch of steps.\nValid: two numbers of steps, as 100:200"),
+        ("8", "--steps 8 is no range of steps.\nValid: A:B, as 100:200"),
     ],
 )  # fmt: skip
 def test_stretches_that_are_not_there(run: Path, command: Call, steps: str, said: str) -> None:
@@ -161,9 +161,9 @@ def test_a_stretch_of_two_configurations_is_refused(run: Path) -> None:
     with (run / "events.jsonl").open("a") as file:
         file.write(json.dumps(resumed) + "\n")
     with pytest.raises(SetpointError, match=r"another configuration from step 8 \(optimizer.lr\)"):
-        choose_stretch(run, (4, 12))
-    assert choose_stretch(run, (4, 8)).record == run / "checkpoints/step-00000008"
-    assert choose_stretch(run, (8, 10)).record == run / "checkpoints/step-00000012"
+        choose_steps(run, (4, 12))
+    assert choose_steps(run, (4, 8)).record == run / "checkpoints/step-00000008"
+    assert choose_steps(run, (8, 10)).record == run / "checkpoints/step-00000012"
 
 
 def test_other_data_is_refused_in_words(run: Path, command: Call) -> None:

@@ -1,4 +1,4 @@
-"""Trains a stretch of a recorded run again and compares the result with the record.
+"""Trains steps of a recorded run again and compares the result with the record.
 
 The run is only read. Of its record the configuration is used, and what would act on anything but
 the new directory is left out: trackers of services, uploads, profiles, compiled code that the
@@ -55,14 +55,14 @@ ENVIRONMENT = ("code", "python", "packages", "processor", "torch")
 IGNORED = ("branch", "executable", "root", "remote", "unread", "untracked", "dirty", "imported",
            "deterministic", "float32_matmul_precision", "cores", "usable_cores",
            "memory_bytes")  # fmt: skip
-"""Leaves of these that name a place; and settings that the configuration makes."""
-MOST_THREADS = 4096
-"""Of a process; a record from others may state any number."""
+"""Entries of these facts that are paths, or that the configuration sets."""
+MAX_THREADS = 4096
+"""Threads of a process; a record from others may state any number."""
 RERUN = "rerun_of"
 """In the `environment.json` of a run that was trained again: where the run is that it repeats."""
 
 
-class Stretch(NamedTuple):
+class StepRange(NamedTuple):
     """The steps that are trained again.
 
     Arguments:
@@ -102,7 +102,7 @@ class RowDifference(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """A stretch that was trained again, compared with the record.
+    """Steps that were trained again, compared with the record.
 
     Arguments:
         rows: how many rows of the record were compared.
@@ -152,14 +152,14 @@ def last_step(run: Path) -> int:
     return max([0, *(row["step"] for row in newest), *list_checkpoints(run / "checkpoints")])
 
 
-def choose_stretch(run: Path, steps: tuple[int, int] | None = None) -> Stretch:
-    """Choose what is trained again: by default from the last checkpoint but one to the last.
+def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
+    """Choose steps to train again: by default from the last checkpoint but one to the last.
 
     Arguments:
         steps: the first and the last step; None for the default.
 
     Raises:
-        SetpointError: if there is no such stretch, or the configuration changed within it.
+        SetpointError: if the run has no such steps, or the configuration changed within it.
     """
     kept, end = list_checkpoints(run / "checkpoints"), last_step(run)
     starts = [step for step, path in kept.items() if not _holds_weights_alone(path)]
@@ -188,12 +188,12 @@ def choose_stretch(run: Path, steps: tuple[int, int] | None = None) -> Stretch:
             raise SetpointError(
                 f"{run} went on with another configuration from step {_step(event)} "
                 f"({', '.join(changed)}), so that steps {first} to {last} are of two.\nValid: a "
-                f"stretch before or after that step"
+                f"range before or after that step"
             )
     record = next((kept[step] for step in sorted(kept) if step >= last), run)
     if record is not run:
         verify_record(record)
-    return Stretch(first, last, kept.get(first), kept.get(last), record)
+    return StepRange(first, last, kept.get(first), kept.get(last), record)
 
 
 def recorded_job(record: Path, more: Sequence[str] = ()) -> tuple[Job, list[str]]:
@@ -220,9 +220,9 @@ def recorded_job(record: Path, more: Sequence[str] = ()) -> tuple[Job, list[str]
 
 
 def prepare_directory(
-    run: Path, stretch: Stretch, folder: Path, today: Mapping[str, Any] | None = None
+    run: Path, steps: StepRange, folder: Path, today: Mapping[str, Any] | None = None
 ) -> None:
-    """Make a run directory that goes on from the first step of a stretch, and on the same data.
+    """Make a run directory that goes on from the first of some steps, and on the same data.
 
     Files of the checkpoint are links to those of the run, which nothing writes to.
 
@@ -230,19 +230,19 @@ def prepare_directory(
         today: what the record of the new directory says of the environment, where it is to be kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    facts = environment_at(run, stretch.first)
+    facts = environment_at(run, steps.first)
     if today is not None:
         facts = {**today, "data": facts.get("data"), RERUN: str(run.resolve())}
     write_json(folder / "environment.json", facts)
-    if stretch.start is not None:
-        place = folder / "checkpoints" / directory_name(stretch.first)
+    if steps.start is not None:
+        place = folder / "checkpoints" / directory_name(steps.first)
         place.mkdir(parents=True)
-        for entry in stretch.start.iterdir():
+        for entry in steps.start.iterdir():
             (place / entry.name).symlink_to(entry.resolve())
-        point(folder / "checkpoints", "latest", stretch.first)
+        point(folder / "checkpoints", "latest", steps.first)
     for name in (ORIGINS, MINIMAL, CONFIG):  # the last makes it a run directory
-        if (stretch.record / name).exists():
-            shutil.copyfile(stretch.record / name, folder / name)
+        if (steps.record / name).exists():
+            shutil.copyfile(steps.record / name, folder / name)
 
 
 def is_rerun(folder: Path, run: Path) -> bool:
@@ -297,21 +297,15 @@ def train_again(
 
 
 def compare_with_record(
-    run: Path,
-    again: Path,
-    first: int,
-    last: int,
-    end: Path | None,
-    tolerance: float | None,
+    run: Path, again: Path, steps: StepRange, tolerance: float | None
 ) -> Comparison:
     """Compare what was trained again with the record: rows of metrics, and the last weights.
 
     Arguments:
         again: the directory that was trained in.
-        first, last: rows after the one step up to the other are compared.
-        end: the checkpoint of the last step in the record; None where none is kept.
         tolerance: largest relative difference of numbers; None: equal to the bit.
     """
+    first, last, end = steps.first, steps.last, steps.end
     result = Comparison(first, last, tolerance)
     recorded, trained = (read_rows(each, first, last) for each in (run, again))
     result.rows = len(recorded)
@@ -424,10 +418,9 @@ def threads_of(recorded: Mapping[str, Any]) -> int:
     count = threads.get("torch") if isinstance(threads, Mapping) else None
     if count is None:
         return 1
-    if type(count) is not int or not 1 <= count <= MOST_THREADS:
+    if type(count) is not int or not 1 <= count <= MAX_THREADS:
         raise SetpointError(
-            f"environment.json: {_shown(count)} is no number of threads.\n"
-            f"Valid: 1 to {MOST_THREADS}"
+            f"environment.json: {_shown(count)} is no number of threads.\nValid: 1 to {MAX_THREADS}"
         )
     return count
 

@@ -1,0 +1,388 @@
+"""`setpoint verify`, `rerun` and `replay`: steps of a run trained again, and compared."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from setpoint.cli.main import FAILED, Loading
+from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
+from setpoint.cli.output import emit, print_notes, table
+from setpoint.cli.runs import run_directories
+from setpoint.cli.source import open_source, prepare, run_directory_given
+from setpoint.config import SetpointError, load_record, printable, resolve
+from setpoint.ops.proof import Seal, record_problems, verify_chain
+from setpoint.parallel.config import Parallel
+from setpoint.track.jsonl import plain_numbers
+from setpoint.track.run_directory import CONFIG, RunDirectory
+from setpoint.train.config import Job
+
+if TYPE_CHECKING:
+    from setpoint.ops.replay import Replayed
+    from setpoint.profile.modules import ModuleFigures
+    from setpoint.runs.reproduction import Comparison
+
+MAX_DIFFERENCES = 10
+"""Differences of each kind that are printed."""
+MAX_ROWS = 60
+"""Rows of `replay` that are printed without --all."""
+KINDS = {"output": "output", "output_grad": "its gradient",
+         "weight": "weights", "weight_grad": "their gradient"}  # fmt: skip
+FIRST = {
+    "weight": "first weight",
+    "output": "first output",
+    "output_grad": "first gradient of an output",
+    "weight_grad": "first gradient of a weight",
+}
+TOLERANCE = Option(
+    "--tolerance",
+    "Allowed relative difference; default: 0, every bit.",
+    "SHARE",
+    type=float,
+)
+SHARED_HELP = """
+The result is compared with every metric of the record but timings, and with the weights of the
+last checkpoint. On a CPU with the same packages and code all is equal to the bit. Differences of
+the environment are printed: another torch, device or code may change bits, and --tolerance
+allows for it. Of the record the configuration is used; trackers of services, uploads, alerts and
+compiled code that it names are left out, and modules are imported only where --import names them.
+The training data must be there. The exit status is 0 if all is equal, and 1 if not."""
+
+
+@Command(
+    "verify",
+    "RUN",
+    "Train a stretch of a run again, from a kept checkpoint and in a temporary directory, and\n"
+    "compare it with the record. The run is only read. By default the stretch is that from the\n"
+    "last kept checkpoint but one to the last. That the configuration is as it was written, and\n"
+    "the chain of hashes, are verified, too (`setpoint runs verify`).\n" + SHARED_HELP,
+    [
+        Option("--steps", "Train these steps again; A is 0 or a kept checkpoint.", "A:B"),
+        TOLERANCE,
+        IMPORT,
+        JSON,
+    ],
+    [
+        ("setpoint verify runs/tiny-3fa94c21", "the steps between the last two checkpoints"),
+        ("setpoint verify runs/tiny-3fa94c21 --steps 0:100", "the first 100 steps"),
+    ],
+)
+def verify(arguments: Arguments) -> int:
+    """Train, compare and print; 1 where something differs, or the status of a stop by a signal."""
+    (path,) = run_directories(arguments.positional)
+    steps, tolerance = _steps(arguments.value("--steps")), _tolerance(arguments)
+    prepare(arguments)
+    seal = verify_chain(path)
+    seal.problems[:0] = record_problems(path)
+    with Loading():
+        from setpoint.runs import reproduction
+    steps = reproduction.choose_steps(path, steps)
+    job, flags = reproduction.recorded_job(steps.record, ["tracking.progress=none"])
+    recorded = reproduction.environment_at(path, steps.first)
+    differences = reproduction.environment_differences(recorded, reproduction.environment_now(job))
+    print(
+        f"training steps {steps.first} to {steps.last} of {path} again",
+        file=sys.stderr,
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory(prefix="setpoint-verify-") as scratch:
+        folder = Path(scratch, path.resolve().name)
+        reproduction.prepare_directory(path, steps, folder)
+        threads = reproduction.threads_of(recorded)
+        with _errors_of(path, folder):
+            status = reproduction.train_again(
+                job, flags, folder, steps.last, arguments.values("--import"), threads
+            )
+        if status:
+            print(f"stopped before step {steps.last}: nothing is compared", file=sys.stderr)
+            return status
+        result = reproduction.compare_with_record(path, folder, steps, tolerance)
+    result.environment = differences
+    return 0 if _print_comparison(path, result, seal, arguments) else FAILED
+
+
+def _steps(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text)
+    if match is None:
+        raise SetpointError(f"--steps {text} is no range of steps.\nValid: A:B, as 100:200")
+    return int(match[1]), int(match[2])
+
+
+@Command(
+    "rerun",
+    "RUN",
+    "Train a run again, from its first step to its last, in a directory of its own, and compare\n"
+    "the two. Where the code revision, uncommitted changes, packages, Python, torch, processor or\n"
+    "the fingerprint are not those of the record, they are printed and nothing is trained, unless\n"
+    "--allow-differences is given. The same command resumes a rerun that was stopped.\n"
+    + SHARED_HELP,
+    [
+        Option("--output", "The new run directory; default: RUN-rerun.", "DIRECTORY"),
+        Option("--allow-differences", "Train although code, packages or machine differ."),
+        TOLERANCE,
+        IMPORT,
+        JSON,
+    ],
+    [
+        ("setpoint rerun runs/tiny-3fa94c21 --output again", "into the directory again"),
+        ("setpoint rerun runs/tiny-3fa94c21 --allow-differences", "with other packages"),
+    ],
+)
+def rerun(arguments: Arguments) -> int:
+    """Compare the environments, train, compare the runs and print; statuses as of `verify`."""
+    (path,) = run_directories(arguments.positional)
+    tolerance = _tolerance(arguments)
+    output = Path(arguments.value("--output") or f"{path}-rerun")
+    if output.resolve() == path.resolve():
+        raise SetpointError(f"--output {output} is the run itself, which is only read")
+    if output.exists() and not output.is_dir():
+        raise SetpointError(f"--output {output} is a file; give a directory")
+    load_record(Job, str(path))  # it is as it was written
+    prepare(arguments)
+    with Loading():
+        from setpoint.runs import reproduction
+    steps = reproduction.choose_steps(path, (0, reproduction.last_step(path)))
+    quiet = ["tracking.progress=none"] if arguments.has("--json") else []
+    job, flags = reproduction.recorded_job(steps.record, quiet)
+    recorded, today = reproduction.environment_at(path, 0), reproduction.environment_now(job)
+    differences = reproduction.fingerprint_differences(path, job)
+    differences += reproduction.environment_differences(recorded, today)
+    if differences and not arguments.has("--allow-differences"):
+        lines = "\n  ".join(differences)
+        raise SetpointError(
+            f"{path} was trained with something else than there is here:\n  {lines}\n"
+            f"Valid: the same, or --allow-differences, which trains with what is here"
+        )
+    if (output / CONFIG).exists():
+        if not reproduction.is_rerun(output, path):
+            raise SetpointError(
+                f"--output {output} is another run, which was not trained by this command; give a "
+                f"new directory"
+            )
+    else:
+        if output.exists() and any(output.iterdir()):
+            raise SetpointError(f"{output} is not empty; give another --output")
+        reproduction.prepare_directory(path, steps, output, today)
+    threads = reproduction.threads_of(recorded)
+    with _errors_of(path, output):
+        status = reproduction.train_again(
+            job, flags, output, steps.last, arguments.values("--import"), threads
+        )
+    if status:
+        print(f"stopped before step {steps.last}: the same command goes on", file=sys.stderr)
+        return status
+    result = reproduction.compare_with_record(path, output, steps, tolerance)
+    result.environment = differences
+    is_equal = _print_comparison(path, result, None, arguments, output=str(output))
+    return 0 if is_equal else FAILED
+
+
+def _tolerance(arguments: Arguments) -> float | None:
+    """The tolerance; None for every bit."""
+    tolerance = arguments.number("--tolerance") or None
+    if tolerance is not None and not tolerance < 1:
+        raise SetpointError(f"--tolerance must be a share below 1, got {tolerance}")
+    return tolerance
+
+
+@contextmanager
+def _errors_of(run: Path, folder: Path) -> Iterator[None]:
+    """Name the run in errors about the directory in which it is trained again.
+
+    Raises:
+        SetpointError: what is raised within, without advice on resuming.
+    """
+    try:
+        yield
+    except SetpointError as error:
+        reason = str(error).replace(str(folder), str(run)).partition("\n")[0]
+        raise SetpointError(f"{run} cannot be trained again: {reason}") from None
+
+
+def _print_comparison(
+    run: Path, result: Comparison, seal: Seal | None, arguments: Arguments, **more: Any
+) -> bool:
+    """Print the result; True if all is equal.
+
+    Arguments:
+        seal: the result of verifying the chain of the run; None where it was not verified.
+        more: further facts for machines.
+    """
+    problems = [] if seal is None else seal.problems
+    is_equal = result.is_equal and not problems
+    facts = {
+        "run": str(run),
+        "equal": is_equal,
+        **more,
+        **asdict(result),
+        "differences": [plain_numbers(each._asdict()) for each in result.differences],
+        "problems": problems,
+    }
+    lines = [*_lines(run, result), *(f"  {problem}" for problem in problems)]
+    emit(arguments, facts, printable("\n".join(lines)))  # a record may hold anything
+    return is_equal
+
+
+def _lines(run: Path, result: Comparison) -> Iterator[str]:
+    bits = "equal to the bit"
+    if result.tolerance is not None:
+        bits = f"equal within {result.tolerance:g}"
+    steps = f"{run}: steps {result.first} to {result.last} trained again"
+    if result.is_equal:
+        compared = f"{result.rows} rows of metrics"
+        if result.weights is not None:
+            compared += " and the weights"
+        digest = "" if result.digest is None else f", BLAKE3 {result.digest.digest}"
+        yield f"{steps}: {compared} are {bits}{digest * (result.weights is not None)}"
+    else:
+        yield f"{steps}: not {bits}"
+        yield from _first([each.line() for each in result.differences], "metrics")
+        yield from _first(result.weights or [], "tensors")
+    yield from (f"  note: {text}" for text in result.notes)
+    yield from (f"  note: {text}" for text in result.environment)
+
+
+def _first(lines: list[str], kind: str) -> Iterator[str]:
+    yield from (f"  {line}" for line in lines[:MAX_DIFFERENCES])
+    if len(lines) > MAX_DIFFERENCES:
+        yield f"  and {len(lines) - MAX_DIFFERENCES:,} more {kind}; --json prints all"
+
+
+@Command(
+    "replay",
+    "RUN STEP",
+    "Run one step of a run again, on one process, and print for each module the least, greatest,\n"
+    "mean and root mean square value of its outputs, weights and their gradients, and the share\n"
+    "that is not finite. The first module whose output is not finite is named, and the operation\n"
+    "whose gradient is NaN, by PyTorch's anomaly detection. Loss and gradient norm are compared\n"
+    "with the record. Nothing is written.\n"
+    "\n"
+    "The step is reached from the newest checkpoint before it by training on the batches that the\n"
+    "run took. A step whose loss was not finite or a spike is run with its own batch, which the\n"
+    "run keeps (resilience.bad_batches). The model is not compiled.",
+    [
+        Option("--from-data", "Take the batch from the data, also where one was kept."),
+        Option("--all", f"Print every row, also where there are more than {MAX_ROWS}."),
+        JSON,
+        IMPORT,
+    ],
+    [
+        ("setpoint replay runs/tiny-3fa94c21 1207", "where its loss became NaN"),
+        ("setpoint replay runs/tiny-3fa94c21 1200 --json", "any other step, for a program"),
+    ],
+    positional=(2, 2),
+)
+def replay(arguments: Arguments) -> int:
+    """Run the step, and print its statistics."""
+    source, text = arguments.positional
+    folder = run_directory_given(source)
+    if folder is None:
+        raise SetpointError(f"{source} is no run directory; replay runs a step of a run again")
+    if not text.isdecimal():
+        raise SetpointError(f"{text} is no step.\nValid: a number, from 1")
+    job = for_one_process(open_source(source, arguments, overrides=False).resolve())
+    directory = RunDirectory(Path(folder), None, is_new=False)
+    with Loading():
+        from setpoint.ops.replay import replay as replay_step
+    notes: list[str] = []
+    done = replay_step(job, directory, int(text), arguments.has("--from-data"), notes.append)
+    most = None if arguments.has("--all") else MAX_ROWS
+    emit(
+        arguments,
+        lambda: plain_numbers(_facts(done, folder, notes)),
+        lambda: "\n".join(_page(done, folder, most)),
+    )
+    if not arguments.has("--json"):
+        print_notes(notes)
+    return 0
+
+
+def for_one_process(job: Job) -> Job:
+    """The job as one process runs it: all ranks' micro-batches one after another, not compiled."""
+    ranks = job.parallel.data_ranks
+    draft = job.evolve(parallel=Parallel(device=job.parallel.device), compile=None)
+    draft.batch.accumulation = job.batch.global_size // job.batch.micro_size
+    assert draft.batch.accumulation == job.batch.accumulation * ranks
+    return resolve(draft)
+
+
+def _page(done: Replayed, folder: str, most: int | None) -> list[str]:
+    between = done.step - 1 - done.start
+    reached = f"from the checkpoint of step {done.start}" if done.start else "from the start"
+    more = f", {between} step{'s' * (between != 1)} trained on the way" if between else ""
+    batch = "the batch that was kept" if done.is_kept else "the batch of the data"
+    lines = [f"{folder}: step {done.step} {reached}{more}, with {batch}"]
+    for name, title in (("loss", "loss"), ("grad_norm", "gradient norm")):
+        now = getattr(done.numbers, name)
+        lines.append(f"{title}: {now!r}{_compared(now, done, name)}")
+    lines += [
+        f"{first} that is not finite: {_named(done, done.first[kind])}"
+        for kind, first in FIRST.items()
+        if kind in done.first
+    ]
+    if done.anomaly is not None:
+        lines += [f"anomaly: {done.anomaly.error}", *done.anomaly.forward.splitlines()]
+    rows = [row for each in done.modules for row in _rows(each)]
+    headings = ("module", "", "min", "max", "mean", "rms", "not finite")
+    lines.append(table(rows[:most], headings))
+    left = 0 if most is None else len(rows) - most
+    return [*lines, *([f"and {left} more; --all prints them"] if left > 0 else [])]
+
+
+def _compared(now: float, done: Replayed, name: str) -> str:
+    if done.recorded is None:
+        return " (the record has no row of this step)"
+    before = getattr(done.recorded, name)
+    if now == before or (now != now and before != before):
+        return ", as recorded"
+    return f", recorded {before!r}: {abs(now - before) / abs(before):.2g} of it apart"
+
+
+def _named(done: Replayed, name: str) -> str:
+    (kind,) = (each.kind for each in done.modules if each.name == name)
+    return f"{name} ({kind})" if name else kind
+
+
+def _rows(each: ModuleFigures) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for kind, shown in KINDS.items():
+        if kind not in each.tallies:
+            continue
+        figures = each.tallies[kind].to_json()
+        numbers = [figures[name] for name in ("min", "max", "mean", "rms")]
+        texts = ["" if value is None else f"{value:.4g}" for value in numbers]
+        bad = figures["non_finite"]
+        rows.append([each.name or each.kind, shown, *texts, f"{bad:.2%}" if bad else "0"])
+    return rows
+
+
+def _facts(done: Replayed, folder: str, notes: list[str]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "run": folder,
+        "step": done.step,
+        "checkpoint": done.start,
+        "batch": "kept" if done.is_kept else "data",
+        "found": asdict(done.numbers),
+        "recorded": done.recorded and asdict(done.recorded),
+        "first_non_finite": done.first,
+        "anomaly": done.anomaly and asdict(done.anomaly),
+        "modules": [
+            {
+                "name": each.name,
+                "type": each.kind,
+                **{str(kind): tally.to_json() for kind, tally in each.tallies.items()},
+            }
+            for each in done.modules
+        ],
+        "notes": notes,
+    }

@@ -1,0 +1,163 @@
+"""Plots of series of points: in a PNG or SVG file, and in the terminal."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from setpoint.config import RunError, SetpointError
+from setpoint.files.atomic import replacing
+
+SUFFIXES = (".png", ".svg")
+MAX_LABELS = 12
+"""Labels that a legend has room for."""
+WIDTH, HEIGHT = 72, 18
+"""Characters of a plot in the terminal."""
+COLOURS = ("cyan", "magenta", "yellow", "green", "red", "blue", "white")
+MARKERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""Markers of series without colours."""
+
+
+class Series(NamedTuple):
+    """The points of one run."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+
+    def drawable(self) -> list[tuple[float, float]]:
+        """The finite points."""
+        return [pair for pair in self.points if all(map(math.isfinite, pair))]
+
+
+class Plot(NamedTuple):
+    """A plot.
+
+    Arguments:
+        linear: True for linear axes that begin at 0, whatever they cover.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: Sequence[Series]
+    lines: bool = True
+    linear: bool = False
+
+    def is_logarithmic(self, axis: int) -> bool:
+        """True for an axis that covers more than a factor of 30, all above 0."""
+        values = [pair[axis] for series in self.series for pair in series.drawable()]
+        if self.linear or (self.lines and axis == 0):
+            return False  # steps are counted, not multiplied
+        return bool(values) and min(values) > 0 and max(values) / min(values) > 30
+
+
+def refuse_suffix(path: str) -> None:
+    """Refuse a file that a plot cannot be written to.
+
+    Raises:
+        SetpointError: if its suffix is another one, or its folder is not there.
+    """
+    if not path.lower().endswith(SUFFIXES):
+        raise SetpointError(f"{path}: a plot is written to a file that ends in .png or .svg")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise SetpointError(f"{path}: there is no folder {folder}")
+
+
+def save(plot: Plot, path: str) -> None:
+    """Draw a plot into a file, which is replaced in one step.
+
+    Arguments:
+        path: a `.png` or `.svg` file.
+
+    Raises:
+        SetpointError: if matplotlib is not installed, or the file has another suffix.
+        RunError: if it cannot be written.
+    """
+    refuse_suffix(path)
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise SetpointError(
+            f"a plot needs the package {error.name!r}: pip install 'setpoint[plot]'"
+        ) from None
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set(title=plot.title, xlabel=plot.x, ylabel=plot.y)
+    for axis, scale in ((0, axes.set_xscale), (1, axes.set_yscale)):
+        if plot.is_logarithmic(axis):
+            scale("log")
+    for series in plot.series:
+        points = series.drawable()
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        axes.plot(xs, ys, "-" if plot.lines and len(points) > 1 else "o", label=series.label)
+    axes.grid(alpha=0.3)
+    if 1 <= len(plot.series) <= MAX_LABELS:
+        axes.legend(fontsize="small")
+    try:
+        with replacing(Path(path)) as staged:
+            figure.savefig(staged, format=path.lower().rpartition(".")[2], dpi=150)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = True) -> str:
+    """Draw a plot in characters.
+
+    Arguments:
+        colour: False for letters as markers instead.
+
+    Raises:
+        SetpointError: if plotille is not installed.
+    """
+    try:
+        import plotille
+    except ModuleNotFoundError as error:
+        raise SetpointError(
+            f"a chart in the terminal needs the package {error.name!r}: "
+            f"pip install 'setpoint[plot]'"
+        ) from None
+    figure: Any = plotille.Figure()
+    figure.width, figure.height = width, height
+    figure.with_colors = colour
+    scales = [plot.is_logarithmic(axis) for axis in (0, 1)]
+    figure.x_label, figure.y_label = plot.x, plot.y
+    figure.x_ticks_fkt = _ticks(scales[0])
+    figure.y_ticks_fkt = _ticks(scales[1])
+    for index, series in enumerate(plot.series):
+        points = series.drawable()
+        if not points:
+            continue
+        xs, ys = (
+            [math.log10(point[axis]) if scales[axis] else point[axis] for point in points]
+            for axis in (0, 1)
+        )
+        style: dict[str, Any] = {"label": series.label}
+        if colour:
+            style["lc"] = COLOURS[index % len(COLOURS)]
+        elif len(plot.series) > 1:
+            style["marker"] = MARKERS[index % len(MARKERS)]
+        if plot.lines and len(points) > 1:
+            figure.plot(xs, ys, **style)
+        else:
+            figure.scatter(xs, ys, **{"marker": "o", **style})
+    if plot.linear:  # else there would be room below 0
+        points = [point for series in plot.series for point in series.drawable()]
+        figure.set_x_limits(min_=0, max_=max((x for x, _ in points), default=0) or 1)
+        figure.set_y_limits(min_=0, max_=1.05 * max((y for _, y in points), default=0) or 1)
+    text: str = figure.show(legend=True)
+    return "\n".join([plot.title, *(line.rstrip() for line in text.splitlines())])
+
+
+def _ticks(logarithmic: bool) -> Any:
+    """A function that writes the numbers beside an axis."""
+
+    def write(value: float, _: float) -> str:
+        return f"{10**value:9.3g}" if logarithmic else f"{value:9.4g}"
+
+    return write
