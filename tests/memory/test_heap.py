@@ -68,7 +68,7 @@ def test_another_c_library_is_left_alone(
     def load(*_: Any) -> Any:
         raise OSError("there is none of that name")
 
-    for variable in (*host_memory.VARIABLES, "GLIBC_TUNABLES"):
+    for variable in (*host_memory.MALLOC_VARIABLES, "GLIBC_TUNABLES"):
         monkeypatch.delenv(variable, raising=False)
     # macOS and musl do not know the name, or have no value for it.
     monkeypatch.setattr(os, "confstr_names", names)

@@ -102,7 +102,7 @@ def kept(job: Job) -> list[tuple[int, int]]:
     """What glibc is told to keep while the job runs."""
     library = Library()
     with pytest.MonkeyPatch.context() as patch:
-        for variable in (*host_memory.VARIABLES, "GLIBC_TUNABLES"):
+        for variable in (*host_memory.MALLOC_VARIABLES, "GLIBC_TUNABLES"):
             patch.delenv(variable, raising=False)
         patch.setattr(host_memory, "_glibc", lambda: library)
         with settings_of(job):
@@ -115,7 +115,7 @@ def segments(job: Job) -> tuple[str, str]:
     if read is None:
         pytest.skip("this torch does not tell them")
     with pytest.MonkeyPatch.context() as patch:
-        for variable in usage.VARIABLES:
+        for variable in usage.ALLOCATOR_VARIABLES:
             patch.delenv(variable, raising=False)
         with settings_of(job):
             alone = read()

@@ -23,7 +23,7 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.opening import settings_of
 from setpoint.train.position import Position
-from setpoint.train.rules.numerics import linear_layers
+from setpoint.train.rules.model import linear_layers
 
 from ..precision.gpu_stand_in import gpu_stand_in
 

@@ -31,6 +31,20 @@ from setpoint.shapes.logged import keep_out_of_graphs
 
 # How models call a layer's own number: it differs in each, and few read it.
 NUMBERS = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "layer", "index"})
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+KERNELS = "TRITON_CACHE_DIR"
+LOGGERS = (
+    "torch._dynamo.convert_frame",
+    "torch._dynamo.variables.tensor",
+    "torch._higher_order_ops.wrap",
+)
+BEGINNINGS = ("torch._dynamo hit config.", "Graph break")
+"""Of the limit of recompilation and of what ends a graph, both of which `Watch` finds."""
+KEPT = "Detected that context_fn is passed to torch.utils.checkpoint under torch.compile"
+"""Compilers write operations in place as others, which a policy that names those in place would not
+see. Ours names products and attention (`memory/checkpointing.py`), and gradients are right."""
+DIGEST = 32
+"""Bytes at the beginning of a file: SHA-256 of the rest, which PyTorch itself does not check."""
 
 
 class Compiled:
@@ -216,20 +230,6 @@ def _shapes(module: nn.Module) -> Hashable:
     )
 
 
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
-KERNELS = "TRITON_CACHE_DIR"
-LOGGERS = (
-    "torch._dynamo.convert_frame",
-    "torch._dynamo.variables.tensor",
-    "torch._higher_order_ops.wrap",
-)
-BEGINNINGS = ("torch._dynamo hit config.", "Graph break")
-"""Of the limit of recompilation and of what ends a graph, both of which `Watch` finds."""
-KEPT = "Detected that context_fn is passed to torch.utils.checkpoint under torch.compile"
-"""Compilers write operations in place as others, which a policy that names those in place would not
-see. Ours names products and attention (`memory/checkpointing.py`), and gradients are right."""
-
-
 @contextmanager
 def compiling(
     config: Compile,
@@ -330,10 +330,6 @@ def cached_in(folder: Path) -> Iterator[None]:
             else:
                 os.environ[name] = value
         forget_compiled()
-
-
-DIGEST = 32
-"""Bytes at the beginning of a file: SHA-256 of the rest, which PyTorch itself does not check."""
 
 
 class Artifacts:

@@ -11,6 +11,13 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 SWAP = Path("/proc/meminfo")
+# Parameters of mallopt, from malloc.h.
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+MMAP_THRESHOLD_MAX = 4 * 2**20 * ctypes.sizeof(ctypes.c_long)
+"""The most that glibc takes: a larger block is always a mapping of its own."""
+NEVER = -1
+GLIBC = "CS_GNU_LIBC_VERSION"
+MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
 
 
 def machine_memory() -> int:
@@ -56,15 +63,6 @@ def _text(file: Path) -> str:
         return ""
 
 
-# Parameters of mallopt, from malloc.h.
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-MMAP_THRESHOLD_MAX = 4 * 2**20 * ctypes.sizeof(ctypes.c_long)
-"""The most that glibc takes: a larger block is always a mapping of its own."""
-NEVER = -1
-GLIBC = "CS_GNU_LIBC_VERSION"
-VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
-
-
 @contextmanager
 def retain_freed_memory() -> Iterator[None]:
     """Let the C library keep freed memory for reuse, where it is glibc and the user set nothing.
@@ -99,4 +97,4 @@ def _glibc() -> ctypes.CDLL | None:
 def _is_set() -> bool:
     """True if the user has set these thresholds in the environment."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
-    return "glibc.malloc." in tunables or any(name in os.environ for name in VARIABLES)
+    return "glibc.malloc." in tunables or any(name in os.environ for name in MALLOC_VARIABLES)

@@ -18,6 +18,8 @@ from torch.utils import _pytree as pytree
 from setpoint.shapes.placed import part_here
 from setpoint.units.size import in_units
 
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
 
 class MemoryReport(NamedTuple):
     """Bytes by what they are for, on this rank.
@@ -144,9 +146,6 @@ def _lies_apart(held: Tensor, weight: Tensor) -> bool:
     return held is not weight and part_here(held).data_ptr() != part_here(weight).data_ptr()
 
 
-VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-
-
 @contextmanager
 def expandable_segments() -> Iterator[None]:
     """Let segments of GPU memory grow, where the environment has no settings of the allocator.
@@ -156,7 +155,7 @@ def expandable_segments() -> Iterator[None]:
     Returns:
         a context, after which segments are of fixed sizes again, as by default.
     """
-    if any(os.environ.get(name) for name in VARIABLES):
+    if any(os.environ.get(name) for name in ALLOCATOR_VARIABLES):
         yield
         return
     # Only environment variables are public, and PyTorch may have read these when it was imported.

@@ -26,11 +26,13 @@ REST = -1
 """A degree that takes the ranks that the others leave."""
 AXES: tuple[str, ...] = ("pipeline", "replicate", "shard", "ring", "ulysses", "tensor")
 """The axes along which ranks are divided, the outermost, whose ranks lie farthest apart, first."""
+CONTEXT = ("ring", "ulysses")
+"""The axes along which sequences are divided."""
+WITHIN = ("shard", *CONTEXT, "tensor")
+"""The axes whose ranks hold one copy of the weights of a stage."""
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 CUBLAS_WORKSPACES = (":4096:8", ":16:8")
 """The workspaces that NVIDIA documents as deterministic; the first is the faster one."""
-CONTEXT = ("ring", "ulysses")
-"""The axes along which sequences are divided."""
 
 RULES = (
     Rule(
@@ -430,10 +432,10 @@ class Parallel(Ranks, rules=ENGINE_RULES):
 
     @check
     def _check_experts(self) -> Iterator[Problem]:
-        degrees, axes = self.degrees, ("shard", "ring", "ulysses", "tensor")
+        degrees = self.degrees
         if prod(degrees.values()) != self.world_size:
             return  # said above
-        ranks, tensor = prod(degrees[axis] for axis in axes), degrees["tensor"]
+        ranks, tensor = prod(degrees[axis] for axis in WITHIN), degrees["tensor"]
         if self.expert_tensor not in (1, tensor):
             yield Problem(
                 "expert_tensor",
@@ -444,7 +446,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         elif ranks % (self.expert * self.expert_tensor) and not self._spans_replicas(ranks):
             left = ranks // self.expert_tensor
             copies = degrees["replicate"]
-            shown = " * ".join(f"{degrees[axis]} ({axis})" for axis in axes if degrees[axis] > 1)
+            shown = " * ".join(f"{degrees[axis]} ({axis})" for axis in WITHIN if degrees[axis] > 1)
             yield Problem(
                 "expert",
                 f"{self.expert} ranks cannot divide the experts: one copy of the weights lies on "
@@ -456,7 +458,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
                     *(str(left * n) for n in range(2, copies + 1) if copies % n == 0),
                 ],
                 also=(
-                    *(axis for axis in ("replicate", *axes) if degrees[axis] > 1),
+                    *(axis for axis in ("replicate", *WITHIN) if degrees[axis] > 1),
                     *(("expert_tensor",) if self.expert_tensor > 1 else ()),
                 ),
                 hint=""

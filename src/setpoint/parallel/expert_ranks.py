@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import nn
 
 from setpoint.config import SetpointError
-from setpoint.parallel.config import AXES
+from setpoint.parallel.config import AXES, WITHIN
 from setpoint.parallel.hangs import limit_waits
 from setpoint.parallel.sharding import offloading
 from setpoint.parallel.world import ranks_by
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from setpoint.parallel.world import World
     from setpoint.shapes.protocols import ExpertPart
 
-WITHIN = ("shard", "ring", "ulysses", "tensor")
-"""The axes whose ranks hold one copy of the weights of a stage."""
 OTHERS = tuple(axis for axis in AXES if axis not in WITHIN)
 
 

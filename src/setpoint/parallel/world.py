@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 
 from setpoint.config import SetpointError
-from setpoint.parallel.config import AXES, Parallel
+from setpoint.parallel.config import AXES, CONTEXT, Parallel
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.hangs import limit_waits, meeting_time
 
@@ -66,7 +66,7 @@ class World:
     degrees: Mapping[str, int] = field(default_factory=dict)
     coordinates: Mapping[str, int] = field(default_factory=dict)
     mesh: DeviceMesh | None = None
-    noise_axes: tuple[str, ...] = ("ring", "ulysses")
+    noise_axes: tuple[str, ...] = CONTEXT
     groups: dict[tuple[str, ...], ProcessGroup | None] = field(default_factory=dict, repr=False)
     process_group: ProcessGroup | None = field(default=None, repr=False)
 
@@ -78,7 +78,7 @@ class World:
     @property
     def gives_counts(self) -> bool:
         """True if this rank's counts of its batch enter sums over all ranks: one rank per batch."""
-        others = ("pipeline", "ring", "ulysses", "tensor")
+        others = ("pipeline", *CONTEXT, "tensor")
         return not any(self.coordinates.get(axis) for axis in others)
 
     @property
@@ -267,7 +267,7 @@ def world_of(config: Parallel) -> World:
 def noise_axes(config: Parallel) -> tuple[str, ...]:
     """The axes, beside those of the data, whose ranks have tokens or layers of their own."""
     others = {"tensor": config.sequence_parallel, "pipeline": config.degrees["pipeline"] > 1}
-    return ("ring", "ulysses", *(axis for axis, differs in others.items() if differs))
+    return (*CONTEXT, *(axis for axis, differs in others.items() if differs))
 
 
 def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from setpoint.memory.config import Full, Parts
+from setpoint.parallel.config import CONTEXT
 from setpoint.plan.pieces import ModelPiece
 from setpoint.plan.topology import (
     Shards,
@@ -246,7 +247,7 @@ def _key(piece: ModelPiece, sizes: dict[str, int], topology: Topology) -> str:
             words += ["shared"]
         else:
             words = [piece.key.replace(" repeated", "")]
-        words += [axis for axis in ("ring", "ulysses") if getattr(topology, axis) > 1]
+        words += [axis for axis in CONTEXT if getattr(topology, axis) > 1]
     return " ".join(words)
 
 

@@ -118,8 +118,10 @@ def search(space: SearchSpace, wanted: int) -> SearchResult:
         wanted: how many; some more are found where there are.
 
     Raises:
-        SetpointError: no mesh fits the model, the batch and what is fixed.
+        SetpointError: no mesh fits the model, the batch and what is fixed, or the state of the
+            optimizer is unknown.
     """
+    _require_known_state(space)
     all_meshes = list(meshes(space))
     if not all_meshes:
         raise SetpointError(_no_mesh(space))
@@ -174,7 +176,13 @@ def least_memory(space: SearchSpace) -> Least:
     return Least(*best, ranks)
 
 
+def _require_known_state(space: SearchSpace) -> None:
+    if not space.workload.state_is_known:
+        raise SetpointError("the memory of a step is not known here: what the optimizer keeps")
+
+
 def _least(space: SearchSpace) -> tuple[Topology, RankMemory]:
+    _require_known_state(space)
     candidates = sorted(meshes(space), key=lambda mesh: mesh.copies)[:LOOKED_AT]
     leaves = [
         leaf

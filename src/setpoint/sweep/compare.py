@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their configurations, and what they came to."""
+"""Runs side by side: the differences of their configurations, and their metrics."""
 
 from __future__ import annotations
 
@@ -63,13 +63,6 @@ def _tell_apart(found: Sequence[Entry]) -> None:
             entry.label = text if Path(label).name == Path(entry.source).name else f"{text}/{label}"
 
 
-def _without_run(point: Mapping[str, Any]) -> str:
-    """Why a point has no run directory, or none with a record."""
-    if point["status"] == WAITING:
-        return "not started yet"
-    return f"{point['status']}: {point.get('reason') or 'its run directory is gone'}"
-
-
 def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
     path = Path(word)
     if not can_be_path(word):
@@ -82,7 +75,9 @@ def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
             if is_run_directory(run):
                 yield Entry(point["name"], str(run), run)
             else:
-                notes.append(f"{point['name']}: {_without_run(point)} ({run})")
+                reason = f"{point['status']}: {point.get('reason') or 'its run directory is gone'}"
+                reason = "not started yet" if point["status"] == WAITING else reason
+                notes.append(f"{point['name']}: {reason} ({run})")
     elif is_point(path):
         yield Entry(word, word, None)
     elif is_run_directory(path):
@@ -118,11 +113,7 @@ def read_metrics(entry: Entry, notes: list[str]) -> None:
 
 
 def cell_of(entry: Entry, path: MetricPath) -> Any:
-    """A metric of a run as the cell of a table.
-
-    Returns:
-        the number, or `ABSENT`.
-    """
+    """A metric of a run as the cell of a table: the number, or `ABSENT`."""
     value = entry.metrics.value(path)
     return ABSENT if value is None else value
 

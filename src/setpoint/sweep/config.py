@@ -1,4 +1,4 @@
-"""What a file says about a sweep of training runs: the kernel's table, and search."""
+"""Configuration of a sweep of training runs: the kernel's table, and search."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from setpoint.sweep_space.distribution import Drawn
 from setpoint.sweep_space.table import Sweep
 
 OBJECTIVE = "evaluation.held_out_loss"
-"""What a search looks at unless given."""
+"""The default objective of a search."""
 
 
 class Search(Config, role=RUNTIME):

@@ -1,4 +1,4 @@
-"""Runs points as processes of their own, a number of them at a time, and leaves none behind."""
+"""Processes of the points of a sweep, a number of them at a time; none is left behind."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class Launcher:
 
     @property
     def free(self) -> int:
-        """How many points can be started now."""
+        """The number of points that can be started now."""
         return 0 if self._signals else self.jobs - len(self._running)
 
     @property
     def busy(self) -> bool:
-        """Whether a point is running."""
+        """True while a point is running."""
         return bool(self._running)
 
     def __enter__(self) -> Launcher:
@@ -189,7 +189,7 @@ def environment(
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -234,7 +234,7 @@ def _send(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _end_with_parent(parent: int) -> Callable[[], None] | None:
-    """What a child does first on Linux: ask for SIGTERM when its parent dies, however it dies."""
+    """The first call of a child on Linux: ask for SIGTERM when its parent dies in any way."""
     if sys.platform != "linux":
         return None
     import ctypes

@@ -17,7 +17,7 @@ REDUCTIONS = ("last", "min", "max", "mean")
 STEP = "step"
 EVALUATION = "evaluation"
 TRAINING_LOSS = "train.mean_loss"
-"""What is shown of training, and optimized without an evaluation: `train.loss` is of one step."""
+"""Shown of training, and optimized without an evaluation: `train.loss` is of one step."""
 # Columns that every row of training has.
 TRAINED = ("loss", "mean_loss", "cross_entropy", "grad_norm", "lr", "tokens", "epoch", "seconds",
            "tokens_per_second", "mfu")  # fmt: skip
@@ -107,12 +107,7 @@ class Metrics:
         Returns:
             `KIND.COLUMN`, in the order in which they appear.
         """
-        found: dict[str, None] = {}
-        for row in self.rows:
-            for column, value in row.items():
-                if is_number(value) and column != STEP:
-                    found[f"{row.get('kind')}.{column}"] = None
-        return list(found)
+        return [name for name in self.last() if name != STEP]
 
     def last(self) -> dict[str, float]:
         """The last value of each column, and the step of the last row."""
@@ -140,11 +135,7 @@ def measured(job: Job) -> list[str]:
 
 
 def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
-    """What is wrong with an objective that a run of a job would not have.
-
-    Returns:
-        the problem; None for a metric that there will be, or may be.
-    """
+    """The problem of an objective that a run of a job would not have; None if it may have it."""
     known = measured(job)
     name = wanted.column if wanted.kind is None else f"{wanted.kind}.{wanted.column}"
     if name in known or (wanted.kind is None and any(k.endswith(f".{name}") for k in known)):
@@ -209,5 +200,5 @@ def reduced(values: Sequence[float], reduction: str) -> float:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value of a row is a number."""
+    """True if a value of a row is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)

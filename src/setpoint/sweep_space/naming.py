@@ -1,4 +1,4 @@
-"""Names of points: short, safe in file names, and free of what other points there are."""
+"""Names of points: short, safe in file names, and independent of other points."""
 
 from __future__ import annotations
 
@@ -63,10 +63,13 @@ def value_text(value: object) -> str:
     if text[:1].isdecimal() and "_" not in text:
         # `10 steps` reads well as `10_steps`; what has such a sign already gets a hash.
         text = text.replace(" ", "_")
-    exact = _is_exact(value, plain) and 0 < len(text) <= LONGEST_VALUE
-    if exact and all(sign in SAFE or sign == "+" for sign in text):
+    if (
+        _is_exact(value, plain)
+        and 0 < len(text) <= LONGEST_VALUE
+        and all(sign in SAFE or sign == "+" for sign in text)
+    ):
         return text
-    return f"{_safe(text)[:LONGEST_VALUE].strip('_')}~{_digest(_canonical(plain))}"
+    return f"{_safe(text)[:LONGEST_VALUE].strip('_')}~{_digest(json.dumps(plain, sort_keys=True))}"
 
 
 def _plain_text(plain: Any) -> str:
@@ -92,7 +95,6 @@ def number_text(number: float) -> str:
     """
     plain = repr(number)
     if "e" not in plain:
-        digits = f"{number:e}".partition("e")[0]
         exact = next((d for d in range(17) if float(f"{number:.{d}e}") == number), 17)
         digits, _, exponent = f"{number:.{exact}e}".partition("e")
         other = f"{digits}e{int(exponent)}"
@@ -102,7 +104,7 @@ def number_text(number: float) -> str:
 
 
 def _is_exact(value: object, plain: Any) -> bool:
-    """Whether no other kind of value has the same text."""
+    """True if no other kind of value has the same text."""
     if isinstance(plain, dict):
         return False
     if isinstance(plain, list):
@@ -113,16 +115,9 @@ def _is_exact(value: object, plain: Any) -> bool:
         # In a list, an empty text cannot be seen.
         if not plain or (plain[:1].isdecimal() and "_" in plain):
             return False
-        return "+" not in plain and not (quoted and _reads_otherwise(plain))
+        reads_otherwise = quoted and not isinstance(guess(PlainScalar(plain)), str)
+        return "+" not in plain and not reads_otherwise
     return True
-
-
-def _reads_otherwise(text: str) -> bool:
-    return not isinstance(guess(PlainScalar(text)), str)
-
-
-def _canonical(plain: Any) -> str:
-    return json.dumps(plain, sort_keys=True)
 
 
 def _safe(text: str) -> str:

@@ -166,7 +166,7 @@ def point_value(part: str) -> str:
 
 
 def _closing_quote(text: str, at: int) -> int:
-    """Where the quote ends that begins at a place; the place itself if it never ends."""
+    """The index of the end of a quote that begins at `at`; `at` if it never ends."""
     end = at + 1
     while end < len(text):
         if text[end] == "\\" and text[at] == '"':

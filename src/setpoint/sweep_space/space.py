@@ -25,7 +25,7 @@ class Space(ABC):
 
     @abstractmethod
     def size(self) -> int:
-        """How many points there are, without making any."""
+        """The number of points, without making any."""
 
     @abstractmethod
     def points(self) -> Iterator[Point]:
@@ -165,7 +165,7 @@ class Random(Space):
 
 
 def together(parts: Sequence[Space]) -> dict[Path, Origin]:
-    """What several spaces set, each a different field.
+    """The paths of several spaces, each a different field.
 
     Raises:
         SetpointError: if two set the same field.

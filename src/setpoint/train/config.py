@@ -60,7 +60,7 @@ class Job(
     rules=(
         *(
             f"setpoint.train.rules.{theme}"
-            for theme in ("cautions", "conflicts", "parallel", "model", "data", "numerics", "run")
+            for theme in ("cautions", "conflicts", "parallel", "model", "data", "run")
         ),
         "setpoint.plan.this_machine",
     ),

@@ -1,4 +1,4 @@
-"""`Period`: when something recurs; `Duration`: when training ends; `Length`: of a part of it."""
+"""`Period` of something that recurs, `Duration` of training, and `Length` of a part of it."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Period(Quantity):
         return super().read(str(value) if isinstance(value, Length) and value else value)
 
     def multiples_in(self, distance: float) -> int:
-        """How many whole periods lie in a distance in its unit; whole numbers are counted exactly.
+        """The number of whole periods in a distance in its unit; whole numbers are counted exactly.
 
         Arguments:
             distance: of a period with a count, which `"last_step"` and `"never"` are not.
@@ -169,7 +169,7 @@ class Period(Quantity):
 
 
 class Length(Quantity):
-    """How long a part of training lasts: a count with a unit, or a share of the whole.
+    """Length of a part of training: a count with a unit, or a share of the whole.
 
     `bool(length)` is whether it is above 0.
 
@@ -238,7 +238,7 @@ class Length(Quantity):
 
 
 def _as_share(value: object) -> str:
-    """How a ratio is written as a share."""
+    """The hint at a ratio that is written as a share."""
     try:
         ratio = (
             float(value) if isinstance(value, str | float) and len(str(value)) < LONGEST else 0.0
@@ -277,7 +277,7 @@ class Limit:
 
 
 class Duration(Quantity):
-    """How long training lasts: one limit or several, of which the first to be reached ends it.
+    """Duration of training: one limit or several, of which the first to be reached ends it.
 
     Arguments:
         limits: texts such as `"300 steps"`, `"2 epochs"`, `"1e9 tokens"`, `"30 min"`.

@@ -10,7 +10,7 @@ import torch
 from setpoint.config.resolving.checks import verify
 from setpoint.model.attention.support import BACKENDS
 from setpoint.parallel.config import CUBLAS_VARIABLE
-from setpoint.train.rules.numerics import workspace_problems
+from setpoint.train.rules.model import workspace_problems
 
 from ...snapshots import compare
 from ..small import small_job

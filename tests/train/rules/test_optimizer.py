@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError
-from setpoint.train.rules.numerics import pattern_problems
+from setpoint.train.rules.model import pattern_problems
 
 from ...snapshots import compare
 from ..small import small_job

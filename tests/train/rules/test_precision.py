@@ -12,7 +12,7 @@ from setpoint.config.resolving.checks import verify
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.device import choose_device
 from setpoint.train.build.components import build_components
-from setpoint.train.rules.numerics import (
+from setpoint.train.rules.model import (
     float8_device_problems,
     idle_reduction,
     idle_rounding,

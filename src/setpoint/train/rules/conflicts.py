@@ -253,7 +253,7 @@ CONFLICTS = (
         "would be lost", ("true",), ("adapter.merge",)),
     Conflict(lambda job: job.adapter.merge and job.optimizer.type == "schedule_free_adamw",
         "adapter.merge", "replaces weights that type = {optimizer.type} averages over the whole "
-        "run", ("null",), ("optimizer",), "Or choose optimizer.type = adamw."),
+        "run", (), ("optimizer",), "Choose optimizer.type = adamw, or adapter.type = lora."),
     # Frozen parameters.
     Conflict(lambda job: not job.checkpoint.save_frozen and not job.optimizer.frozen
         and not job.adapter,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.config import ConfigError, Problem, SetpointError, check, draft_of, nearest, resolve
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
+from setpoint.parallel.config import CONTEXT
 from setpoint.train.rules.model import known_vocabulary, tokenizer_needs, within
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def context_problems(job: Job) -> Iterator[Problem]:
     """Sequences and heads that do not divide by parallel.ring and parallel.ulysses."""
     parallel, length = job.parallel, job.batch.sequence_length
     degrees, multiple = parallel.degrees, parallel.sequence_multiple
-    used = [axis for axis in ("ring", "ulysses") if degrees[axis] > 1]
+    used = [axis for axis in CONTEXT if degrees[axis] > 1]
     # Sequence parallelism divides further, and a check of its own says by how much.
     is_divided_further = parallel.sequence_parallel and parallel.divides_matrices
     if length % multiple and not is_divided_further:
