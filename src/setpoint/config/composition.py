@@ -21,11 +21,11 @@ from .layers.presets import call_modifier, call_preset, call_source, load_plugin
 from .migrations.chain import migrated
 from .resolving.resolve import resolve
 from .schema.class_info import refuse_root_word
-from .values.node import Node, state_of
+from .values.node import state_of
 from .values.origin import ENVIRONMENT, FILE, PROGRAM, Origin, Recorded, short_name
 from .values.user_code import find_user_function, import_user_module
 from .words.errors import ConfigError, Invalid, Problem, SetpointError
-from .words.names import Path, can_be_named, dotted, nearest, not_of
+from .words.names import can_be_named, nearest, not_of
 from .words.plain_data import MAX_FILES, MAX_NESTING
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Config)
 SUFFIXES = (".toml", ".yaml", ".yml", ".json")
-# Keys of a file that speak of the file, not of the configuration.
 HEADERS = ("extends", "$schema", "setpoint")
-# Names with a meaning of their own in a root; its sections may have fields of these names.
+"""Keys of a file that speak of the file, not of the configuration."""
 ROOT_WORDS = ("tag", "sweep", "silence")
-# The table of a file that is for `setpoint sweep`, which reads it itself.
+"""Names with a meaning of their own in a root; its sections may have fields of these names."""
 SWEEP_KEY = "sweep"
-# How a source ends that is meant as a file; presets have no dots in their names.
+"""The table of a file that is for `setpoint sweep`, which reads it itself."""
 FILE_NAME = r"\w\.[A-Za-z][A-Za-z0-9]{0,9}$"
+"""The end of a source that is meant as a file; presets have no dots in their names."""
 __all__ = ["Composition", "Invalid", "compose"]
 
 
@@ -174,39 +174,15 @@ def _merge(
         if word in ROOT_WORDS and (word, info.annotation) != ("silence", "tuple[str, ...]"):
             refuse_root_word(root, info)
     sources = _Sources(root)
-    base, documents = sources.open(source)
-    for each in files:
-        file = os.fspath(each) if isinstance(each, os.PathLike) else each
-        more_base, more = sources.open_file(file)
-        if more_base is not None and (base is not None or documents):
-            name = file if isinstance(file, str) else file.name
-            raise SetpointError(
-                f"{name}: extends a preset, which is a whole configuration and would replace what "
-                f"comes before it; give this file as the source, or extend files alone"
-            )
-        base = base if more_base is None else more_base
-        documents.extend(more)
+    base, documents = sources.open_all(source, files)
     editor = Editor(base if base is not None else root())
     editor.notes = sources.notes
-    sweep: Document | None = None
-    for document in documents:
-        values = {key: value for key, value in document.data.items() if key not in HEADERS}
-        if SWEEP_KEY in values and SWEEP_KEY not in root.__setpoint__.fields:
-            del values[SWEEP_KEY]
-            sweep = document
-        editor.merge(values, Origin(FILE, document.name, document.where))
-    for problem in editor.problems:
-        # These keys are no fields, so the search among the fields cannot find them.
-        close = nearest(problem.path, HEADERS, 1)
-        if close and problem.message.startswith("unknown key"):
-            problem.hint = f"Did you mean {close[0]}?"
-    declared: Mapping[str, Origin] = {}
+    sweep = _put_files(editor, documents)
+    declared: Mapping[str, Origin] = declared_in(environ) if environ is not None else {}
     if environ is not None:
-        declared = declared_in(environ)
         apply_declared(editor, environ, declared)
         apply_environment(editor, environ)
-    if modifiers:
-        apply_modifiers(editor, modifiers)
+    apply_modifiers(editor, modifiers)
     if flags:
         put_flags(editor, read_flags(root, flags))
     for path, value in program.items():
@@ -218,17 +194,60 @@ def _merge(
     if environ is not None and declared:
         apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__
-    draft = cast(C, editor.root)
-    return Composition(draft, label, editor.problems, sweep, sources.notes)
+    return Composition(cast(C, editor.root), label, editor.problems, sweep, sources.notes)
+
+
+def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None:
+    """Put the values of files onto a draft; the last of them that describes a sweep comes back."""
+    sweep = None
+    for document in documents:
+        values = {key: value for key, value in document.data.items() if key not in HEADERS}
+        if SWEEP_KEY in values and SWEEP_KEY not in type(editor.root).__setpoint__.fields:
+            del values[SWEEP_KEY]
+            sweep = document
+        editor.merge(values, Origin(FILE, document.name, document.where))
+    for problem in editor.problems:
+        # These keys are no fields, so the search among the fields cannot find them.
+        close = nearest(problem.path, HEADERS, 1)
+        if close and problem.message.startswith("unknown key"):
+            problem.hint = f"Did you mean {close[0]}?"
+    return sweep
 
 
 class _Sources(Generic[C]):
+    """The sources and files of one composition.
+
+    Attributes:
+        seen: the real paths of the files that were opened.
+        applied: the same, in the order in which they apply.
+        preset: the one that files extend.
+        notes: changes of what older software wrote, in words.
+    """
+
     def __init__(self, root: type[C]) -> None:
         self.root = root
         self.seen: set[str] = set()
-        self.applied: list[str] = []  # the files, in the order in which they apply
-        self.preset: str | None = None  # what a file extends
+        self.applied: list[str] = []
+        self.preset: str | None = None
         self.notes: list[str] = []
+
+    def open_all(
+        self, source: str | C | None, files: Sequence[str | os.PathLike[str] | Document]
+    ) -> tuple[C | None, list[Document]]:
+        """The draft to start from, and all files to put onto it, in order."""
+        base, documents = self.open(source)
+        for given in files:
+            file = os.fspath(given) if isinstance(given, os.PathLike) else given
+            more_base, more = self.open_file(file)
+            if more_base is not None and (base is not None or documents):
+                name = file if isinstance(file, str) else file.name
+                raise SetpointError(
+                    f"{name}: extends a preset, which is a whole configuration and would replace "
+                    f"what comes before it; give this file as the source, or extend files alone"
+                )
+            base = base if more_base is None else more_base
+            documents.extend(more)
+        return base, documents
 
     def open(self, source: str | C | None) -> tuple[C | None, list[Document]]:
         """The draft to start from, and the files to put onto it."""
@@ -374,48 +393,35 @@ def apply_modifiers(editor: Editor, texts: Sequence[str]) -> None:
     """Apply modifiers in order.
 
     A modifier may put a whole section in the place of another one. The values of files and of the
-    environment that go with the old one are then listed as dropped, since no chain holds them.
+    environment that go with the old one, and those that had been dropped from it, are then listed
+    as dropped, since no chain holds them.
     """
-    draft = editor.root
     for text in texts:
-        given = {leaf.path: leaf for leaf in leaves(draft) if _is_written(leaf)}
-        dropped = list(dropped_leaves(draft))
+        draft = editor.root
+        written = {leaf.path: leaf for leaf in leaves(draft) if _is_written(leaf)}
+        dropped = [(leaf, why) for leaf, why in dropped_leaves(draft) if _is_written(leaf)]
         try:
             # What the modifier put in may be its own, and later layers change the draft.
-            draft = draft_of(call_modifier(text, draft))
+            editor.root = draft = draft_of(call_modifier(text, draft))
         except ConfigError as error:
             editor.problems.extend(error.problems)
             continue
-        if given:
-            _remember_lost(draft, given, text)
-        if dropped:
-            _remember_dropped(draft, dropped)
-    editor.root = draft
+        for leaf in leaves(draft) if written else ():
+            before = written.get(leaf.path)
+            if before and (
+                leaf.value == before.value
+                or any(origin is before.origin for origin, _ in leaf.chain)
+            ):
+                del written[leaf.path]
+        known = {leaf.key for leaf, _ in dropped_leaves(draft)} if dropped else ()
+        lost = [(leaf, f"--with {text} replaces what holds it") for leaf in written.values()]
+        lost += [(leaf, why) for leaf, why in dropped if leaf.key not in known]
+        for leaf, why in lost:
+            origin = Recorded(leaf.origin.layer, leaf.describe_origin())
+            state_of(draft).dropped += ((leaf.key, leaf.value, origin, why),)
 
 
 def _is_written(leaf: Leaf) -> bool:
     return leaf.origin.layer in (FILE, ENVIRONMENT) and not any(
         isinstance(part, int) for part in leaf.path
     )
-
-
-def _remember_dropped(draft: Node, dropped: list[tuple[Leaf, str]]) -> None:
-    """Keep the list of dropped values, of which a modifier has replaced the sections."""
-    known = {leaf.key for leaf, _ in dropped_leaves(draft)}
-    for leaf, reason in dropped:
-        if leaf.key not in known and _is_written(leaf):
-            origin = Recorded(leaf.origin.layer, leaf.describe_origin())
-            state_of(draft).dropped += ((leaf.key, leaf.value, origin, reason),)
-
-
-def _remember_lost(draft: Node, given: dict[Path, Leaf], text: str) -> None:
-    for leaf in leaves(draft):
-        before = given.get(leaf.path)
-        if before is not None and (
-            leaf.value == before.value or any(origin is before.origin for origin, _ in leaf.chain)
-        ):
-            del given[leaf.path]
-    for path, leaf in given.items():
-        origin: Origin = Recorded(leaf.origin.layer, leaf.describe_origin())
-        reason = f"--with {text} replaces what holds it"
-        state_of(draft).dropped += ((dotted(path), leaf.value, origin, reason),)
