@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from setpoint.config.components.partial import partial
+from setpoint.config.components.section import partial
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import MuP
 from setpoint.model.layers import count_parameters

@@ -1,7 +1,7 @@
 from .components.arguments import Named as Named
-from .components.partial import Partial as Partial
-from .components.partial import partial as partial
 from .components.section import Foreign as Foreign
+from .components.section import Partial as Partial
+from .components.section import partial as partial
 from .components.signature import ANY_NAME as ANY_NAME
 from .components.signature import call_component as call_component
 from .components.signature import converted_argument as converted_argument

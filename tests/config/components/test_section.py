@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, ConfigError, field, resolve
-from setpoint.config.components.partial import partial
-from setpoint.config.components.section import Partial
+from setpoint.config.components.section import Partial, partial
 from setpoint.config.composition import compose
 from setpoint.config.draft.plain import to_minimal, to_plain
 from setpoint.config.draft.walk import dropped_values, leaves

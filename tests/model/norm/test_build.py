@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from setpoint.config.components.partial import partial
+from setpoint.config.components.section import partial
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.norm.norms import build_norm
 

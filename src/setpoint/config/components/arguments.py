@@ -179,7 +179,7 @@ def arguments_of(section: Node) -> dict[str, Any]:
 
 def shared_fields(section: Node) -> tuple[str, ...]:
     """The declared fields that are handed over where the target takes them."""
-    fields = declared_class(type(section)).__setpoint__.fields
+    fields = type(section).__setpoint__.cls.__setpoint__.fields
     return tuple(name for name in fields if name != "target")
 
 
@@ -200,11 +200,5 @@ def components_in(value: object) -> Iterator[Any]:
 
 def kinds_of(cls: type[Node]) -> dict[str, str]:
     """What each argument of a section's class holds, by name."""
-    declared = declared_class(cls).__setpoint__.fields
-    fields = cls.__setpoint__.fields
+    declared, fields = cls.__setpoint__.cls.__setpoint__.fields, cls.__setpoint__.fields
     return {name: str(one.annotation) for name, one in fields.items() if name not in declared}
-
-
-def declared_class(cls: type[Node]) -> type[Any]:
-    """The class that a program has declared, without the fields of any arguments."""
-    return cls.__setpoint__.cls

@@ -1,4 +1,4 @@
-"""`Foreign`: a section whose fields are the arguments of a callable that Setpoint does not know.
+"""`ImportedComponent`: a section whose fields are the arguments of a callable of any package.
 
 `{type = "import", target = "torch.optim.Adagrad", lr_decay = 0.1}` names the callable; what stands
 beside `target` are its arguments. They are ordinary fields of the section: each has its own path,
@@ -9,7 +9,8 @@ class that has a field for each argument that was given.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast
 
 from ..draft.config import Config
@@ -20,18 +21,23 @@ from ..schema.field import FieldInfo
 from ..types.compiler import own_package
 from ..types.sections import fill
 from ..values.node import Chain, Node, chain_of, set_chain, state_of, value_or_missing
-from ..values.origin import DEFAULT, FILE, Origin
+from ..values.origin import DEFAULT, FILE, Origin, python_origin
 from ..values.scalar import ImportPath
-from ..words.errors import Invalid, Problem
-from .arguments import COMPONENTS, ArgumentType, components_in, declared_class, kind_of, kinds_of
-from .signature import call_component, mistakes
+from ..words.errors import ConfigError, Invalid, Problem
+from ..words.text import problem_of
+from .arguments import (
+    COMPONENTS,
+    ArgumentType,
+    arguments_of,
+    components_in,
+    kind_of,
+    kinds_of,
+    shared_fields,
+)
+from .signature import call_component, mistakes, wrong_arguments
 
-if TYPE_CHECKING:
-    from weakref import WeakValueDictionary
-
-_Key = tuple[type, tuple[tuple[str, str], ...]]
-# Made with the first class; most configurations import nothing, and `weakref` is not free.
-_made: WeakValueDictionary[_Key, type[Foreign]] | None = None
+Kinds = tuple[tuple[str, str], ...]
+"""The names of arguments with the kind of value of each, as `kind_of` has it."""
 
 
 class Foreign(Config, owner="setpoint.config.components.signature:construct"):
@@ -59,22 +65,20 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
 
     def store(self, name: str, value: object, origin: Origin) -> None:
         """See `Node.store`; an argument becomes a field of this section."""
-        declared = declared_class(type(self))
         if name == "target" and isinstance(value, ImportPath):
-            value = value.trusting(self._trusted())
+            value = self._trusting(value)
             self._start_afresh(value, origin)
-        elif name not in declared.__setpoint__.fields:
-            kinds = {**kinds_of(type(self)), name: kind_of(value)}
-            object.__setattr__(self, "__class__", _class_with(declared, kinds))
+        elif name != "target" and name not in shared_fields(self):
+            self._take_fields({**kinds_of(type(self)), name: kind_of(value)})
             for inner in components_in(value):
                 path = value_or_missing(inner, "target")
                 if isinstance(path, ImportPath):
-                    object.__setattr__(inner, "target", path.trusting(self._trusted()))
+                    object.__setattr__(inner, "target", self._trusting(path))
         super().store(name, value, origin)
 
-    def _trusted(self) -> tuple[str, ...]:
-        """What this class trusts: what it says, and the package that declares it."""
-        return (*self.trusts, *own_package(type(self).__module__))
+    def _trusting(self, path: ImportPath) -> ImportPath:
+        """A path that may be in the modules of this class, or in the package that declares it."""
+        return path.trusting((*self.trusts, *own_package(type(self).__module__)))
 
     def _start_afresh(self, target: ImportPath, origin: Origin) -> None:
         """Drop the arguments that earlier layers gave: a target is named with its own."""
@@ -92,7 +96,12 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
             del kept[name]
             cast(dict[str, Any], self.__dict__).pop(name, None)
             set_chain(self, name, [])
-        object.__setattr__(self, "__class__", _class_with(declared_class(type(self)), kept))
+        self._take_fields(kept)
+
+    def _take_fields(self, kinds: Mapping[str, str]) -> None:
+        """Become a section of the class that has fields for some arguments."""
+        cls = _class_with(type(self).__setpoint__.cls, tuple(sorted(kinds.items())))
+        object.__setattr__(self, "__class__", cls)
 
     def __setpoint_variant__(self, cls: type[Foreign]) -> Foreign:
         """The same component as a variant of a family, with its origins.
@@ -136,35 +145,15 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
             yield from self._mistakes()
 
     def _mistakes(self) -> Iterator[Problem]:
+        """Problems with the arguments, for families to add theirs."""
         yield from mistakes(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return call_component(self, args, kwargs)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        return revive, (declared_class(type(self)), kinds_of(type(self))), pack(self)
-
-
-class Partial(Foreign, type="import"):
-    """Any callable with some of its arguments, as `functools.partial` would hold it.
-
-    Made by `setpoint.partial`. A union takes foreign components by naming this class, with what
-    they make in brackets: `Partial[Fraction]`, which for type checkers is `functools.partial` and
-    at run time this class. Calling it calls the target.
-    """
-
-    if not TYPE_CHECKING:
-
-        def __class_getitem__(cls, made: object) -> type:
-            return cls
-
-
-COMPONENTS["import"] = Partial
-
-
-def revive(cls: type[Foreign], kinds: Mapping[str, str]) -> Foreign:
-    """An empty section of a class with fields for some arguments, for unpickling."""
-    return object.__new__(_class_with(cls, kinds))
+        kinds = tuple(sorted(kinds_of(type(self)).items()))
+        return revive, (type(self).__setpoint__.cls, kinds), pack(self)
 
 
 def _argument(name: str, kind: str, owner: type[Node]) -> FieldInfo:
@@ -175,31 +164,84 @@ def _argument(name: str, kind: str, owner: type[Node]) -> FieldInfo:
     return info
 
 
-def _class_with(cls: type[Foreign], kinds: Mapping[str, str]) -> type[Foreign]:
-    """The subclass of a foreign section's class that has fields for some arguments.
+@cache
+def _class_with(cls: type[Foreign], kinds: Kinds) -> type[Foreign]:
+    """The subclass of a section's class that has fields for some arguments.
 
     Equal arguments give one class, so that equal sections are of one class, too.
     """
     if not kinds:
         return cls
-    global _made
-    if _made is None:
-        from weakref import WeakValueDictionary
-
-        _made = WeakValueDictionary()
-    key = (cls, tuple(sorted(kinds.items())))
-    made = _made.get(key)
-    if made is None:
-        namespace = {
-            "__module__": cls.__module__,
-            "__qualname__": cls.__qualname__,
-            "__doc__": cls.__doc__,
-            "__slots__": (),
-        }
-        made = cast(type[Foreign], ConfigMeta(cls.__name__, (cls,), namespace))
-        _made[key] = made
-        info = made.__setpoint__
-        info.cls, info.tag, info.owner = cls, cls.__setpoint__.tag, cls.__setpoint__.owner
-        for name, kind in sorted(kinds.items()):
-            info.fields[name] = _argument(name, kind, made)
+    names = ("__module__", "__qualname__", "__doc__")
+    namespace = {"__slots__": (), **{name: getattr(cls, name) for name in names}}
+    made = cast(type[Foreign], ConfigMeta(cls.__name__, (cls,), namespace))
+    info = made.__setpoint__
+    info.cls, info.tag, info.owner = cls, cls.__setpoint__.tag, cls.__setpoint__.owner
+    for name, kind in kinds:
+        info.fields[name] = _argument(name, kind, made)
     return made
+
+
+def revive(cls: type[Foreign], kinds: Kinds) -> Foreign:
+    """An empty section of a class with fields for some arguments, for unpickling."""
+    return object.__new__(_class_with(cls, kinds))
+
+
+if TYPE_CHECKING:
+    # Type checkers know `functools.partial`: they check the names and types of the arguments, and
+    # know the result of the call.
+    from functools import partial as partial
+
+    Partial = partial
+else:
+
+    class Partial(Foreign, type="import"):
+        """Any callable with some of its arguments, as `functools.partial` would hold it.
+
+        Made by `setpoint.partial`. A union takes foreign components by naming this class, with what
+        they make in brackets: `Partial[Fraction]`, which for type checkers is `functools.partial`
+        and at run time this class. Calling it calls the target.
+        """
+
+        def __class_getitem__(cls, made: object) -> type:
+            return cls
+
+    COMPONENTS["import"] = Partial
+
+    def partial(target: Callable[..., Any] | str, /, *args: Any, **arguments: Any) -> Any:
+        """A callable with some of its arguments, to be called when the configuration is built.
+
+        Arguments:
+            args: none; a record names its arguments.
+
+        Returns:
+            a foreign section; a family's field makes it the family's own variant.
+
+        Raises:
+            ConfigError: for every argument that the target does not take.
+        """
+        origin = python_origin(1)
+        section = Partial()
+        values = {"target": target, **arguments}
+        errors: list[Invalid] = []
+        if args:
+            values["(positions)"] = args
+            errors.append(Invalid("must be given by keyword").inside("(positions)"))
+        try:
+            fill(section, {"target": target, **arguments}, origin)
+        except Invalid as error:
+            errors.extend(error.parts)
+        if not errors:
+            path: ImportPath = section.target
+            found = path.loaded() if isinstance(target, str) else target
+            if found is not None:
+                errors = wrong_arguments(found, str(path), arguments_of(section))
+        if errors:
+            title = getattr(target, "__name__", target)
+            raise ConfigError(
+                [
+                    problem_of(error, (f"partial({title})",), values, origin.describe(error.at))
+                    for error in errors
+                ]
+            )
+        return section

@@ -5,10 +5,12 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from importlib import import_module
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 from ..draft.config import Config
-from ..types.base import FieldType
 from ..types.compiler import compile_annotation
 from ..values.node import Node, chain_of, value_or_missing
 from ..values.origin import DEFAULT, Origin
@@ -23,12 +25,13 @@ from .arguments import arguments_of, components_in, shared_fields
 if TYPE_CHECKING:
     from inspect import Parameter
 
-# What reads plain data for a class of another package that no file could hold. They are named and
-# not imported, since they stand above the kernel.
 STAND_INS = {"torch.dtype": "setpoint.units.dtype:DType"}
-# Names of the kinds of parameters, as `inspect` has them; that module is not imported until needed.
+"""Readers of plain data for classes of other packages that no file could hold. They are named and
+not imported, since they stand above the kernel."""
 NAMED = ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")
+"""Names of kinds of parameters, as in `inspect`, which is not imported until it is needed."""
 ANY_NAME, MORE = "VAR_KEYWORD", "VAR_POSITIONAL"
+CALLABLE, SEQUENCE = map(typing.get_origin, (Callable[[], int], Sequence[int]))
 
 
 def parameters_of(target: Callable[..., Any]) -> dict[str, Parameter] | None:
@@ -138,45 +141,22 @@ def converted_argument(parameter: Parameter, value: Any) -> Any:
         return None
     if isinstance(value, Node) or any(True for _ in components_in(value)):
         return value  # what it becomes is known when it is built
-    kind = _type_of(parameter)
-    plain = listed(value)
+    plain, annotation = listed(value), readable(parameter.annotation)
+    if annotation is MISSING:
+        name = getattr(parameter.annotation, "__name__", parameter.annotation)
+        raise Invalid(f"is not a {name}, which is given as {{type = 'import', target = ...}}")
+    try:
+        kind = None if annotation is Any else compile_annotation(annotation, parameter.name)
+    except TypeError:  # no field could have it
+        kind = None
     if kind is None:
         # A file knows lists only; a default shows what is meant.
         return tuple(plain) if isinstance(parameter.default, tuple) and value else plain
     return kind.read(plain, Origin(DEFAULT))
 
 
-def _type_of(parameter: Parameter) -> FieldType | None:
-    """The kernel's type for an annotation; None where it says nothing about plain data."""
-    annotation = readable(parameter.annotation)
-    if annotation is Any:
-        return None
-    if annotation is MISSING:
-        wanted = parameter.annotation
-        return _ObjectType(getattr(wanted, "__name__", str(wanted)))
-    try:
-        return compile_annotation(annotation, f"{__name__}.{parameter.name}")
-    except TypeError:
-        return None
-
-
-class _ObjectType(FieldType):
-    """Objects of a class, which no plain data is."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def describe(self) -> str:
-        return f"a {self.name}, which is given as {{type = 'import', target = ...}}"
-
-    def read(self, value: object, origin: Origin) -> Any:
-        raise self.refuse(value)
-
-
 def readable(annotation: Any) -> Any:
-    """What an annotation says about plain data.
+    """The part of an annotation that plain data can be held against.
 
     Returns:
         an annotation that a field could have; Any where anything may fit; MISSING where no plain
@@ -187,44 +167,33 @@ def readable(annotation: Any) -> Any:
         return readable(arguments[0])
     if origin is typing.Union or origin is types.UnionType:
         parts = [part for part in map(readable, arguments) if part is not MISSING]
-        if Any in parts:
-            return Any
-        union: Any = parts[0] if parts else MISSING
-        for part in parts[1:]:
-            union = union | part
-        return union
+        return Any if Any in parts else typing.Union[tuple(parts)] if parts else MISSING  # noqa: UP007
     if origin is tuple:
         items = [item if item is Ellipsis else readable(item) for item in arguments]
         return Any if not items or MISSING in items else tuple[tuple(items)]
-    if origin in (list, typing.get_origin(typing.Sequence[int])) and arguments:
+    if origin in (list, SEQUENCE) and arguments:
         item = readable(arguments[0])
         return Any if item in (MISSING, Any) else list[item]
     if origin is dict and arguments and arguments[0] is str:
         item = readable(arguments[1])
         return Any if item in (MISSING, Any) else dict[str, item]
+    if origin in (typing.Literal, type, CALLABLE):
+        return annotation
+    if annotation is None:
+        return type(None)
     if origin is not None or not isinstance(annotation, type):
-        return annotation if origin in (typing.Literal, type) else _of_form(annotation, origin)
+        return Any
     return _of_class(annotation)
 
 
-def _of_form(annotation: Any, origin: Any) -> Any:
-    if origin is typing.get_origin(Callable[[], int]):
-        return annotation
-    return type(None) if annotation is None else Any
-
-
-def _of_class(cls: Any) -> Any:
-    from enum import Enum
-
-    if cls in (int, float, bool, str, type(None)) or issubclass(cls, Enum):
-        return cls
-    stands_in = STAND_INS.get(f"{cls.__module__}.{cls.__name__}")
-    if stands_in is not None:
-        from importlib import import_module
-
-        module, _, name = stands_in.partition(":")
+def _of_class(cls: type[Any]) -> Any:
+    stand_in = STAND_INS.get(f"{cls.__module__}.{cls.__name__}")
+    if stand_in is not None:
+        module, _, name = stand_in.partition(":")
         return getattr(import_module(module), name)
-    if cls.__module__.partition(".")[0] == "pathlib" or hasattr(cls, "__setpoint_scalar__"):
+    if issubclass(cls, int | float | str | Enum | PurePath | None) or hasattr(
+        cls, "__setpoint_scalar__"
+    ):
         return cls
     # Protocols and abstract classes say what a value can do, and plain data can do much.
     builtin = cls.__module__ in ("builtins", "typing", "collections.abc", "inspect")
