@@ -275,15 +275,16 @@ class ImportPath(Scalar):
         value: Any = import_user_module(way, self.text, trusted=False)
         for name in names:
             way = f"{way}.{name}"
-            # A package knows its modules only once they are imported.
+            # A package knows its modules only once they are imported; torch.optim forgets them.
             if not colon and not hasattr(value, name) and _is_module(value, way):
-                import_user_module(way, self.text, trusted=False)
-            if not hasattr(value, name):
+                value = import_user_module(way, self.text, trusted=False)
+            elif hasattr(value, name):
+                value = getattr(value, name)
+            else:
                 public = [key for key in dir(value) if key[:1] != "_"]
                 where = getattr(value, "__name__", type(value).__name__)
                 meant = did_you_mean(name, public, " ")
                 raise SetpointError(f"{self}: {where} has no {name!r}.{meant}")
-            value = getattr(value, name)
             # On the way down to an allowed module lie the packages around it; other modules that
             # one has imported do not count.
             other = isinstance(value, ModuleType) and value.__name__ != way
