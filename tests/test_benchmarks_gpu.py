@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from setpoint.model.flops import training_flops
 from setpoint.model.initialize import initialize
+from setpoint.model.size import training_flops
 from setpoint.profile.profiler import without_chatter
 
 from .forks import Forks

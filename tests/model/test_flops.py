@@ -9,10 +9,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import Transformer
-from setpoint.model.flops import FORMULAS, all_parameters, training_flops
 from setpoint.model.layers import count_parameters
 from setpoint.model.moe.config import MoE
-from setpoint.model.size import attended, attended_causally, estimate_size, pair_size, window_of
+from setpoint.model.size import (
+    FORMULAS,
+    all_parameters,
+    attended,
+    attended_causally,
+    estimate_size,
+    pair_size,
+    training_flops,
+    window_of,
+)
 
 from .small import VOCAB, small_config
 

@@ -11,7 +11,7 @@ from setpoint.infer.config import CONTROLS_AS_TEXT, FORWARD, Inference
 from setpoint.model.attention.support import determinism_problems, placement_problems
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.locate import is_on_hub, locate_here
-from setpoint.model.vocabulary import misfit
+from setpoint.model.size import vocab_error
 from setpoint.precision.config import fp16_problems
 from setpoint.profile.config import rank_problems, snapshot_problem
 
@@ -136,7 +136,7 @@ def vocabulary_problems(job: Inference) -> Iterator[Problem]:
 
     assert isinstance(job.model, Transformer)
     tokens = vocabulary_size(job.tokenizer)
-    reason = None if tokens is None else misfit(job.model, tokens)
+    reason = None if tokens is None else vocab_error(job.model, tokens)
     if reason is not None:
         yield Problem("model.vocab_size", reason, also=("tokenizer",))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from setpoint.model.norm.config import LayerNorm, NormConfig
 from setpoint.model.scale import rate_multiplier
-from setpoint.model.vocabulary import embedding_rows
+from setpoint.model.size import embedding_rows
 from setpoint.shapes.parameter import Kind, Parameter
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""How large a transformer is, and how much it computes, from its configuration alone."""
+"""Rows of the embedding, parameters and FLOPs of a transformer, from its configuration alone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from setpoint.config import SetpointError
 from setpoint.model.norm.config import LayerNorm
-from setpoint.model.vocabulary import embedding_rows
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer
@@ -164,3 +164,110 @@ def window_of(c: Transformer, sequence_length: int) -> int:
     """How many positions of a sequence a layer with a window sees at most."""
     window = c.sliding_window
     return sequence_length if window is None else min(sequence_length, window)
+
+
+def embedding_rows(config: Transformer, vocab_size: int) -> int:
+    """Count the rows of the embedding and of the output matrix.
+
+    Arguments:
+        vocab_size: how many tokens the tokenizer has.
+
+    Returns:
+        vocab_size of the configuration, or else the tokenizer's rounded up.
+    """
+    if config.vocab_size is not None:
+        return config.vocab_size
+    step = config.vocab_multiple_of
+    return step * -(-vocab_size // step)
+
+
+def predicted_tokens(config: Transformer, vocab_size: int) -> int:
+    """Count the logits of one position: all rows that were asked for, none of those rounded up to.
+
+    Arguments:
+        vocab_size: how many tokens the tokenizer has.
+    """
+    return vocab_size if config.vocab_size is None else config.vocab_size
+
+
+def vocab_error(config: Transformer, vocab_size: int) -> str | None:
+    """Reason why a vocabulary does not fit the tokenizer, or None.
+
+    Arguments:
+        vocab_size: how many tokens the tokenizer has.
+    """
+    if config.vocab_size is None or config.vocab_size >= vocab_size:
+        return None
+    return (
+        f"{config.vocab_size} rows do not hold the {vocab_size} tokens of the tokenizer, the "
+        f"highest of which would have no embedding"
+    )
+
+
+def require_fit(config: Transformer, vocab_size: int) -> None:
+    """Refuse a vocabulary that does not hold the tokenizer's.
+
+    Arguments:
+        vocab_size: how many tokens the tokenizer has.
+
+    Raises:
+        SetpointError: it does not.
+    """
+    reason = vocab_error(config, vocab_size)
+    if reason is not None:
+        raise SetpointError(
+            f"model.vocab_size = {config.vocab_size}: {reason}; valid: {vocab_size} or more, or "
+            f"null for as many as there are"
+        )
+
+
+class Formula(NamedTuple):
+    """A formula of FLOPs per token and its terms."""
+
+    text: str
+    meaning: str
+
+
+_HEADS = "H heads with queries of size Q and values of size V, S positions"
+_PALM = "N parameters in matrix products of a token"
+
+FORMULAS = {
+    "palm": Formula(
+        "6 N + 6 sum over layers of H (Q + V) min(S, W)",
+        f"{_PALM}, {_HEADS}, a window of W; attention as if it were not causal (PaLM, Chowdhery et "
+        f"al., 2022, appendix B)",
+    ),
+    "palm_causal": Formula(
+        "6 N + 6 sum over layers of H (Q + V) / S * sum over i = 1 .. S of min(i, W)",
+        f"{_PALM}, {_HEADS}, a window of W; palm with what a causal mask leaves of attention",
+    ),
+    "all_parameters": Formula(
+        "6 P + 6 L H (Q + V) S",
+        f"P all parameters, L layers, {_HEADS}; embeddings, norms and experts that a token does "
+        f"not choose count, and windows do not",
+    ),
+}
+"""By the names that `tracking.flops` takes. All of them count a product and a sum as two, the
+backward pass as twice the forward, and recomputation not at all."""
+
+
+def training_flops(
+    config: Transformer, formula: str, *, vocab_size: int, sequence_length: int
+) -> float:
+    """Compute how many operations it takes to train on a token.
+
+    Returns:
+        the number; a mean over the positions with `palm_causal`.
+    """
+    size = estimate_size(config, vocab_size=vocab_size, sequence_length=sequence_length)
+    if formula == "palm":
+        return size.flops_per_token
+    if formula == "palm_causal":
+        attention = attended_causally(config, sequence_length) / sequence_length
+        return 6 * (size.in_products + attention)
+    return all_parameters(size.parameters, config.layers * pair_size(config), sequence_length)
+
+
+def all_parameters(parameters: int, pair_sizes: int, sequence_length: int) -> int:
+    """The formula `all_parameters`, which needs the least."""
+    return 6 * parameters + 6 * pair_sizes * sequence_length

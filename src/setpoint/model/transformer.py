@@ -19,7 +19,7 @@ from setpoint.model.moe.routing import LayerRouting, combine, placed
 from setpoint.model.norm.norms import build_norm
 from setpoint.model.parts import LAYER, part_names, units_around_layers
 from setpoint.model.scale import rate_multiplier, width_ratio
-from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
+from setpoint.model.size import embedding_rows, predicted_tokens, require_fit
 from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart
 from setpoint.shapes.peers import Peers
 from setpoint.shapes.protocols import ExpertPart, weight_in_use

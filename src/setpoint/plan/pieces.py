@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from setpoint.model.attention.config import Backend
 from setpoint.model.attention.support import LIMITS, chosen, kind_of
 from setpoint.model.norm.config import LayerNorm, RMSNorm
-from setpoint.model.size import window_of
-from setpoint.model.vocabulary import embedding_rows
+from setpoint.model.size import embedding_rows, window_of
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer

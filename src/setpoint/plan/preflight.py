@@ -15,8 +15,7 @@ from setpoint.config import (
     verify,
 )
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
-from setpoint.model.flops import FORMULAS, training_flops
-from setpoint.model.size import estimate_size, unknown_size
+from setpoint.model.size import FORMULAS, estimate_size, training_flops, unknown_size
 from setpoint.train.batch import batch_equation
 from setpoint.train.config import Job
 from setpoint.train.rules.model import known_vocabulary

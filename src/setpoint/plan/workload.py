@@ -16,8 +16,7 @@ from setpoint.model.attention.support import kind_of
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
 from setpoint.model.parts import part_of, part_sizes
-from setpoint.model.size import pair_size, window_of
-from setpoint.model.vocabulary import predicted_tokens
+from setpoint.model.size import pair_size, predicted_tokens, window_of
 from setpoint.optim.config import ImportedOptimizer, ScheduleFreeAdamW
 from setpoint.optim.frozen import is_frozen
 from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces

@@ -12,8 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from setpoint.config.values.user_code import allow_imports
-from setpoint.model.flops import FORMULAS
 from setpoint.model.layers import count_parameters
+from setpoint.model.size import FORMULAS
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.build.utilization import Utilization, utilization_of

@@ -48,8 +48,8 @@ from setpoint.model.pretrained.run import (
 )
 from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.tensors import weights_of
+from setpoint.model.size import embedding_rows
 from setpoint.model.skeleton import skeleton
-from setpoint.model.vocabulary import embedding_rows
 from setpoint.shapes.placed import Named, Placeable
 from setpoint.shapes.stored import QuantizedPart, Stored, places_of_parts, stored_parts
 

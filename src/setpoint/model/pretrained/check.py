@@ -18,7 +18,7 @@ from setpoint.model.pretrained.locate import Place, locate_here
 from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.read_config import config_of, read_config
 from setpoint.model.pretrained.run import description_of, job_of, require_no_adapter, tokenizer_of
-from setpoint.model.vocabulary import embedding_rows
+from setpoint.model.size import embedding_rows
 
 
 def check_directory(config: ModelConfig) -> Iterator[Problem]:

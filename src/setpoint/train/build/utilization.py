@@ -10,9 +10,8 @@ from torch import nn
 
 from setpoint.config import SetpointError
 from setpoint.model.config import Transformer
-from setpoint.model.flops import FORMULAS, all_parameters, training_flops
 from setpoint.model.layers import count_parameters
-from setpoint.model.size import pair_size
+from setpoint.model.size import FORMULAS, all_parameters, pair_size, training_flops
 from setpoint.track.accelerators import peak_of
 from setpoint.train.config import Job
 

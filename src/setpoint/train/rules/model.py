@@ -73,7 +73,7 @@ def has_rows(job: Job) -> bool:
 )
 def vocabulary_problems(job: Job) -> Iterator[Problem]:
     """A vocabulary of the model that does not hold the tokenizer's."""
-    from setpoint.model.vocabulary import embedding_rows, misfit
+    from setpoint.model.size import embedding_rows, vocab_error
 
     model = job.model
     assert isinstance(model, Transformer)
@@ -81,7 +81,7 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
     if tokens is None:
         return
     field = "vocab_multiple_of" if model.vocab_size is None else "vocab_size"
-    reason, rows = misfit(model, tokens), embedding_rows(model, tokens)
+    reason, rows = vocab_error(model, tokens), embedding_rows(model, tokens)
     if reason is not None:
         yield Problem(
             "model.vocab_size",

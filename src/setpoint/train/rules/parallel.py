@@ -130,7 +130,7 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
 )
 def tensor_problems(job: Job) -> Iterator[Problem]:
     """Matrices and sequences that tensor parallelism cannot divide."""
-    from setpoint.model.vocabulary import embedding_rows
+    from setpoint.model.size import embedding_rows
 
     model, ranks = job.model, job.parallel.degrees["tensor"]
     assert isinstance(model, Transformer)
