@@ -179,7 +179,8 @@ def test_the_nearest_name_as_a_sentence() -> None:
 
 def test_only_whole_words_of_what_was_typed_are_taken_for_names() -> None:
     assert nearest("dataloader_num_workers", ["data", "model"]) == []
-    assert nearest("train_data_dir", ["data", "model"]) == ["data"]
+    assert nearest("data_dir", ["data", "model"]) == ["data"]
+    assert nearest("train_data_dir", ["data", "model"]) == []
     assert nearest("total_steps", ["eps"]) == []
 
 
@@ -194,7 +195,7 @@ def test_what_is_suggested_exists() -> None:
 
     every = {path for path, _ in all_fields(Training)}
     for flag, hint in {
-        "train.seed=3": "Did you mean seed or data.sources.seed or data.validation.seed?",
+        "train.seed=3": "Setpoint calls it seed: --seed 3",
         "training.precision=16": "Did you mean precision?",
         "trainer.foo=3": "",
         "dataloader_num_corkers=2": "Did you mean data.loader.workers?",

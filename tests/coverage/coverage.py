@@ -134,7 +134,7 @@ def problems_of(row: Row) -> Iterator[str]:
                 zip(row.tests, texts, strict=True) if text is None)  # fmt: skip
     whole = "\n".join(text or "" for text in texts)
     for setting in row.fields:
-        _, path, _, value = _split(setting)
+        _, path, _, value = split(setting)
         words = (path.rpartition(".")[2], *re.findall(r"\w+", value))
         if texts and not any(re.search(rf"(?<!\w){re.escape(w)}(?!\w)", whole) for w in words):
             yield f"no test of it names {setting}"
@@ -149,13 +149,13 @@ def _infos(root: str) -> dict[str, list[FieldInfo]]:
 
 
 def _setting_problems(setting: str, row: Row) -> Iterator[str]:
-    root, path, equals, value = _split(setting)
+    root, path, equals, value = split(setting)
     infos = _infos(root).get(path, [])
     if not infos:
         yield f"there is no field {path}"
         return
     if row.kind == "key" and not equals:
-        value = _sample(row.takes)
+        value = sample(row.takes)
         if not value:
             return  # a key of any value
     elif not equals:
@@ -165,7 +165,7 @@ def _setting_problems(setting: str, row: Row) -> Iterator[str]:
         yield f"{path} takes no {value!r}: {kinds}" + ("" if equals else "; name its value")
 
 
-def _split(setting: str) -> tuple[str, str, str, str]:
+def split(setting: str) -> tuple[str, str, str, str]:
     """Root, path, = and value."""
     root, colon, rest = setting.partition(":")
     root, rest = (root, rest) if colon and root in ROOTS else ("", setting)
@@ -183,7 +183,7 @@ def _takes(info: FieldInfo, text: str) -> bool:
     return True
 
 
-def _sample(takes: str) -> str:
+def sample(takes: str) -> str:
     """A value of a key, from `TYPE = DEFAULT`."""
     kind, _, default = takes.partition(" = ")
     if default and default[0] not in "<='" and default not in ("null", "", "[]", "{}"):

@@ -130,7 +130,7 @@ def explain_foreign_keys(editor: Editor) -> None:
     for unknown in editor.unknown[:MAX_CONVERTED]:
         path = [*map(str, unknown.path)]
         owners = [cls for cls in classes_at(root, unknown.path[:-1]) if field_of(cls, path[-1])]
-        entry = None if owners else other_name(root, ".".join(path))
+        entry = None if owners else other_name(root, ".".join(path), unknown.value)
         hint = _variant_hint(owners, unknown, editor) if owners else ""
         if entry is not None:
             hint = _key_hint(entry, unknown, editor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ..migrations.chain import retired_hint, retired_hint_in
 from ..schema.tree import all_fields, classes_at, field_of, names_secret
@@ -37,8 +37,12 @@ def foreign_table(root: type[Node], table: str = "OTHER_NAMES") -> Mapping[str, 
     return getattr(import_module(module), table, {})
 
 
-def other_name(root: type[Node], path: str) -> OtherName | None:
-    """The entry for an unknown key, with those of its fields that the root has."""
+def other_name(root: type[Node], path: str, value: object = None) -> OtherName | None:
+    """The entry for an unknown key, with those of its fields that the root has.
+
+    Arguments:
+        value: of the key; for a mapping only sections are meant that have one of its keys.
+    """
     names = foreign_table(root)
     if not names:
         return None
@@ -50,7 +54,12 @@ def other_name(root: type[Node], path: str) -> OtherName | None:
     for key in (f".{'.'.join(words)}", *keys, *(f"{word}.*" for word in words[-2::-1])):
         entry = names.get(key)
         if entry is not None:
-            ours = tuple(field for field in entry.fields if field in fields)
+            ours = tuple(
+                field
+                for field in entry.fields
+                if field in fields
+                and (not classes_at(root, tuple(field.split("."))) or may_hold(root, field, value))
+            )
             if ours or not entry.fields:
                 return entry._replace(fields=ours)
     return None
@@ -82,12 +91,12 @@ def is_secret_key(root: type[Node], path: str) -> bool:
     return any(info.type.is_secret() for field, info in all_fields(root) if field in entry.fields)
 
 
-def location_hint(root: type[Node], path: str, loose: bool = True, is_section: bool = False) -> str:
+def location_hint(root: type[Node], path: str, loose: bool = True, value: object = None) -> str:
     """A sentence that says where an unknown key belongs in the whole tree.
 
     Arguments:
         loose: also by names that are only alike.
-        is_section: the value is a mapping, so only sections are meant.
+        value: of the key; for a mapping only sections are meant that have one of its keys.
 
     Returns:
         the sentence, or the empty string where nothing is close.
@@ -101,25 +110,31 @@ def location_hint(root: type[Node], path: str, loose: bool = True, is_section: b
     if variants:
         tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in variants)
         return f"It is a field of type = {tags}."
-    entry = other_name(root, path)
+    entry = other_name(root, path, value)
     if entry is not None:
         return other_name_hint(entry)
     word = folded(last)
     paths = list(dict.fromkeys(path for path, _ in all_fields(root)))
-    if is_section:
-        sections = {path.rpartition(".")[0] for path in paths}
-        paths = [path for path in paths if path in sections]
     places = [path for path in paths if path.rpartition(".")[2] == word]
     names = [name for cls in classes_at(root, parents) for name in cls.__setpoint__.near(word)]
     close = [f"{section}.{name}" if section else name for name in names[:1]]
-    if is_section:
-        close = [path for path in close if path in paths]
     if not places:
         places = close or (_alike(root, paths, word) if loose else [])
     elif section:
-        places = [*places, *close]
-    places = list(dict.fromkeys(places))
+        known = classes_at(root, parents)
+        places = [*places, *close] if known or len(places) == 1 else []
+    places = [path for path in dict.fromkeys(places) if may_hold(root, path, value)]
     return f"Did you mean {' or '.join(places[:3])}?" if places else ""
+
+
+def may_hold(root: type[Node], path: str, value: object) -> bool:
+    """True if a value is no mapping, or the section at a path has one of its keys."""
+    if not isinstance(value, Mapping) or not value:
+        return True
+    keys = [*map(str, cast(Mapping[object, object], value))]
+    classes = classes_at(root, tuple(path.split(".")))
+    closed = [cls.__setpoint__ for cls in classes if not hasattr(cls, "__setpoint_open__")]
+    return any(info.find(key) or (key == "type" and info.tag) for info in closed for key in keys)
 
 
 def _alike(root: type[Node], paths: Sequence[str], word: str) -> list[str]:

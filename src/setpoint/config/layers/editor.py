@@ -8,12 +8,19 @@ from functools import reduce
 from typing import Any, NamedTuple, cast
 
 from ..draft.copying import MANY_ORIGINS, bind, one_layer, successor, switch
-from ..draft.unknown_keys import is_foreign_key, is_secret_key, location_hint, unknown_key
+from ..draft.unknown_keys import (
+    is_foreign_key,
+    is_secret_key,
+    location_hint,
+    may_hold,
+    other_name,
+    unknown_key,
+)
 from ..draft.walk import TAG, reached
 from ..files.read import read_file
 from ..migrations.chain import migrated, retired_hint
 from ..schema.field import FieldInfo
-from ..schema.tree import classes_at, holds_secret, unknown_tag
+from ..schema.tree import all_fields, classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType, read_item
 from ..types.containers import (
     ADDING,
@@ -138,8 +145,9 @@ class Editor:
                 )
                 foreign = not gone and (not meant or is_foreign_key(root, dotted(full)))
                 if foreign:
-                    is_section = isinstance(_inside(value, part.at), Mapping)
-                    meant = location_hint(root, dotted(full), not part.hint, is_section)
+                    item = _inside(value, part.at)
+                    meant = location_hint(root, dotted(full), not part.hint, item)
+                    part.hint = "" if isinstance(item, Mapping) else part.hint
                 problem.hint = gone or meant or part.hint
                 if is_secret_key(root, dotted(full)):
                     problem.value = "***"
@@ -221,6 +229,8 @@ class Editor:
 
         def fail(key: str, value: object, error: Invalid) -> None:
             for inner, item in self._foreign_section((*path, key), value, error):
+                if len(inner) > len(path) + 1:  # its hint is about the section
+                    error = Invalid(error.message, error.valid)
                 self.report(inner, item, origin, error)
 
         fill(section, values, origin, put, fail)
@@ -233,16 +243,19 @@ class Editor:
         if not isinstance(value, Mapping) or not error.message.startswith("unknown key"):
             return whole
         entries = cast(Mapping[str, object], value)
-        above = classes_at(type(self.root), path[:-1])
+        root, section = type(self.root), dotted(path)
+        above = classes_at(root, path[:-1])
         close = [name for cls in above for name in cls.__setpoint__.near(str(path[-1]))]
-        meant = classes_at(type(self.root), (*path[:-1], close[0])) if close else []
-        if any(cls.__setpoint__.find(str(key)) for cls in meant for key in entries):
+        if any(may_hold(root, dotted((*path[:-1], name)), entries) for name in close):
+            return whole  # a misspelt section
+        entry = other_name(root, section, entries)
+        if (entry is not None and entry.fields) or retired_hint(root, section):
             return whole
-        keys = [dotted((*path, str(key))) for key in entries]
-        foreign = any(is_foreign_key(type(self.root), key) for key in keys)
-        if not foreign or retired_hint(type(self.root), dotted(path)):
+        names = {field.rpartition(".")[2] for field, _ in all_fields(root)}
+        if not any(key in names or is_foreign_key(root, f"{section}.{key}") for key in entries):
             return whole
-        return [((*path, str(key)), item) for key, item in entries.items()]
+        inner = (((*path, str(key)), item) for key, item in entries.items())
+        return [pair for at, item in inner for pair in self._foreign_section(at, item, error)]
 
     def _assign(self, place: Place, value: object, origin: Origin) -> None:
         try:

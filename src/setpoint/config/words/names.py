@@ -43,12 +43,17 @@ def _words(name: str) -> str:
 
 
 def _is_part(word: str, option: str) -> bool:
-    """True if one name is made of whole words of the other, or of the beginning of one."""
+    """True if one name is made of words of the other, or of the beginning of one.
+
+    What was typed may have one word more: `data_dir` means `data`, `sample_packing_size` not
+    `packing`.
+    """
     inside, whole = _words(word), _words(option)
     if not word:
         return False
     begins = inside[:-1] if len(word) >= PREFIX else inside
-    return begins in whole or (len(option) > SHORT and whole in inside)
+    is_longer = len(option) > SHORT and inside.count("_") - whole.count("_") <= 1
+    return begins in whole or (is_longer and whole in inside)
 
 
 def did_you_mean(name: str, candidates: Iterable[str], before: str = "") -> str:
