@@ -126,7 +126,7 @@ def test_the_plan_of_any_rank(cli: CommandLine) -> None:
     assert "there is no rank 8: the job has 8\nValid: 0 to 7" in cli.refused(
         f"check tiny {flags} --rank 8"
     )
-    said = "--rank has no effect without --plan or --dry-run"
+    said = "--rank has no effect without --plan or --fake-step"
     assert said in cli.refused("check tiny --rank 1")
 
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_expected_is_refused(cli: CommandLine) -> None:
         "--price 2 --plan": "--price has no effect without --gpu NAME",
         "--gpu h100 --price 2": "--price has no effect without --plan",
         "--plan --gpu h10": "there is no machine 'h10'. Did you mean h100?",
-        "--plan --gpu h100 --machines none.toml": "none.toml: no such file",
+        "--plan --gpu h100 --gpu-file none.toml": "none.toml: no such file",
         "--plan --gpu h100 --timeline notes.html": "give another --timeline, or remove it",
         "--plan --gpu h100 --timeline /proc/t.html": "/proc/t.html cannot be written: ",
         "--plan --gpu h100 --duration '1e-9 s'": "ends before the first step",

@@ -82,7 +82,7 @@ def test_an_unknown_machine_is_answered_with_what_is_known() -> None:
     assert str(raised.value) == (
         "--gpu: there is no machine 'h10'. Did you mean h100?\n"
         "Valid: h100, h200, b200, gb200, a100, a100-40gb, a100-pcie, l40s, rtx4090, v100, mi300x\n"
-        "Others are described in a file, --machines FILE: a table [machines.h10] with "
+        "Others are described in a file, --gpu-file FILE: a table [machines.h10] with "
         'like = "h100" and what differs'
     )
 

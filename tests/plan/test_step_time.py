@@ -222,5 +222,5 @@ def test_a_machine_without_the_format_is_refused(tmp_path: Path) -> None:
         step_time(workload, Topology(), machine, network)
     assert str(raised.value) == (
         "precision.compute = bf16: the machine, NVIDIA V100 SXM2 32 GB, has no peak in this "
-        "format\nValid: fp16, fp32, or its number in --machines FILE"
+        "format\nValid: fp16, fp32, or its number in --gpu-file FILE"
     )

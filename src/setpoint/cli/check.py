@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from setpoint.cli.options import (
     COMMON,
     GPU,
+    GPU_FILE,
     GPU_OPTIONS,
     JSON,
-    MACHINES,
     POWER,
     PRICE,
     SOURCE_HELP,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from setpoint.cli.check_plan import Plan
     from setpoint.cli.plan import CostEstimate
 
-PLAN, DRY_RUN, RANK = "--plan", "--dry-run", "--rank"
+PLAN, FAKE_STEP, RANK = "--plan", "--fake-step", "--rank"
 EXCEEDS = "memory-exceeds-gpu"
 
 
@@ -67,9 +67,9 @@ EXCEEDS = "memory-exceeds-gpu"
         Option("--using", "Also run the checks that need torch, import or network.", "NEED", True,
                NEEDS),
         Option(PLAN, "Also show parameter groups, and the mesh, memory and traffic of a rank."),
-        Option(DRY_RUN, "Run one step of one rank on fake tensors; report its memory."),
-        Option(RANK, "The rank of --plan and --dry-run; default: 0.", "N", type=int, at_least=0,
-               requires=(PLAN, DRY_RUN)),
+        Option(FAKE_STEP, "Run one step of one rank on fake tensors; report its memory."),
+        Option(RANK, "The rank of --plan and --fake-step; default: 0.", "N", type=int, at_least=0,
+               requires=(PLAN, FAKE_STEP)),
         *GPU_OPTIONS,
         JSON,
     ],
@@ -82,7 +82,7 @@ EXCEEDS = "memory-exceeds-gpu"
             "setpoint check exp.toml --world-size 64 --plan --gpu h100",
             "and time and cost of a step",
         ),
-        ("setpoint check exp.toml --world-size 64 --dry-run", "memory and traffic of a rank"),
+        ("setpoint check exp.toml --world-size 64 --fake-step", "memory and traffic of a rank"),
         ("setpoint check tiny --batch.global_size 100", "numbers that do not fit are explained"),
     ],
 )  # fmt: skip
@@ -105,12 +105,12 @@ def check(arguments: Arguments) -> int:
         rank = arguments.integer(RANK, at_least=0) or 0
         plan, estimate = _plan(config, rank, arguments, composition.label)
         report.cautions += _gpu_cautions(config, arguments, plan, rank)
-        if arguments.has(DRY_RUN):
+        if arguments.has(FAKE_STEP):
             from setpoint.plan.dry_run import dry_run as run_dry
 
             dry_run = run_dry(config, rank)
     else:
-        for name in (PLAN, DRY_RUN, *(option.name for option in GPU_OPTIONS)):
+        for name in (PLAN, FAKE_STEP, *(option.name for option in GPU_OPTIONS)):
             if arguments.has(name):
                 kind = type(config).__name__
                 raise SetpointError(f"{name} has no effect: {kind} is not a training job")
@@ -148,7 +148,7 @@ def _preflight(config: Config, arguments: Arguments) -> Preflight:
     needs: set[Need] = {"files"}
     for text in arguments.values("--using"):
         needs |= {need for need in NEEDS if need in text.split(",")}
-    if "torch" in needs or arguments.has(DRY_RUN):
+    if "torch" in needs or arguments.has(FAKE_STEP):
         needs.add("import")  # what is built of it imports what it names anyway
     report = _verify(config, needs)
     is_elsewhere = arguments.has(WORLD_SIZE.name) or arguments.has(GPU.name)
@@ -239,7 +239,7 @@ def _gpu_cautions(job: Job, arguments: Arguments, plan: Plan | None, rank: int) 
     if name is not None:
         from setpoint.plan.machines import machine_named
 
-        machine, _ = machine_named(name, arguments.value(MACHINES.name))
+        machine, _ = machine_named(name, arguments.value(GPU_FILE.name))
         cautions += hardware_cautions(job, machine)
     gpu = gpu_of(machine, name or "", job)
     if gpu is None or job.parallel.uses_deepspeed:

@@ -134,7 +134,7 @@ class Plan:
             if name == "optimizer" and not self.workload.state_is_known:
                 yield f"  {title}", "unknown here"
             elif name == "activations" and memory.unknown:
-                yield f"  {title}", f"unknown here: {memory.unknown}; --dry-run may know"
+                yield f"  {title}", f"unknown here: {memory.unknown}; --fake-step may know"
             elif size:
                 yield f"  {title}", in_units(size)
         yield "  total", in_units(memory.total)

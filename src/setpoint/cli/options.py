@@ -145,8 +145,8 @@ GPU = Option(
     "GPU, such as h100: check its memory; with --plan, estimate the step time.",
     "NAME",
 )
-MACHINES = Option(
-    "--machines", "File with GPUs and networks of your own.", "FILE", requires=("--gpu",)
+GPU_FILE = Option(
+    "--gpu-file", "File with GPUs and networks of your own.", "FILE", requires=("--gpu",)
 )
 PRICE = Option(
     "--price", "Price per GPU-hour, for the cost of the run.", "N", type=float, requires=("--gpu",)
@@ -159,7 +159,7 @@ POWER = Option(
     requires=("--gpu",),
 )
 TIMELINE = Option("--timeline", "Draw the step into this HTML file.", "FILE", requires=("--gpu",))
-GPU_OPTIONS = (GPU, MACHINES, PRICE, POWER, TIMELINE)
+GPU_OPTIONS = (GPU, GPU_FILE, PRICE, POWER, TIMELINE)
 """Options of commands that estimate the time of a step; see `setpoint.cli.plan`."""
 JSON = Option("--json", "Print JSON for machines.")
 HELP = Option("--help", "Show this manual.")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from setpoint.cli.options import (
     COMMON,
     GPU,
+    GPU_FILE,
     GPU_OPTIONS,
     JSON,
-    MACHINES,
     POWER,
     PRICE,
     SOURCE_HELP,
@@ -178,7 +178,7 @@ def _space(
     if workload.unknown:
         raise SetpointError(
             f"the memory of a step is not known here: {workload.unknown}\n"
-            f"Valid: `setpoint check --dry-run` of one layout, which may know"
+            f"Valid: `setpoint check --fake-step` of one layout, which may know"
         )
     return job, SearchSpace(
         workload, size, start, fixed, request.machine, request.network, Kernels.of(job), limit
@@ -386,7 +386,7 @@ def read_cost_options(arguments: Arguments) -> CostRequest:
     assert name is not None
     from setpoint.plan.machines import machine_named
 
-    machine, network = machine_named(name, arguments.value(MACHINES.name))
+    machine, network = machine_named(name, arguments.value(GPU_FILE.name))
     price, power = arguments.number(PRICE.name), arguments.number(POWER.name)
     timeline = arguments.value(TIMELINE.name)
     path = None if timeline is None else Path(timeline)

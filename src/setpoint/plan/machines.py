@@ -341,7 +341,7 @@ def machine_named(name: str, file: str | None = None) -> tuple[Machine, Network]
         close = did_you_mean(name, known.machines, " ")
         raise SetpointError(
             f"--gpu: there is no machine {name!r}.{close}\nValid: {', '.join(known.machines)}\n"
-            f"Others are described in a file, --machines FILE: a table [machines.{name}] with "
+            f"Others are described in a file, --gpu-file FILE: a table [machines.{name}] with "
             f'like = "h100" and what differs'
         )
     return machine, known.networks[machine.network]

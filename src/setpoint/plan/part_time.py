@@ -406,6 +406,6 @@ def peak_of(machine: Machine, computes: str) -> float:
         has = [name for name in FORMATS if getattr(machine.peak, name) is not None]
         raise SetpointError(
             f"precision.compute = {computes}: the machine, {machine.title or 'of --gpu'}, has no "
-            f"peak in this format\nValid: {', '.join(has)}, or its number in --machines FILE"
+            f"peak in this format\nValid: {', '.join(has)}, or its number in --gpu-file FILE"
         )
     return peak
