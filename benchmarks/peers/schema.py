@@ -11,17 +11,23 @@ from setpoint.config import Config, Free
 from setpoint.config.schema.bounds import Bounds
 from setpoint.config.schema.field import FieldInfo
 from setpoint.config.types.base import FieldType
-from setpoint.config.types.containers import AnyOfType, OptionalType, SequenceType, TupleType
+from setpoint.config.types.containers import (
+    AnyOfType,
+    FreeType,
+    OptionalType,
+    SequenceType,
+    TupleType,
+)
 from setpoint.config.types.scalars import (
     BoolType,
     FloatType,
     IntType,
     LiteralType,
     PathType,
+    ScalarType,
     StrType,
 )
 from setpoint.config.types.sections import SectionType
-from setpoint.config.types.special import FreeType, ScalarType
 from setpoint.config.values.node import chain_of
 from setpoint.config.words.plain_data import MISSING
 from setpoint.editor_schema.help import class_help, field_help

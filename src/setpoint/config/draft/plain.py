@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..types.base import PLAIN
 from ..types.containers import REMOVE
-from ..values.node import Node, chain_of, value_or_missing, values_of
+from ..values.node import Node, chain_of, value_or_missing
 from ..values.origin import DERIVED, REFERENCE
 from ..values.reference import Reference, reference_to
 from ..words.names import Path
@@ -47,27 +47,22 @@ def to_plain(
         plain data that reads back as an equal config; a section that stands in several places is
         written at the first, and as a reference to it at the others.
     """
-    known = places = first_places(config, path) if places is None else places
+    known = first_places(config, path) if places is None else places
+    same = default if type(default) is type(config) else None
+    cls = type(config).__setpoint__
+    result: dict[str, Any] = {} if cls.tag is None else {"type": cls.tag}
 
     def inside(section: Node, at: Path) -> dict[str, Any]:
         return to_plain(section, at, known, None, replace_mappings)
 
-    same = default if type(default) is type(config) else None
-    tag, fields = type(config).__setpoint__.tag, type(config).__setpoint__.fields
-    result: dict[str, Any] = {} if tag is None else {"type": tag}
-    result |= values_of(config)
-    for name in [name for name, value in result.items() if value.__class__ not in PLAIN]:
-        value = result[name]
-        if value.__class__ is tuple and PLAIN.issuperset(map(type, value)):
-            result[name] = [*value]
+    for name, info in cls.fields.items():
+        value, here = value_or_missing(config, name), (*path, name)
+        if value is MISSING:
             continue
-        info, here = fields[name], (*path, name)
-        if isinstance(value, Node) and places.get(id(value), here) == here:
-            special = same is not None or not isinstance(info.factory, type)
-            beside = _usual(info, same) if special else None
-            result[name] = to_plain(value, here, places, beside, replace_mappings)
+        if isinstance(value, Node) and not replace_mappings and known.get(id(value), here) == here:
+            result[name] = to_plain(value, here, known, _usual(info, same))
             continue
-        result[name] = plain_items(info.type, value, here, places, inside)
+        result[name] = plain_items(info.type, value, here, known, inside)
         if isinstance(value, dict) and not replace_mappings:
             gone = _removed(cast(dict[str, Any], value), _usual(info, same))
             result[name] = {**gone, **result[name]}
@@ -94,12 +89,14 @@ def plain_items(
 
     A section that has stood before is written as a reference to its first place.
     """
+    if value.__class__ in PLAIN:
+        return value
     if isinstance(value, Node):
         first = places.get(id(value), path)
         return plain(value, path) if first == path else reference_to(first)
     if isinstance(value, Reference):
         return value.text
-    if value is None or not kind.nested:
+    if not kind.nested:
         return kind.dump(value)
     items = (
         (key, plain_items(inner, item, (*path, key), places, plain))

@@ -210,9 +210,3 @@ def value_or_missing(config: Any, name: str) -> Any:
         return getattr(config, name)
     except UnresolvedError:
         return MISSING
-
-
-def values_of(config: Node) -> dict[str, Any]:
-    """The values of all fields that have one, in order of declaration."""
-    values = {name: value_or_missing(config, name) for name in type(config).__setpoint__.fields}
-    return {name: value for name, value in values.items() if value is not MISSING}
