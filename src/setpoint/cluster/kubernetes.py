@@ -8,15 +8,15 @@ from typing import Any
 from setpoint.cluster.request import Request
 
 PORT = 29400
-"""Where the machines meet: that of torchrun."""
+"""The rendezvous port, that of torchrun."""
 RESTARTS = 10
-"""How often failed pods are started again; one that was preempted has failed, too."""
+"""The number of restarts of failed pods; one that was preempted has failed, too."""
 LONGEST = 40
 """Characters of a name, to which Kubernetes adds those of pods, 63 in all."""
 
 
 def manifest(request: Request, kind: str, namespace: str | None = None) -> dict[str, Any]:
-    """Describe a job, one pod on each machine.
+    """Describe a job, one pod on each node.
 
     Arguments:
         kind: `pytorchjob` or `jobset`.

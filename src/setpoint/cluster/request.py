@@ -1,4 +1,4 @@
-"""What is asked of a cluster, whichever scheduler it has."""
+"""Request for nodes of a cluster, whichever scheduler it has."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ MARGIN = 60
 
 
 class Request(NamedTuple):
-    """A job on machines of a cluster, each of which runs one launcher.
+    """A job on nodes of a cluster, each of which runs one launcher.
 
     Arguments:
         name: for people and the scheduler.
-        words: of `setpoint train`, without the number of ranks and machines.
+        words: of `setpoint train`, without the number of ranks and nodes.
         variables: assignments of environment variables to put before the command; may be empty.
-        nodes: number of machines.
-        ranks: on each machine.
+        nodes: their number.
+        ranks: on each node.
         has_gpus: whether each rank has one.
         cpus: cores for each rank; None leaves it to the scheduler.
-        image: the container image; None for the machine's own files.
+        image: the container image; None for the node's own files.
         volumes: what is mounted in the image, and where.
         setup: lines of shell before the command.
         restarts: how often the ranks are started again.
@@ -50,7 +50,7 @@ class Request(NamedTuple):
         return ceil(self.grace) + MARGIN
 
     def command(self, endpoint: str, run_id: str, restarts: bool = True) -> str:
-        """The command that each machine runs, for a shell.
+        """The command that each node runs, for a shell.
 
         Arguments:
             endpoint, run_id: words of the shell, with its variables.

@@ -27,7 +27,7 @@ def seconds_of(time: str) -> int:
 def batch_script(
     request: Request, folder: str, output: str, limits: Mapping[str, str], more: Sequence[str] = ()
 ) -> str:
-    """Write the script of a job: one task on each machine, which starts the ranks there.
+    """Write the script of a job: one task on each node, which starts the ranks there.
 
     A stop that has saved everything (status 75) puts the job back into the queue; its next run
     resumes. Slurm announces the end of the time by SIGTERM to the tasks, and so does a preemption.
@@ -64,7 +64,7 @@ def batch_script(
     # What `srun bash -c` runs: variables of the job are known there, too.
     inner = request.command('"$SETPOINT_ENDPOINT"', '"$SETPOINT_JOB"')
     meeting = [
-        "# Where the machines meet: the first of them, at a port of this job.",
+        "# Rendezvous: the first node, at a port of this job.",
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         'export SETPOINT_ENDPOINT="$first:$((20000 + SLURM_JOB_ID % 20000))"',
         'export SETPOINT_JOB="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"',

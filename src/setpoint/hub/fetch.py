@@ -72,7 +72,7 @@ def fetch_files(
 
 
 def reason_of(error: BaseException, kind: str) -> str:
-    """Why the hub did not do what it was asked for.
+    """The reason of an error of the hub.
 
     Arguments:
         kind: of the repository.

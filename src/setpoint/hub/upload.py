@@ -17,7 +17,7 @@ WRITES = "The token has to be one that may write there: --token env:NAME, HF_TOK
 
 
 class Uploaded(NamedTuple):
-    """What was put into a data set.
+    """Result of an upload to a data set.
 
     Arguments:
         commit: its id; the one before where nothing had changed.
@@ -69,7 +69,7 @@ def upload_dataset(
 
     Arguments:
         files: by their paths in the data set.
-        card: text of the data set card; one that somebody wrote is left.
+        card: text of the data set card; a card that has no `mark` is left.
         mark: a line of the card that says that it is ours.
         owned: folders in which nothing else is left.
         revision: the branch, which is made where there is none.

@@ -11,12 +11,12 @@ _PACKAGES = {"http": "aiohttp", "https": "aiohttp"}
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is a URL, such as `s3://bucket/file`."""
+    """True if a path is a URL, such as `s3://bucket/file`."""
     return _PROTOCOL.match(path) is not None
 
 
 def protocol_problem(url: str, extra: str) -> str:
-    """What is missing to open a URL; empty where nothing is.
+    """The package that is missing to open a URL, as a sentence; empty where none is.
 
     Arguments:
         extra: the extra of Setpoint that brings fsspec.
@@ -54,6 +54,6 @@ def open_file_system(url: str) -> tuple[Any, str]:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a service said, in a line: each has errors of its own."""
+    """The error of a service, in a line: each has classes of its own."""
     text = (str(error) or type(error).__name__).strip().partition("\n")[0]
     return f"{text} ({type(error).__name__})"

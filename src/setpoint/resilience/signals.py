@@ -100,7 +100,7 @@ class StopRequest:
         self.owns_process = False
         """True in a process of Setpoint's own, which may be ended on the spot."""
         self.began: float | None = None
-        """When that process began, in seconds since 1970; None where it did not begin with this."""
+        """The start of that process, in seconds since 1970; None where it began otherwise."""
         self.grace = float("inf")
         """Seconds from a signal to the end of the step."""
         self.newest: Callable[[], str] = lambda: ""

@@ -196,7 +196,7 @@ def processors() -> int:
 
 
 def reason_of(task: Task, status: int) -> str:
-    """Why a point ended early, from the end of its log."""
+    """The reason for which a point ended early, from the end of its log."""
     try:
         with open(task.log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))

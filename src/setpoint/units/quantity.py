@@ -114,7 +114,7 @@ class Quantity(Scalar):
 
 
 class Period(Quantity):
-    """When something recurs: every so many steps, epochs, tokens or minutes, or at the end.
+    """Period of something that recurs: so many steps, epochs, tokens or minutes, or the end.
 
     Arguments:
         text: `"100 steps"`, `"0.25 epochs"`, `"10 min"`, `"1e9 tokens"`, a bare count of steps,
