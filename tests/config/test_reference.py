@@ -251,7 +251,7 @@ def test_references_inside_paths_and_items() -> None:
         ("title=a${title}", "depends on itself: title -> title"),
         ("count=1${count}", "it must be the whole value, as in"),
         ("short=a${name}", "does not match the pattern"),
-        ("title=" + "${name}" * 400, "too long for a text with references"),
+        ("title=" + "${name}" * 400, "too long for a reference"),
     ],
 )
 def test_what_cannot_be_put_into_a_text(flag: str, words: str) -> None:

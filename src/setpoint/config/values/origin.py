@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Callable
-from contextvars import ContextVar, Token
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
@@ -157,19 +158,14 @@ def _unpickled(cls: Callable[..., Origin], *arguments: Any) -> Origin:
     return cls(*arguments[:-1], order=order)
 
 
-class running:
+@contextmanager
+def running(layer: str, label: str) -> Generator[None]:
     """Attribute every assignment inside a `with` block to a preset or a modifier."""
-
-    def __init__(self, layer: str, label: str) -> None:
-        self._entry = (layer, label)
-        self._outer: Token[tuple[str, str]] | None = None
-
-    def __enter__(self) -> None:
-        self._outer = _running.set(self._entry)
-
-    def __exit__(self, *exc: object) -> None:
-        if self._outer is not None:
-            _running.reset(self._outer)
+    token = _running.set((layer, label))
+    try:
+        yield
+    finally:
+        _running.reset(token)
 
 
 def python_origin(depth: int) -> Origin:
@@ -179,8 +175,13 @@ def python_origin(depth: int) -> Origin:
         depth: how many frames above the caller of this function the user's line stands.
     """
     frame = sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
-    layer, label = _running.get()
-    return Origin(layer, label, _code_finder(frame))
+    # The frame itself would keep all its local variables alive; code and offset do not.
+    code, offset = frame.f_code, frame.f_lasti
+
+    def find(path: Path) -> str:
+        return f"{short_name(code.co_filename)}:{_line_of(code, offset, path)}"
+
+    return Origin(*_running.get(), find)
 
 
 def outside_origin() -> Origin:
@@ -190,16 +191,6 @@ def outside_origin() -> Origin:
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(_KERNEL):
         frame, depth = frame.f_back, depth + 1
     return python_origin(depth + 1)
-
-
-def _code_finder(frame: FrameType) -> Callable[[Path], str | None]:
-    # The frame itself would keep all its local variables alive; code and offset do not.
-    code, offset = frame.f_code, frame.f_lasti
-
-    def find(path: Path) -> str | None:
-        return f"{short_name(code.co_filename)}:{_line_of(code, offset, path)}"
-
-    return find
 
 
 def _line_of(code: CodeType, offset: int, path: Path) -> int:

@@ -7,15 +7,17 @@ import re
 from collections.abc import Callable
 from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..words.errors import Invalid
 from ..words.names import Path
 from ..words.plain_data import (
+    ESCAPED,
     INFINITIES,
     OPENING,
     TOO_BIG,
     LiteralText,
+    children,
     literal,
     refers,
 )
@@ -25,16 +27,15 @@ if TYPE_CHECKING:
     import ast
 
 LENGTH = 2000
-_NUMBERS = frozenset({int, float, bool, type(None)})
-EXAMPLE = '"${model.dim * 4}"'
-LITERALLY = "To write ${ as it is, escape it as $${."
 BITS = 4096
 DEPTH = 100  # operations inside operations
-QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+EXAMPLE = '"${model.dim * 4}"'
+LITERALLY = "To write ${ as it is, escape it as $${."
+QUOTED = r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+\""""
+PIECE = rf"\$\$\{{|\$\{{((?:{QUOTED}|[^}}'\"])*+)\}}"
+"""An escaped `$${`, or a reference with what stands inside it."""
 # An index `.0`; what stands in quotes, and numbers, are skipped.
 INDEX = rf"{QUOTED}|(?<![\w.\]])\d[\w.]*|(?<=[\w\]])\.(\d+)(?!\w)"
-# As `__setpoint_combine__` takes them.
-_SIGNS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%"}
 
 
 class Reference:
@@ -58,10 +59,7 @@ class Reference:
                 f"and a path may have other text around it",
                 hint=LITERALLY,
             )
-        if len(body) > LENGTH:
-            raise Invalid(
-                f"is too long for a reference: {len(body)} of at most {LENGTH} characters"
-            )
+        _refuse_length(body)
         self._tree: ast.expr = _parse(body[2:-1])
 
     @property
@@ -102,30 +100,20 @@ class Template(Reference):
 
     def __init__(self, text: str) -> None:
         self.text = str(text)
-        if len(self.text) > LENGTH:
-            raise Invalid(
-                f"is too long for a text with references: {len(self.text)} of at most {LENGTH} "
-                f"characters"
-            )
+        _refuse_length(self.text)
         self._parts: list[str | ast.expr] = []
-        at = 0
-        while at < len(self.text):
-            start = self.text.find(OPENING, at)
-            if start < 0:
-                self._parts.append(self.text[at:])
-                break
-            if start > at and self.text[start - 1] == "$":
-                self._parts.append(self.text[at : start - 1] + OPENING)
-                at = start + len(OPENING)
-                continue
-            end = _closing(self.text, start)
-            if end < 0:
-                shown = self.text[start : start + 40]
-                raise Invalid(
-                    f"holds a reference that is not closed by }}: {shown}", hint=LITERALLY
-                )
-            self._parts += [self.text[at:start], _parse(self.text[start + 2 : end], LITERALLY)]
-            at = end + 1
+        end = 0
+        for match in re.finditer(PIECE, self.text, re.DOTALL):
+            escaped = match[0] == ESCAPED
+            reference = OPENING if escaped else _parse(match[1], LITERALLY)
+            self._parts += [self.text[end : match.start()], reference]
+            end = match.end()
+        self._parts.append(self.text[end:])
+        for part in self._parts[::2]:
+            if isinstance(part, str) and OPENING in part:
+                start = part[part.index(OPENING) :][:40]
+                message = f"holds a reference that is not closed by }}: {start}"
+                raise Invalid(message, hint=LITERALLY)
 
     @property
     def path(self) -> Path | None:
@@ -144,9 +132,12 @@ class Template(Reference):
             value = evaluate(part, look_up)
             text = text_of(value)
             if text is None:
+                is_section = hasattr(type(value), "__setpoint__")
+                kind = "a section" if is_section else f"of type {type(value).__name__}"
                 raise Invalid(
-                    f"cannot be formatted: {ast.unparse(part)} is {_kind_of(value)}; a text "
-                    f"takes str, int, float, bool and paths"
+                    f"cannot be formatted: {ast.unparse(part)} is "
+                    f"{'null' if value is None else kind}; a text takes str, int, float, bool and "
+                    f"paths"
                 )
             texts.append(text)
         return literal("".join(texts))
@@ -160,7 +151,12 @@ def reference(text: str, in_text: bool) -> Reference:
     """
     # In a text, the spaces around a reference are part of it.
     alone = is_reference(text) and (not in_text or text == text.strip())
-    return Reference(text) if alone else Template(text) if in_text else Reference(text)
+    return Template(text) if in_text and not alone else Reference(text)
+
+
+def _refuse_length(text: str) -> None:
+    if len(text) > LENGTH:
+        raise Invalid(f"is too long for a reference: {len(text)} of at most {LENGTH} characters")
 
 
 def _parse(expression: str, hint: str = "") -> ast.expr:
@@ -190,30 +186,10 @@ def from_environment(name: str, prefix: str = "") -> str:
     )
 
 
-def _closing(text: str, start: int) -> int:
-    """The index of the `}` of the reference that begins at `start`; -1 if there is none."""
-    quote = ""
-    for at in range(start + len(OPENING), len(text)):
-        sign = text[at]
-        if quote:
-            quote = "" if sign == quote and text[at - 1] != "\\" else quote
-        elif sign in "\"'":
-            quote = sign
-        elif sign == "}":
-            return at
-    return -1
-
-
 def text_of(value: object) -> str | None:
     """A value inside a text, as `show` writes it; None for what no text can hold."""
     has_text = isinstance(value, str | int | float | Enum) or hasattr(value, "as_posix")
     return for_flag(value) if has_text else None  # `pathlib` is not free to import
-
-
-def _kind_of(value: object) -> str:
-    if value is None or hasattr(type(value), "__setpoint__"):
-        return "null" if value is None else "a section"
-    return f"of type {type(value).__name__}"
 
 
 def ref(expression: str) -> Any:
@@ -248,7 +224,8 @@ def is_reference(text: str) -> bool:
     body = text.strip()
     if not (body.startswith(OPENING) and body.endswith("}")):
         return False
-    return body.count(OPENING) == 1 and _closing(body, 0) in (-1, len(body) - 1)
+    match = re.match(PIECE, body, re.DOTALL)
+    return body.count(OPENING) == 1 and (match is None or match.end() == len(body))
 
 
 def reference_to(path: Path) -> str:
@@ -271,16 +248,7 @@ def may_refer(value: object) -> bool:
     """True if a value holds a reference, as text or read already, also in its items."""
     if isinstance(value, str):
         return refers(value)
-    if isinstance(value, list | tuple | dict):
-        items = cast(Any, value)
-        for item in items.values() if isinstance(value, dict) else items:
-            if item.__class__ is str:
-                if OPENING in item and refers(item):
-                    return True
-            elif item.__class__ not in _NUMBERS and may_refer(item):
-                return True
-        return False
-    return isinstance(value, Reference)
+    return isinstance(value, Reference) or any(may_refer(item) for _, item in children(value))
 
 
 def _is_name(part: str) -> bool:
@@ -360,15 +328,16 @@ def _power(left: float, right: float) -> float:
     return left**right
 
 
-# By the names of operators in `ast`, which is imported for those who have an expression only.
-_BINARY: dict[str, Callable[[float, float], float]] = {
-    "Add": lambda left, right: left + right,
-    "Sub": lambda left, right: left - right,
-    "Mult": lambda left, right: left * right,
-    "Div": lambda left, right: left / right,
-    "FloorDiv": lambda left, right: left // right,
-    "Mod": lambda left, right: left % right,
-    "Pow": _power,
+# By the names of operators in `ast`, which is imported for those who have an expression only; the
+# signs are as `__setpoint_combine__` takes them.
+_BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "Add": ("+", lambda left, right: left + right),
+    "Sub": ("-", lambda left, right: left - right),
+    "Mult": ("*", lambda left, right: left * right),
+    "Div": ("/", lambda left, right: left / right),
+    "FloorDiv": ("//", lambda left, right: left // right),
+    "Mod": ("%", lambda left, right: left % right),
+    "Pow": ("**", _power),
 }
 
 
@@ -390,13 +359,12 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
         return -operand if isinstance(node.op, ast.USub) else operand
     assert isinstance(node, ast.BinOp)
     left, right = _operand(node.left, look_up), _operand(node.right, look_up)
+    sign, function = _BINARY[type(node.op).__name__]
+    special = [value for value in (left, right) if not isinstance(value, int | float)]
     try:
-        if not isinstance(left, int | float) or not isinstance(right, int | float):
-            length: Any = right if isinstance(left, int | float) else left
-            return length.__setpoint_combine__(
-                _SIGNS.get(type(node.op).__name__, "**"), left, right
-            )
-        result = _BINARY[type(node.op).__name__](left, right)
+        if special:
+            return special[0].__setpoint_combine__(sign, left, right)
+        result = function(left, right)
     except ZeroDivisionError as error:
         raise Invalid(f"cannot be computed: {error}") from None
     except OverflowError:
