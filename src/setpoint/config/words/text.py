@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Any, cast
 
 from .errors import Invalid, Problem, hide_secrets
 from .names import Path, dotted
-from .plain_data import MAX_BITS, MISSING, PlainScalar, is_own, item_at, member_text
+from .plain_data import MAX_BITS, MISSING, PlainScalar, is_own, is_text, item_at, member_text
 
 MAX_LENGTH = 100  # characters of a value in an error
 MAX_ITEMS = 50  # of a list or mapping, which an error looks at
@@ -18,6 +18,7 @@ MAX_LEVELS = 4  # of lists and mappings inside one another in an error
 DATA = ("[", "{", '"', "'")  # how a list, a mapping or a quoted text begins
 DEPTH = 32
 ENDS = ",]}\n"
+_DOUBLE_QUOTED = r'"((?:[^"\\]|\\.)*+)"'
 SHELL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/=:@%,")
 """Characters that no shell takes for anything else."""
 # One way of quoting that JSON, TOML and YAML all read. Escaped are what one of them forbids
@@ -224,7 +225,8 @@ def parse_flow(text: str) -> object:
     """
     reader = _Reader(str(text))
     value = reader.value(0)
-    reader.end()
+    if reader.peek():
+        raise reader.fail("unexpected text after the value")
     return value
 
 
@@ -238,14 +240,8 @@ def parse_list(text: str) -> list[object]:
         Invalid: if the text is not well formed.
     """
     stripped = str(text).strip()
-    if not stripped:
-        return []
-    if not stripped.startswith("["):
-        stripped = f"[{stripped}]"
-    reader = _Reader(stripped)
-    items = reader.items(0)
-    reader.end()
-    return items
+    bracketed = stripped if stripped.startswith("[") else f"[{stripped}]"
+    return cast(list[object], parse_flow(bracketed))
 
 
 class _Reader:
@@ -262,53 +258,37 @@ class _Reader:
             self.at += 1
         return self.text[self.at] if self.at < len(self.text) else ""
 
-    def end(self) -> None:
-        if self.peek():
-            raise self.fail("unexpected text after the value")
-
     def value(self, depth: int) -> object:
         if depth > DEPTH:
             raise self.fail(f"nested deeper than {DEPTH} levels")
         start = self.peek()
         if start == "[":
-            return self.items(depth)
-        if start == "{":
-            return self.mapping(depth)
-        return self.scalar(ENDS)
-
-    def items(self, depth: int) -> list[object]:
-        self.at += 1
-        values: list[object] = []
-        while self.peek() != "]":
-            if not self.peek():
-                raise self.fail("the list is not closed by ]")
-            values.append(self.value(depth + 1))
-            if self.peek() == ",":
-                self.at += 1
-            elif self.peek() not in ("]", ""):
-                raise self.fail("expected , or ]")
-        self.at += 1
-        return values
-
-    def mapping(self, depth: int) -> dict[str, object]:
-        self.at += 1
-        entries: dict[str, object] = {}
-        while self.peek() != "}":
-            if not self.peek():
-                raise self.fail("the mapping is not closed by }")
+            return [self.value(depth + 1) for _ in self.entries("list", "]")]
+        if start != "{":
+            return self.scalar(ENDS)
+        mapping: dict[str, object] = {}
+        for _ in self.entries("mapping", "}"):
             key = str(self.scalar(ENDS + ":="))
             if self.peek() not in (":", "="):
                 raise self.fail("expected = or : after the key")
             self.at += 1
-            if key in entries:
+            if key in mapping:
                 raise self.fail("a key is given twice")
-            entries[key] = self.value(depth + 1)
+            mapping[key] = self.value(depth + 1)
+        return mapping
+
+    def entries(self, kind: str, closing: str) -> Iterator[None]:
+        """Stop before each entry of a list or mapping, which the caller reads."""
+        self.at += 1
+        while self.peek() != closing:
+            if not self.peek():
+                raise self.fail(f"the {kind} is not closed by {closing}")
+            yield
             if self.peek() == ",":
                 self.at += 1
-            elif self.peek() not in ("}", ""):
-                raise self.fail("expected , or }")
+            elif self.peek() not in (closing, ""):
+                raise self.fail(f"expected , or {closing}")
         self.at += 1
-        return entries
 
     def scalar(self, ends: str) -> object:
         start = self.peek()
@@ -329,41 +309,20 @@ class _Reader:
         return PlainScalar(word)
 
     def quoted(self, quote: str) -> str:
-        escapes = dict(zip('ntrbf/\\"', '\n\t\r\b\f/\\"', strict=True))
-        self.at += 1
-        parts: list[str] = []
-        while self.at < len(self.text):
-            sign = self.text[self.at]
-            self.at += 1
-            if sign == quote:
-                return "".join(parts)
-            if sign == "\\" and quote == '"':
-                follow = self.text[self.at : self.at + 1]
-                if follow == "u":
-                    parts.append(self.unicode())
-                    continue
-                if follow not in escapes:
-                    raise self.fail(f"unknown escape \\{follow}")
-                sign = escapes[follow]
-                self.at += 1
-            parts.append(sign)
-        raise self.fail(f"the text is not closed by {quote}")
+        pattern = _DOUBLE_QUOTED if quote == '"' else r"'([^']*+)'"
+        match = re.compile(pattern, re.DOTALL).match(self.text, self.at)
+        if match is None:
+            raise self.fail(f"the text is not closed by {quote}")
+        value: str = match[1]
+        if quote == '"' and "\\" in value:
+            import json
 
-    def unicode(self) -> str:
-        code = self.hexadecimal()
-        # JSON writes characters beyond the first 65536 as two escapes.
-        if 0xD800 <= code < 0xDC00 and self.text.startswith("\\u", self.at):
-            low = self.hexadecimal(1)
-            if 0xDC00 <= low < 0xE000:
-                return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
-        if 0xD800 <= code < 0xE000:
-            raise self.fail("half a surrogate pair is no character")
-        return chr(code)
-
-    def hexadecimal(self, skip: int = 0) -> int:
-        self.at += skip
-        digits = self.text[self.at + 1 : self.at + 5]
-        if len(digits) < 4 or digits.strip("0123456789abcdefABCDEF"):
-            raise self.fail(f"\\u needs four hexadecimal digits, got {digits!r}")
-        self.at += 5
-        return int(digits, 16)
+            try:
+                value = json.loads(match[0], strict=False)
+            except json.JSONDecodeError as error:
+                self.at += error.pos
+                raise self.fail(error.msg.lower()) from None
+            if not is_text(value):
+                raise self.fail("half a surrogate pair is no character")
+        self.at = match.end()
+        return value
