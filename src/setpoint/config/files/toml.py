@@ -9,7 +9,7 @@ from ..words.plain_data import INFINITIES, MAX_DEPTH, MAX_DIGITS, TOO_BIG, TOO_D
 from .document import Document, FileError, Place, error_at, twice, unexpected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     Token = tuple[str, str, int]  # kind, text and offset
 
@@ -221,35 +221,26 @@ class _Scanner:
 
     def _value(self, place: Place) -> bool:
         if self._take("["):
-            return self._array(place)
+            return self._entries(
+                "]", lambda: self._value(place.add(len(place.children), self._token[2]))
+            )
         if self._take("{"):
-            return self._inline_table(place)
+            return self._entries("}", lambda: self._key_value(place))
         start = self._token
         # A number with a fraction, or a date with a space, is several tokens.
         while self._token[0] in ("bare", "string") or self._token[1] == ".":
             self._advance()
         return self._token is not start
 
-    def _array(self, place: Place) -> bool:
+    def _entries(self, closing: str, read: Callable[[], bool]) -> bool:
         while True:
             self._skip_lines()
-            if self._take("]"):
+            if self._take(closing):
                 return True
-            if not self._value(place.add(len(place.children), self._token[2])):
+            if not read():
                 return False
             self._skip_lines()
-            if not self._take(",") and self._token[1] != "]":
-                return False
-
-    def _inline_table(self, place: Place) -> bool:
-        while True:
-            self._skip_lines()
-            if self._take("}"):
-                return True
-            if not self._key_value(place):
-                return False
-            self._skip_lines()
-            if not self._take(",") and self._token[1] != "}":
+            if not self._take(",") and self._token[1] != closing:
                 return False
 
     def _skip_lines(self) -> None:

@@ -178,11 +178,7 @@ def _refused(error: Invalid, value: object, origin: Origin, place: str) -> Confi
 
 
 def title_of(value: CheckedList | CheckedDict | FrozenList | FrozenDict) -> str:
-    """The class and field that hold a list or mapping.
-
-    Returns:
-        for instance `Net.sizes`.
-    """
+    """The class and field that hold a list or mapping, for instance `Net.sizes`."""
     return value.kind.title if isinstance(value, CheckedList | CheckedDict) else value.title
 
 
@@ -363,11 +359,7 @@ class Free:
         return area
 
     def chain(self, key: str) -> list[tuple[Origin, object]]:
-        """All layers that set a key, first to last.
-
-        Returns:
-            pairs of origin and value; the last one won.
-        """
+        """All layers that set a key, first to last."""
         return self._origins.get(key, [])
 
     def items(self) -> Iterator[tuple[str, Any]]:

@@ -123,11 +123,7 @@ def is_frozen(config: Node) -> bool:
 
 
 def state_of(config: Node) -> State:
-    """The memory of an instance, made if it has none.
-
-    Returns:
-        its state; changing it changes the instance.
-    """
+    """The memory of an instance, made if it has none."""
     state = config._state  # pyright: ignore[reportPrivateUsage]
     if state is None:
         state = State()
@@ -152,11 +148,7 @@ def is_invalid(config: Node, name: str) -> bool:
 
 
 def chain_of(config: Node, name: str) -> Chain:
-    """All layers that touched a field, first to last; empty while it has its default.
-
-    Returns:
-        pairs of origin and value; the last one won.
-    """
+    """All layers that touched a field, first to last; empty while it has its default."""
     return [(origin, given[name]) for origin, given in layers_of(config) if name in given]
 
 

@@ -68,11 +68,7 @@ def credential_in(text: str) -> str | None:
 
 
 def hide_secrets(text: str) -> str:
-    """Hide logins and secret parameters of URLs, and keys of well-known services.
-
-    Returns:
-        the text with `***` in their places.
-    """
+    """Hide logins and secret parameters of URLs, and keys of well-known services."""
     if not suspicious(text):
         return text
     text = re.sub(_USER, HIDDEN, text)
@@ -176,22 +172,14 @@ class Invalid(SetpointError):
         return self
 
     def inside(self, key: str | int) -> Invalid:
-        """The same error, seen from one level further out.
-
-        Returns:
-            a new error whose `at` begins with `key`, for each of its parts.
-        """
+        """The same error, seen from one level further out."""
         if len(self.parts) == 1:
             return Invalid(self.message, self.valid, (key, *self.at), self.hint, self.secret)
         return several([part.inside(key) for part in self.parts])
 
 
 def several(errors: list[Invalid]) -> Invalid:
-    """One error that stands for several, so that all of them reach the report.
-
-    Returns:
-        the only one, or an error whose `parts` are all of them.
-    """
+    """One error that stands for several, so that all of them reach the report."""
     if len(errors) == 1:
         return errors[0]
     first = errors[0]

@@ -70,11 +70,7 @@ def did_you_mean(name: str, candidates: Iterable[str], before: str = "") -> str:
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it.
-
-    Returns:
-        for instance `data.sources.0.type`.
-    """
+    """A path as people write it, for instance `data.sources.0.type`."""
     return ".".join(map(str, path))
 
 

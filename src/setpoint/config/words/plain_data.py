@@ -109,11 +109,7 @@ def escaped(text: str) -> str:
 
 
 def unescaped(text: str) -> LiteralText:
-    """A text as it is meant.
-
-    Returns:
-        the text with `${` for each `$${`; what `escaped` gave is as it was before.
-    """
+    """A text as it is meant."""
     return LiteralText(text.replace(ESCAPED, OPENING))
 
 
