@@ -149,7 +149,7 @@ def test_training_and_inference_have_layouts_of_their_own(cli: CommandLine, run:
     wrong = cli.refused("evaluate small.toml --nproc 2 --parallel.shard 3")
     assert "1 (replicate) * 3 (shard) = 3, not 2" in wrong
     words = "evaluate small.toml --parallel.tensor 2 --parallel.timeout=9 --optimizer.lr 0.3"
-    assert cli.refused(words).endswith("  setpoint train small.toml --optimizer.lr 0.3\n")
+    assert cli.refused(words).endswith("  setpoint train small.toml --optimizer.lr=0.3\n")
 
 
 @pytest.mark.slow

@@ -40,13 +40,13 @@ def test_a_column_that_is_not_there() -> None:
 
 
 def test_for_people() -> None:
-    assert table().cells(str) == [
+    assert table().cells() == [
         ["b", "0.0001", "2"],
         ["a", "0.0003", "nan"],
         ["c", "-", "1.23457"],
         ["d", "null", "null"],
     ]
-    assert Table(["x"], [[[1, 2]], [True], [12345678]]).cells(str) == [
+    assert Table(["x"], [[[1, 2]], [True], [12345678]]).cells() == [
         ["[1, 2]"],
         ["true"],
         ["12345678"],
@@ -55,12 +55,12 @@ def test_for_people() -> None:
 
 def test_for_spreadsheets() -> None:
     found = Table(["run", "x, y"], [['a "b"', 0.1], ["c,d", ABSENT], ["e", [1]]])
-    rows = list(csv.reader(io.StringIO(found.to_csv(str))))
+    rows = list(csv.reader(io.StringIO(found.to_csv())))
     assert rows == [["run", "x, y"], ['a "b"', "0.1"], ["c,d", ""], ["e", "[1]"]]
 
 
 def test_for_machines() -> None:
-    assert table().to_json(lambda value: value) == [
+    assert table().to_json() == [
         {"run": "b", "optimizer.lr": 1e-4, "loss": 2.0},
         {"run": "a", "optimizer.lr": 3e-4, "loss": "nan"},
         {"run": "c", "loss": 1.23456789},

@@ -32,7 +32,7 @@ from setpoint.checkpoint.places import (
 )
 from setpoint.cli.main import FAILED, Loading
 from setpoint.cli.options import JSON, Arguments, Command, Option
-from setpoint.cli.output import emit, print_notes, table
+from setpoint.cli.output import emit, table
 from setpoint.config import (
     CONFIG,
     ORIGINS,
@@ -136,9 +136,8 @@ def checkpoint_list(arguments: Arguments) -> int:
         arguments,
         {"folder": place.root, "checkpoints": rows, "problems": broken},
         f"{table(cells, headings)}\n{total}" if entries else f"no checkpoints in {place.root}",
+        broken,
     )
-    if not arguments.has("--json"):
-        print_notes(broken)
     return 0
 
 

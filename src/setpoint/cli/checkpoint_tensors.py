@@ -14,7 +14,7 @@ from setpoint.cli.checkpoint import RUN_HELP
 from setpoint.cli.diff import render
 from setpoint.cli.main import FAILED, Loading
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
-from setpoint.cli.output import emit, print_notes, table
+from setpoint.cli.output import emit, table
 from setpoint.cli.source import open_table
 from setpoint.config import Difference, SetpointError, compare, for_error, plain
 from setpoint.hub.urls import is_url
@@ -98,9 +98,7 @@ def checkpoint_diff(arguments: Arguments) -> int:
     else:
         lines.append(f"configuration: {len(rows)} values differ")
         lines += [*render(rows[:most], ["A", "B"]), *_hidden(rows, most)]
-    emit(arguments, facts, "\n".join(lines))
-    if not arguments.has("--json"):
-        print_notes(notes)
+    emit(arguments, facts, "\n".join(lines), notes)
     return FAILED if tensors or state or rows else 0
 
 

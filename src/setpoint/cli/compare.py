@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
-from setpoint.cli.output import emit, print_notes
+from setpoint.cli.output import emit
 from setpoint.cli.runs import print_runs
 from setpoint.cli.source import open_table
 from setpoint.config import ABSENT, SetpointError
@@ -16,7 +16,7 @@ from setpoint.files.lock import is_locked
 from setpoint.report.page.content import document
 from setpoint.report.page.knobs import Objective
 from setpoint.report.page.read import RunData, read_run
-from setpoint.report.page.write import NAME, refuse_foreign, write_html
+from setpoint.report.page.write import NAME, html_of, refuse_foreign, write_page
 from setpoint.report.plot import Plot, Series, chart, refuse_suffix, save
 from setpoint.report.table import Table
 from setpoint.sweep.compare import Entry, cell_of, comparison, differing, entries, read_metrics
@@ -225,14 +225,11 @@ def report(arguments: Arguments) -> int:
     title = f"{len(runs)} runs" if len(runs) > 3 else ", ".join(each.label for each in runs)
     title = Path(words[0]).resolve().name if len(words) == 1 else title
     content = document(runs, title if several else runs[0].label, objective, notes)
-    size = write_html(content, path)
+    size = write_page(html_of(content), path)
     notes += [f"{each.label}: {text}" for each in runs for text in each.problems]
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     facts = {"report": str(path), "bytes": size, "runs": len(runs), "notes": notes}
-    emit(arguments, facts, f"{path}: {count}, {size / 1e6:.2f} MB")
-    if not arguments.has("--json"):
-        sys.stdout.flush()
-        print_notes(notes)
+    emit(arguments, facts, f"{path}: {count}, {size / 1e6:.2f} MB", notes)
     return 0
 
 

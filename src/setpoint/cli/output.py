@@ -17,15 +17,18 @@ def emit(
     arguments: Arguments,
     facts: object | Callable[[], object],
     text: str | Callable[[], str],
+    notes: Sequence[str] = (),
 ) -> None:
     """Print a result: as JSON with `--json`, as text otherwise.
 
     Arguments:
         facts: plain data, or a function that makes it.
         text: likewise a text or a function; the other of the two is not called.
+        notes: printed on standard error behind the text.
     """
     if not arguments.has("--json"):
-        print(text() if callable(text) else text)
+        print(text() if callable(text) else text, flush=True)
+        print_notes(notes)
         return
     import json
 

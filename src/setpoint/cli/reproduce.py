@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.main import FAILED, Loading
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
-from setpoint.cli.output import emit, print_notes, table
+from setpoint.cli.output import emit, table
 from setpoint.cli.runs import run_directories
 from setpoint.cli.source import open_source, prepare, run_directory_given
 from setpoint.config import SetpointError, load_record, printable, resolve
@@ -299,9 +299,8 @@ def replay(arguments: Arguments) -> int:
         arguments,
         lambda: plain_numbers(_facts(done, folder, notes)),
         lambda: "\n".join(_page(done, folder, most)),
+        notes,
     )
-    if not arguments.has("--json"):
-        print_notes(notes)
     return 0
 
 

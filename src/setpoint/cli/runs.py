@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import emit, print_notes, table
 from setpoint.cli.source import prepare
-from setpoint.config import ABSENT, SetpointError, in_full, plain, printable, read_record, resolve
+from setpoint.config import ABSENT, SetpointError, printable, read_record, resolve
 from setpoint.ops.proof import verify_chain
 from setpoint.report.table import Table
 from setpoint.runs.index import indexed, require_name
@@ -121,21 +121,14 @@ def runs_list(arguments: Arguments) -> int:
 def print_runs(arguments: Arguments, result: Table, notes: list[str]) -> None:
     """Print a table of runs as text, CSV or JSON, and notes on standard error."""
 
-    def text(value: object) -> str:
-        items = cast(list[object], value) if isinstance(value, list) else [None]
-        tags = [item for item in items if isinstance(item, str)]
-        return " ".join(tags) if tags == items else in_full(value)
-
     def lines() -> str:
-        return table(result.cells(text), result.columns) if result.rows else "no runs"
+        return table(result.cells(), result.columns) if result.rows else "no runs"
 
     if arguments.has("--csv"):
-        print(result.to_csv(in_full), end="")
-    else:
-        emit(arguments, lambda: {"runs": result.to_json(plain), "notes": notes}, lines)
-    if not arguments.has("--json"):
-        sys.stdout.flush()
+        print(result.to_csv(), end="", flush=True)
         print_notes(notes)
+    else:
+        emit(arguments, lambda: {"runs": result.to_json(), "notes": notes}, lines, notes)
 
 
 @Command(

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.output import emit, print_cautions, print_notes, table
+from setpoint.cli.output import emit, print_cautions, table
 from setpoint.cli.source import open_source
 from setpoint.config import Config, SetpointError, cautions_of
 from setpoint.plan.curve import Curve, Point, draw_curve
@@ -71,13 +71,11 @@ def schedule(arguments: Arguments) -> int:
             tables.append(title + table(rows, [_axis(curve), "factor", "learning rate"]))
         return "\n\n".join([headings, *tables])
 
-    emit(arguments, lambda: {"curves": [_facts(*each) for each in curves]}, text)
-    if arguments.has("--json"):
-        return 0
-    sys.stdout.flush()
-    print_notes([f"{label}: {note}" for label, _, curve in curves for note in curve.notes])
-    for _, job, _ in curves:  # so that a curve that is seldom meant does not look usual
-        print_cautions(cautions_of(job))
+    notes = [f"{label}: {note}" for label, _, curve in curves for note in curve.notes]
+    emit(arguments, lambda: {"curves": [_facts(*each) for each in curves]}, text, notes)
+    if not arguments.has("--json"):
+        for _, job, _ in curves:  # so that an unusual curve is noticed
+            print_cautions(cautions_of(job))
     return 0
 
 

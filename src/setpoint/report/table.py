@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from setpoint.config import ABSENT, SetpointError, did_you_mean
+from setpoint.config import ABSENT, SetpointError, did_you_mean, in_full, plain
 
 
 class Table:
@@ -60,36 +60,27 @@ class Table:
         known.sort(key=lambda row: _order(row[at]), reverse=reverse)
         self.rows = [*known, *rest]
 
-    def cells(self, text: Callable[[Any], str]) -> list[list[str]]:
-        """The rows as texts for people.
+    def cells(self) -> list[list[str]]:
+        """The rows as texts for people; floats have six digits."""
+        return [[_cell(value) for value in row] for row in self.rows]
 
-        Returns:
-            cells; numbers that are not whole have six digits.
-        """
-        return [[_cell(value, text) for value in row] for row in self.rows]
-
-    def to_csv(self, text: Callable[[Any], str]) -> str:
-        """The table as comma-separated values, by RFC 4180.
-
-        Returns:
-            lines that begin with the names; numbers at full precision.
-        """
+    def to_csv(self) -> str:
+        """The table as comma-separated values, by RFC 4180; floats at full precision."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(self.columns)
         for row in self.rows:
-            writer.writerow([_exact(value, text) for value in row])
+            writer.writerow(
+                "" if value is ABSENT else repr(value) if isinstance(value, float) else _cell(value)
+                for value in row
+            )
         return stream.getvalue()
 
-    def to_json(self, plain: Callable[[Any], Any]) -> list[dict[str, Any]]:
-        """The table for machines.
-
-        Returns:
-            a mapping for each row; what a run does not have is left out.
-        """
+    def to_json(self) -> list[dict[str, Any]]:
+        """A mapping for each row, without absent values; infinities and NaN are texts."""
         return [
             {
-                name: _json(value, plain)
+                name: str(value) if value != value else plain(value)
                 for name, value in zip(self.columns, row, strict=True)
                 if value is not ABSENT
             }
@@ -98,36 +89,18 @@ class Table:
 
 
 def number_cell(value: float) -> str:
-    """A number as a table shows it.
-
-    Returns:
-        six digits at most; whole numbers in full.
-    """
+    """A number with six digits at most; an int in full."""
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
-def _cell(value: Any, text: Callable[[Any], str]) -> str:
-    if value is ABSENT or value is None:
-        return "-" if value is ABSENT else "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return number_cell(value)
-    return value if isinstance(value, str) else text(value)
-
-
-def _exact(value: Any, text: Callable[[Any], str]) -> str:
+def _cell(value: Any) -> str:
     if value is ABSENT:
-        return ""
+        return "-"
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return " ".join(value)  # tags
     if isinstance(value, float):
-        return repr(value)
-    return _cell(value, text)
-
-
-def _json(value: Any, plain: Callable[[Any], Any]) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return plain(value)
+        return number_cell(value)
+    return value if isinstance(value, str) else in_full(value)
 
 
 def _is_known(value: Any) -> bool:

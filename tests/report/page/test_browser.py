@@ -12,7 +12,7 @@ import pytest
 
 from setpoint.report.page.content import document
 from setpoint.report.page.read import read_run
-from setpoint.report.page.write import write_html
+from setpoint.report.page.write import html_of, write_page
 
 from .records import EVENTS, setting, train_row, write_run
 
@@ -107,7 +107,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def report(folder: Path, *runs: Path, title: str = "a report") -> Path:
     """A report of runs."""
     path = folder / "report.html"
-    write_html(document([read_run(run, run.name) for run in runs], title), path)
+    content = document([read_run(run, run.name) for run in runs], title)
+    write_page(html_of(content), path)
     return path
 
 

@@ -16,7 +16,7 @@ from setpoint.config import RunError, SetpointError
 from setpoint.report.page import write
 from setpoint.report.page.content import document, page_status
 from setpoint.report.page.read import read_run
-from setpoint.report.page.write import html_of, refuse_foreign, write_html, write_run_report
+from setpoint.report.page.write import html_of, refuse_foreign, write_page, write_run_report
 
 from .records import EVENTS, setting, train_row, write_run
 
@@ -137,11 +137,11 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     target.write_text("kept")
     link = tmp_path / "out.html"
     link.symlink_to(target)
-    write_html(content, link)  # which replaces the link and leaves what it leads to
+    write_page(html_of(content), link)  # which replaces the link and leaves what it leads to
     assert target.read_text() == "kept" and not link.is_symlink()
     (tmp_path / "taken.html").mkdir()
     with pytest.raises(RunError, match="cannot be written"):
-        write_html(content, tmp_path / "taken.html")
+        write_page(html_of(content), tmp_path / "taken.html")
     assert not list(tmp_path.glob("*.tmp-*"))
 
 

@@ -1,4 +1,4 @@
-"""What a report of runs says, as plain JSON."""
+"""The data of a report of runs, as plain JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..goodput import goodput
 from ..status import status_of
 from .curves import curves_of, panels, parts_for
 from .knobs import Objective, knobs_of, sweep_of
-from .read import EVENTS, NOT_FINITE, Column, RunData, bounded, flat
+from .read import EVENTS, Column, RunData, bounded, flat, json_number
 
 WHERE = frozenset(("name", "experiment", "workspace"))
-"""Fields that say where a run lies, which its label does as well."""
+"""Fields that make the path of a run, which its label shows as well."""
 MANY = 50
 """Runs of which all metrics are drawn; of more the first panels alone."""
 ITEMS = 200
@@ -27,7 +27,7 @@ DEPTH = 8
 ROWS = 500
 """Differences that are shown."""
 CHANGING = ("time", "data.", "command", "directory", "world.rank", "python.executable", "unread")
-"""What of the environment tells one start from another and says nothing of what was run with."""
+"""Facts of the environment that differ at each start."""
 
 
 def document(
@@ -36,11 +36,11 @@ def document(
     objective: Objective | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """All that the page shows.
+    """The data of the page.
 
     Arguments:
         objective: what the runs are compared by; chosen if None.
-        notes: what is to be said beside the runs' own problems.
+        notes: shown beside the problems of the runs.
     """
     notes = list(notes)
     found = panels(runs)
@@ -74,7 +74,7 @@ def document(
 
 
 class _Shared:
-    """What runs have in common, kept once."""
+    """Settings and environments that runs share, kept once."""
 
     def __init__(self) -> None:
         self.settings: list[list[Any]] = []
@@ -144,26 +144,26 @@ def _facts(run: RunData) -> Iterator[tuple[str, Any]]:
         known = [x for x in xs if math.isfinite(x)]
         return max(known) if known else None
 
-    yield "step", _json_number(largest(run.steps))
-    yield "tokens", _json_number(largest(run.tokens))
-    yield "training loss", _json_number(last(run.columns.get("train.mean_loss")))
+    yield "step", json_number(largest(run.steps))
+    yield "tokens", json_number(largest(run.tokens))
+    yield "training loss", json_number(last(run.columns.get("train.mean_loss")))
     for name, column in run.columns.items():
         if name.startswith("evaluation.") and name.endswith("_loss"):
             known = [value for value in column.values if math.isfinite(value)]
             word = name.removeprefix("evaluation.").removesuffix("_loss").replace("_", "-")
-            yield f"{word} loss", _json_number(last(column))
+            yield f"{word} loss", json_number(last(column))
             if len(known) > 1:
-                yield f"best {word} loss", _json_number(min(known))
-    yield "training time", _json_number(largest(run.seconds) or None)
+                yield f"best {word} loss", json_number(min(known))
+    yield "training time", json_number(largest(run.seconds) or None)
     speed = run.columns.get("train.tokens_per_second")
     if speed is not None and speed.values:
-        yield "tokens/s (median)", _json_number(sorted(speed.values)[len(speed.values) // 2])
+        yield "tokens/s (median)", json_number(sorted(speed.values)[len(speed.values) // 2])
     fingerprint = run.header.get("fingerprint")
     yield "fingerprint", fingerprint[:8] if isinstance(fingerprint, str) else None
 
 
 def _cautions(run: RunData) -> Iterator[list[str]]:
-    """Field, message and code of what the run was warned of, each once."""
+    """Field, message and code of the cautions of a run, each once."""
     seen: set[str] = set()
     for event in run.events:
         for each in _list(event.get("cautions"))[:ITEMS]:
@@ -194,7 +194,7 @@ def _epoch(text: Any) -> float | None:
 
 
 def _shares(run: RunData) -> Iterator[dict[str, Any]]:
-    """What came from each source of data, over the whole run."""
+    """Sequences and tokens of each source of data, over the whole run."""
     prefix = "train.sequences_"
     for name, column in run.columns.items():
         if name.startswith(prefix):
@@ -202,10 +202,10 @@ def _shares(run: RunData) -> Iterator[dict[str, Any]]:
             targets = run.columns.get(f"train.target_tokens_{source}")
             yield {
                 "source": source,
-                "sequences": _json_number(math.fsum(_finite(column.values))),
+                "sequences": json_number(math.fsum(_finite(column.values))),
                 "targets": None if targets is None
-                else _json_number(math.fsum(_finite(targets.values))),
-                "cross_entropy": _json_number(
+                else json_number(math.fsum(_finite(targets.values))),
+                "cross_entropy": json_number(
                     last(run.columns.get(f"train.cross_entropy_{source}"))
                 ),
             }  # fmt: skip
@@ -220,22 +220,22 @@ def _parts(run: RunData) -> Iterator[list[Any]]:
         if name.startswith(prefix)
     }
     for name, seconds in sorted(sums.items(), key=lambda each: -each[1]):
-        yield [name, _json_number(seconds)]
+        yield [name, json_number(seconds)]
 
 
 def _goodput(run: RunData) -> dict[str, Any] | None:
-    """Where the time of the run went; None where the record does not say."""
+    """The parts of the time of a run; None where they are not recorded."""
     try:
         found = goodput(run.events, run.times)
-        parts = [[name, _json_number(seconds)] for name, seconds in found.parts.items()]
+        parts = [[name, json_number(seconds)] for name, seconds in found.parts.items()]
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         run.problems.append(f"events.jsonl: goodput is not known: {bounded(str(error))}")
         return None
     if found.share is None or not parts:
         return None
     return {
-        "wall": _json_number(found.wall),
-        "share": _json_number(found.share),
+        "wall": json_number(found.wall),
+        "share": json_number(found.share),
         "sessions": found.sessions,
         "lost_steps": found.lost_steps,
         "parts": parts,
@@ -321,7 +321,7 @@ def pruned(value: Any, depth: int = DEPTH) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float):
-        return _json_number(value)
+        return json_number(value)
     if depth == 0:
         return "..."
     if isinstance(value, dict):
@@ -333,23 +333,6 @@ def pruned(value: Any, depth: int = DEPTH) -> Any:
         items = [pruned(each, depth - 1) for each in value[:ITEMS]]
         return items + ([f"... {len(value) - ITEMS} more"] if len(value) > ITEMS else [])
     return bounded(str(value))
-
-
-def _json_number(value: float | None) -> Any:
-    """A number as JSON has it, exact in JavaScript; one that is not finite as text."""
-    if value is None:
-        return None
-    if isinstance(value, int):
-        return value if abs(value) < 2**53 else str(value)[:TEXT_DIGITS]
-    if math.isfinite(value):
-        return int(value) if value.is_integer() and abs(value) < 2**53 else value
-    return next(
-        text for text, each in NOT_FINITE.items()
-        if each == value or (math.isnan(each) and math.isnan(value))
-    )  # fmt: skip
-
-
-TEXT_DIGITS = 40
 
 
 def _list(value: Any) -> list[Any]:

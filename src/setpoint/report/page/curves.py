@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .read import Column, RunData
+from .read import Column, RunData, json_number
 
 POINTS = 400_000
 """Of all curves of a report together, about 20 bytes each."""
@@ -39,7 +39,7 @@ GROUPS = (
 
 
 def parts_for(runs: Sequence[RunData]) -> int:
-    """Into how many parts a curve is thinned, so that the report keeps its size."""
+    """Number of parts of a thinned curve, so that the report keeps its size."""
     curves = sum(len(run.columns) for run in runs) or 1
     return max(LEAST, min(MOST, POINTS // (2 * curves)))
 
@@ -57,7 +57,7 @@ def thinned(column: Column, parts: int) -> dict[str, Any]:
     bad = sum(not math.isfinite(value) for value in values)
     facts: dict[str, Any] = {"count": count, **({"not_finite": bad} if bad else {})}
     if count <= 2 * parts:
-        return {"at": list(rows), "y": [_plain(value) for value in values], **facts}
+        return {"at": list(rows), "y": [json_number(value) for value in values], **facts}
     at: list[int] = []
     means: list[float | None] = []
     ends: list[int] = []
@@ -81,7 +81,7 @@ def thinned(column: Column, parts: int) -> dict[str, Any]:
     at = sorted({0, count - 1, *at})
     return {
         "at": [rows[place] for place in at],
-        "y": [_plain(values[place]) for place in at],
+        "y": [json_number(values[place]) for place in at],
         "mean_at": ends,
         "mean": means,
         **facts,
@@ -105,13 +105,16 @@ def curves_of(run: RunData, parts: int) -> dict[str, Any]:
                 curve[key] = [place[row] for row in curve[key]]
     axes = {"step": run.steps, "tokens": run.tokens, "time": run.seconds}
     return {
-        "x": {name: [_number(xs[row]) for row in kept] for name, xs in axes.items()},
+        "x": {
+            name: [json_number(xs[row]) if math.isfinite(xs[row]) else None for row in kept]
+            for name, xs in axes.items()
+        },
         "curves": curves,
     }
 
 
 def panels(runs: Sequence[RunData]) -> list[dict[str, Any]]:
-    """Which curves are drawn together, those that people look at first before the others."""
+    """Panels of curves that are drawn together, the main ones first."""
     names: dict[str, None] = {}
     for run in runs:
         for name, column in run.columns.items():
@@ -136,15 +139,3 @@ def panels(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     for name in list(names):
         add(name, [name], False)
     return found
-
-
-def _plain(value: float) -> float | int | str:
-    """A value as JSON; numbers that are whole without a fraction."""
-    if math.isfinite(value):
-        return int(value) if value.is_integer() and abs(value) < 2**53 else value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _number(value: float) -> float | int | None:
-    plain = _plain(value)
-    return None if isinstance(plain, str) else plain

@@ -1,4 +1,4 @@
-"""What a report takes from a run directory: data alone, of bounded size, whoever wrote it."""
+"""The data of a run directory for a report, of bounded size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import nan
+from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,16 @@ SAMPLES = 200
 TEXT = 4000
 """Characters of a text that a run brings."""
 SETTINGS = 20_000
+"""Fields of the configuration of one run."""
+MAX_DIGITS = 40
+"""Digits of an int that JavaScript cannot hold."""
 
 SAMPLE = "sample"
 """The kind of rows that hold generated text."""
 TIMES = ("kind", "time", "step", "seconds", "data_wait", "evaluation_seconds")
 """Columns of rows that say where the time of a run went."""
 NOT_FINITE = {"NaN": nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
-"""How a row of `metrics.jsonl` writes them."""
+"""Names of these numbers in rows of `metrics.jsonl`."""
 
 
 @dataclass
@@ -194,6 +197,17 @@ def _rows(run: RunData, name: str) -> Iterator[dict[str, Any]]:
     if broken:
         lines = "1 line is" if broken == 1 else f"{broken} lines are"
         run.problems.append(f"{name}: {lines} no row and left out; the first is line {first}")
+
+
+def json_number(value: float | None) -> Any:
+    """A number as JSON has it, exact in JavaScript; one that is not finite as text."""
+    if value is None:
+        return None
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else str(value)[:MAX_DIGITS]
+    if isfinite(value):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def number(value: Any) -> float | None:

@@ -112,11 +112,6 @@ def _refuse_read_only(path: Path) -> None:
         raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def write_html(content: Mapping[str, Any], path: Path) -> int:
-    """Write the page of a report; see `write_page`."""
-    return write_page(html_of(content), path)
-
-
 def write_page(page: str, path: Path) -> int:
     """Write a page, or replace it in one step.
 
@@ -144,5 +139,5 @@ def write_run_report(run: Path) -> Path:
     """
     path = run / NAME
     name = run.resolve().name
-    write_html(document([read_run(run, name)], name), path)
+    write_page(html_of(document([read_run(run, name)], name)), path)
     return path
