@@ -372,4 +372,4 @@ def test_what_nothing_can_be_called_is_refused_in_words(name: str, tmp_path: Pat
     if "\0" in name:
         assert "zero byte" in refused(lambda: compose(Job, flags=[f"name={name}"]).resolve())
         (tmp_path / "words.txt").write_text(f"@{name}\n")
-        assert "not a valid" in refused(lambda: expand_responses([f"@{tmp_path}/words.txt"]))
+        assert "zero byte" in refused(lambda: expand_responses([f"@{tmp_path}/words.txt"]))
