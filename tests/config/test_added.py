@@ -35,7 +35,7 @@ class Lab(Config):
 def take_away(name: str) -> None:
     for cls in (Root, Lower):
         del cls.__setpoint__.fields[name], cls.__setpoint__.added[name]
-        cls.__setpoint__.plan_made = None  # it knows the fields
+        cls.__setpoint__.constants_read = None  # it knows the fields
 
 
 @pytest.fixture

@@ -163,10 +163,10 @@ def _forget_computed(values: dict[str, Any], layers: list[Layer]) -> None:
 
 def freeze(section: Node) -> None:
     """Make a section immutable, with every value in its place."""
-    state, plan = state_of(section), type(section).__setpoint__.plan
+    state = state_of(section)
     names = holders(section)
     # Filled slots also make later reads plain attribute reads.
-    values = plan.constants | vars(section)
+    values = type(section).__setpoint__.constants | vars(section)
     for name in state.invalid or ():
         values.pop(name, None)  # known to be wrong, and so unreadable
     for name in names:

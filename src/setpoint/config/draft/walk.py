@@ -56,17 +56,14 @@ def holders(section: Node, make: bool = True) -> list[str]:
     Arguments:
         make: whether to make the defaults that an instance makes for itself.
     """
-    values, plan = vars(section), type(section).__setpoint__.plan
-    for name in plan.factories if make else ():
-        if name not in values:
+    values, names = vars(section), list[str]()
+    for name, info in type(section).__setpoint__.fields.items():
+        if make and info.factory is not None and name not in values:
             value_or_missing(section, name)
-    names = [
-        name
-        for name, value in values.items()
-        if value.__class__ not in PLAIN
-        and (value.__class__ is not tuple or not PLAIN.issuperset(map(type, value)))
-    ]
-    names.sort(key=plan.order.__getitem__)
+        value: Any = values.get(name)
+        items: tuple[Any, ...] = value if value.__class__ is tuple else (value,)
+        if not PLAIN.issuperset(map(type, items)):
+            names.append(name)
     return names
 
 

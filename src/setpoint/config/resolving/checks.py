@@ -39,9 +39,8 @@ class Checker:
         """Report every field that must have a value and has none."""
         for path, section in self.placed:
             held, known = vars(section), type(section).__setpoint__
-            for name in known.plan.lacking:
-                info = known.fields[name]
-                if name in held:
+            for name, info in known.fields.items():
+                if info.constant or info.factory is not None or name in held:
                     continue
                 if is_invalid(section, name) or value_or_missing(section, name) is not MISSING:
                     continue
@@ -55,12 +54,12 @@ class Checker:
         """Check the ranges of items, since a list may have been changed in place."""
         for path, section in self.placed:
             held, known = vars(section), type(section).__setpoint__
-            for name in known.plan.ranged:
+            for name, info in known.fields.items():
                 value = held.get(name)
-                if value.__class__ not in (CheckedList, CheckedDict):
+                if not isinstance(value, CheckedList | CheckedDict):
                     continue  # it cannot be changed, and was checked when it was set
                 try:
-                    known.fields[name].check(value)
+                    info.check(value)
                 except Invalid as error:
                     for part in error.parts:
                         relative = dotted((name, *part.at))

@@ -29,25 +29,6 @@ PLAIN_DATA = (bool, int, float, str, tuple, list, dict, set)
 SHORT_NAME = 6  # letters up to which one wrong letter leaves little alike
 
 
-class Plan:
-    """The fields of a class by the way in which instances get their values."""
-
-    __slots__ = ("constants", "factories", "lacking", "order", "ranged")
-
-    def __init__(self, fields: Mapping[str, FieldInfo]) -> None:
-        # The defaults that all instances share, by field; not to be changed.
-        self.constants = {name: info.default for name, info in fields.items() if info.constant}
-        # The fields whose default each instance makes for itself.
-        self.factories = tuple(name for name, info in fields.items() if info.factory is not None)
-        # Those that have none: required, or derived.
-        self.lacking = tuple(
-            name for name, info in fields.items() if info.written is MISSING and not info.factory
-        )
-        # Those whose items have limits.
-        self.ranged = tuple(name for name, info in fields.items() if info.item_bounds is not None)
-        self.order = {name: index for index, name in enumerate(fields)}
-
-
 class ClassInfo:
     """The fields, methods and options of one config class.
 
@@ -89,7 +70,7 @@ class ClassInfo:
         self.rules: list[str] = []
         self._checks: list[str] = []
         self._deads: list[str] = []
-        self.plan_made: Plan | None = None
+        self.constants_read: dict[str, Any] | None = None
         for base in reversed(above):
             self.fields.update(base.fields)
             self.added.update(base.added)
@@ -177,11 +158,12 @@ class ClassInfo:
         return f"`{self.program} {text}`" if self.program else f"the command `{text}`"
 
     @property
-    def plan(self) -> Plan:
-        """The fields by the way in which instances get their values."""
-        if self.plan_made is None:
-            self.plan_made = Plan(self.fields)
-        return self.plan_made
+    def constants(self) -> dict[str, Any]:
+        """The defaults that all instances share, by field; not to be changed."""
+        if self.constants_read is None:
+            fields = self.fields.items()
+            self.constants_read = {name: info.default for name, info in fields if info.constant}
+        return self.constants_read
 
     def find(self, key: str) -> FieldInfo | None:
         """The field that a key sets, hyphens and underscores being the same.

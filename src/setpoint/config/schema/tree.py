@@ -138,7 +138,7 @@ def add_section(
     info.name, info.owner, info.annotation = name, root, section | None
     for cls in _with_subclasses(root):
         cls.__setpoint__.fields[name] = info
-        cls.__setpoint__.plan_made = None
+        cls.__setpoint__.constants_read = None
         cls.__setpoint__.added[name] = section
 
 
