@@ -24,7 +24,7 @@ class Root(Config):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(registry.presets, "_present", {})
+    monkeypatch.setattr(registry.presets, "_values", {})
     monkeypatch.setattr(registry, "modifiers", {})
     monkeypatch.chdir(tmp_path)
 

@@ -64,10 +64,10 @@ def test_a_default_beside_a_value_that_was_given_is_called_one() -> None:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (lambda self: None, "returned None; it must yield a Problem for each finding"),
-        (lambda self: Problem("x", "bad"), "returned a Problem; it must yield"),
-        (lambda self: "bad", "returned a str; it must yield"),
-        (lambda self: self, "returned a Checked; it must yield"),
+        (lambda self: None, "'NoneType' object is not iterable"),
+        (lambda self: Problem("x", "bad"), "'Problem' object is not iterable"),
+        (lambda self: "bad", "yielded a str; it must yield a Problem for each finding"),
+        (lambda self: self, "'Checked' object is not iterable"),
         (lambda self: ["bad"], "yielded a str; it must yield"),
         (_raises, "failed: ValueError: nope (tests/config/test_findings.py:"),
         (_writes, "Checked.x cannot be set: a resolved configuration is immutable"),

@@ -40,7 +40,7 @@ class Stranger(Config):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(registry.presets, "_present", {})
+    monkeypatch.setattr(registry.presets, "_values", {})
     monkeypatch.chdir(tmp_path)
 
     @preset

@@ -56,7 +56,13 @@ from ..words.plain_data import (
 from ..words.text import for_error, parse_flow, parse_list, problem_of
 from .hints import explained
 from .list_edits import INSERT, ItemEdit, follow, single
-from .presets import forget_restored, preset_named, remember_replaced, section_of_preset
+from .presets import (
+    PRESET_PREFIX,
+    forget_restored,
+    preset_named,
+    remember_replaced,
+    section_of_preset,
+)
 
 EXTENDS = "extends"
 HEADERS = ("$schema", "setpoint")  # keys of a fragment that speak of the file
@@ -203,10 +209,10 @@ class Editor:
     ) -> None:
         """Set every field that carries a tag."""
         name = tag.replace("-", "_")
-        found = list(reached(self.root, name))
-        if not found:
+        fields = list(reached(self.root, name))
+        if not fields:
             self.report((TAG, tag), value, origin, unknown_tag(type(self.root), name))
-        for path, section, info in found:
+        for path, section, info in fields:
             chain = chain_of(section, info.name)
             if chain and unless(chain[-1][0]):
                 continue
@@ -238,22 +244,22 @@ class Editor:
     def _foreign_section(
         self, path: Path, value: object, error: Invalid
     ) -> list[tuple[Path, object]]:
-        """What to report of a value: each key of a section of another system, or the whole."""
-        whole = [(path, value)]
+        """Split a section of another system into its keys, each to be reported; else one entry."""
+        everything = [(path, value)]
         if not isinstance(value, Mapping) or not error.message.startswith("unknown key"):
-            return whole
+            return everything
         entries = cast(Mapping[str, object], value)
         root, section = type(self.root), dotted(path)
         above = classes_at(root, path[:-1])
         close = [name for cls in above for name in cls.__setpoint__.near(str(path[-1]))]
         if any(may_hold(root, dotted((*path[:-1], name)), entries) for name in close):
-            return whole  # a misspelt section
+            return everything  # a misspelt section
         entry = other_name(root, section, entries)
         if (entry is not None and entry.fields) or retired_hint(root, section):
-            return whole
+            return everything
         names = {field.rpartition(".")[2] for field, _ in all_fields(root)}
         if not any(key in names or is_foreign_key(root, f"{section}.{key}") for key in entries):
-            return whole
+            return everything
         inner = (((*path, str(key)), item) for key, item in entries.items())
         return [pair for at, item in inner for pair in self._foreign_section(at, item, error)]
 
@@ -316,7 +322,7 @@ class Editor:
                 place.path,
                 lambda preset: self._take_from_preset(place, preset, origin),
             )
-        elif isinstance(value, str) and value.startswith("@"):
+        elif isinstance(value, str) and value.startswith(PRESET_PREFIX):
             self._take_from_preset(place, value, origin)
         elif isinstance(value, int | float) or (
             isinstance(value, str) and value != "null" and "${" not in value
@@ -466,7 +472,7 @@ class Editor:
             Invalid: if the path cannot be followed, or the value does not fit.
         """
         key = str(rest[0])
-        here = (*done, key)
+        path = (*done, key)
         if isinstance(node, Free):
             current = dict(node.items()).get(key)
             if len(rest) == 1:
@@ -474,10 +480,11 @@ class Editor:
             elif isinstance(current, Free) or (current is None and rest[1] not in ADDING):
                 if current is None:  # null gives way to a section
                     node.put(key, {}, origin)
-                self._descend(node.inside(key), rest[1:], here, value, origin)
+                self._descend(node.inside(key), rest[1:], path, value, origin)
             else:
                 try:
-                    item = self._edited(DataType(), current, rest[1:], here, value, origin)
+                    edit = ItemEdit(value, origin, self._with_fragments, self._edit_section)
+                    item = edit.apply(DataType(), current, rest[1:], path)
                 except Invalid as error:
                     raise Invalid(
                         error.message, error.valid, hint=error.hint, secret=error.secret
@@ -493,7 +500,7 @@ class Editor:
         if info is None:
             self._report_unknown(node, rest, done, value, origin)
             return
-        place = Place(node, info, here)
+        place = Place(node, info, path)
         if len(rest) == 1:
             self._assign(place, value, origin)
             return
@@ -504,7 +511,7 @@ class Editor:
                 try:
                     self._assign(place, fields, origin)
                 except Invalid as error:
-                    self.report(here, fields, origin, error)
+                    self.report(path, fields, origin, error)
                 return
             try:
                 inner = self._section(place, kind, origin)
@@ -512,15 +519,15 @@ class Editor:
                 if error.at != ("type",):
                     raise
                 # What is wrong is the section's type, not the field below it.
-                self.report(here, {}, origin, error)
+                self.report(path, {}, origin, error)
                 return
-            self._descend(inner, rest[1:], here, value, origin)
+            self._descend(inner, rest[1:], path, value, origin)
         elif kind.is_container():
             self._set_item(place, rest[1:], value, origin)
         elif isinstance(kind, FreeType):
-            self._descend(place.current, rest[1:], here, value, origin)
+            self._descend(place.current, rest[1:], path, value, origin)
         else:
-            raise Invalid(single(here, str(rest[1])), secret=kind.is_secret())
+            raise Invalid(single(path, str(rest[1])), secret=kind.is_secret())
 
     def _report_unknown(
         self, section: Node, rest: Path, done: Path, value: object, origin: Origin
@@ -561,7 +568,8 @@ class Editor:
         """
         current, info = place.current, place.info
         try:
-            changed = self._edited(info.type, current, rest, place.path, value, origin)
+            edit = ItemEdit(value, origin, self._with_fragments, self._edit_section)
+            changed = edit.apply(info.type, current, rest, place.path)
             if changed is not current:
                 stored = info.read(changed, origin)
                 place.store(stored, origin)
@@ -574,27 +582,8 @@ class Editor:
                 at = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
                 self.report((*place.path, *at), value, origin, misfit)
 
-    def _edited(
-        self,
-        kind: FieldType,
-        current: object,
-        rest: Path,
-        path: Path,
-        value: object,
-        origin: Origin,
-    ) -> Any:
-        """A value with something inside it set; the same one if a section was changed in place."""
-
-        def prepare(kind: FieldType, value: object, path: Path) -> object:
-            return self._with_fragments(kind, value, origin, path)
-
-        def edit_section(kind: FieldType, current: Any, rest: Path, path: Path) -> object:
-            return self._edit_section(kind, current, rest, path, value, origin)
-
-        return ItemEdit(value, origin, prepare, edit_section).apply(kind, current, rest, path)
-
     def _edit_section(
-        self, kind: FieldType, current: Any, rest: Path, path: Path, value: object, origin: Origin
+        self, kind: FieldType, current: Any, rest: Path, value: object, origin: Origin, path: Path
     ) -> object:
         """Edit an item that is a section or a free area, or make one."""
         inner: Any = unwrapped(kind)
@@ -667,7 +656,7 @@ class Editor:
         applied = self._applied.setdefault(path, [])
         for name in map(str, names):
             try:
-                if name.startswith("@") and put_preset is not None:
+                if name.startswith(PRESET_PREFIX) and put_preset is not None:
                     put_preset(name)
                     continue
                 file, fields, layer = self._read_fragment(name, origin, path)
@@ -799,7 +788,7 @@ def _extends(value: object) -> bool:
 
 
 def repeated(name: str, file: str, listed: Sequence[str], applied: Sequence[str]) -> str:
-    """Why a file cannot be named again in a list of files to extend; empty if it can.
+    """The error for a file that is named again in a list of files to extend; empty if it may be.
 
     A file that several files extend counts once, before the first of them. So it cannot be named
     behind a file that it counts before.

@@ -25,7 +25,7 @@ Declared = Mapping[str, Origin]  # the variables that fields declare, as layers
 
 
 def prefix_of(root: type[Node]) -> str:
-    """What the variables of a root begin with.
+    """The prefix of the variables of a root.
 
     Returns:
         `SETPOINT__`, or that of `environment_prefix=` with two underscores.
@@ -123,7 +123,7 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
     if written[0].lower() == TAG and TAG not in type(root).__setpoint__.fields:
         return tuple(map(str.lower, written))
     path: list[str] = []
-    node: Any = root  # what stands here; MISSING or None where nothing does
+    node: Any = root  # the value so far; MISSING or None where nothing does
     kind: FieldType | None = None
     for index, part in enumerate(written):
         kind = kind and kind.with_items(None if node is MISSING else node, part.lower())
@@ -162,13 +162,13 @@ def _one_of(part: str, known: Iterable[str], secret: bool = True) -> str | None:
     Arguments:
         secret: whether an error hides the value.
     """
-    found = sorted({name for name in known if name.lower() == part.lower()})
-    if part in found or not found:
-        return part if found else None
-    if len(found) > 1:
-        reason = f"may mean {' or '.join(found)}, which differ in upper and lower case only"
-        raise Invalid(f"{reason}; write {part} as one of them", tuple(found), secret=secret)
-    return found[0]
+    matches = sorted({name for name in known if name.lower() == part.lower()})
+    if part in matches or not matches:
+        return part if matches else None
+    if len(matches) > 1:
+        reason = f"may mean {' or '.join(matches)}, which differ in upper and lower case only"
+        raise Invalid(f"{reason}; write {part} as one of them", tuple(matches), secret=secret)
+    return matches[0]
 
 
 def _set(editor: Editor, name: str, path: tuple[str, ...], value: object, origin: Origin) -> None:

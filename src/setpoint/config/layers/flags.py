@@ -24,7 +24,7 @@ CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
 
 
 def deletes(token: str) -> bool:
-    """Whether a word is Hydra's way to delete a key, such as `~evaluation`.
+    """Check for Hydra's way to delete a key, such as `~evaluation`.
 
     Returns:
         True for `~` and a dotted name; a home folder has a slash behind its name.
@@ -148,8 +148,8 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
         return Flag(path, text, label)
     if _is_switch(cls, path):
         return Flag(path, "true", label)
-    if said := retired_hint(cls, ".".join(path)):  # a switch that was retired has no value
-        raise SetpointError(f"{name}: {said}")
+    if hint := retired_hint(cls, ".".join(path)):  # a switch that was retired has no value
+        raise SetpointError(f"{name}: {hint}")
     is_field = path[1:] or path[0] in cls.__setpoint__.fields
     if is_foreign_key(cls, ".".join(path)) or not is_field:
         # What names no field is answered as such, together with whatever else is wrong.
@@ -164,12 +164,12 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
 
 
 def _is_value(kinds: Sequence[FieldType], word: str) -> bool:
-    """Whether a word is a value of one of the types, or a reference."""
+    """Check if a word is a value of one of the types, or a reference."""
     return "${" in word or all(_reads(kinds, part) for part in word.split(","))
 
 
 def _reads(kinds: Sequence[FieldType], text: str) -> bool:
-    """Whether one of the types takes a text."""
+    """Check if one of the types takes a text."""
     for kind in kinds:
         try:
             kind.read(PlainScalar(text), Origin(COMMAND_LINE))
@@ -188,7 +188,7 @@ def _switches(cls: type[Node], path: tuple[str, ...]) -> str:
 
 
 def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
-    """How the words behind a flag are typed as its one value, where they make one together.
+    """Write the words behind a flag as its one value, where they make one together.
 
     Returns:
         such as `--duration "2 epochs"`; the empty text where the flag takes no such value.
@@ -235,7 +235,7 @@ def in_order(cls: type[Node], flags: Sequence[Flag]) -> list[Flag]:
 
 
 def is_section(cls: type[Node], path: tuple[str, ...]) -> bool:
-    """Whether a path names a section, or one that may stand there.
+    """Check if a path names a section, or one that may stand there.
 
     Returns:
         True for `("model",)`.
@@ -266,7 +266,7 @@ def _chooses(cls: type[Node], flag: Flag) -> bool:
 
 
 def _holds(kind: FieldType, wanted: type[FieldType]) -> bool:
-    """Whether a type, or what is optional or an alternative in it, is of a kind."""
+    """Check if a type, or a type inside an optional or alternative one, is of a kind."""
     if isinstance(kind, OptionalType | AnyOfType):
         return any(_holds(part, wanted) for part in kind.parts)
     return isinstance(kind, wanted)

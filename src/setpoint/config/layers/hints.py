@@ -27,10 +27,10 @@ from ..words.plain_data import MISSING, PlainScalar, rebuild
 from ..words.text import for_error, for_file, for_shell
 
 # How other languages, and people, write that there is nothing.
-NOTHING = ("none", "nil", "false", "off", "no", "~", "")
+NULL_WORDS = ("none", "nil", "false", "off", "no", "~", "")
 WRONG_KIND = "is not"  # how the errors of types begin; those of ranges say something else
-SWITCHED = ("true", "false", "yes", "no", "on", "off")
-HERE = ((), ("type",))  # where an error is about the value as a whole
+SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off")
+VALUE_ITSELF = ((), ("type",))  # where an error is about the value as a whole
 
 
 def explained(
@@ -40,15 +40,15 @@ def explained(
     if len(error.parts) > 1 or error.secret or not error.message.startswith(WRONG_KIND):
         return error
     message, at, hint = error.message, error.at, error.hint
-    if (value is None or value == "null") and at in (*HERE, (0,)):
+    if (value is None or value == "null") and at in (*VALUE_ITSELF, (0,)):
         message, at = "cannot be null", ()
-    if at not in HERE or not isinstance(value, str | int | float | None):
+    if at not in VALUE_ITSELF or not isinstance(value, str | int | float | None):
         return error
     word = "null" if value is None else str(value).lower().removeprefix("torch.")
     kind = unwrapped(info.type)
-    if isinstance(kind, SectionType) and kind is not info.type and word in SWITCHED:
+    if isinstance(kind, SectionType) and kind is not info.type and word in SWITCH_WORDS:
         hint = switches(kind, path, origin)
-    elif isinstance(info.type, OptionalType) and word in NOTHING:
+    elif isinstance(info.type, OptionalType) and word in NULL_WORDS:
         hint = "Write null for no value."
     elif isinstance(kind, SectionType) and not kind.variants() and word != "null":
         hint = _inside(kind, word, path) or hint
@@ -56,7 +56,7 @@ def explained(
 
 
 def switches(kind: SectionType, path: Path, origin: Origin) -> str:
-    """How a section that may be null is switched on and off."""
+    """The hint how to switch a section that may be null on and off."""
     cls, name = kind.only(), dotted(path)
     off = f"off with {written({name: None}, origin)}."
     if cls is None:
@@ -116,8 +116,8 @@ def _in_file(path: str, value: object, name: str) -> str:
     keys = path.split(".")
     quote = '"' if name.endswith(".json") else ""
     text = for_file(value)
-    for each in reversed(keys[1:]):
-        text = f"{{{quote}{each}{quote}: {text}}}"
+    for key in reversed(keys[1:]):
+        text = f"{{{quote}{key}{quote}: {text}}}"
     return f"{quote}{keys[0]}{quote}: {text}"
 
 

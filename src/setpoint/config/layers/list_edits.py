@@ -34,17 +34,18 @@ class ItemEdit:
     """One value that a layer gives for something inside a list or mapping.
 
     Arguments:
-        prepare: makes the sections in a value that extend files; takes a type, a value and a path.
+        prepare: makes the sections in a value that extend files; takes a type, the value, its
+            origin, and its path.
         edit_section: edits an item that is a section or a free area, or makes one; takes a type,
-            the item, the rest of the path, and the path so far.
+            the item, the rest of the path, the value, its origin, and the path of the item.
     """
 
     def __init__(
         self,
         value: object,
         origin: Origin,
-        prepare: Callable[[FieldType, object, Path], object],
-        edit_section: Callable[[FieldType, Any, Path, Path], object],
+        prepare: Callable[[FieldType, object, Origin, Path], object],
+        edit_section: Callable[[FieldType, Any, Path, object, Origin, Path], object],
     ) -> None:
         self._value = value
         self._origin = origin
@@ -67,9 +68,10 @@ class ItemEdit:
         inner, known = unwrapped(kind), not isinstance(current, Reference)
         is_area = isinstance(inner, SectionType | FreeType) and known
         if isinstance(current, Node) or (is_area and rest):
-            return self._edit_section(kind, current, rest, path)
+            return self._edit_section(kind, current, rest, self._value, self._origin, path)
         if not rest:
-            return read_item(kind, self._prepare(kind, self._value, path), self._origin)
+            value = self._prepare(kind, self._value, self._origin, path)
+            return read_item(kind, value, self._origin)
         if not known:
             reason = f"is the reference {current.text}, whose items are not known yet"
             raise Invalid(f"{dotted(path)} {reason}")
@@ -113,7 +115,7 @@ class ItemEdit:
             raise Invalid(f"an edit of a list is written {form} with a value").inside(word)
         try:
             new = kind.item if word in (APPEND, INSERT) else kind
-            value = self._prepare(new, self._value, (*path, word))
+            value = self._prepare(new, self._value, self._origin, (*path, word))
             if word == EXTEND:
                 return [*items, *kind.read(value, self._origin)]
             if word == REMOVE:

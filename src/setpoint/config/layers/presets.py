@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from ..draft.config import Config
 from ..draft.copying import draft_of
@@ -38,56 +39,58 @@ M = TypeVar("M", bound=Callable[..., Node])
 
 V = TypeVar("V")
 modifiers: dict[str, Callable[..., Node]] = {}
-GROUP = "setpoint.plugins"
+ENTRY_POINTS = "setpoint.plugins"
 _loaded: set[str] = set()
-SIGN = "@"
-WRITTEN = (FILE, ENVIRONMENT, COMMAND_LINE, SWEEP)
+PRESET_PREFIX = "@"
+WRITTEN_LAYERS = (FILE, ENVIRONMENT, COMMAND_LINE, SWEEP)
+
+
+class _Expected(NamedTuple):
+    """A module that brings a value when it is imported."""
+
+    module: str
 
 
 class Catalogue(MutableMapping[str, V]):
-    """A mapping that knows some of its names before it has what they stand for.
+    """A mapping that knows some of its names before it has the values.
 
     Iterating gives all names and imports nothing, and so does `in`; taking a value imports the
     module that puts it here.
     """
 
     def __init__(self) -> None:
-        self._present: dict[str, V] = {}
-        self._waiting: dict[str, str] = {}
+        self._values: dict[str, V | _Expected] = {}
 
     def expect(self, module: str, *names: str) -> None:
         """Make names known without importing what brings them."""
         for name in names:
-            if name not in self._present:
-                self._waiting[name] = module
+            self._values.setdefault(name, _Expected(module))
 
     def __getitem__(self, name: str) -> V:
-        module = self._waiting.get(name)
-        if module is not None:
-            from importlib import import_module
-
+        value = self._values[name]
+        if isinstance(value, _Expected):
             # Another thread waits here. A module that asks for its own names while it is being
             # imported does not, and finds none.
-            import_module(module)
-        return self._present[name]
+            import_module(value.module)
+            value = self._values[name]
+        if isinstance(value, _Expected):
+            raise KeyError(name)
+        return value
 
     def __setitem__(self, name: str, value: V) -> None:
-        self._present[name] = value  # first, for other threads
-        self._waiting.pop(name, None)
+        self._values[name] = value
 
     def __delitem__(self, name: str) -> None:
-        waited = self._waiting.pop(name, None) is not None
-        if name in self._present or not waited:
-            del self._present[name]
+        del self._values[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._waiting or name in self._present
+        return name in self._values
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._present, *self._waiting])
+        return iter([*self._values])  # importing one may register others
 
     def __len__(self) -> int:
-        return len(self._present) + len(self._waiting)
+        return len(self._values)
 
 
 presets: Catalogue[Callable[..., Node]] = Catalogue()
@@ -211,8 +214,8 @@ def call_modifier(text: str, draft: Node) -> Node:
     with running(MODIFIER, text):
         result: object = call_user_function(function, title, draft, **arguments)
     if not isinstance(result, type(draft)):
-        said = not_of(result, type(draft)) if isinstance(result, Config) else f"{result!r}"
-        raise SetpointError(f"the modifier {name!r} must return the config, got {said}")
+        returned = not_of(result, type(draft)) if isinstance(result, Config) else f"{result!r}"
+        raise SetpointError(f"the modifier {name!r} must return the config, got {returned}")
     return result
 
 
@@ -275,8 +278,8 @@ def unknown_preset(kind: str, name: str, table: Mapping[str, object]) -> str:
     """The error for a name that nothing is registered under."""
     meant = did_you_mean(name, table, " ")
     if "," in name and all(part.strip().replace("_", "-") in table for part in name.split(",")):
-        each = " ".join(f"--with {part.strip()}" for part in name.split(","))
-        meant = f" Repeat the option: {each}." if kind == "modifier" else ""
+        options = " ".join(f"--with {part.strip()}" for part in name.split(","))
+        meant = f" Repeat the option: {options}." if kind == "modifier" else ""
     if not meant and name.strip().replace("-", "_").isidentifier():
         meant = f" {FORGOTTEN}."
     return f"there is no {kind} {name!r}.{meant} Known: {', '.join(sorted(table)) or 'none'}"
@@ -287,7 +290,7 @@ def _installed() -> tuple[EntryPoint, ...]:
     # What is installed is looked up once in a process, however many errors it meets.
     from importlib.metadata import entry_points
 
-    return tuple(entry_points(group=GROUP))
+    return tuple(entry_points(group=ENTRY_POINTS))
 
 
 def load_plugins(broken: list[SetpointError] | None = None) -> bool:
@@ -302,7 +305,7 @@ def load_plugins(broken: list[SetpointError] | None = None) -> bool:
     Raises:
         SetpointError: if a plugin cannot be imported, naming the package that brings it.
     """
-    found = False
+    loaded = False
     for entry in _installed():
         if entry.value in _loaded:
             continue
@@ -310,14 +313,14 @@ def load_plugins(broken: list[SetpointError] | None = None) -> bool:
         try:
             import_user_module(entry.module, f"the plugin {entry.name!r} of {package}")
         except SetpointError as error:
-            said = SetpointError(f"{error}; uninstall {package} or repair it")
+            failure = SetpointError(f"{error}; uninstall {package} or repair it")
             if broken is None:
-                raise said from None
-            broken.append(said)
+                raise failure from None
+            broken.append(failure)
             continue
         _loaded.add(entry.value)
-        found = True
-    return found
+        loaded = True
+    return loaded
 
 
 def section_of_preset(root: type[Node], text: str, path: Path) -> Node | None:
@@ -333,7 +336,7 @@ def section_of_preset(root: type[Node], text: str, path: Path) -> Node | None:
         Invalid: if there is no such preset, or it has no such section.
         ConfigError, UserCodeError: if the preset itself is at fault.
     """
-    name = text.removeprefix(SIGN)
+    name = text.removeprefix(PRESET_PREFIX)
     if preset_named(name) is None:
         stem = name.partition("(")[0]
         hint = did_you_mean(stem, presets) or f"{FORGOTTEN}."
@@ -360,7 +363,7 @@ def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text
     because = f"{dotted(path)} = {text} ({origin.describe(path)}) replaces the section"
     values = [(leaf, because) for leaf in leaves(before, path) if leaf.path[-1] != "type"]
     for leaf, reason in [*values, *dropped_leaves(before, path)]:
-        if leaf.origin.layer in WRITTEN and leaf.origin is not origin:
+        if leaf.origin.layer in WRITTEN_LAYERS and leaf.origin is not origin:
             place = Recorded(leaf.origin.layer, leaf.describe_origin())
             state_of(root).dropped += ((leaf.key, leaf.value, place, reason),)
 

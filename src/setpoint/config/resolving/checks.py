@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
 from ..draft.walk import need_config, sections, value_at
@@ -22,7 +22,7 @@ from ..words.names import Path, did_you_mean, dotted, with_article
 from ..words.plain_data import MISSING
 from ..words.text import for_error
 
-WANTED = "it must yield a Problem for each finding, and nothing where all is well"
+EXPECTED_FINDINGS = "it must yield a Problem for each finding, and nothing where all is well"
 SEVERAL = 3
 """Fields of a section that a problem names one by one where a value is derived from them."""
 
@@ -38,24 +38,24 @@ class Checker:
     def required(self) -> None:
         """Report every field that must have a value and has none."""
         for path, section in self.placed:
-            held, known = vars(section), type(section).__setpoint__
-            for name, info in known.fields.items():
-                if info.constant or info.factory is not None or name in held:
+            values = vars(section)
+            for name, info in type(section).__setpoint__.fields.items():
+                if info.constant or info.factory is not None or name in values:
                     continue
                 if is_invalid(section, name) or value_or_missing(section, name) is not MISSING:
                     continue
                 reason = "is required and has no value"
                 if info.derived:
                     reason = "must be set: nothing in this configuration derives it"
-                here = dotted((*path, name))
-                self.problems.append(Problem(here, reason, hint=f"Expected {_expected(info)}."))
+                full = dotted((*path, name))
+                self.problems.append(Problem(full, reason, hint=f"Expected {_expected(info)}."))
 
     def items(self) -> None:
         """Check the ranges of items, since a list may have been changed in place."""
         for path, section in self.placed:
-            held, known = vars(section), type(section).__setpoint__
-            for name, info in known.fields.items():
-                value = held.get(name)
+            values = vars(section)
+            for name, info in type(section).__setpoint__.fields.items():
+                value = values.get(name)
                 if not isinstance(value, CheckedList | CheckedDict):
                     continue  # it cannot be changed, and was checked when it was set
                 try:
@@ -132,13 +132,13 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
     """
     node: Any = section
     chain: Any = []
-    here: Path = path
+    full: Path = path
     parts = relative.split(".") if relative else []
     while parts:
         part, keys = parts.pop(0), node
         while isinstance(keys, dict) and part not in keys and parts:
             part = f"{part}.{parts.pop(0)}"  # keys of a mapping may have dots of their own
-        here = (*here, part)
+        full = (*full, part)
         if isinstance(node, Node):
             if part == "type":
                 return type(node).__setpoint__.tag, None
@@ -151,23 +151,23 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
             return None, None
     if node is section:
         return None, None
-    origin = _in_short(chain[-1][0], here) if chain else "default"
+    origin = _in_short(chain[-1][0], full) if chain else "default"
     if isinstance(node, Node):
         return type(node).__setpoint__.tag or "set", origin  # a section has no value of its own
     if isinstance(node, Free):
-        origin = _origins_inside(node, here) or origin
+        origin = _origins_inside(node, full) or origin
     return for_error(node), origin
 
 
 def _origins_inside(area: Free, path: Path) -> str:
     """The origins of the keys of an area: only they have been set, not the area."""
-    found: list[str] = []
+    origins: list[str] = []
     for key, value in area.items():
         if isinstance(value, Free):
-            found.append(_origins_inside(value, (*path, key)))
+            origins.append(_origins_inside(value, (*path, key)))
         elif chain := area.chain(key):
-            found.append(chain[-1][0].describe((*path, key)))
-    return ", ".join(dict.fromkeys(filter(None, found)))
+            origins.append(chain[-1][0].describe((*path, key)))
+    return ", ".join(dict.fromkeys(filter(None, origins)))
 
 
 def _expected(info: FieldInfo) -> str:
@@ -194,40 +194,39 @@ def findings_of(section: Node, name: str, mark: CheckMark) -> Iterator[Problem]:
     """Run one check, if there is anything to look at.
 
     Returns:
-        what it found, relative to the section; a problem of the section itself where the method
+        its findings, relative to the section; a problem of the section itself where the method
         is wrong, with its class, name and line.
     """
     method: Any = getattr(section, name)
     try:
         if mark.when is not None and not mark.when(section):
             return
-        findings: Any = method()
-        if not isinstance(findings, Iterable) or isinstance(findings, str | Node | dict):
-            yield internal_problem(method, f"returned {_kind(cast(object, findings))}; {WANTED}")
-            return
-        for finding in cast(Iterable[object], findings):
-            yield _validated(section, method, finding, mark.cautions)
+        for finding in method():
+            if not isinstance(finding, Problem):
+                name = with_article(type(finding).__name__)
+                yield internal_problem(method, f"yielded {name}; {EXPECTED_FINDINGS}")
+                return
+            message = _misuse(section, finding, mark.cautions)
+            yield internal_problem(method, message) if message else finding
     except UnresolvedError:
         # It reads a value that is itself reported as missing or wrong.
         return
     except Exception as error:
         fault = method_failed(method, error)
-        fault.message += "" if isinstance(error, SetpointError) else f"; {WANTED}"
+        fault.message += "" if isinstance(error, SetpointError) else f"; {EXPECTED_FINDINGS}"
         yield fault
 
 
-def _validated(section: Node, method: Any, finding: object, cautions: Collection[str]) -> Problem:
-    if not isinstance(finding, Problem):
-        return internal_problem(method, f"yielded {_kind(finding)}; {WANTED}")
+def _misuse(section: Node, finding: Problem, cautions: Collection[str]) -> str:
+    """The error for a finding that names no field, or an undeclared caution."""
     for path in (finding.path, *finding.also):
         wrong = _unknown(section, path)
         if wrong:
-            return internal_problem(method, f"names {path!r}: {wrong} It says: {finding.message}")
+            return f"names {path!r}: {wrong} It says: {finding.message}"
     if isinstance(finding, Caution) and finding.code not in cautions:
         declared = f"write @check(cautions={{{finding.code!r}: 'what it means'}})"
-        message = f"yielded the caution {finding.code!r} undeclared; {declared}"
-        return internal_problem(method, message)
-    return finding
+        return f"yielded the caution {finding.code!r} undeclared; {declared}"
+    return ""
 
 
 def _unknown(section: Node, path: str) -> str:
@@ -257,8 +256,8 @@ def internal_problem(method: Any, message: str) -> Problem:
 
 def method_failed(method: Any, error: Exception) -> Problem:
     """The problem of a method that has raised an error of its own."""
-    said = str(error) if isinstance(error, SetpointError) else error_in_words(error)
-    problem = internal_problem(method, f"failed: {said}")
+    reason = str(error) if isinstance(error, SetpointError) else error_in_words(error)
+    problem = internal_problem(method, f"failed: {reason}")
     problem.traceback = traceback_of(error)
     return problem
 
@@ -275,10 +274,6 @@ def method_name(method: Any) -> str:
     code = getattr(method, "__code__", None)
     place = f" ({short_name(code.co_filename)}:{code.co_firstlineno})" if code else ""
     return f"{getattr(method, '__qualname__', method)}{place}"
-
-
-def _kind(value: object) -> str:
-    return "None" if value is None else with_article(type(value).__name__)
 
 
 class Skipped(Struct):
@@ -367,13 +362,13 @@ def verify(
 
 def needs_of(config: Node) -> list[Need]:
     """The needs of the checks of a configuration, in the order of `NEEDS`."""
-    found = {
+    needs = {
         need
         for _, section in sections(config)
         for name in type(section).__setpoint__.checks
         for need in needs_in(section, mark_of(section, name))
     }
-    return [need for need in NEEDS if need in found]
+    return [need for need in NEEDS if need in needs]
 
 
 def cautions_of(config: Node) -> tuple[Caution, ...]:
@@ -384,8 +379,8 @@ def cautions_of(config: Node) -> tuple[Caution, ...]:
     """
     need_config(config, "cautions_of", resolved=True)
     silenced = silenced_codes(config)
-    found = state_of(config).cautions or ()
-    return tuple(caution for caution in found if caution.code not in silenced)
+    cautions = state_of(config).cautions or ()
+    return tuple(caution for caution in cautions if caution.code not in silenced)
 
 
 def known_cautions(root: type[Node]) -> dict[str, str]:

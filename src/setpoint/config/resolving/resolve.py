@@ -190,18 +190,18 @@ def _given_in(computation: Computation, section: Node, name: str, inside: Path) 
     first, _, rest = name.partition(".")
     info = type(section).__setpoint__.fields.get(first)
     if info is None:
-        return  # a field of another variant than the one that stands here
+        return  # a field of another variant than the one that stands there
     chain = chain_of(section, first)
     value: Any = value_or_missing(section, first)
     given = bool(chain) and chain[-1][0].layer not in (DEFAULT, DERIVED, RECORD)
-    here = (*inside, first)
+    place = (*inside, first)
     if isinstance(value, Node):
         usual: object = None if info.derived or info.required else info.initial()
         if given and not rest and type(usual) is not type(value):
             yield inside, section, first
             return
         for field in [rest] if rest else type(value).__setpoint__.fields:
-            yield from _given_in(computation, value, field, here)
+            yield from _given_in(computation, value, field, place)
     elif rest:
         return
     elif given:
@@ -213,7 +213,7 @@ def _given_in(computation: Computation, section: Node, name: str, inside: Path) 
         parts: Iterator[tuple[Path, Node]] = info.type.sections(value)
         for at, item in parts:
             for field in type(item).__setpoint__.fields:
-                yield from _given_in(computation, item, field, (*here, *at))
+                yield from _given_in(computation, item, field, (*place, *at))
 
 
 def _source_layer(section: Node, name: str) -> Origin | None:
@@ -284,9 +284,9 @@ def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Pl
         if section is None:
             continue
         *inside, last = problem.path.split(".")[len(path) :] or [""]
-        whole = not isinstance(value_or_missing(section, name), Node)
+        is_value = not isinstance(value_or_missing(section, name), Node)
         # A section stays, with all that is right in it, unless it is of an unknown variant.
-        if whole or (last == "type" and not inside):
+        if is_value or (last == "type" and not inside):
             mark_invalid(section, name)
             if last == "type":
                 gone.add((*path, *inside))
@@ -300,14 +300,14 @@ def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Pl
 def _field_at(root: Node, path: str) -> tuple[Node | None, str, Path]:
     """The innermost field that a path leads through, with the section that has it and its path."""
     node: Any = root
-    found: tuple[Node | None, str, Path] = None, "", ()
+    field: tuple[Node | None, str, Path] = None, "", ()
     parts: list[str | int] = [*path.split(".")]
     for depth, part in enumerate(parts):
         if isinstance(node, Node):
             part = parts[depth] = str(part).replace("-", "_")
             if part in type(node).__setpoint__.fields:
-                found = node, part, tuple(map(str, parts[: depth + 1]))
+                field = node, part, tuple(map(str, parts[: depth + 1]))
         elif isinstance(node, tuple | list) and str(part).isdecimal():
             part = int(part)
         node = value_at(cast(object, node), part)
-    return found
+    return field
