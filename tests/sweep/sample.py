@@ -9,9 +9,8 @@ from pathlib import Path
 from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.sweep.record import Task
-from setpoint.sweep_space.naming import labels, name_of
 from setpoint.sweep_space.points import ResolvedPoint
-from setpoint.sweep_space.setting import Point, Setting, axis_origin
+from setpoint.sweep_space.setting import Point, Setting, axis_origin, labels, name_of
 from setpoint.train.config import Job
 
 ROW = '{"kind": "evaluation", "step": 10, "held_out_loss": %s}'

@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config.words.plain_data import PlainScalar
-from setpoint.sweep_space.naming import LONGEST, labels, name_of, number_text, value_text
-from setpoint.sweep_space.setting import Setting, axis_origin, path_of
+from setpoint.sweep_space.setting import (
+    MAX_NAME_LENGTH,
+    Setting,
+    axis_origin,
+    labels,
+    name_of,
+    number_text,
+    path_of,
+    value_text,
+)
 
 SAFE = re.compile(r"[A-Za-z0-9._+~-]*")
 
@@ -97,7 +105,7 @@ def test_a_long_name_ends_in_a_hash() -> None:
     short = labels(map(path_of, paths))
     one = name_of(tuple(setting(path, 1.5) for path in paths), short)
     other = name_of(tuple(setting(path, 1.5 + (path == paths[-1])) for path in paths), short)
-    assert len(one) <= LONGEST and len(other) <= LONGEST and one != other
+    assert len(one) <= MAX_NAME_LENGTH and len(other) <= MAX_NAME_LENGTH and one != other
     assert re.search(r"~[0-9a-f]{8}$", one)
 
 

@@ -42,7 +42,6 @@ from setpoint.sweep.record import Task
 from setpoint.sweep.search import Axes, SearchRun, corners, import_optuna, trials_before
 from setpoint.sweep_space.distribution import Choice, Distribution
 from setpoint.sweep_space.flags import CommandLine, read_command_line, refuse_misspelt_distributions
-from setpoint.sweep_space.naming import labels, name_of
 from setpoint.sweep_space.points import (
     LIMIT,
     Composer,
@@ -54,7 +53,16 @@ from setpoint.sweep_space.points import (
     resolve_points,
     together,
 )
-from setpoint.sweep_space.setting import SOURCE, Point, Raw, Setting, axis_origin, path_of
+from setpoint.sweep_space.setting import (
+    SOURCE,
+    Point,
+    Raw,
+    Setting,
+    axis_origin,
+    labels,
+    name_of,
+    path_of,
+)
 from setpoint.sweep_space.space import Listed, Product, Random, Space
 from setpoint.sweep_space.table import TABLE, flattened, mentions, place_in, read_table, space_of
 from setpoint.train.config import Job

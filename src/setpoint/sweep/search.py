@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from setpoint.config import ConfigError, RunError, SetpointError, to_plain
 from setpoint.report.status import FAILED, FINISHED, STOPPED
 from setpoint.sweep_space.distribution import Choice, Distribution, Integer, LogUniform
-from setpoint.sweep_space.naming import value_text
 from setpoint.sweep_space.points import ResolvedPoint
-from setpoint.sweep_space.setting import Point, Setting, axis_origin
+from setpoint.sweep_space.setting import Point, Setting, axis_origin, value_text
 from setpoint.train.config import Job
 
 from .launch import Launcher

@@ -22,8 +22,7 @@ from setpoint.config import (
     parse_list,
     to_plain,
 )
-from setpoint.sweep_space.naming import value_text
-from setpoint.sweep_space.setting import Raw, split_points
+from setpoint.sweep_space.setting import Raw, split_points, value_text
 
 # Decimal's logarithm and exponential are rounded correctly by definition; those of C libraries
 # differ in the last digit from machine to machine.

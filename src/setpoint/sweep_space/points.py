@@ -22,8 +22,16 @@ from setpoint.config import (
     put_flags,
 )
 from setpoint.sweep_space.flags import CommandLine
-from setpoint.sweep_space.naming import labels, name_of, value_text
-from setpoint.sweep_space.setting import SOURCE, WITH, Point, Setting, split_points
+from setpoint.sweep_space.setting import (
+    SOURCE,
+    WITH,
+    Point,
+    Setting,
+    labels,
+    name_of,
+    split_points,
+    value_text,
+)
 from setpoint.sweep_space.space import Space
 
 C = TypeVar("C", bound=Config)

@@ -1,8 +1,10 @@
-"""Settings of the points of a sweep: values as written, separated by commas."""
+"""Settings of the points of a sweep as they are written, and the names of points."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, cast
 
 from setpoint.config import (
@@ -13,7 +15,9 @@ from setpoint.config import (
     PlainScalar,
     Scalar,
     SetpointError,
+    guess,
     parse_flow,
+    parsed,
     plain,
 )
 
@@ -21,6 +25,12 @@ SOURCE, WITH = "source", "with"
 """The axes that are no fields: over presets and files, and over modifiers."""
 CLOSING = {"[": "]", "{": "}", "(": ")"}
 QUOTES = "\"'"
+MAX_NAME_LENGTH = 120
+"""Characters of a name; file systems take 255 bytes."""
+MAX_VALUE_LENGTH = 40
+SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+BASE = "base"
+"""The name of the point of a sweep that has no axes."""
 
 
 class Setting:
@@ -175,3 +185,116 @@ def _closing_quote(text: str, at: int) -> int:
             return end
         end += 1
     return at
+
+
+def labels(paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """The shortest endings of paths that tell them apart.
+
+    Returns:
+        a label for each path: `lr` for `optimizer.lr`, unless another axis ends in `lr` as well.
+    """
+    every = list(dict.fromkeys(paths))
+    return {path: _label(path, every) for path in every}
+
+
+def _label(path: tuple[str, ...], every: list[tuple[str, ...]]) -> str:
+    for length in range(1, len(path) + 1):
+        ending = path[-length:]
+        # An index alone says nothing.
+        if ending[0].isdecimal():
+            continue
+        if sum(other[-length:] == ending for other in every) == 1:
+            return _safe(".".join(ending))
+    return _safe(".".join(path))
+
+
+def name_of(point: Point, short: Mapping[tuple[str, ...], str]) -> str:
+    """The name of a point; equal for equal values, different for different ones.
+
+    Returns:
+        for instance `lr=3e-4,seed=1`; one that would be too long ends in a hash.
+    """
+    whole = ",".join(f"{short[item.path]}={value_text(item.value)}" for item in point)
+    if len(whole) <= MAX_NAME_LENGTH:
+        return whole or BASE
+    return f"{whole[: MAX_NAME_LENGTH - 9].rstrip('=,.')}~{_digest(whole)}"
+
+
+def value_text(value: object) -> str:
+    """A value in signs that are safe in a file name and do not separate.
+
+    Returns:
+        a number, word or list as people write it; else what is left of it and a hash.
+    """
+    if isinstance(value, PlainScalar) and value.startswith(("[", "{")):
+        value = parsed(value)
+    data: Any = plain_value(value)
+    text = _plain_text(data)
+    if text[:1].isdecimal() and "_" not in text:
+        # `10 steps` reads well as `10_steps`; what has such a sign already gets a hash.
+        text = text.replace(" ", "_")
+    if (
+        _is_exact(value, data)
+        and 0 < len(text) <= MAX_VALUE_LENGTH
+        and all(sign in SAFE or sign == "+" for sign in text)
+    ):
+        return text
+    return (
+        f"{_safe(text)[:MAX_VALUE_LENGTH].strip('_')}~{_digest(json.dumps(data, sort_keys=True))}"
+    )
+
+
+def _plain_text(data: Any) -> str:
+    if isinstance(data, dict):
+        entries = cast(dict[str, Any], data).items()
+        words = [
+            _plain_text(v) if key == "type" else f"{key}_{_plain_text(v)}" for key, v in entries
+        ]
+        return "_".join(words)
+    if isinstance(data, list):
+        items = [_plain_text(item) for item in cast(list[Any], data)]
+        return "+".join(items) if len(items) > 1 else "+" + "".join(items)
+    if data is None or isinstance(data, bool):
+        return {None: "null", True: "true", False: "false"}[data]
+    return number_text(data) if isinstance(data, float) else str(data)
+
+
+def number_text(number: float) -> str:
+    """A number in the shorter of its two notations.
+
+    Returns:
+        for instance `0.1`, `3e-4`, `1e6`.
+    """
+    data = repr(number)
+    if "e" not in data:
+        exact = next((d for d in range(17) if float(f"{number:.{d}e}") == number), 17)
+        digits, _, exponent = f"{number:.{exact}e}".partition("e")
+        other = f"{digits}e{int(exponent)}"
+        return other if len(other) < len(data) else data
+    digits, _, exponent = data.partition("e")
+    return f"{digits}e{int(exponent)}"
+
+
+def _is_exact(value: object, data: Any) -> bool:
+    """True if no other kind of value has the same text."""
+    if isinstance(data, dict):
+        return False
+    if isinstance(data, list):
+        items = cast(list[Any], data)
+        return all(not isinstance(item, dict | list) and _is_exact(item, item) for item in items)
+    if isinstance(data, str):
+        quoted = not isinstance(value, PlainScalar)
+        # In a list, an empty text cannot be seen.
+        if not data or (data[:1].isdecimal() and "_" in data):
+            return False
+        reads_otherwise = quoted and not isinstance(guess(PlainScalar(data)), str)
+        return "+" not in data and not reads_otherwise
+    return True
+
+
+def _safe(text: str) -> str:
+    return "".join(sign if sign in SAFE else "_" for sign in text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
