@@ -250,7 +250,7 @@ def test_runs_skips_and_goes_on(cli: CommandLine) -> None:
     assert dry.count("skip: finished") == 2 and dry.count("  start\n") == 2
 
     table = cli.ok("compare runs/sweep-small --sort evaluation.held_out_loss")
-    assert table.splitlines()[0].split()[:2] == ["run", "lr"]
+    assert table.splitlines()[0].split()[:2] == ["run", "optimizer.lr"]
 
 
 def test_an_interrupted_sweep_saves_and_goes_on(cli: CommandLine, forks: Forks) -> None:
