@@ -63,25 +63,17 @@ def test_a_foreign_name_is_answered_with_ours(name: str, paths: tuple[str, ...])
             assert said[path]
 
 
-def test_the_balance_loss_of_transformers_is_one_for_all_layers_and_choices() -> None:
-    """Where it is even it is top_k times its weight, and ours the number of layers."""
-    said = hints("--model.moe.experts=8", "--model.layers=5", "--router_aux_loss_coef=0.02")
-    assert said["router_aux_loss_coef"].endswith("transformers: --model.moe.balance_loss 0.008")
-
-
 AT_0 = "--schedule.floor 0"
 SAID = {
     "--min_lr=6e-5 --optimizer.lr=6e-4": "--schedule.floor 0.1",
     "--min_lr=6e-5 --learning_rate=6e-4": "--schedule.floor 0.1",
     "--min_lr_ratio=0.2": "--schedule.floor 0.2",
     "--lr_start=3e-4 --optimizer.lr=3e-3": "--schedule.warmup_from 0.1",
-    "--logits_scaling=8": "--model.logit_scale 0.125",
     "--epochs=3": '--duration "3 epochs"',
     "--num_train_epochs=0.5": '--duration "0.5 epochs"',
     "--max_steps=500": '--duration "500 steps"',
     "--training.steps=500": '--duration "500 steps"',
     "--max_time=00:01:30:00": '--duration "90 min"',
-    "--max_duration=10ba": '--duration "10 steps"',
     "--train_tokens=1e9": '--duration "1000000000 tokens"',
     "--warmup_ratio=0.1": '--schedule.warmup "10 %"',
     "--warmup=100": '--schedule.warmup "100 steps"',
@@ -94,8 +86,6 @@ SAID = {
     "--fp16=false": "--precision.compute fp32",
     "--fp8=true": "--precision.float8 '{}'",
     "--dtype=float16": "--precision.compute fp16",
-    "--bias=False": "--model.qkv_bias false --model.attention_output_bias false "
-    "--model.ffn_bias false",
     "--bf16": "--precision.compute bf16",
     "--torch_dtype=bfloat16": "--precision.compute bf16",
     "--amp=true": "--precision.compute bf16",
@@ -113,7 +103,6 @@ SAID = {
     "--wd=0.05": "--optimizer.weight_decay 0.05",
     "--beta1=0.8": "--optimizer.betas '[0.8, 0.95]'",
     "--adam_beta2=0.99 --adam_beta1=0.8": "--optimizer.betas '[0.8, 0.99]'",
-    "--muon_momentum=0.9": "--optimizer muon --optimizer.momentum 0.9",
     "--optim=adamw_torch_fused": "--optimizer adamw",
     "--lr_scheduler_type=constant_with_warmup": "--schedule constant",
     "--lr_scheduler_type=linear": f"--schedule linear {AT_0}",

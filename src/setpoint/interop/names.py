@@ -15,15 +15,12 @@ from typing import Any, cast
 from setpoint.config import ForeignKey, OtherName, Replacement, for_shell, preset_named
 from setpoint.units import Duration
 
-TRACKERS = {name: name for name in ("wandb", "tensorboard", "mlflow", "comet", "aim", "trackio")}
-TRACKERS |= {"comet_ml": "comet"}
+TRACKERS = ("wandb", "tensorboard", "mlflow", "comet", "aim", "trackio")
 OTHER_TRACKERS = ("neptune", "clearml", "swanlab")
 DTYPES = {"16": "fp16", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "32": "fp32",
           "no": "fp32", "float32": "fp32", "float": "fp32", "full": "fp32"}  # fmt: skip
 GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 """Ids of the hub from before it had owners."""
-HUB = ("dataset", "dataset_name", "train_dataset", "eval_dataset", "validation_dataset")
-"""Keys that may hold the id of a data set of the hub."""
 
 Answer = Replacement | str | None
 Conversion = Callable[[ForeignKey, str], Answer]
@@ -56,16 +53,12 @@ def _switch(true: str, false: str, key: ForeignKey, path: str) -> Answer:
 
 
 def _time(key: ForeignKey, path: str) -> Answer:
-    """`max_time`, as in `00:12:00:00` for days, hours, minutes and seconds, or a composer time."""
+    """`max_time`, as in `00:12:00:00` for days, hours, minutes and seconds."""
     parts = key.text.split(":")
     if 1 < len(parts) <= 4 and all(part.isdecimal() for part in parts):
         days, hours, minutes, seconds = (int(part) for part in ["0"] * (4 - len(parts)) + parts)
         total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
         return Replacement({path: f"{total} s" if total % 60 else f"{total // 60} min"})
-    for ending, unit in {"ep": "epochs", "ba": "steps", "tok": "tokens"}.items():
-        count = key.text.removesuffix(ending)
-        if count != key.text and count.isdecimal():
-            return Replacement({path: f"{count} {unit}"})
     if key.number is None:
         return None
     number = _plain(key.number)
@@ -80,21 +73,6 @@ def _of_peak(key: ForeignKey, path: str) -> Answer:
     if key.number is None or not isinstance(peak, int | float) or peak <= 0:
         return f"Setpoint calls it {path}, {note}."
     return Replacement({path: key.number / peak}, f"{note} ({key.number:g} / {peak:g})")
-
-
-def _divisor(key: ForeignKey, path: str) -> Answer:
-    """A factor in place of what Granite divides its logits by."""
-    note = "a factor of the logits, not a divisor"
-    return Replacement({path: 1 / key.number}, note) if key.number else None
-
-
-def _balance(key: ForeignKey, path: str) -> Answer:
-    """The weight of the one loss that transformers takes over the choices in all layers."""
-    note = "top_k / layers times that of transformers"
-    top_k, layers = key.of("model.moe.top_k"), key.of("model.layers")
-    if key.number is None or not isinstance(top_k, int) or not isinstance(layers, int):
-        return f"Setpoint calls it {path}, {note}."
-    return Replacement({path: key.number * top_k / layers}, note)
 
 
 def _warmup(key: ForeignKey, path: str) -> Answer:
@@ -239,10 +217,6 @@ def _optimizer(key: ForeignKey, path: str) -> Answer:
     return Replacement({path: "adamw" if is_adamw else word})
 
 
-def _muon(key: ForeignKey, path: str) -> Answer:
-    return Replacement({"optimizer": "muon", path: key.value})
-
-
 def _schedule(key: ForeignKey, path: str) -> Answer:
     """Curves that end at 0 in transformers; the names of others mean the same."""
     word = key.text.lower()
@@ -254,19 +228,6 @@ def _schedule(key: ForeignKey, path: str) -> Answer:
     if word == "polynomial":
         values["schedule.power"] = 1
     return Replacement(values, "which ends at 0 in transformers")
-
-
-def _biases(key: ForeignKey, path: str) -> Answer:
-    """Biases of all linear layers."""
-    paths = ("model.qkv_bias", "model.attention_output_bias", "model.ffn_bias")
-    note = "for the linear layers"
-    return None if key.truth is None else Replacement(dict.fromkeys(paths, key.truth), note)
-
-
-def _load_optimizer(key: ForeignKey, path: str) -> Answer:
-    if key.truth:
-        return "Leave it out: loading takes the state of the optimizer with all else."
-    return None if key.truth is None else Replacement({path: ["optimizer"]})
 
 
 def _resume(key: ForeignKey, path: str) -> Answer:
@@ -318,34 +279,20 @@ def _tokenizer(key: ForeignKey, path: str) -> Answer:
 
 
 def _files(key: ForeignKey, path: str) -> Answer:
-    """Files as a list of one source."""
-    several = isinstance(key.value, list | tuple)
-    paths = [str(p) for p in cast(Sequence[object], key.value)] if several else [key.text]
-    if not paths or not all(paths):
-        return None
-    source: dict[str, object] = {"type": "text", "paths": paths}
-    if key.name in HUB and len(paths) == 1 and _may_be_hub_id(paths[0]):
-        source = {"type": "huggingface", "path": paths[0]}
-    return Replacement({path: [source]}, "a list of sources")
-
-
-def _may_be_hub_id(path: str) -> bool:
-    """True if a name is rather that of a data set of the hub than of a file."""
-    owner, _, name = path.partition("/")
-    is_word = all(part.replace("-", "").replace("_", "").isalnum() for part in (owner, name or "a"))
-    return is_word and not os.path.exists(path)
-
-
-def _sources(key: ForeignKey, path: str) -> Answer:
-    """A file, or the name of a kind of sources, in the place of sources."""
+    """Files as a list of one source; the name of a kind of sources."""
     several = isinstance(key.value, list | tuple)
     texts = [str(p) for p in cast(Sequence[object], key.value)] if several else [key.text]
     if texts in (["stdlib"], ["random"]):
         return Replacement({path: texts[0]}, "a list of sources")
     if texts and all("." in text or "*" in text or os.path.exists(text) for text in texts):
-        return _files(key, path)
-    if key.name.isdecimal() or preset_named(key.text):
-        return None  # the name of a kind of sources
+        return Replacement({path: [{"type": "text", "paths": texts}]}, "a list of sources")
+    return None
+
+
+def _sources(key: ForeignKey, path: str) -> Answer:
+    """A file, or the name of a kind of sources, in the place of sources."""
+    if (answer := _files(key, path)) or key.name.isdecimal() or preset_named(key.text):
+        return answer
     return f"Text is given as files: --{path} '[{{type: text, paths: [FILE]}}]'"
 
 
@@ -353,13 +300,10 @@ def _trackers(key: ForeignKey, path: str) -> Answer:
     word = key.text.lower()
     if word in ("none", "[]", "null", ""):
         return Replacement({path: []})
-    if word in TRACKERS:
-        return Replacement({path: ["jsonl", TRACKERS[word]]})
-    return _tracker(key, path)
+    return Replacement({path: ["jsonl", word]}) if word in TRACKERS else _tracker(key, path)
 
 
 def _tracker(key: ForeignKey, path: str) -> Answer:
-    """The hint for a tracker that is given by its name."""
     word = key.text.lower()
     return _tracker_hint(word) if word in (*TRACKERS, *OTHER_TRACKERS) else None
 
@@ -367,50 +311,25 @@ def _tracker(key: ForeignKey, path: str) -> Answer:
 def _tracker_hint(name: str) -> str:
     if name in OTHER_TRACKERS:
         return (
-            f"There is no {name} tracker. Those there are: "
-            f"{', '.join(dict.fromkeys(TRACKERS.values()))}; one of your own is a class with a "
-            f"nested Config(TrackerConfig, type = ...) in a module that --import names."
+            f"There is no {name} tracker. Those there are: {', '.join(TRACKERS)}; one of your own "
+            f"is a class with a nested Config(TrackerConfig, type = ...) in a module that --import "
+            f"names."
         )
     return (
-        f"Trackers are a list: --tracking.trackers.append {TRACKERS[name]}, with its options "
-        f'in a table of it ({{type = "{TRACKERS[name]}", ...}}); `setpoint list fields '
-        f"tracking.trackers` shows them."
+        f"Trackers are a list: --tracking.trackers.append {name}, with its options in a table of "
+        f'it ({{type = "{name}", ...}}); `setpoint list fields tracking.trackers` shows them.'
     )
 
 
-def _metric(key: ForeignKey, path: str) -> Answer:
-    word = key.text.lower().removeprefix("eval_").removeprefix("val_")
-    is_known = word in ("accuracy", "loss", "perplexity", "bits_per_byte")
-    return Replacement({path: word}) if is_known else None
-
-
 CONVERSIONS: Mapping[str, Conversion] = {
-    "accumulation": _accumulation,
-    "balance": _balance,
-    "batches": _batches,
+    "name": lambda key, path: None,
     "beta1": partial(_beta, 0),
     "beta2": partial(_beta, 1),
-    "biases": _biases,
-    "divisor": _divisor,
-    "dtype": _dtype,
-    "every": _every,
-    "files": _files,
-    "half": _half,
-    "held_out": _held_out,
-    "load_optimizer": _load_optimizer,
-    "metric": _metric,
-    "micro": _micro,
-    "muon": _muon,
-    "of_peak": _of_peak,
-    "optimizer": _optimizer,
-    "pretrained": _pretrained,
-    "resume": _resume,
-    "schedule": _schedule,
-    "time": _time,
-    "tokenizer": _tokenizer,
-    "trackers": _trackers,
-    "warmup": _warmup,
-}
+    **{function.__name__.strip("_"): function for function in (
+        _accumulation, _batches, _dtype, _every, _files, _half, _held_out, _micro, _of_peak,
+        _optimizer, _pretrained, _resume, _schedule, _time, _tokenizer, _trackers, _warmup,
+    )},
+}  # fmt: skip
 
 
 def _conversion(kind: str) -> Conversion | None:
