@@ -121,8 +121,11 @@ def location_hint(root: type[Node], path: str, loose: bool = True, value: object
     if not places:
         places = close or (_alike(root, paths, word) if loose else [])
     elif section:
-        known = classes_at(root, parents)
-        places = [*places, *close] if known or len(places) == 1 else []
+        if not classes_at(root, parents):  # of several, those in a section of the same name
+            end = f".{section.rpartition('.')[2]}.{word}"
+            alike = [path for path in places if f".{path}".endswith(end)]
+            places = places if len(places) == 1 else alike
+        places = [*places, *close]
     places = [path for path in dict.fromkeys(places) if may_hold(root, path, value)]
     return f"Did you mean {' or '.join(places[:3])}?" if places else ""
 
