@@ -209,7 +209,7 @@ def config_classes(source_files: dict[str, SourceFile]) -> list[type[Config]]:
     while waiting:
         for cls in waiting.pop().__subclasses__():
             waiting.append(cls)
-            # A foreign component with arguments has a class of its own, which nobody has written.
+            # A imported component with arguments has a class of its own, which nobody has written.
             if cls.__module__.startswith("setpoint.") and cls.__setpoint__.cls is cls:
                 found[f"{cls.__module__}:{cls.__qualname__}"] = cls
     return [found[name] for name in sorted(found)]

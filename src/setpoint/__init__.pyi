@@ -8,8 +8,8 @@ from setpoint.config import Caution as Caution
 from setpoint.config import Component as Component
 from setpoint.config import Config as Config
 from setpoint.config import ConfigError as ConfigError
-from setpoint.config import Foreign as Foreign
 from setpoint.config import Free as Free
+from setpoint.config import ImportedComponent as ImportedComponent
 from setpoint.config import ImportPath as ImportPath
 from setpoint.config import Invalid as Invalid
 from setpoint.config import Partial as Partial

@@ -62,11 +62,11 @@ class Square(Shape, type="square"):
     """Of the inside."""
 
 
-class Other(Shape, sp.Foreign, type="import"):
+class Other(Shape, sp.ImportedComponent, type="import"):
     """Any other, by its import path."""
 
-    trusts = ("fractions",)
-    handed = ()
+    allowed_modules = ("fractions",)
+    runtime_arguments = ()
 
 
 class Study(sp.Config, schema=2, migrations=__name__):

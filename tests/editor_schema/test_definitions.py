@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from setpoint.config import Config, field
-from setpoint.config.components.section import Foreign
+from setpoint.config.components.section import ImportedComponent
 from setpoint.editor_schema.document import json_schema
 
 from .helpers import complaints, validator
@@ -42,7 +42,7 @@ class Group(Shape, type="group"):
     radius: str = "none"
 
 
-class Imported(Shape, Foreign, type="import"):
+class Imported(Shape, ImportedComponent, type="import"):
     """Anything."""
 
 

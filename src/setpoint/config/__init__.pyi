@@ -1,5 +1,5 @@
-from .components.arguments import Named as Named
-from .components.section import Foreign as Foreign
+from .components.arguments import ImportedName as ImportedName
+from .components.section import ImportedComponent as ImportedComponent
 from .components.section import Partial as Partial
 from .components.section import partial as partial
 from .components.signature import ANY_NAME as ANY_NAME

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import ClassVar
 
-from setpoint.config import Config, Foreign, Problem, Rule, check, field
+from setpoint.config import Config, ImportedComponent, Problem, Rule, check, field
 
 
 class LossConfig(Config):
@@ -159,7 +159,9 @@ class LigerCrossEntropy(
     logits from drifting (PaLM: 1e-4). 0: off."""
 
 
-class ImportedLoss(LossConfig, Foreign, type="import", owner="setpoint.loss.imported:ImportedLoss"):
+class ImportedLoss(
+    LossConfig, ImportedComponent, type="import", owner="setpoint.loss.imported:ImportedLoss"
+):
     """Any loss by its import path, such as torch.nn.CrossEntropyLoss; other keys are its arguments.
 
     It is made once and called with (N, V) fp32 logits and (N,) targets; it must return the sum over
@@ -167,8 +169,8 @@ class ImportedLoss(LossConfig, Foreign, type="import", owner="setpoint.loss.impo
     -100.
     """
 
-    trusts = ("torch.nn",)
-    handed = ("reduction", "ignore_index")
+    allowed_modules = ("torch.nn",)
+    runtime_arguments = ("reduction", "ignore_index")
 
 
 def tokens_named(loss: LossConfig) -> Iterator[tuple[str, int]]:

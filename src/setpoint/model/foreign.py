@@ -8,8 +8,8 @@ from typing import Literal
 
 from setpoint.config import (
     RUNTIME,
-    Foreign,
     Free,
+    ImportedComponent,
     Invalid,
     Problem,
     Rule,
@@ -22,7 +22,7 @@ from setpoint.model.section import ModelConfig
 
 
 class ImportedModel(
-    ModelConfig, Foreign, type="import", owner="setpoint.model.build:build_imported"
+    ModelConfig, ImportedComponent, type="import", owner="setpoint.model.build:build_imported"
 ):
     """Any torch module by its import path; other keys are its arguments.
 
@@ -30,8 +30,8 @@ class ImportedModel(
     vocab_size and max_sequence_length, it gets them.
     """
 
-    trusts = ("torch.nn",)
-    handed = ("vocab_size",)
+    allowed_modules = ("torch.nn",)
+    runtime_arguments = ("vocab_size",)
 
 
 class HuggingFaceModel(

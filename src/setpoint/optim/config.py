@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from setpoint.config import (
     RUNTIME,
-    Foreign,
+    ImportedComponent,
     Problem,
     check,
     dead,
@@ -313,12 +313,12 @@ class Adafactor(
 
 
 class ImportedOptimizer(
-    OptimizerConfig, Foreign, type="import", owner="setpoint.optim.build:build_imported"
+    OptimizerConfig, ImportedComponent, type="import", owner="setpoint.optim.build:build_imported"
 ):
     """Any torch.optim.Optimizer by its import path; other keys are its arguments."""
 
-    trusts = ("torch.optim",)
-    handed = ("*",)
+    allowed_modules = ("torch.optim",)
+    runtime_arguments = ("*",)
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
     """Weight decay, passed to the target, which defines it: decoupled or added to the gradient."""

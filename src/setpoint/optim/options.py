@@ -11,7 +11,7 @@ from setpoint.config import (
     Config,
     ConfigError,
     FieldInfo,
-    Foreign,
+    ImportedComponent,
     Invalid,
     Origin,
     Problem,
@@ -58,7 +58,7 @@ def read_options(config: OptimizerConfig, group: Group) -> dict[str, Any]:
             option.
     """
     given = group.options.dump()
-    if isinstance(config, Foreign):
+    if isinstance(config, ImportedComponent):
         return _read_arguments(config, given)
     return {name: _read_option(config, name, value) for name, value in given.items()}
 
@@ -77,10 +77,10 @@ def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
         raise error.inside(name) from None
 
 
-def _read_arguments(config: Foreign, given: dict[str, Any]) -> dict[str, Any]:
+def _read_arguments(config: ImportedComponent, given: dict[str, Any]) -> dict[str, Any]:
     """What the target of an imported optimizer makes of the options."""
     target = config.target.load()
-    for error in wrong_arguments(target, str(config.target), given, (), config.handed):
+    for error in wrong_arguments(target, str(config.target), given, (), config.runtime_arguments):
         if error.at[0] in given:  # what is missing is the optimizer's own affair
             raise error
     parameters = parameters_of(target) or {}
@@ -119,7 +119,7 @@ def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
             if name in OWN:
                 message = f"is no option: a group sets it by {OWN[name]}"
                 yield Problem(f"{path}.options.{name}", message)
-    if not isinstance(config, Foreign):
+    if not isinstance(config, ImportedComponent):
         yield from option_problems(config)
 
 
@@ -144,7 +144,7 @@ def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
                 for part in error.parts:
                     at = ".".join(map(str, part.at))
                     yield Problem(f"{path}.{at}", part.message, valid=part.valid, hint=part.hint)
-        if values and not wrong and not isinstance(config, Foreign):
+        if values and not wrong and not isinstance(config, ImportedComponent):
             yield from _between(config, path, values)
 
 

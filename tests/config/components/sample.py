@@ -1,7 +1,7 @@
-"""A small job whose sections take foreign components."""
+"""A small job whose sections take imported components."""
 
 from setpoint.config import Config, field
-from setpoint.config.components.section import Foreign, Partial
+from setpoint.config.components.section import ImportedComponent, Partial
 
 
 class Optimizer(Config):
@@ -18,15 +18,15 @@ class Plain(Optimizer, type="plain"):
     """Small."""
 
 
-class Imported(Optimizer, Foreign, type="import"):
+class Imported(Optimizer, ImportedComponent, type="import"):
     """Any other."""
 
-    trusts = ("torch.optim",)
-    handed = ("*",)
+    allowed_modules = ("torch.optim",)
+    runtime_arguments = ("*",)
 
 
 class Activation(Config):
-    """A family that takes no foreign components."""
+    """A family that takes no imported components."""
 
 
 class Relu(Activation, type="relu"):

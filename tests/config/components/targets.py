@@ -1,4 +1,4 @@
-"""Callables that foreign components of the tests name."""
+"""Callables that imported components of the tests name."""
 
 from collections.abc import Callable
 from typing import Any, Literal

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import Invalid
-from setpoint.config.components.arguments import Named, kind_of, read_argument
+from setpoint.config.components.arguments import ImportedName, kind_of, read_argument
 from setpoint.config.components.section import Partial
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar
@@ -27,7 +27,7 @@ def test_plain_data_stays_plain() -> None:
 def test_components() -> None:
     assert isinstance(read(PART), Partial)
     assert isinstance(read(PlainScalar("{type = import, target = a.b}")), Partial)
-    assert isinstance(read({"type": "name", "target": "a.b"}), Named)
+    assert isinstance(read({"type": "name", "target": "a.b"}), ImportedName)
     assert str(read(targets.double).target) == f"{targets.__name__}.double"
     kinds = [kind_of(read(value)) for value in (PART, [PART, PART], {"x": PART})]
     assert kinds == ["section", "list", "mapping"]

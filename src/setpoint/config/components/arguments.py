@@ -1,4 +1,4 @@
-"""The values of a foreign component's arguments: plain data, or further components."""
+"""The values of a imported component's arguments: plain data, or further components."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from ..words.text import DATA, parse_flow
 if TYPE_CHECKING:
     from ..values.origin import Origin
 
-# What is a component by the tag that a file gives: `Named` here, `Partial` beside what it can do.
 COMPONENTS: dict[str, type[Node]] = {}
+"""The classes of components by the tag in a file: `ImportedName` and `Partial`."""
 
 
-class Named(Config, type="name", owner="setpoint.config.components.signature:named"):
+class ImportedName(Config, type="name", owner="setpoint.config.components.signature:named"):
     """A callable that is an argument itself and is not called."""
 
     target: ImportPath = field()
     """Its import path."""
 
 
-COMPONENTS["name"] = Named
+COMPONENTS["name"] = ImportedName
 
 
 class ArgumentType:
-    """Reads an argument of a foreign component; what its target makes of it is checked elsewhere.
+    """Reads an argument of a imported component; what its target makes of it is checked elsewhere.
 
     Plain data, one component, and a list or a mapping of components are kept as fields of these
     kinds are anywhere else, so that all that walks over a tree finds the components inside.
@@ -142,8 +142,10 @@ def _components(items: Collection[object]) -> bool:
 
 def _component(value: object, origin: Origin) -> Any:
     if callable(value) and not isinstance(value, Config):
-        named: Node = cast(Any, Named)()
-        named.store("target", Named.__setpoint__.fields["target"].read(value, origin), origin)
+        named: Node = cast(Any, ImportedName)()
+        named.store(
+            "target", ImportedName.__setpoint__.fields["target"].read(value, origin), origin
+        )
         return named
     return SectionType.read(_Component(), value, origin)
 
@@ -194,7 +196,7 @@ def components_in(value: object) -> Iterator[Any]:
         item
         for item in items
         if isinstance(item, Config)
-        and (isinstance(item, Named) or hasattr(item, "__setpoint_open__"))
+        and (isinstance(item, ImportedName) or hasattr(item, "__setpoint_open__"))
     )
 
 

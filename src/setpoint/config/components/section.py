@@ -40,19 +40,19 @@ Kinds = tuple[tuple[str, str], ...]
 """The names of arguments with the kind of value of each, as `kind_of` has it."""
 
 
-class Foreign(Config, owner="setpoint.config.components.signature:construct"):
+class ImportedComponent(Config, owner="setpoint.config.components.signature:construct"):
     """What is common to all sections that call something by its import path.
 
-    A family takes foreign components by having a variant with this base. Its typed fields are
+    A family takes imported components by having a variant with this base. Its typed fields are
     handed over as well, where the target takes them:
 
-        class Imported(OptimizerConfig, Foreign, type="import", owner=...): ...
+        class Imported(OptimizerConfig, ImportedComponent, type="import", owner=...): ...
     """
 
-    trusts: ClassVar[tuple[str, ...]] = ()
+    allowed_modules: ClassVar[tuple[str, ...]] = ()
     """Modules that targets may be in without `allow_imports`."""
 
-    handed: ClassVar[tuple[str, ...] | None] = None
+    runtime_arguments: ClassVar[tuple[str, ...] | None] = None
     """The parameters that the builder hands over at run time; `"*"` stands for the first. Others
     without a default must be given. None: not known before it is built."""
 
@@ -78,7 +78,7 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
 
     def _trusting(self, path: ImportPath) -> ImportPath:
         """A path that may be in the modules of this class, or in the package that declares it."""
-        return path.trusting((*self.trusts, *own_package(type(self).__module__)))
+        return path.trusting((*self.allowed_modules, *own_package(type(self).__module__)))
 
     def _start_afresh(self, target: ImportPath, origin: Origin) -> None:
         """Drop the arguments that earlier layers gave: a target is named with its own."""
@@ -103,7 +103,7 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
         cls = _class_with(type(self).__setpoint__.cls, tuple(sorted(kinds.items())))
         object.__setattr__(self, "__class__", cls)
 
-    def __setpoint_variant__(self, cls: type[Foreign]) -> Foreign:
+    def __setpoint_variant__(self, cls: type[ImportedComponent]) -> ImportedComponent:
         """The same component as a variant of a family, with its origins.
 
         Raises:
@@ -165,7 +165,7 @@ def _argument(name: str, kind: str, owner: type[Node]) -> FieldInfo:
 
 
 @cache
-def _class_with(cls: type[Foreign], kinds: Kinds) -> type[Foreign]:
+def _class_with(cls: type[ImportedComponent], kinds: Kinds) -> type[ImportedComponent]:
     """The subclass of a section's class that has fields for some arguments.
 
     Equal arguments give one class, so that equal sections are of one class, too.
@@ -174,7 +174,7 @@ def _class_with(cls: type[Foreign], kinds: Kinds) -> type[Foreign]:
         return cls
     names = ("__module__", "__qualname__", "__doc__")
     namespace = {"__slots__": (), **{name: getattr(cls, name) for name in names}}
-    made = cast(type[Foreign], ConfigMeta(cls.__name__, (cls,), namespace))
+    made = cast(type[ImportedComponent], ConfigMeta(cls.__name__, (cls,), namespace))
     info = made.__setpoint__
     info.cls, info.tag, info.owner = cls, cls.__setpoint__.tag, cls.__setpoint__.owner
     for name, kind in kinds:
@@ -182,7 +182,7 @@ def _class_with(cls: type[Foreign], kinds: Kinds) -> type[Foreign]:
     return made
 
 
-def revive(cls: type[Foreign], kinds: Kinds) -> Foreign:
+def revive(cls: type[ImportedComponent], kinds: Kinds) -> ImportedComponent:
     """An empty section of a class with fields for some arguments, for unpickling."""
     return object.__new__(_class_with(cls, kinds))
 
@@ -195,11 +195,11 @@ if TYPE_CHECKING:
     Partial = partial
 else:
 
-    class Partial(Foreign, type="import"):
+    class Partial(ImportedComponent, type="import"):
         """Any callable with some of its arguments, as `functools.partial` would hold it.
 
-        Made by `setpoint.partial`. A union takes foreign components by naming this class, with what
-        they make in brackets: `Partial[Fraction]`, which for type checkers is `functools.partial`
+        Made by `setpoint.partial`. A union takes such components by naming this class, with their
+        result in brackets: `Partial[Fraction]`, which for type checkers is `functools.partial`
         and at run time this class. Calling it calls the target.
         """
 

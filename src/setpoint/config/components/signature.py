@@ -68,7 +68,7 @@ def mistakes(section: Any) -> Iterator[Problem]:
         return
     given = arguments_of(section)
     for error in wrong_arguments(
-        target, str(section.target), given, shared_fields(section), section.handed
+        target, str(section.target), given, shared_fields(section), section.runtime_arguments
     ):
         # What is missing has no value and no origin of its own.
         path = error.at if error.at[0] in given else ("target",)
@@ -80,12 +80,12 @@ def wrong_arguments(
     title: str,
     given: Mapping[str, Any],
     shared: tuple[str, ...] = (),
-    handed: tuple[str, ...] | None = None,
+    runtime: tuple[str, ...] | None = None,
 ) -> list[Invalid]:
     """Everything about some arguments that a callable would not take.
 
     Arguments:
-        handed: what is handed over at run time, as in `Foreign.handed`.
+        runtime: what is handed over at run time, as in `ImportedComponent.runtime_arguments`.
     """
     parameters = parameters_of(target)
     if parameters is None:
@@ -94,7 +94,7 @@ def wrong_arguments(
     open_ended = any(p.kind.name == ANY_NAME for p in parameters.values())
     names = [name for name in parameters if takes_parameter(parameters, name)]
     first = next(iter(parameters), "")
-    ours = {first if name == "*" else name for name in handed or ()}
+    ours = {first if name == "*" else name for name in runtime or ()}
     for name, value in given.items():
         if name in ours:
             found.append(Invalid("is passed when it is built; leave it out").inside(name))
@@ -111,7 +111,7 @@ def wrong_arguments(
             hint = did_you_mean(name, known)
             message = f"{title} has no parameter {name!r}"
             found.append(Invalid(message, tuple(sorted(set(known))), hint=hint).inside(name))
-    if handed is not None:
+    if runtime is not None:
         there = {*given, *shared, *ours}
         found.extend(
             Invalid(f"{title} needs {name!r}, which is not given").inside(name)

@@ -157,7 +157,7 @@ def to_minimal(
 
 
 def _beside(config: Node, default: Node) -> tuple[Node | None, Node | None]:
-    """What a foreign component is compared with: the default as a whole, or its typed fields.
+    """What a imported component is compared with: the default as a whole, or its typed fields.
 
     To name a target is to start afresh with its arguments, so that arguments equal to the default's
     are left out only where nothing takes arguments away.

@@ -390,7 +390,7 @@ def _register_variant(cls: Any, tag: str) -> None:
         # Tags are unique within a family; what all configs share is none.
         if not any(isinstance(above, ConfigMeta) for above in base.__bases__):
             continue
-        # Nor do foreign components: each family has its own variant for them.
+        # Nor do imported components: each family has its own variant for them.
         if "__setpoint_open__" in base.__dict__:
             continue
         other = base.__setpoint__.variants.get(tag)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.config import Config, Foreign, field
+from setpoint.config import Config, ImportedComponent, field
 
 
 class NormConfig(Config):
@@ -25,7 +25,7 @@ class LayerNorm(NormConfig, type="layer_norm", owner="setpoint.model.norm.norms:
 
 
 class ImportedNorm(
-    NormConfig, Foreign, type="import", owner="setpoint.model.norm.norms:build_imported"
+    NormConfig, ImportedComponent, type="import", owner="setpoint.model.norm.norms:build_imported"
 ):
     """Any torch module by its import path; other keys are its arguments.
 
@@ -33,5 +33,5 @@ class ImportedNorm(
     normalized_shape, and eps, it gets them.
     """
 
-    trusts = ("torch.nn",)
-    handed = ("dim", "normalized_shape", "eps")
+    allowed_modules = ("torch.nn",)
+    runtime_arguments = ("dim", "normalized_shape", "eps")

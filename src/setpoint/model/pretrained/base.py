@@ -25,7 +25,7 @@ from setpoint.checkpoint.manifest import (
     read_manifest,
     verify,
 )
-from setpoint.config import Foreign, RunError, SetpointError
+from setpoint.config import ImportedComponent, RunError, SetpointError
 from setpoint.files.atomic import Written, digest_file
 from setpoint.files.tensor_file import dtype_named
 from setpoint.model.build import build_model
@@ -64,7 +64,7 @@ def is_ours(config: ModelConfig) -> bool:
         False for models, and for a transformer with norms, from elsewhere, which fill themselves
         when they are made.
     """
-    return isinstance(config, Transformer) and not isinstance(config.norm, Foreign)
+    return isinstance(config, Transformer) and not isinstance(config.norm, ImportedComponent)
 
 
 def checkpoint_weights(

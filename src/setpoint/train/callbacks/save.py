@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.folder import directory_name, is_named, list_checkpoints
 from setpoint.checkpoint.manifest import BASE
-from setpoint.config import Foreign, RunError, added_sections, sections
+from setpoint.config import ImportedComponent, RunError, added_sections, sections
 from setpoint.files.tensor_file import DTYPES
 from setpoint.parallel.world import RemoteRankError
 from setpoint.train.evaluation.scores import Averages
@@ -199,7 +199,7 @@ def can_overlap_save(loop: Loop) -> bool:
     objects = (*components.model.modules(), *described, *added_sections(job).values())
     classes = {base for instance in objects for base in type(instance).__mro__}
     ours = all(cls.__module__.partition(".")[0] in OURS for cls in classes)
-    return ours and Foreign not in classes
+    return ours and ImportedComponent not in classes
 
 
 FOLDER = "exports"
