@@ -90,11 +90,11 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """The plan for machines."""
         at = coordinates(self.topology.degrees, self.rank)
-        held = shards_of(self.workload, self.topology, self.rank)
+        shards = shards_of(self.workload, self.topology, self.rank)
         plan: dict[str, Any] = {
             "groups": [row.to_json() for row in self.groups],
             "mesh": {"degrees": self.topology.degrees, "rank": self.rank, "at": at},
-            "parameters": {"model": self.workload.parameters, "trained_here": held.numbers},
+            "parameters": {"model": self.workload.parameters, "trained_here": shards.numbers},
             "flops_per_token": self.workload.flops_per_token,
             "flops_formula": FLOPS_FORMULA,
             "checkpoint": self.checkpoint,
@@ -145,8 +145,7 @@ def make_plan(job: Job, rank: int = 0) -> Plan:
     """Plan a job without building it, as far as that is possible.
 
     Raises:
-        SetpointError: what decides it is not here, the model cannot be built, or there is no such
-            rank.
+        SetpointError: a file is missing, the model cannot be built, or there is no such rank.
     """
     topology = Topology.of(job)
     if rank >= topology.world_size:
@@ -212,9 +211,9 @@ def _shown(value: Any) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
-def render_dry_run(found: DryRun) -> str:
+def render_dry_run(result: DryRun) -> str:
     """A dry run for people."""
-    title = _title(found.degrees, found.rank, "dry run of ")
+    title = _title(result.degrees, result.rank, "dry run of ")
     names = {
         "weights": "parameters",
         "masters": "master weights",
@@ -223,20 +222,20 @@ def render_dry_run(found: DryRun) -> str:
         "buffers": "buffers",
         "rest": "activations, gathered weights, workspace",
     }
-    sizes = [(f"  {names[name]}", size) for name, size in found.peak._asdict().items() if size]
-    memory = [*sizes, ("  peak of a step", found.peak.total), ("  between steps", found.held)]
+    sizes = [(f"  {names[name]}", size) for name, size in result.peak._asdict().items() if size]
+    memory = [*sizes, ("  peak of a step", result.peak.total), ("  between steps", result.held)]
     parts = [
         bold(title),
         table([(name, in_units(size)) for name, size in memory]),
-        f"  matrix products and attention: {found.flops:,} FLOPs a step",
+        f"  matrix products and attention: {result.flops:,} FLOPs a step",
     ]
-    if found.layers is not None:
-        few, more = found.layers
+    if result.layers is not None:
+        few, more = result.layers
         parts.append(f"  layers that are alike: from steps of {few} and of {more} layers")
-    if found.even_loads:
+    if result.even_loads:
         parts.append("  experts: even loads, as many tokens to those of each rank")
-    if found.traffic:
-        parts += ["", _traffic(found.traffic)]
+    if result.traffic:
+        parts += ["", _traffic(result.traffic)]
     return "\n".join(parts)
 
 
@@ -254,8 +253,8 @@ def gpu_of(machine: Machine | None, name: str, job: Job) -> Gpu | None:
     torch: Any = sys.modules.get("torch")
     if torch is None or job.parallel.device == "cpu" or not torch.cuda.is_available():
         return None
-    found = torch.cuda.get_device_properties(0)
-    return Gpu(found.name, found.total_memory)
+    properties = torch.cuda.get_device_properties(0)
+    return Gpu(properties.name, properties.total_memory)
 
 
 def job_memory(job: Job, rank: int = 0) -> RankMemory:
@@ -278,9 +277,9 @@ def memory_caution(
     limit = usable(gpu.memory)
     if memory.unknown or memory.total <= limit or EXCEEDS in job.silence:
         return None
-    found = settings_that_fit(job, limit, change)
-    if found is not None:
-        settings, total = found
+    fitting = settings_that_fit(job, limit, change)
+    if fitting is not None:
+        settings, total = fitting
         hint = f"It takes {in_units(total)} with {' '.join(settings)}"
     else:
         more = ranks_that_fit(job, limit, change)

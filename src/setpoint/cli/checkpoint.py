@@ -74,13 +74,13 @@ class LocalPlace:
         """The step that each pointer names, or the message that it is broken."""
         return pointers_at(self.place.root)
 
-    def compare(self, found: CheckpointEntry) -> Iterator[FileComparison]:
+    def compare(self, entry: CheckpointEntry) -> Iterator[FileComparison]:
         """Compare the files of a checkpoint with their checksums."""
-        return compare_files(found.path)
+        return compare_files(entry.path)
 
-    def is_gone(self, found: CheckpointEntry) -> bool:
+    def is_gone(self, entry: CheckpointEntry) -> bool:
         """True if a checkpoint has been removed meanwhile."""
-        return not os.path.lexists(found.path)
+        return not os.path.lexists(entry.path)
 
 
 def open_place(text: str) -> LocalPlace | RemotePlace:

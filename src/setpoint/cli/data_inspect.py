@@ -195,7 +195,7 @@ def _whole_characters(tokens: tuple[Token, ...]) -> list[Token]:
 
 
 def _is_cut(data: bytes) -> bool:
-    """Whether a text ends within a character of UTF-8."""
+    """True if a text ends within a character of UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -282,7 +282,7 @@ def _stats(data: JobData) -> dict[str, Any]:
 
 
 def _row_counts(data: JobData) -> dict[str, Any]:
-    """How many rows an epoch has, and what became of documents on the way there."""
+    """The rows of an epoch, and notes on documents that are cut or left out."""
     from setpoint.train.build.job_data import build_training_data
 
     if data.job.seed is None:

@@ -119,11 +119,11 @@ def infer(arguments: Arguments) -> int:
 
     count_ranks(arguments, composition)
     job = composition.resolve()
-    found = verify_job(job, ("files",))
-    if found.problems:
-        raise ConfigError(found.problems)
+    verification = verify_job(job, ("files",))
+    if verification.problems:
+        raise ConfigError(verification.problems)
     if speaks(arguments):
-        print_cautions(caution for caution in found.cautions if caution not in cautions_of(job))
+        print_cautions(each for each in verification.cautions if each not in cautions_of(job))
     status = start_ranks(arguments)
     if status is not None:
         return status

@@ -345,11 +345,11 @@ def _too_large(space: SearchSpace, topology: Any, memory: Any, ranks: int | None
         "logits": "loss.type = chunked_cross_entropy or linear_cross_entropy",
     }[largest]
     more = "" if ranks is None else f"--world-size {ranks}, which is enough; "
-    held = ", ".join(f"{name} {in_units(size)}" for name, size in parts.items() if size)
+    sizes = ", ".join(f"{name} {in_units(size)}" for name, size in parts.items() if size)
     over = memory.total - space.limit
     return (
         f"no layout of {space.world_size:,} ranks fits in {in_units(space.limit)}: the one that "
-        f"needs least needs {in_units(memory.total)}, {in_units(over)} too much ({held})\n"
+        f"needs least needs {in_units(memory.total)}, {in_units(over)} too much ({sizes})\n"
         f"It is: {' '.join(map(shlex.quote, topology.overrides()))}\n"
         f"Valid: {more}against the largest part, {largest}: {helps}"
     )

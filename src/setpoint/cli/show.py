@@ -333,8 +333,8 @@ def _meant(program: Program, name: str, every: list[Leaf]) -> str:
     for leaf in every:
         if name.startswith(f"{leaf.key}."):
             if isinstance(leaf.value, dict) and leaf.value:
-                held = [f"{leaf.key}.{key}" for key in leaf.value]
-                return f"{leaf.key} has {', '.join(held)}.{did_you_mean(name, held, ' ')}"
+                keys = [f"{leaf.key}.{key}" for key in leaf.value]
+                return f"{leaf.key} has {', '.join(keys)}.{did_you_mean(name, keys, ' ')}"
             where = f"{in_full(leaf.value)} ({leaf.describe_origin()})"
             return f"{leaf.key} is {where}, with nothing inside."
     section = name.rpartition(".")[0]

@@ -178,13 +178,13 @@ def _verified(composition: Composition[Any], arguments: Arguments) -> Any:
 
     count_ranks(arguments, composition)
     job = composition.resolve()
-    found = verify_job(job, ("files",))
-    if found.problems:
-        raise ConfigError(found.problems)
+    verification = verify_job(job, ("files",))
+    if verification.problems:
+        raise ConfigError(verification.problems)
     # A short form has no field `silence`.
     if speaks(arguments):
-        heard = (caution for caution in found.cautions if caution not in cautions_of(job))
-        print_cautions(heard, silence=False)
+        cautions = (each for each in verification.cautions if each not in cautions_of(job))
+        print_cautions(cautions, silence=False)
     return job
 
 
@@ -246,7 +246,7 @@ def _job(weights: Config, tasks: Mapping[str, Any]) -> Any:
 
 
 def _explain(problems: list[Any]) -> SetpointError:
-    """What is wrong with weights; a short form has no field for them that could be named."""
+    """The error about weights; a short form has no field for them that could be named."""
     if len(problems) == 1 and problems[0].path.startswith("weights."):
         return SetpointError(problems[0].message)
     return ConfigError(problems)
@@ -284,18 +284,18 @@ def _is_hugging_face(source: str) -> bool:
         return is_hugging_face_directory(source)
     from setpoint.hub.fetch import split_hub_id
 
-    here = os.path.isdir(os.path.dirname(source)) or source.endswith(SUFFIXES)
-    return not here and split_hub_id(source) is not None and kind_of(source) == OTHER
+    is_local = os.path.isdir(os.path.dirname(source)) or source.endswith(SUFFIXES)
+    return not is_local and split_hub_id(source) is not None and kind_of(source) == OTHER
 
 
 def _refuse_another_model(folder: str, job: Job) -> None:
     """Refuse weights of a run under a configuration that differs in an identity field."""
-    found = [each for each in recorded_differences(folder, job) if each.role is IDENTITY]
-    if not found:
+    differences = [each for each in recorded_differences(folder, job) if each.role is IDENTITY]
+    if not differences:
         return
-    count = f"{len(found)} value{'s differ' if len(found) > 1 else ' differs'}"
+    count = f"{len(differences)} value{'s differ' if len(differences) > 1 else ' differs'}"
     lines = [f"{folder} was not trained with this configuration: {count} from its record", ""]
-    for item in found:
+    for item in differences:
         lines.append(f"  {item.path}")
         for name, value, origin in (
             ("saved", item.left, item.left_origin),

@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 """A row of `events.jsonl` or `metrics.jsonl`."""
 
 COUNTS = ("wall", "sessions", "lost_steps")
-"""What of `Goodput` is no part of `wall`."""
+"""Fields of `Goodput` that are no part of `wall`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def dropped(
     seconds: float,
     reached: tuple[int, float] | None = None,
 ) -> dict[str, Any] | None:
-    """What a run loses that goes back to a checkpoint, as the event that says so holds it.
+    """The loss of a run that goes back to a checkpoint, for its event.
 
     Arguments:
         events: of the run so far.

@@ -1,4 +1,4 @@
-"""What runs of a sweep came to, and which of the fields that differ matter for it."""
+"""Comparison of many runs by an objective, and the importance of the fields that differ."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METHOD = (
 
 
 class Objective(NamedTuple):
-    """What runs are compared by.
+    """The metric that runs are compared by.
 
     Arguments:
         column: `KIND.COLUMN`.
