@@ -16,7 +16,13 @@ COMMAND = Command(
     "cook",
     "DISH [OVERRIDES]",
     "Cook.",
-    [Option("--salt", "How much.", "GRAMS"), Option("--herb", "Which.", "NAME", True)],
+    [
+        Option("--salt", "How much.", "GRAMS", type=int),
+        Option("--herb", "Which.", "NAME", True),
+        Option("--heat", "How hot.", "LEVEL", type=float, excludes=("--raw",)),
+        Option("--raw", "Leave it raw."),
+        Option("--oven", "Which part.", "PART", choices=("top", "base"), requires=("--heat",)),
+    ],
     [("setpoint cook soup", "soup")],
 )
 
@@ -44,14 +50,29 @@ def test_options_and_overrides_are_told_apart() -> None:
 )
 def test_numbers_that_are_none(text: str, message: str) -> None:
     with pytest.raises(SetpointError) as caught:
-        COMMAND.parse(["soup", "--salt", text]).integer("--salt")
+        COMMAND.parse(["soup", "--salt", text])
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "x"])
 def test_floats_that_are_none(text: str) -> None:
     with pytest.raises(SetpointError):
-        COMMAND.parse(["soup", "--salt", text]).number("--salt", 0.0)
+        COMMAND.parse(["soup", "--heat", text])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--oven top", "--oven has no effect without --heat LEVEL"),
+        ("--heat 2 --raw", "--heat and --raw contradict each other; give one"),
+        ("--heat 2 --oven tap", "--oven is one of top, base; got 'tap'. Did you mean top?"),
+    ],
+)
+def test_options_check_themselves(words: str, message: str) -> None:
+    with pytest.raises(SetpointError) as caught:
+        COMMAND.parse(["soup", *words.split()])
+    assert str(caught.value) == message
+    assert COMMAND.parse(["soup", "--heat", "2.5", "--oven", "top"]).number("--heat") == 2.5
 
 
 def test_underscores_are_hyphens_in_options(cli: CommandLine) -> None:
@@ -92,7 +113,7 @@ def test_a_switch_may_be_repeated(cli: CommandLine) -> None:
 def test_json_and_another_format_contradict_each_other(cli: CommandLine) -> None:
     answer = cli("show small.toml --json --format toml")
     assert answer.status == 2
-    assert answer.err == "error: --json and --format toml contradict each other; give one\n"
+    assert answer.err == "error: --format and --json contradict each other; give one\n"
 
 
 def test_parameters_that_are_not_closed_are_answered_as_such(cli: CommandLine) -> None:

@@ -102,7 +102,7 @@ def check(arguments: Arguments) -> int:
     plan = estimate = dry_run = None
     if isinstance(config, Job):
         _add_run(config, report, arguments)
-        rank = arguments.integer(RANK, at_least=0) or 0
+        rank = arguments.integer(RANK) or 0
         plan, estimate = _plan(config, rank, arguments, composition.label)
         report.cautions += _gpu_cautions(config, arguments, plan, rank)
         if arguments.has(FAKE_STEP):

@@ -340,7 +340,7 @@ def generate(arguments: Arguments) -> int:
     chat = _chat(arguments)
     if chat is not None:
         tasks["chat"] = chat
-    seed = arguments.integer("--sampling-seed", at_least=0)
+    seed = arguments.integer("--sampling-seed")
     if seed is not None:
         tasks["seed"] = seed
     if arguments.has(OUTPUT.name):

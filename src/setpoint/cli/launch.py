@@ -116,7 +116,7 @@ def run(arguments: Arguments) -> int:
         image=arguments.value(IMAGE.name),
         volumes=_volumes(arguments, by_slurm),
         setup=arguments.values(SETUP.name),
-        restarts=arguments.integer(AGAIN.name, at_least=0),
+        restarts=arguments.integer(AGAIN.name),
         grace=job.resilience.grace_period,
         interpreter=sys.executable,
     )

@@ -93,7 +93,7 @@ class Option(NamedTuple):
         """Check one value.
 
         Raises:
-            SetpointError: if it is not of the type, below the least, or none of the choices.
+            SetpointError: if it is not of the type, out of range, or none of the choices.
         """
         for word in text.split(",") if self.repeat and self.choices else [text]:
             if word in self.choices:
@@ -105,28 +105,22 @@ class Option(NamedTuple):
                     + did_you_mean(word, self.choices, " ")
                 )
             if self.type is not str:
-                read_number(self.name, word, self.type, self.at_least)
+                self._check_number(word)
 
-
-def read_number(name: str, text: str, type: ValueType, at_least: float | None = None) -> float:
-    """Read the number that an option is given.
-
-    Raises:
-        SetpointError: if it is not of the type, or out of range.
-    """
-    at_least = (1 if type is int else 0) if at_least is None else at_least
-    try:
-        if not text.isascii() or "_" in text:  # which Python reads, and no field does
-            raise ValueError
-        number = int(text) if type is int else float(text)
-    except ValueError:
-        kind = "an int" if type is int else "a float"
-        raise SetpointError(f"{name} needs {kind}, got {text!r}") from None
-    if not number >= at_least:
-        raise SetpointError(f"{name} must be at least {at_least:g}, got {text}")
-    if number > LARGEST:
-        raise SetpointError(f"{name} must be at most {LARGEST}, got {text}")
-    return number
+    def _check_number(self, text: str) -> None:
+        kind, least = ("an int", 1) if self.type is int else ("a float", 0)
+        least = least if self.at_least is None else self.at_least
+        try:
+            if not text.isascii() or "_" in text:  # which Python reads, and no field does
+                raise ValueError
+            number = self.type(text)
+        except ValueError:
+            raise SetpointError(f"{self.name} needs {kind}, got {text!r}") from None
+        assert not isinstance(number, str)
+        if not number >= least:
+            raise SetpointError(f"{self.name} must be at least {least:g}, got {text}")
+        if number > LARGEST:
+            raise SetpointError(f"{self.name} must be at most {LARGEST}, got {text}")
 
 
 WITH = Option("--with", "Apply a modifier, as 'smoke(steps=5)'; it beats files.", "MODIFIER", True)
@@ -201,15 +195,13 @@ class Arguments:
         """The values of an option that may be repeated."""
         return self.options.get(name, [])
 
-    def integer(self, name: str, at_least: int | None = None) -> int | None:
+    def integer(self, name: str) -> int | None:
         """The value of an option of type int."""
-        text = self.value(name)
-        return None if text is None else int(read_number(name, text, int, at_least))
+        return int(self.options[name][-1]) if name in self.options else None
 
-    def number(self, name: str, at_least: float | None = None) -> float | None:
+    def number(self, name: str) -> float | None:
         """The value of an option of type float."""
-        text = self.value(name)
-        return None if text is None else read_number(name, text, float, at_least)
+        return float(self.options[name][-1]) if name in self.options else None
 
 
 class Command:

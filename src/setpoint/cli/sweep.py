@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from setpoint.cli.options import (
     Option,
     refuse_misspelt_options,
 )
-from setpoint.cli.output import bold, dim, print_notes, styled, table
+from setpoint.cli.output import bold, dim, emit, print_notes, styled, table
 from setpoint.cli.sweep_points import Outside, Prepared, prepare, read_call
 from setpoint.config import (
     NEEDS,
@@ -130,7 +129,7 @@ def run(arguments: Arguments) -> int:
 def carry_out(prepared: Prepared, arguments: Arguments) -> int:
     """Print what would happen, or launch and report."""
     jobs = arguments.integer("--jobs") or 1
-    screen = Screen(prepared, for_machines=arguments.has("--json"))
+    screen = Screen(prepared, arguments)
     if arguments.has("--dry-run"):
         screen.plan()
         if prepared.search is not None and (missing := optuna_missing()):
@@ -185,53 +184,56 @@ def _launch(prepared: Prepared, record: SweepRecord, jobs: int, screen: Screen, 
 class Screen:
     """What people see of a sweep: on standard output, or on standard error beside JSON."""
 
-    def __init__(self, prepared: Prepared, for_machines: bool) -> None:
+    def __init__(self, prepared: Prepared, arguments: Arguments) -> None:
         self.prepared = prepared
-        self.for_machines = for_machines
+        self.arguments = arguments
+        self.stream = sys.stderr if arguments.has("--json") else sys.stdout
 
     def say(self, text: str) -> None:
         """Print a line at once."""
-        print(text, file=sys.stderr if self.for_machines else sys.stdout, flush=True)
+        print(text, file=self.stream, flush=True)
 
     def plan(self) -> None:
         """Print the points and what would be done with each."""
+        emit(self.arguments, self._plan_facts, self._plan_text)
+
+    def _plan_facts(self) -> dict[str, Any]:
         prepared = self.prepared
-        if self.for_machines:
-            points = [{**task.to_json(), "plan": task.plan()} for task in prepared.tasks]
-            facts: dict[str, Any] = {"ok": True, "folder": str(prepared.folder), "points": points}
-            if prepared.search is not None:
-                facts["search"] = prepared.describe_search()
-            facts["duplicates"] = [each.to_json() for each in prepared.duplicates]
-            for name, kind in (("cautions", "caution"), ("dropped", "dropped")):
-                facts[name] = [
-                    remark.to_json() for remark in prepared.remarks if remark.kind == kind
-                ]
-            print(json.dumps(facts, indent=2))
-            return
+        points = [{**task.to_json(), "plan": task.plan()} for task in prepared.tasks]
+        facts: dict[str, Any] = {"ok": True, "folder": str(prepared.folder), "points": points}
+        if prepared.search is not None:
+            facts["search"] = prepared.describe_search()
+        facts["duplicates"] = [point.to_json() for point in prepared.duplicates]
+        for name, kind in (("cautions", "caution"), ("dropped", "dropped")):
+            facts[name] = [r.to_json() for r in prepared.remarks if r.kind == kind]
+        return facts
+
+    def _plan_text(self) -> str:
+        prepared = self.prepared
         if prepared.search is not None:
             rows = [(f"  {name}", str(value)) for name, value in prepared.describe_search().items()]
-            print(bold(f"{prepared.folder}: a search"))
-            print(table(rows))
-            self._remarks()
-            return
-        rows = [(task.name, str(task.run), task.plan()) for task in prepared.tasks]
-        print(bold(f"{prepared.folder}: {_count(len(rows), 'point')}"))
-        print(table(rows, ("point", "run directory", "plan")))
-        self._remarks()
+            lines = [bold(f"{prepared.folder}: a search"), table(rows)]
+        else:
+            points = [(task.name, str(task.run), task.plan()) for task in prepared.tasks]
+            lines = [
+                bold(f"{prepared.folder}: {_count(len(points), 'point')}"),
+                table(points, ("point", "run directory", "plan")),
+            ]
+        return "\n".join([*lines, *self._remarks()])
 
     def begin(self, tasks: list[Task]) -> None:
         """Say what is about to happen."""
-        folder = self.prepared.folder
-        if self.prepared.search is not None:
-            done = f"{_count(len(tasks), 'trial')} before"
-            wanted = _count(self.prepared.search.trials, "trial")
-            self.say(f"{folder}: a search for {wanted}, {done}")
-            self._remarks(then="\n")
-            return
-        finished = sum(task.status == FINISHED for task in tasks)
-        rest = f", {finished} of them finished before" if finished else ""
-        self.say(f"{folder}: {_count(len(tasks), 'point')}{rest}")
-        self._remarks(then="\n")
+        search, folder = self.prepared.search, self.prepared.folder
+        if search is not None:
+            wanted, done = _count(search.trials, "trial"), _count(len(tasks), "trial")
+            self.say(f"{folder}: a search for {wanted}, {done} before")
+        else:
+            finished = sum(task.status == FINISHED for task in tasks)
+            rest = f", {finished} of them finished before" if finished else ""
+            self.say(f"{folder}: {_count(len(tasks), 'point')}{rest}")
+        remarks = self._remarks()
+        if remarks:
+            self.say("\n".join(remarks) + "\n" * bool(self.prepared.remarks))
 
     def changed(self, task: Task, tasks: list[Task]) -> None:
         """Say that a point started or ended."""
@@ -252,34 +254,33 @@ class Screen:
     def end(self, tasks: list[Task], record: dict[str, Any]) -> None:
         """Print what came of the sweep."""
         failed = [task for task in tasks if task.status == FAILED]
-        if self.for_machines:
-            facts = {"ok": not failed, "folder": str(self.prepared.folder), **record}
-            print(json.dumps(facts, indent=2))
-            return
+        facts = {"ok": not failed, "folder": str(self.prepared.folder), **record}
+        emit(self.arguments, facts, lambda: "\n".join(self._end_lines(tasks, failed, record)))
+
+    def _end_lines(
+        self, tasks: list[Task], failed: list[Task], record: dict[str, Any]
+    ) -> Iterator[str]:
         counts = {
             status: sum(task.status == status for task in tasks)
             for status in dict.fromkeys(task.status for task in tasks)
         }
-        print("; ".join(f"{count} {status}" for status, count in counts.items()))
+        yield "; ".join(f"{count} {status}" for status, count in counts.items())
         search = record.get("search", {})
-        for line in search.get("rejected", ()):
-            print(line)
+        yield from search.get("rejected", ())
         best = search.get("best")
         if self.prepared.search is not None and best is None:
-            print(f"no trial has a {self.prepared.search.objective} yet")
+            yield f"no trial has a {self.prepared.search.objective} yet"
         if best is not None:
-            print(f"best: {best['point']}, {number_cell(best['value'])}  {best['run']}")
+            yield f"best: {best['point']}, {number_cell(best['value'])}  {best['run']}"
         for task in failed:
-            print(f"{styled('failed:', '1;31')} {task.name}: {task.reason}\n  see {task.log}")
+            yield f"{styled('failed:', '1;31')} {task.name}: {task.reason}\n  see {task.log}"
         if any(task.metrics for task in tasks):
-            print(f"setpoint compare {self.prepared.folder} shows the results")
+            yield f"setpoint compare {self.prepared.folder} shows the results"
 
-    def _remarks(self, then: str = "") -> None:
-        for duplicate in self.prepared.duplicates:
-            self.say(f"left out {duplicate.describe()}")
-        for remark in self.prepared.remarks:
-            last = then if remark is self.prepared.remarks[-1] else ""
-            self.say(f"\n{remark.render()}{last}")
+    def _remarks(self) -> list[str]:
+        """The lines on points that were left out, and on what is legal but suspicious."""
+        lines = [f"left out {duplicate.describe()}" for duplicate in self.prepared.duplicates]
+        return [*lines, *(f"\n{remark.render()}" for remark in self.prepared.remarks)]
 
 
 def _count(number: int, word: str) -> str:

@@ -486,7 +486,7 @@ def _space(
                 "--optimizer.lr 'log_uniform(1e-5, 1e-2)'"
             )
         origins = {p: (d, axis_origin(label)) for p, (d, label) in drawn.items()}
-        parts.append(Random(origins, count, arguments.integer("--draw-seed", 0) or 0))
+        parts.append(Random(origins, count, arguments.integer("--draw-seed") or 0))
     elif drawn:
         label = next(iter(drawn.values()))[1]
         searches = any(option.name == "--search" for option in arguments.command.options)
@@ -526,7 +526,7 @@ def _changed(search: Search, arguments: Arguments, trials: int | None) -> Search
     changed.objective = arguments.value("--objective") or search.objective
     if (direction := arguments.value("--direction")) is not None:
         changed.direction = cast("Any", direction)
-    seed = arguments.integer("--draw-seed", 0)
+    seed = arguments.integer("--draw-seed")
     if seed is not None:
         changed.seed = seed
     return changed

@@ -291,7 +291,7 @@ def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> Star
     """
     ranks, given = arguments.integer("--nproc"), arguments.value(NNODES.name)
     least, most = _nodes(arguments)
-    restarts = arguments.integer(RESTARTS.name, at_least=0)
+    restarts = arguments.integer(RESTARTS.name)
     total = (ranks or 1) * most
     for option in (ENDPOINT, RUN_ID):
         if most > 1 and not arguments.has(option.name):

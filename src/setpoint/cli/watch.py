@@ -53,7 +53,7 @@ def watch(arguments: Arguments) -> int:
     for name in names:
         if "." not in name:
             raise SetpointError(f"--metric is KIND.COLUMN, as train.loss; got {name!r}")
-    every = arguments.number("--every", at_least=0.1) or 2.0
+    every = arguments.number("--every") or 2.0
     seen = Watched(Path(arguments.positional[0]))
     if names:
         seen.columns = seen.asked = names

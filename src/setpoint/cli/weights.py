@@ -161,8 +161,8 @@ def _of_hugging_face(
     composition = compose(
         Inference,
         _job(Weights(path=source), tasks),
-        modifiers=arguments.options.get(WITH.name, []),
-        files=arguments.options.get(FILE.name, []),
+        modifiers=arguments.values(WITH.name),
+        files=arguments.values(FILE.name),
         environ=os.environ,
         flags=arguments.overrides,
     )
@@ -347,7 +347,7 @@ def _training(job: Job, arguments: Arguments) -> str:
     """The command that makes the run which was asked for."""
     words = ["setpoint", "train", arguments.positional[0]]
     for option in COMMON:
-        for value in arguments.options.get(option.name, []):
+        for value in arguments.values(option.name):
             words += [option.name, value]
     return variables_of(job) + shlex.join([*words, *_of_training(arguments.overrides)])
 
