@@ -11,6 +11,7 @@ import pytest
 from setpoint.config import Config, ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.schema.tree import all_fields
+from setpoint.infer.config import Inference
 from setpoint.interop.names import OTHER_NAMES
 from setpoint.plan.preflight import preflight
 from setpoint.presets.tiny import tiny
@@ -264,6 +265,8 @@ def test_weights_of_another_system(tmp_path: Path) -> None:
     checked("--model", "@gpt2")
     assert "Leave init_from out" in hint("--init_from=scratch")
     assert f"`setpoint import {tmp_path} --output" in hint(f"--model_path={tmp_path}")
+    (problem,) = compose(Inference, flags=["--model_path=a/b"]).problems
+    assert problem.hint == "Setpoint calls it weights.path: --weights.path a/b"
 
 
 def test_what_may_have_been_forgotten_is_an_import() -> None:

@@ -240,8 +240,10 @@ def _resume(key: ForeignKey, path: str) -> Answer:
 
 
 def _pretrained(key: ForeignKey, path: str) -> Answer:
-    """Weights to start from, whose configuration is written first."""
+    """Weights to start from, whose configuration is written first; those of an inference job."""
     name = key.text
+    if "weights" in type(key.editor.root).__setpoint__.fields:
+        return Replacement({"weights.path": name})
     if name in ("scratch", "random", "none", "null", ""):
         return f"Leave {key.name} out: weights are random unless model.pretrained names some."
     if name == "resume":
