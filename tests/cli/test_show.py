@@ -100,6 +100,10 @@ def test_a_part(cli: CommandLine) -> None:
     assert batch["origins"]["batch.micro_size"].startswith("small.toml:")
     assert all(path.startswith("batch") for path in batch["origins"])
     assert "[[data.sources]]" in cli.ok("show small.toml data.sources.0")
+    field = cli.ok("show small.toml data.sources.0.type")
+    assert field.splitlines()[0] == "[[data.sources]]" and field.count(" = ") == 1
+    for path in ("data.sources.0.nonsense", "data.sources.9", "data.sources.9.type"):
+        assert f"no value '{path}'" in cli.refused(f"show small.toml {path}")
     assert cli.ok("show small.toml loss --minimal") == ""
     assert "Did you mean model.dim?" in cli.refused("show small.toml model.dimm")
     assert "no effect" in cli.refused("show small.toml model --format python")

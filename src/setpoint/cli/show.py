@@ -191,7 +191,7 @@ def _branch(value: Any, path: list[str]) -> Any:
         if key in items:
             inner = _branch(items[key], path[1:])
             return {key: inner} if inner is not None or len(path) == 1 else None
-    elif isinstance(value, list) and key.isdecimal():
+    elif isinstance(value, list) and key.isdecimal() and int(key) < len(cast(list[Any], value)):
         inner = _branch(cast(list[Any], value)[int(key)], path[1:])
     return None if inner is None else [inner]
 
