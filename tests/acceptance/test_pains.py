@@ -107,7 +107,7 @@ def test_pain_04_a_changed_config_on_resume(cli: CommandLine, run: str) -> None:
     # Epochs 9 -> 15, the rate at zero already: the curve would not fit, and that is said.
     text = cli.refused(f"train {run} --duration '6 steps'")
     assert "schedule.horizon" in text and '--schedule.horizon "4 steps"' in text
-    assert "--optimizer.lr 1 --accept optimizer.lr" in cli.refused(f"train {run} --optimizer.lr 1")
+    assert "--optimizer.lr=1 --accept optimizer.lr" in cli.refused(f"train {run} --optimizer.lr 1")
     assert snapshot(cli.folder / run) == before
     # The period of saving and the size of a micro-batch are free, take effect, and are recorded.
     line = f"train {run} --duration '6 steps' --schedule.horizon 4"

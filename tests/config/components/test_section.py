@@ -17,7 +17,7 @@ from setpoint.config.record.record import record_files
 from setpoint.config.resolving.checks import verify
 
 from ...snapshots import compare
-from ..helpers import LAYERS, resolve_through
+from ..helpers import LAYERS, problems_of, resolve_through
 from . import targets
 from .sample import Imported, Net, Plain, Relu
 from .targets import Part, Whole
@@ -208,3 +208,10 @@ def test_a_path_in_place_of_a_variant_is_told_where_it_goes() -> None:
         compose(Net, flags=["--optimizer=torch.optim.Adagrad"]).resolve()
     hint = 'A callable is given as {type = "import", target = "torch.optim.Adagrad"}.'
     assert [problem.hint for problem in caught.value.problems] == [hint]
+
+
+def test_nothing_can_be_set_inside_an_argument_that_is_not_given() -> None:
+    found = problems_of(
+        lambda: compose(Net, flags=["optimizer=import", "optimizer.x.y=1"]).resolve()
+    )
+    assert found and all(problem.path.startswith("optimizer") for problem in found)

@@ -170,7 +170,8 @@ def freeze(section: Node) -> None:
     for name in state.invalid or ():
         values.pop(name, None)  # known to be wrong, and so unreadable
     for name in names:
-        values[name] = frozen_value(values[name])
+        if name in values:
+            values[name] = frozen_value(values[name])
     object.__setattr__(section, "__dict__", values)
     state.frozen = True
 

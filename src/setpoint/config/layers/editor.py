@@ -91,6 +91,8 @@ class Place(NamedTuple):
     @property
     def current(self) -> Any:
         """The value before the edit; None for a required or derived field that nothing has set."""
+        if self.info.name not in type(self.section).__setpoint__.fields:
+            return None  # an argument that an imported component has not been given yet
         value = value_or_missing(self.section, self.info.name)
         return None if value is MISSING else value
 
