@@ -112,3 +112,8 @@ def test_the_keys_of_a_section_stand_once_in_a_report() -> None:
         compose(Machine, flags=["--a=1", "--b=1", "--motor.c=1", "--motor.d=1"]).resolve()
     assert str(caught.value).count("valid: motor, share, spare") == 1
     assert str(caught.value).count("valid: mode, speed") == 1
+
+
+def test_a_number_is_no_name() -> None:
+    (problem,) = problems_of(lambda: compose(Machine, flags=["--7=1"]).resolve())
+    assert problem.path == "7" and problem.message.startswith("unknown key")

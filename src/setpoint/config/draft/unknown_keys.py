@@ -48,6 +48,8 @@ def other_name(root: type[Node], path: str, value: object = None) -> OtherName |
         return None
     fields = {path for path, _ in all_fields(root)}
     words = [word for word in folded(path).split(".") if not word.isdecimal()]
+    if not words:
+        return None  # a number is no name
     keys = [".".join(words[start:]) for start in range(len(words))]
     if any(field.rpartition(".")[2] == words[-1] for field in fields):
         keys.pop()  # a name of our own
