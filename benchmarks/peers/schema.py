@@ -115,7 +115,7 @@ def classes_in(kind: FieldType) -> Iterator[type[Config]]:
     """
     if isinstance(kind, SectionType):
         yield from kind.variants().values() or kind.classes
-    for part in kind.inner_types():
+    for part in kind.parts:
         yield from classes_in(part)
 
 
@@ -182,7 +182,7 @@ def annotation(kind: FieldType, union: str, item: str = "{}") -> str:
     if isinstance(kind, SequenceType):
         return f"tuple[{item.format(annotation(kind.item, union))}, ...]"
     if isinstance(kind, TupleType):
-        inside = ", ".join(item.format(annotation(part, union)) for part in kind.kinds)
+        inside = ", ".join(item.format(annotation(part, union)) for part in kind.parts)
         return f"tuple[{inside}]"
     if isinstance(kind, LiteralType):
         return f"Literal[{', '.join(map(repr, kind.choices))}]"
@@ -191,7 +191,7 @@ def annotation(kind: FieldType, union: str, item: str = "{}") -> str:
     if isinstance(kind, ScalarType):
         return "str"
     if isinstance(kind, AnyOfType):
-        return " | ".join(annotation(part, union) for part in kind.options)
+        return " | ".join(annotation(part, union) for part in kind.parts)
     return NAMES.get(type(kind), "str")  # types that peers have not are texts to them
 
 

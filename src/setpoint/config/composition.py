@@ -364,7 +364,7 @@ def _refuse_name(name: str, title: str = "") -> None:
 
 
 def _place(document: Document, index: int) -> str:
-    """Where a file names what it extends: the item of a list, or the only name."""
+    """The place where a file names its parent: the item of a list, or the only name."""
     several = isinstance(document.data["extends"], list)
     return document.where(("extends", index) if several else ("extends",))
 

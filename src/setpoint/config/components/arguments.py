@@ -81,7 +81,7 @@ class _Mapping(ArgumentType, MappingType):
 
 
 def kind_of(value: object) -> str:
-    """What the value of an argument is.
+    """The kind of value of an argument.
 
     Returns:
         `plain`, `section`, or `list` or `mapping` of sections.
@@ -96,7 +96,7 @@ def kind_of(value: object) -> str:
 
 
 def _holds(items: Collection[object]) -> bool:
-    """Whether items are components, or references to what may be some."""
+    """True if items are components, or references to what may be some."""
     return any(isinstance(item, Config | Reference) for item in items)
 
 
@@ -134,7 +134,7 @@ def _is_component(value: object) -> bool:
 
 
 def _components(items: Collection[object]) -> bool:
-    """Whether a list or mapping holds components, some of them perhaps by reference."""
+    """True if a list or mapping holds components, some of them perhaps by reference."""
     if any(map(_is_component, items)):
         return True
     return bool(items) and all(isinstance(item, str) and is_reference(item) for item in items)
@@ -175,7 +175,7 @@ def _refuse_hidden(value: object, depth: int) -> None:
 
 
 def arguments_of(section: Node) -> dict[str, Any]:
-    """What was given beside the target and the declared fields."""
+    """The arguments beside the target and the declared fields."""
     return {name: getattr(section, name) for name in kinds_of(type(section))}
 
 
@@ -201,6 +201,6 @@ def components_in(value: object) -> Iterator[Any]:
 
 
 def kinds_of(cls: type[Node]) -> dict[str, str]:
-    """What each argument of a section's class holds, by name."""
+    """The kind of value of each argument of a section's class, by name."""
     declared, fields = cls.__setpoint__.cls.__setpoint__.fields, cls.__setpoint__.fields
     return {name: str(one.annotation) for name, one in fields.items() if name not in declared}

@@ -41,7 +41,7 @@ Kinds = tuple[tuple[str, str], ...]
 
 
 class ImportedComponent(Config, owner="setpoint.config.components.signature:construct"):
-    """What is common to all sections that call something by its import path.
+    """The base of all sections that call something by its import path.
 
     A family takes imported components by having a variant with this base. Its typed fields are
     handed over as well, where the target takes them:
@@ -140,7 +140,7 @@ class ImportedComponent(Config, owner="setpoint.config.components.signature:cons
 
     @check(needs="import")
     def _check_signature(self) -> Iterator[Problem]:
-        """Whether the target takes its arguments."""
+        """True if the target takes its arguments."""
         if not self.target.refusal():
             yield from self._mistakes()
 

@@ -35,7 +35,7 @@ CALLABLE, SEQUENCE = map(typing.get_origin, (Callable[[], int], Sequence[int]))
 
 
 def parameters_of(target: Callable[..., Any]) -> dict[str, Parameter] | None:
-    """What a callable takes.
+    """The parameters of a callable.
 
     Returns:
         its parameters by name; None for those written in C that do not say.
@@ -51,7 +51,7 @@ def parameters_of(target: Callable[..., Any]) -> dict[str, Parameter] | None:
 
 
 def takes_parameter(parameters: Mapping[str, Parameter] | None, name: str) -> bool:
-    """Whether a callable has a parameter of a name that can be given by it.
+    """True if a callable has a parameter of a name that can be given by it.
 
     Returns:
         True if the parameter is its own; what it passes on to others is not known.

@@ -287,7 +287,7 @@ def _read(info: FieldInfo, value: object, origin: Origin) -> Any:
 
 
 def is_set(config: Config, name: str) -> bool:
-    """Whether any layer has given a field a value; for methods that derive from what is given.
+    """True if any layer has given a field a value; for methods that derive from what is given.
 
     Raises:
         SetpointError: if the class has no such field.
@@ -378,7 +378,7 @@ def build(config: Node, runtime: dict[str, Any]) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two run-time arguments are one object, or texts that say the same."""
+    """True if two run-time arguments are one object, or texts that say the same."""
     return one is other or (type(one) is type(other) is str and one == other)
 
 

@@ -233,7 +233,7 @@ def unpack(config: Node, packed: Packed) -> None:
 
 
 def one_layer(one: Origin, other: Origin) -> bool:
-    """Whether two origins are of one layer, so that neither is later than the other."""
+    """True if two origins are of one layer, so that neither is later than the other."""
     if isinstance(one, Recorded) or isinstance(other, Recorded):
         return isinstance(one, Recorded) and isinstance(other, Recorded)
     if one.layer in MANY_ORIGINS:
@@ -303,7 +303,7 @@ def references(value: Any) -> Iterator[tuple[Path, Reference]]:
 
 
 def contains(outer: Node, inner: Node) -> bool:
-    """Whether a section is another one, or holds it at any depth."""
+    """True if a section is another one, or holds it at any depth."""
     return any(section is inner for _, section in sections(outer))
 
 

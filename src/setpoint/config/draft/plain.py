@@ -75,7 +75,7 @@ def _usual(info: FieldInfo, same: Node | None) -> Any:
 
 
 def _removed(value: dict[str, Any], usual: Any) -> dict[str, list[str]]:
-    """What takes out the keys that a mapping has by default, since a layer adds to it."""
+    """The key that takes out default keys of a mapping, since a layer adds to it."""
     if not isinstance(usual, dict):
         return {}
     gone = [key for key in cast(dict[str, Any], usual) if key not in value]
@@ -157,7 +157,7 @@ def to_minimal(
 
 
 def _beside(config: Node, default: Node) -> tuple[Node | None, Node | None]:
-    """What a imported component is compared with: the default as a whole, or its typed fields.
+    """The default for an imported component as a whole, or for its typed fields only.
 
     To name a target is to start afresh with its arguments, so that arguments equal to the default's
     are left out only where nothing takes arguments away.
@@ -169,7 +169,7 @@ def _beside(config: Node, default: Node) -> tuple[Node | None, Node | None]:
 
 
 def given(config: Node, name: str) -> Any:
-    """What a field was given: its value, or the reference that its value was computed from.
+    """The value that a field was given, or the reference that it was computed from.
 
     Returns:
         a stored value; MISSING where nothing was given, since it is derived or required.

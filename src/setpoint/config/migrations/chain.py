@@ -249,7 +249,7 @@ def _last_change(operations: Iterable[Operation], path: str) -> Operation | None
 
 
 def _exists(root: type[Node], path: Path) -> bool:
-    """Whether a path leads to a field of today, in any variant."""
+    """True if a path leads to a field of today, in any variant."""
     return any(
         str(path[-1]).replace("-", "_") in cls.__setpoint__.fields
         for cls in classes_at(root, path[:-1])

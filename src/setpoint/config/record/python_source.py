@@ -159,7 +159,7 @@ class _Writer:
 
 
 def _attribute(name: str) -> str:
-    """How a member of an enum is named, which need not have a name of Python."""
+    """The access to a member of an enum, whose name need not be one of Python."""
     plain = name.isidentifier() and not keyword.iskeyword(name)
     return f".{name}" if plain else f"[{_quoted(name)}]"
 

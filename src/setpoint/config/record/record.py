@@ -202,7 +202,7 @@ def _without(value: Any, derived: set[str], prefix: str = "") -> Any:
 
 
 def is_record(path: str) -> bool:
-    """Whether a path is a folder with a recorded config."""
+    """True if a path is a folder with a recorded config."""
     return os.path.isfile(os.path.join(path, CONFIG))
 
 
@@ -219,7 +219,7 @@ def recorded_schema(folder: str) -> int | None:
 
 
 def backup_name(name: str, schema: int) -> str:
-    """What a file of a record of an older schema is called once there is a newer one.
+    """The name of a file of a record of an older schema once there is a newer one.
 
     Returns:
         for instance `config.schema-1.json`.
@@ -229,7 +229,7 @@ def backup_name(name: str, schema: int) -> str:
 
 
 class Record:
-    """What a record says, in terms of today's schema.
+    """The content of a record, in terms of today's schema.
 
     Arguments:
         find: finds `file:line` for a path.
