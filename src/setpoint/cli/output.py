@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from setpoint.config import Caution, Problem
-
 if TYPE_CHECKING:
     from setpoint.cli.options import Arguments, Command
+    from setpoint.config import Caution
 
 
 def emit(
@@ -150,6 +149,8 @@ def print_cautions(cautions: Iterable[Caution], *, silence: bool = True) -> None
     Arguments:
         silence: whether to say how a caution is silenced.
     """
+    from setpoint.config import Problem
+
     for caution in cautions:
         text = caution.render() if silence else Problem.render(caution)
         print(f"{styled('caution:', '1;33', sys.stderr)} {text.lstrip()}", file=sys.stderr)
