@@ -111,6 +111,7 @@ def test_names_of_secrets() -> None:
     assert names_secret(Job, "token")
     assert names_secret(Job, "tokens")
     assert not names_secret(Job, "lr")
+    assert not names_secret(Job, "hidden")  # a letter or two in common with a name are no likeness
     assert holds_secret(Job.__setpoint__.fields["tracker"].type)
     assert not holds_secret(Job.__setpoint__.fields["model"].type)
 

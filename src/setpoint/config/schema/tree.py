@@ -71,7 +71,7 @@ def first_places(root: type[Node]) -> dict[FieldInfo, str]:
 def names_secret(root: type[Node], key: str) -> bool:
     """True if an unknown key may be the misspelt or misplaced name of a secret."""
     infos = (info for _, info in all_fields(root))
-    return any(info.type.is_secret() and nearest(key, [info.name]) for info in infos)
+    return any(info.type.is_secret() and nearest(key, [info.name], likeness=0.75) for info in infos)
 
 
 def holds_secret(kind: FieldType) -> bool:
