@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+
+import setpoint.config
+
+from .conftest import ROOT
 
 if TYPE_CHECKING:
     from .conftest import SourceFile
@@ -82,7 +87,7 @@ CORE = set().union(*LAYERS[: next(n for n, layer in enumerate(LAYERS) if "train"
 ADD_ONS = {"ops", "plan", "interop"}
 
 # What the root offers to users.
-ROOT = {"config", "units", "editor_schema"}
+OFFERED = {"config", "units", "editor_schema"}
 
 # Of a package beside it, a module may import `config` only. What else is allowed, and why:
 # (importing module, imported module) -> reason.
@@ -171,15 +176,9 @@ def layer_problem(importer: str, imported: str) -> str | None:
     if below == "" or above == below or above == "__main__" or (importer, imported) in ALLOWED:
         return None
     if above == "":
-        return None if below in ROOT else f"the root imports {sorted(ROOT)} only"
+        return None if below in OFFERED else f"the root imports {sorted(OFFERED)} only"
     if RANK[below] < RANK[above]:
-        # The packages of the kernel are its own; all else is imported from `setpoint.config`.
-        private = below == "config" and imported not in {"setpoint.config", "setpoint.config.lazy"}
-        return (
-            "the packages of the kernel are private; import from setpoint.config"
-            if private
-            else None
-        )
+        return None
     if RANK[below] > RANK[above]:
         return f"{below} lies above {above}"
     if imported.startswith(f"setpoint.{below}.") and imported.endswith(".config"):
@@ -262,6 +261,27 @@ def test_imports_go_down_only(source_files: dict[str, SourceFile]) -> None:
             if problem:
                 problems.append(f"{file.path}:{found.line}: imports {imported}: {problem}")
     assert not problems, "\n".join(problems)
+
+
+def test_one_place_to_import_from(source_files: dict[str, SourceFile]) -> None:
+    """What `setpoint.config` offers is imported from there, the rest by its module."""
+    offered = set(setpoint.config.__all__)
+    packages: dict[str, set[str]] = {name: set() for name in offered}
+    problems: list[str] = []
+    for name, file in source_files.items():
+        for found in imports_of(file.tree, file.package):
+            home, _, exported = found.module.rpartition(".")
+            if exported not in offered or name.startswith("setpoint.config"):
+                continue
+            if home == "setpoint.config":
+                packages[exported].add(name.split(".")[1] if "." in name else "")
+            elif home.startswith("setpoint.config."):
+                problems.append(f"{file.path}:{found.line}: import {exported} from setpoint.config")
+    assert not problems, "\n".join(problems)
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    documented = re.findall(r"\w+", " ".join(re.findall(r"setpoint\.config import (.*)", pages)))
+    few = [name for name, users in packages.items() if len(users) < 3 and "" not in users]
+    assert set(few) <= set(documented), "fewer than three packages and no user import these"
 
 
 def test_the_core_imports_no_add_on(source_files: dict[str, SourceFile]) -> None:

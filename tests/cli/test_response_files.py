@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.cli.response_files import expand_responses, split
-from setpoint.config import Word
 from setpoint.config.composition import compose
+from setpoint.config.layers.flags import Word
 from setpoint.config.words.errors import SetpointError
 
 from ..config.helpers import problems_of

@@ -289,7 +289,7 @@ def test_a_fault_in_a_source_of_ones_own_shows_its_frames_alone(
 def test_a_fault_in_the_trial_call_of_a_model_shows_its_frames(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from setpoint.config import show_all_frames
+    from setpoint.config.values.user_code import show_all_frames
     from setpoint.model.config import ModelConfig
 
     family = ModelConfig.__setpoint__

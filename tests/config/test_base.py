@@ -3,16 +3,9 @@ import pickle
 
 import pytest
 
-from setpoint.config import (
-    Config,
-    ConfigError,
-    SetpointError,
-    UnresolvedError,
-    field,
-    is_set,
-    resolve,
-)
+from setpoint.config import Config, ConfigError, SetpointError, field, is_set, resolve
 from setpoint.config.values.node import chain_of, is_frozen
+from setpoint.config.words.errors import UnresolvedError
 
 from ..snapshots import compare
 from .helpers import placeless

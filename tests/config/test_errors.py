@@ -2,8 +2,8 @@ import pickle
 
 import pytest
 
-from setpoint.config import Invalid, RunError, SetpointError, UnresolvedError
-from setpoint.config.words.errors import printable, several
+from setpoint.config import Invalid, RunError, SetpointError
+from setpoint.config.words.errors import UnresolvedError, printable, several
 
 
 def test_exit_statuses() -> None:

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, dead, dropped_values, field
+from setpoint.config import Config, dead, field
 from setpoint.config.composition import compose
+from setpoint.config.draft.walk import dropped_values
 from setpoint.config.values.node import chain_of
 
 from ..snapshots import compare

@@ -6,10 +6,11 @@ from functools import partial
 
 import pytest
 
-from setpoint.config import Config, field, for_shell
+from setpoint.config import Config, field
 from setpoint.config.composition import compose
 from setpoint.config.draft.unknown_keys import OtherName
 from setpoint.config.other_names import ForeignKey, Replacement
+from setpoint.config.words.text import for_shell
 
 from .helpers import problems_of
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import ImportPath, PlainScalar, in_full, plain
+from setpoint.config import ImportPath, plain
+from setpoint.config.words.plain_data import PlainScalar
+from setpoint.config.words.text import in_full
 from setpoint.optim.config import AdamW
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import ByteSize, DType, Duration, Period

@@ -23,13 +23,11 @@ from setpoint.config import (
     read_record,
     record_files,
     resolve,
-    to_minimal,
     to_plain,
-    to_python,
-    write_json,
-    write_toml,
-    write_yaml,
 )
+from setpoint.config.draft.plain import to_minimal
+from setpoint.config.files.write import write_json, write_toml, write_yaml
+from setpoint.config.record.python_source import to_python
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.errors import DeclarationError, Invalid

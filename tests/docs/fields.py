@@ -23,9 +23,10 @@ from string import Formatter
 from typing import Any
 
 from setpoint.cli.list import field_rows
-from setpoint.config import Config, all_fields, section_classes
+from setpoint.config import Config, all_fields
 from setpoint.config.schema.declare import CHECK, DEAD
 from setpoint.config.schema.tree import first_places
+from setpoint.config.types.sections import section_classes
 from setpoint.editor_schema.help import class_help
 from setpoint.infer.config import Inference
 from setpoint.train.config import Job

@@ -474,7 +474,7 @@ def _as_word(text: str) -> str:
 
 def _written(form: str, values: dict[str, Any]) -> str:
     """Values in a format; in JSON, which YAML reads too, where the writer cannot."""
-    from setpoint.config import write_toml, write_yaml
+    from setpoint.config.files.write import write_toml, write_yaml
 
     if form != "json":
         with contextlib.suppress(Exception):

@@ -18,7 +18,8 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from setpoint.cli.main import is_said_elsewhere
-from setpoint.config import LOG_OF, ConfigError, RunError, SetpointError, log_of, resolve
+from setpoint.config import ConfigError, RunError, SetpointError, log_of, resolve
+from setpoint.config.values.user_code import LOG_OF
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.hangs import HangWatch
 from setpoint.parallel.launcher import LocalRanks, RankFailed

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import Config, PlainScalar, SetpointError, field, resolve
+from setpoint.config import Config, SetpointError, field, resolve
 from setpoint.config.layers.editor import Editor
+from setpoint.config.words.plain_data import PlainScalar
 from setpoint.sweep_space.flags import read_command_line
 from setpoint.sweep_space.setting import SOURCE, WITH, axis_origin, plain_value
 

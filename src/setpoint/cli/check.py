@@ -31,12 +31,11 @@ from setpoint.config import (
     ConfigError,
     Need,
     SetpointError,
-    dropped_values,
     fingerprint,
-    overridden,
-    shared,
     verify,
 )
+from setpoint.config.draft.walk import dropped_values, shared
+from setpoint.config.layers.hints import overridden
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.train.config import Job
 from setpoint.train.run_name import find_run

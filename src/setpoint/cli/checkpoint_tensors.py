@@ -16,7 +16,8 @@ from setpoint.cli.main import FAILED, Loading
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import emit, table
 from setpoint.cli.source import open_table
-from setpoint.config import Difference, SetpointError, compare, for_error, plain
+from setpoint.config import SetpointError, for_error, plain
+from setpoint.config.record.compare import Difference, compare
 from setpoint.hub.urls import is_url
 
 if TYPE_CHECKING:

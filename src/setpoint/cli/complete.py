@@ -11,18 +11,12 @@ from setpoint.cli.list import KINDS
 from setpoint.cli.main import COMMANDS, GROUPS, command_of, joined
 from setpoint.cli.options import Arguments, Command, Option
 from setpoint.cli.source import POINTERS, files_here, run_directories, split_revision
-from setpoint.config import (
-    SUFFIXES,
-    TAG,
-    Config,
-    SetpointError,
-    all_fields,
-    did_you_mean,
-    known_cautions,
-    known_tags,
-    modifiers,
-    presets,
-)
+from setpoint.config import Config, SetpointError, all_fields, did_you_mean
+from setpoint.config.composition import SUFFIXES
+from setpoint.config.draft.walk import TAG
+from setpoint.config.layers.presets import modifiers, presets
+from setpoint.config.resolving.checks import known_cautions
+from setpoint.config.schema.tree import known_tags
 
 # NAME stands for the command that is completed, FUNCTION for a name in the shell; what is typed
 # as the command is called with `__complete`.

@@ -18,22 +18,12 @@ from setpoint.cli.options import (
 )
 from setpoint.cli.output import bold, dim, emit, table
 from setpoint.cli.source import open_source, open_table
-from setpoint.config import (
-    ROLES,
-    Difference,
-    Entry,
-    SetpointError,
-    Table,
-    all_fields,
-    canonical,
-    compare,
-    did_you_mean,
-    fingerprint,
-    identity_leaves,
-    in_full,
-    plain,
-    within,
-)
+from setpoint.config import SetpointError, all_fields, did_you_mean, fingerprint, plain
+from setpoint.config.record.compare import Difference, Entry, Table, compare
+from setpoint.config.record.fingerprint import canonical, identity_leaves
+from setpoint.config.record.record import ROLES
+from setpoint.config.words.names import within
+from setpoint.config.words.text import in_full
 
 LAYERS = (WITH, FILE, WORLD_SIZE)
 """Options that change a configuration, so that it must be clear which one."""

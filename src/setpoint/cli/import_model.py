@@ -6,15 +6,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.options import Arguments, Command, Option
-from setpoint.config import (
-    Config,
-    ConfigError,
-    SetpointError,
-    resolve,
-    to_minimal,
-    to_plain,
-    write_toml,
-)
+from setpoint.config import Config, ConfigError, SetpointError, resolve, to_plain
+from setpoint.config.draft.plain import to_minimal
+from setpoint.config.files.write import write_toml
 from setpoint.files.atomic import write_text
 from setpoint.model.config import Transformer
 from setpoint.model.pretrained.family import PLAIN, SIZES

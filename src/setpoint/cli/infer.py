@@ -39,16 +39,8 @@ from setpoint.cli.weights import (
     job_with_weights,
     set_fields,
 )
-from setpoint.config import (
-    COMMAND_LINE,
-    DEFAULT,
-    ConfigError,
-    Origin,
-    SetpointError,
-    cautions_of,
-    is_set,
-    leaves,
-)
+from setpoint.config import ConfigError, Origin, SetpointError, cautions_of, is_set, leaves
+from setpoint.config.values.origin import COMMAND_LINE, DEFAULT
 from setpoint.data.sources.config import Conversations, Text, Tokens
 from setpoint.infer.tasks import EXPORTED as FORMATS
 from setpoint.infer.tasks import Chat, DataSet, Evaluation, Export, Generation

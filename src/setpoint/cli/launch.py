@@ -13,14 +13,8 @@ from setpoint.cli.train import NNODES, NPROC, RESTARTS, refuse_checkpoint, words
 from setpoint.cluster.kubernetes import manifest
 from setpoint.cluster.request import Request
 from setpoint.cluster.slurm import batch_script, seconds_of, submit
-from setpoint.config import (
-    COMMAND_LINE,
-    Composition,
-    ConfigError,
-    Need,
-    Origin,
-    SetpointError,
-)
+from setpoint.config import Composition, ConfigError, Need, Origin, SetpointError
+from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
 from setpoint.train.run_name import draw_seed, find_run, is_drawn

@@ -305,7 +305,7 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
     from setpoint.config import SetpointError
 
     if TRACEBACK in words:
-        from setpoint.config import show_all_frames
+        from setpoint.config.values.user_code import show_all_frames
 
         show_all_frames(True)
     _open_closed_streams()
@@ -343,7 +343,7 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
 
 
 def _was_quit(error: Exception) -> bool:
-    from setpoint.config import was_quit
+    from setpoint.config.values.user_code import was_quit
 
     return was_quit(error)
 
@@ -358,7 +358,8 @@ def show_users_frames(program: bool = False) -> None:
         return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        from setpoint.config import log_of, users_traceback
+        from setpoint.config import log_of
+        from setpoint.config.values.user_code import users_traceback
 
         if "RANK" in os.environ:
             from setpoint.parallel.rank import has_left_error

@@ -18,19 +18,15 @@ from setpoint.config import (
     Config,
     Document,
     SetpointError,
-    Tree,
-    guessed,
-    migrate,
-    oldest_schema,
-    parse_bytes,
-    read_file,
     read_record,
     record_files,
-    recorded_differences,
     resolve,
     same,
-    schema_of,
 )
+from setpoint.config.files.read import parse_bytes, read_file
+from setpoint.config.migrations.chain import migrate, oldest_schema, schema_of
+from setpoint.config.migrations.operations import Tree, guessed
+from setpoint.config.record.compare import recorded_differences
 from setpoint.files.atomic import write_text
 from setpoint.track.run_directory import RunDirectory
 

@@ -7,13 +7,9 @@ from collections.abc import Callable, Container, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from setpoint.config import (
-    Config,
-    SetpointError,
-    did_you_mean,
-    is_foreign_key,
-    retired_hint,
-)
+from setpoint.config import Config, SetpointError, did_you_mean
+from setpoint.config.draft.unknown_keys import is_foreign_key
+from setpoint.config.migrations.chain import retired_hint
 
 TRAINING = "setpoint.train.config:Job"
 INFERENCE = "setpoint.infer.config:Inference"
@@ -350,7 +346,7 @@ class Command:
 
     def _takes_section(self, word: str) -> bool:
         """Whether a word is a flag such as `--model`, whose value may be that of a preset."""
-        from setpoint.config import is_section
+        from setpoint.config.layers.flags import is_section
 
         name = word.removeprefix("--").replace("-", "_")
         return word.startswith("--") and is_section(self.program.root, tuple(name.split(".")))
@@ -361,7 +357,7 @@ class Command:
         """An override with the word behind it, if that is its value."""
         if not token.startswith("--") or "=" in token or word.startswith("--"):
             return None
-        from setpoint.config import with_value
+        from setpoint.config.layers.flags import with_value
 
         def is_argument(word: str) -> bool:
             slots = self.usage.replace("[OVERRIDES]", "").split()
@@ -372,7 +368,9 @@ class Command:
 
     def _can_be(self, slot: str, word: str, tokens: Sequence[str]) -> bool:
         """Whether a word can be the argument of a place: a configuration, or anything else."""
-        from setpoint.config import SUFFIXES, TRUTH, preset_named
+        from setpoint.config.composition import SUFFIXES
+        from setpoint.config.layers.presets import preset_named
+        from setpoint.config.types.scalars import TRUTH
 
         if slot in SOURCES:
             import_named(
@@ -396,7 +394,7 @@ class Command:
                 + _taken_as_value(self.program, parsed.overrides, tokens)
                 + (f"\nfor instance: {self.examples[0][0]}" if self.examples else "")
             )
-        from setpoint.config import unexpected
+        from setpoint.config.layers.flags import unexpected
 
         self._refuse_file(given[most])
         if "OVERRIDES" not in self.usage:
@@ -408,7 +406,7 @@ class Command:
 
     def _refuse_value(self, overrides: list[str], rest: Sequence[str]) -> None:
         """Refuse words behind a flag's value that belong to it, as in `--duration 2 epochs`."""
-        from setpoint.config import one_word
+        from setpoint.config.layers.flags import one_word
 
         flag, _, text = overrides[-1].partition("=")
         end = next((at for at, word in enumerate(rest) if "=" in word or word[:2] == "--"), None)
@@ -422,7 +420,10 @@ class Command:
         """Refuse a file in the place of an override with what it is given as."""
         if self.usage.partition(" ")[0] != "SOURCE" or not os.path.isfile(word):
             return
-        from setpoint.config import COMMAND_LINE, SUFFIXES, Origin, written
+        from setpoint.config import Origin
+        from setpoint.config.composition import SUFFIXES
+        from setpoint.config.layers.hints import written
+        from setpoint.config.values.origin import COMMAND_LINE
 
         if word.endswith(SUFFIXES):
             if FILE in self.options:
@@ -454,7 +455,8 @@ def import_named(program: Program, modules: Sequence[str]) -> None:
     Raises:
         SetpointError: if a module cannot be imported.
     """
-    from setpoint.config import import_presets, import_user_module
+    from setpoint.config.composition import import_presets
+    from setpoint.config.values.user_code import import_user_module
 
     if program.is_own:
         import_presets(program.root)
@@ -466,7 +468,9 @@ def import_named(program: Program, modules: Sequence[str]) -> None:
 
 def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str]) -> str:
     """Why SOURCE is missing where the word that may be meant stands after a flag."""
-    from setpoint.config import SUFFIXES, preset_named, with_value
+    from setpoint.config.composition import SUFFIXES
+    from setpoint.config.layers.flags import with_value
+    from setpoint.config.layers.presets import preset_named
 
     import_named(program, ())
     for override in overrides:
@@ -484,7 +488,7 @@ def _is_override(token: str) -> bool:
     """True for `--a.b`, `a.b=1`, and Hydra's `~a`, which is refused with what to write here."""
     name, equals, _ = token.partition("=")
     if token.startswith("~"):
-        from setpoint.config import deletes
+        from setpoint.config.layers.flags import deletes
 
         return deletes(token) and not os.path.exists(token)
     if token.startswith("-"):

@@ -24,15 +24,9 @@ from setpoint.cli.options import (
 )
 from setpoint.cli.output import bold, emit, table, wrapped
 from setpoint.cli.source import open_source
-from setpoint.config import (
-    COMMAND_LINE,
-    ENVIRONMENT,
-    ConfigError,
-    Recorded,
-    SetpointError,
-    chain_of,
-)
 from setpoint.config import FILE as FILES
+from setpoint.config import ConfigError, SetpointError, chain_of
+from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
 from setpoint.units.size import ByteSize, in_units
 
 if TYPE_CHECKING:

@@ -8,18 +8,9 @@ from typing import Any
 
 from setpoint.cli.main import Loading
 from setpoint.cli.options import Arguments, Option
-from setpoint.config import (
-    COMMAND_LINE,
-    ENVIRONMENT,
-    PROGRAM,
-    Composition,
-    Editor,
-    Origin,
-    PlainScalar,
-    Recorded,
-    SetpointError,
-    chain_of,
-)
+from setpoint.config import PROGRAM, Composition, Editor, Origin, SetpointError, chain_of
+from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
+from setpoint.config.words.plain_data import PlainScalar
 from setpoint.parallel.rank import launched, own_rank, require_launch
 
 NPROC = Option("--nproc", "Start this many ranks on this node.", "N", type=int)

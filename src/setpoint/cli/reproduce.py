@@ -16,7 +16,8 @@ from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import emit, table
 from setpoint.cli.runs import run_directories
 from setpoint.cli.source import open_source, prepare, run_directory_given
-from setpoint.config import SetpointError, load_record, printable, resolve
+from setpoint.config import SetpointError, load_record, resolve
+from setpoint.config.words.errors import printable
 from setpoint.ops.proof import Seal, record_problems, verify_chain
 from setpoint.parallel.config import Parallel
 from setpoint.track.jsonl import plain_numbers

@@ -7,7 +7,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from setpoint.config import FileError, SetpointError, Word, can_be_named, read_plain_file
+from setpoint.config import SetpointError
+from setpoint.config.files.document import FileError
+from setpoint.config.files.read import read_plain_file
+from setpoint.config.layers.flags import Word
+from setpoint.config.words.names import can_be_named
 
 MAX_BYTES = 1024 * 1024
 """Bytes of all response files of a command line together."""

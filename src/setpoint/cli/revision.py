@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from setpoint.config import CONFIG, ORIGINS, SUFFIXES, ConfigError, SetpointError, nearest, presets
+from setpoint.config import CONFIG, ORIGINS, ConfigError, SetpointError, nearest
+from setpoint.config.composition import SUFFIXES
+from setpoint.config.layers.presets import presets
 
 if TYPE_CHECKING:
     import subprocess

@@ -12,7 +12,8 @@ from typing import Any
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import emit, print_notes, table
 from setpoint.cli.source import prepare
-from setpoint.config import ABSENT, SetpointError, printable, read_record, resolve
+from setpoint.config import ABSENT, SetpointError, read_record, resolve
+from setpoint.config.words.errors import printable
 from setpoint.ops.proof import verify_chain
 from setpoint.report.table import Table
 from setpoint.runs.index import indexed, require_name

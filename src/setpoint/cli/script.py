@@ -27,17 +27,10 @@ from setpoint.cli.options import (
     Program,
 )
 from setpoint.cli.output import bold, manual, print_cautions, print_notes
-from setpoint.config import (
-    Config,
-    ConfigError,
-    RunError,
-    SetpointError,
-    UserCodeError,
-    nearest,
-    need_class,
-    raised_by_user,
-    traceback_of,
-)
+from setpoint.config import Config, ConfigError, RunError, SetpointError, nearest
+from setpoint.config.draft.walk import need_class
+from setpoint.config.values.user_code import raised_by_user, traceback_of
+from setpoint.config.words.errors import UserCodeError
 
 C = TypeVar("C", bound=Config)
 
@@ -169,7 +162,7 @@ def _dispatch(program: Program, words: list[str], configs: list[Any]) -> int:
         words = [*words[1:2], "--help"]
     if words[:1] == ["__complete"]:
         from setpoint.cli.complete import CommandLine, complete
-        from setpoint.config import import_presets
+        from setpoint.config.composition import import_presets
 
         import_presets(program.root)
         line = CommandLine(COMMANDS, lambda name: _command(name, program))
@@ -204,7 +197,8 @@ def _refuse_command(program: Program, words: list[str]) -> None:
     word = words[0] if words else ""
     if word not in NOT_HERE or os.path.exists(word):
         return
-    from setpoint.config import import_presets, preset_named
+    from setpoint.config.composition import import_presets
+    from setpoint.config.layers.presets import preset_named
 
     import_presets(program.root)
     if preset_named(word) or IMPORT.name in words:
@@ -226,7 +220,9 @@ def _command(name: str, program: Program) -> Command:
 
 def _verify(config: Config) -> None:
     """Run the checks that need something, and say on standard error what stops nothing."""
-    from setpoint.config import dropped_values, needs_of, verify
+    from setpoint.config import verify
+    from setpoint.config.draft.walk import dropped_values
+    from setpoint.config.resolving.checks import needs_of
 
     found = verify(config, [n for n in needs_of(config) if n != "torch" or _has_torch()])
     if found.problems:

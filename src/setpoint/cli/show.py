@@ -10,25 +10,23 @@ from setpoint.cli.options import RANKED, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.output import bold, dim, emit, print_notes, wrapped
 from setpoint.cli.source import open_source, run_directory_given
 from setpoint.config import (
-    SUFFIXES,
     Config,
     Free,
-    Leaf,
     SetpointError,
     all_fields,
     did_you_mean,
-    dropped_values,
-    entries_of,
-    in_full,
-    item_index,
     leaves,
-    location_hint,
     plain,
-    presets,
-    to_minimal,
     to_plain,
-    within,
 )
+from setpoint.config.composition import SUFFIXES
+from setpoint.config.draft.plain import to_minimal
+from setpoint.config.draft.unknown_keys import location_hint
+from setpoint.config.draft.walk import Leaf, dropped_values, entries_of
+from setpoint.config.layers.list_edits import item_index
+from setpoint.config.layers.presets import presets
+from setpoint.config.words.names import within
+from setpoint.config.words.text import in_full
 
 FORMATS = ("toml", "yaml", "json", "python")
 SCHEMA_LINES = {"toml": "#:schema {}\n", "yaml": "# yaml-language-server: $schema={}\n"}
@@ -85,7 +83,7 @@ def show(arguments: Arguments) -> int:
         )
     config = open_source(source, arguments).resolve()
     if chosen == "python":
-        from setpoint.config import to_python
+        from setpoint.config.record.python_source import to_python
 
         text = to_python(config)
     else:
@@ -130,7 +128,7 @@ def _written(
     every = list(leaves(config)) if with_origins else []
     entries = [entry for leaf in every for entry in entries_of(config, leaf) or [leaf]]
     if chosen == "json":
-        from setpoint.config import write_json as write_json
+        from setpoint.config.files.write import write_json as write_json
 
         if with_origins:
             origins = {
@@ -142,10 +140,10 @@ def _written(
         return write_json(data if schema is None else {"$schema": schema, **data})
     comments = {leaf.path: leaf.describe_origin() for leaf in entries} if with_origins else None
     if chosen == "yaml":
-        from setpoint.config import write_yaml as write_yaml
+        from setpoint.config.files.write import write_yaml as write_yaml
 
         return write_yaml(data, comments)
-    from setpoint.config import write_toml as write_toml
+    from setpoint.config.files.write import write_toml as write_toml
 
     return write_toml(data, comments)
 

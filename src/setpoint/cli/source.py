@@ -11,34 +11,29 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from setpoint.cli.options import GPU, Arguments, import_named, refuse_misspelt_options
 from setpoint.config import (
-    COMMAND_LINE,
-    ENVIRONMENT,
-    MAX_BYTES,
-    SUFFIXES,
     Composition,
     Config,
     Origin,
-    Recorded,
     SetpointError,
-    Table,
     chain_of,
     compose,
-    find_user_function,
     is_record,
-    leaf_table,
     leaves,
     nearest,
-    parse_bytes,
-    prefix_of,
-    preset_named,
-    presets,
-    read_file,
-    recorded_table,
-    written,
 )
+from setpoint.config.composition import SUFFIXES
+from setpoint.config.files.document import MAX_BYTES
+from setpoint.config.files.read import parse_bytes, read_file
+from setpoint.config.layers.environment import prefix_of
+from setpoint.config.layers.hints import written
+from setpoint.config.layers.presets import preset_named, presets
+from setpoint.config.record.compare import Table, leaf_table, recorded_table
+from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
+from setpoint.config.values.user_code import find_user_function
 
 if TYPE_CHECKING:
-    from setpoint.config import Document, Format
+    from setpoint.config import Document
+    from setpoint.config.files.document import Format
 
 RUN, CHECKPOINT, REVISION, OTHER = "run", "checkpoint", "revision", "other"
 """The kinds of sources; the first three are, or become, a folder with a record."""

@@ -19,16 +19,8 @@ from setpoint.cli.options import (
 )
 from setpoint.cli.output import bold, dim, emit, print_notes, styled, table
 from setpoint.cli.sweep_points import Outside, Prepared, prepare, read_call
-from setpoint.config import (
-    NEEDS,
-    Caution,
-    Config,
-    Problem,
-    RunError,
-    SetpointError,
-    prefix_of,
-    verify,
-)
+from setpoint.config import NEEDS, Caution, Config, Problem, RunError, SetpointError, verify
+from setpoint.config.layers.environment import prefix_of
 from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.report.table import number_cell
 from setpoint.sweep.config import OBJECTIVE

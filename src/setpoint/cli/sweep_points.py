@@ -12,29 +12,26 @@ from setpoint.cli.options import Arguments
 from setpoint.cli.source import open_source
 from setpoint.cli.source import prepare as import_what_is_named
 from setpoint.config import (
-    COMMAND_LINE,
-    SUFFIXES,
-    SWEEP,
     Caution,
     Composition,
     Config,
     ConfigError,
     Document,
-    MigratedDocument,
     Origin,
     Problem,
     SetpointError,
     chain_of,
-    dropped_values,
     fingerprint,
     is_mapping,
-    preset_named,
-    presets,
-    read_file,
     to_plain,
-    unknown_preset,
-    value_or_missing,
 )
+from setpoint.config.composition import SUFFIXES
+from setpoint.config.draft.walk import dropped_values
+from setpoint.config.files.read import read_file
+from setpoint.config.layers.presets import preset_named, presets, unknown_preset
+from setpoint.config.migrations.chain import MigratedDocument
+from setpoint.config.values.node import value_or_missing
+from setpoint.config.values.origin import COMMAND_LINE, SWEEP
 from setpoint.plan.preflight import preflight
 from setpoint.sweep.config import Search, SweepFile
 from setpoint.sweep.metrics import EVALUATION, TRAINING_LOSS, MetricPath, unmeasured

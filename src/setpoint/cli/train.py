@@ -20,15 +20,8 @@ from setpoint.cli.source import (
     run_directory_given,
     variables_of,
 )
-from setpoint.config import (
-    COMMAND_LINE,
-    Composition,
-    ConfigError,
-    Origin,
-    Problem,
-    SetpointError,
-    cautions_of,
-)
+from setpoint.config import Composition, ConfigError, Origin, Problem, SetpointError, cautions_of
+from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.parallel.rank import FOLDER, own_rank, require_launch
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active

@@ -25,32 +25,29 @@ from setpoint.cli.source import (
 )
 from setpoint.config import (
     ABSENT,
-    COMMAND_LINE,
-    DEFAULT,
     DERIVED,
-    ENVIRONMENT,
     IDENTITY,
     PROGRAM,
     RUNTIME,
-    SUFFIXES,
     Composition,
     Config,
     ConfigError,
     Editor,
-    Leaf,
     Origin,
-    Recorded,
     SetpointError,
     cautions_of,
     chain_of,
     compose,
-    in_full,
     is_record,
     leaves,
-    preset_named,
-    recorded_differences,
-    within,
 )
+from setpoint.config.composition import SUFFIXES
+from setpoint.config.draft.walk import Leaf
+from setpoint.config.layers.presets import preset_named
+from setpoint.config.record.compare import recorded_differences
+from setpoint.config.values.origin import COMMAND_LINE, DEFAULT, ENVIRONMENT, Recorded
+from setpoint.config.words.names import within
+from setpoint.config.words.text import in_full
 from setpoint.infer.config import Inference, Weights
 from setpoint.parallel.config import Parallel
 from setpoint.train.config import Job

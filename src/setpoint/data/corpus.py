@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.config import SetpointError, describe_value
+from setpoint.config import SetpointError
+from setpoint.config.resolving.checks import describe_value
 from setpoint.data.config import Data
 from setpoint.data.document import Document, FileRecord, Source, TokenSource
 from setpoint.data.sequences import DataIdentity

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from setpoint.config import (
-    INFINITIES,
-    MISSING,
+from setpoint.config import MISSING, FieldInfo, plain
+from setpoint.config.schema.bounds import Bounds
+from setpoint.config.types.base import FieldType
+from setpoint.config.types.containers import (
     REMOVE,
     AnyOfType,
-    Bounds,
-    FieldInfo,
-    FieldType,
     FreeType,
     MappingType,
-    Node,
     OptionalType,
-    SectionType,
     SequenceType,
     TupleType,
-    plain,
 )
+from setpoint.config.types.sections import SectionType
+from setpoint.config.values.node import Node
+from setpoint.config.words.plain_data import INFINITIES
 from setpoint.editor_schema.help import class_help, field_help
 from setpoint.editor_schema.shape import (
     LITERAL,

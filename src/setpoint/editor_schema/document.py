@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from setpoint.config import HEADERS, SWEEP_KEY, Node, SectionType, need_class
 from setpoint.config import all_fields as every_field
+from setpoint.config.composition import HEADERS, SWEEP_KEY
+from setpoint.config.draft.walk import need_class
+from setpoint.config.types.sections import SectionType
+from setpoint.config.values.node import Node
 from setpoint.editor_schema.definitions import EXTENDS, NAMES, Definitions, pointer
 from setpoint.editor_schema.shape import Schema, either, inside, write_once
 

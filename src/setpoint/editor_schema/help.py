@@ -6,7 +6,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING
 
-from setpoint.config import Node
+from setpoint.config.values.node import Node
 
 if TYPE_CHECKING:
     import ast

@@ -13,7 +13,6 @@ from setpoint.config import (
     CONFIG,
     MISSING,
     NEEDS,
-    RECORD,
     RUNTIME,
     Config,
     ConfigError,
@@ -22,10 +21,8 @@ from setpoint.config import (
     Origin,
     Problem,
     SetpointError,
-    Verification,
     chain_of,
     draft_of,
-    is_changed,
     is_record,
     is_set,
     leaves,
@@ -33,10 +30,12 @@ from setpoint.config import (
     plain,
     resolve,
     same,
-    to_minimal,
-    value_or_missing,
     verify,
 )
+from setpoint.config.draft.plain import to_minimal
+from setpoint.config.resolving.checks import Verification
+from setpoint.config.values.node import is_changed, value_or_missing
+from setpoint.config.values.origin import RECORD
 from setpoint.data.sources.config import Conversations, Tokens
 from setpoint.data.tokenizers.config import HuggingFace, TokenIds, TokenizerConfig
 from setpoint.data.tokenizers.vocabulary import TOKENIZER

@@ -12,7 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from setpoint.config import ForeignKey, OtherName, Replacement, for_shell, preset_named
+from setpoint.config.draft.unknown_keys import OtherName
+from setpoint.config.layers.presets import preset_named
+from setpoint.config.other_names import ForeignKey, Replacement
+from setpoint.config.words.text import for_shell
 from setpoint.units import Duration
 
 TRACKERS = ("wandb", "tensorboard", "mlflow", "comet", "aim", "trackio")

@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import (
-    ANY_NAME,
-    SetpointError,
-    call_component,
-    error_in_words,
-    owner_of,
-    parameters_of,
-    takes_parameter,
-)
+from setpoint.config import SetpointError, call_component, error_in_words
+from setpoint.config.components.signature import ANY_NAME, parameters_of, takes_parameter
+from setpoint.config.draft.config import owner_of
 from setpoint.model.foreign import HuggingFaceModel
 from setpoint.model.layers import evaluating
 from setpoint.shapes.outcome import Outcome, supports_head

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from setpoint.config import (
-    DEFAULT,
     RUNTIME,
     Config,
     ConfigError,
@@ -15,12 +14,11 @@ from setpoint.config import (
     Invalid,
     Origin,
     Problem,
-    converted_argument,
     did_you_mean,
-    parameters_of,
     resolve,
-    wrong_arguments,
 )
+from setpoint.config.components.signature import converted_argument, parameters_of, wrong_arguments
+from setpoint.config.values.origin import DEFAULT
 from setpoint.optim.section import Group, OptimizerConfig
 from setpoint.shapes.parameter import is_pattern
 

@@ -6,17 +6,7 @@ from collections.abc import Iterator
 from math import gcd, inf, prod
 from typing import Any, Literal
 
-from setpoint.config import (
-    RUNTIME,
-    Config,
-    Problem,
-    Rule,
-    check,
-    dead,
-    derive,
-    derived,
-    field,
-)
+from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
 from setpoint.parallel.engines import DeepSpeed, EngineConfig, Torch
 from setpoint.parallel.pipelining import Pipelining
 from setpoint.shapes.parameter import pattern_problems

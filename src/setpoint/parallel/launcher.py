@@ -33,7 +33,8 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from setpoint.config import LOG_OF, RunError, SetpointError
+from setpoint.config import RunError, SetpointError
+from setpoint.config.values.user_code import LOG_OF
 from setpoint.parallel.rank import (
     FOLDER,
     PREFIX,

@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.config import SetpointError, log_of, traceback_to_show, whole_traceback
+from setpoint.config import SetpointError, log_of, traceback_to_show
+from setpoint.config.values.user_code import whole_traceback
 
 FOLDER = "SETPOINT_RANKS"
 """The variable that names the folder where ranks and their launcher leave notes for each other."""

@@ -28,8 +28,8 @@ from setpoint.config import (
     did_you_mean,
     field,
     is_mapping,
-    read_file,
 )
+from setpoint.config.files.read import read_file
 from setpoint.plan.topology import stride
 from setpoint.units import ByteSize
 

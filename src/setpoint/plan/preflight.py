@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import prod
 
-from setpoint.config import (
-    COMMAND_LINE,
-    ENVIRONMENT,
-    FILE,
-    Need,
-    Verification,
-    chain_of,
-    verify,
-)
+from setpoint.config import FILE, Need, chain_of, verify
+from setpoint.config.resolving.checks import Verification
+from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.size import FORMULAS, estimate_size, training_flops, unknown_size
 from setpoint.train.batch import batch_equation

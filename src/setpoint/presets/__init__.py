@@ -3,7 +3,7 @@
 The modules of published models are imported when one of their presets is asked for.
 """
 
-from setpoint.config import presets
+from setpoint.config.layers.presets import presets
 from setpoint.presets import modifiers as modifiers
 from setpoint.presets import tiny as tiny
 

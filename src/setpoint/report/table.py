@@ -8,7 +8,8 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from setpoint.config import ABSENT, SetpointError, did_you_mean, in_full, plain
+from setpoint.config import ABSENT, SetpointError, did_you_mean, plain
+from setpoint.config.words.text import in_full
 
 
 class Table:

@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 import torch
 from torch import Tensor
 
-from setpoint.config import RunError, short_name
+from setpoint.config import RunError
+from setpoint.config.values.origin import short_name
 from setpoint.shapes.placed import whole_of
 
 Reduce = Literal["mean", "sum", "min", "max", "last"]

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, compare, for_error
-from setpoint.config import Table as Values
+from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, for_error
+from setpoint.config.record.compare import Table as Values
+from setpoint.config.record.compare import compare
 from setpoint.report.table import Table
 from setpoint.track.run_directory import is_run_directory
 

@@ -12,16 +12,16 @@ from setpoint.config import (
     Config,
     Invalid,
     Origin,
-    PlainScalar,
-    Scalar,
-    SectionType,
     chain_of,
     did_you_mean,
     field,
     fields_of,
-    parse_list,
     to_plain,
 )
+from setpoint.config.types.sections import SectionType
+from setpoint.config.values.scalar import Scalar
+from setpoint.config.words.plain_data import PlainScalar
+from setpoint.config.words.text import parse_list
 from setpoint.sweep_space.setting import Raw, split_points, value_text
 
 # Decimal's logarithm and exponential are rounded correctly by definition; those of C libraries

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from setpoint.config import Flag, Invalid, Node, SetpointError, classes_at, field_of, read_flags
-from setpoint.config import modifiers as known_modifiers
+from setpoint.config import Invalid, SetpointError
+from setpoint.config.layers.flags import Flag, read_flags
+from setpoint.config.layers.presets import modifiers as known_modifiers
+from setpoint.config.schema.tree import classes_at, field_of
+from setpoint.config.values.node import Node
 from setpoint.sweep_space.distribution import Drawn, is_call, misspelt_call
 from setpoint.sweep_space.setting import (
     SOURCE,

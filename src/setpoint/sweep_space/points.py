@@ -16,11 +16,11 @@ from setpoint.config import (
     SetpointError,
     differences,
     draft_of,
-    explain_foreign_keys,
     fingerprint,
-    load_plugins,
-    put_flags,
 )
+from setpoint.config.layers.flags import put_flags
+from setpoint.config.layers.presets import load_plugins
+from setpoint.config.other_names import explain_foreign_keys
 from setpoint.sweep_space.flags import CommandLine
 from setpoint.sweep_space.setting import (
     SOURCE,

@@ -7,19 +7,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, cast
 
-from setpoint.config import (
-    SWEEP,
-    Flag,
-    Origin,
-    Path,
-    PlainScalar,
-    Scalar,
-    SetpointError,
-    guess,
-    parse_flow,
-    parsed,
-    plain,
-)
+from setpoint.config import Origin, SetpointError, plain
+from setpoint.config.layers.flags import Flag
+from setpoint.config.values.origin import SWEEP
+from setpoint.config.values.scalar import Scalar
+from setpoint.config.words.names import Path
+from setpoint.config.words.plain_data import PlainScalar, guess
+from setpoint.config.words.text import parse_flow, parsed
 
 SOURCE, WITH = "source", "with"
 """The axes that are no fields: over presets and files, and over modifiers."""

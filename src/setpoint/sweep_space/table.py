@@ -11,15 +11,15 @@ from setpoint.config import (
     ConfigError,
     Document,
     Editor,
-    Node,
     Origin,
-    Path,
     Problem,
     SetpointError,
     check,
     field,
     resolve,
 )
+from setpoint.config.values.node import Node
+from setpoint.config.words.names import Path
 from setpoint.sweep_space.distribution import Drawn, is_call, misspelt_call
 from setpoint.sweep_space.setting import Raw, Setting, axis_origin, path_of
 from setpoint.sweep_space.space import Axis, Chain, Listed, Product, Random, Space, Zip

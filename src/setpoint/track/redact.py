@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from setpoint.config import HIDDEN, Config, Secret, SetpointError, hide_secrets, leaves
+from setpoint.config import Config, Secret, SetpointError, leaves
+from setpoint.config.words.errors import HIDDEN, hide_secrets
 
 _SECRET_WORDS = frozenset(
     ("key", "apikey", "token", "secret", "password", "passwd", "pwd", "passphrase", "credential",

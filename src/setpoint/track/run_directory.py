@@ -10,12 +10,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
-from setpoint.config import (
-    MINIMAL,
+from setpoint.config import MINIMAL, ORIGINS, RunError, SetpointError
+from setpoint.config.record.record import (
     NEW_ORIGINS,
-    ORIGINS,
-    RunError,
-    SetpointError,
     backup_name,
     recorded_schema,
     take_new_origins,

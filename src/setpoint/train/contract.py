@@ -13,17 +13,16 @@ from setpoint.config import (
     BUDGET,
     DERIVED,
     IDENTITY,
-    Difference,
     SetpointError,
     all_fields,
     leaves,
     load_record,
     nearest,
     read_record,
-    recorded_differences,
     resolve,
-    within,
 )
+from setpoint.config.record.compare import Difference, recorded_differences
+from setpoint.config.words.names import within
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import ModelConfig, Transformer
 from setpoint.model.parameters import parameters_of

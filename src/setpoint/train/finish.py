@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from setpoint.checkpoint.places import format_newest
-from setpoint.config import (
-    SHORT,
-    RunError,
-    error_in_words,
-    fingerprint,
-    was_quit,
-)
+from setpoint.config import RunError, error_in_words, fingerprint
+from setpoint.config.record.fingerprint import SHORT
+from setpoint.config.values.user_code import was_quit
 from setpoint.data.corpus import Corpus
 from setpoint.data.ngram import ngram_baselines
 from setpoint.resilience.signals import PREEMPTED

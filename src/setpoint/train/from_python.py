@@ -19,10 +19,10 @@ from setpoint.config import (
     chain_of,
     compose,
     for_error,
-    is_frozen,
     is_record,
     read_record,
 )
+from setpoint.config.values.node import is_frozen
 from setpoint.data.sources.config import Conversations, SourceConfig, Text
 from setpoint.data.sources.remote import IN_MEMORY
 from setpoint.hub.urls import open_file_system

@@ -13,16 +13,8 @@ import torch
 
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.compile.apply import compiling
-from setpoint.config import (
-    CONFIG,
-    NEEDS,
-    ConfigError,
-    SetpointError,
-    fingerprint,
-    need_config,
-    resolve,
-    verify,
-)
+from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, fingerprint, resolve, verify
+from setpoint.config.draft.walk import need_config
 from setpoint.memory.host_memory import retain_freed_memory
 from setpoint.memory.usage import expandable_segments
 from setpoint.parallel.determinism import determinism

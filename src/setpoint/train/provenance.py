@@ -10,10 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from setpoint.config import (
-    SetpointError,
-    within,
-)
+from setpoint.config import SetpointError
+from setpoint.config.words.names import within
 from setpoint.data.prepared.key import changed_names
 from setpoint.data.prepared.store import read_inputs
 from setpoint.data.sequences import DataIdentity

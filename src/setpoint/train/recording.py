@@ -15,20 +15,18 @@ from setpoint import __version__
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import (
-    LOG_OF,
     ORIGINS,
     RunError,
     SetpointError,
     cautions_of,
-    dropped_values,
     fingerprint,
     log_of,
-    overridden,
     record_files,
     traceback_to_show,
-    was_quit,
-    whole_traceback,
 )
+from setpoint.config.draft.walk import dropped_values
+from setpoint.config.layers.hints import overridden
+from setpoint.config.values.user_code import LOG_OF, was_quit, whole_traceback
 from setpoint.parallel.hangs import keep_hangs_in
 from setpoint.parallel.process_group import LostRanks, tells_of_others
 from setpoint.parallel.rank import first_failure

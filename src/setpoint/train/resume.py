@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.loading import LoadedCheckpoint
 from setpoint.checkpoint.store import OnDamaged
-from setpoint.config import (
-    RunError,
-    SetpointError,
-    read_record,
-    resolve,
-)
+from setpoint.config import RunError, SetpointError, read_record, resolve
 from setpoint.shapes.logged import MetricLog
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.trackers import JSONL

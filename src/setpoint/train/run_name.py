@@ -10,27 +10,20 @@ from setpoint.config import (
     DERIVED,
     HEADER,
     IDENTITY,
-    MAX_NAME,
-    MAX_PATH,
     PROGRAM,
-    REFERENCE,
-    SHORT,
     Origin,
-    Path,
-    Recorded,
     SetpointError,
     can_be_path,
-    canonical_json,
     chain_of,
     fingerprint,
     for_error,
-    identity_leaves,
     leaves,
     plain,
     same,
-    sha256,
-    within,
 )
+from setpoint.config.record.fingerprint import SHORT, canonical_json, identity_leaves, sha256
+from setpoint.config.values.origin import REFERENCE, Recorded
+from setpoint.config.words.names import MAX_NAME, MAX_PATH, Path, within
 from setpoint.track.config import MARK
 from setpoint.train.config import Job
 
@@ -159,7 +152,7 @@ def _has(record: Any, path: Path, value: object) -> bool:
 
 
 def _has_other_length(folder: str, job: Job) -> bool:
-    from setpoint.config import recorded_differences
+    from setpoint.config.record.compare import recorded_differences
 
     try:
         differences = recorded_differences(folder, job)

@@ -16,14 +16,8 @@ from setpoint.checkpoint.folder import directory_name
 from setpoint.checkpoint.loading import LoadedCheckpoint, agree, load_directory
 from setpoint.checkpoint.manifest import MANIFEST
 from setpoint.checkpoint.places import CHECKPOINTS, checkpoint_to_load, split_url, verify_record
-from setpoint.config import (
-    IDENTITY,
-    Difference,
-    RunError,
-    SetpointError,
-    nearest,
-    recorded_differences,
-)
+from setpoint.config import IDENTITY, RunError, SetpointError, nearest
+from setpoint.config.record.compare import Difference, recorded_differences
 from setpoint.files.atomic import digest_file
 from setpoint.hub.urls import is_url
 from setpoint.track.jsonl import read_jsonl

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from setpoint.config import Invalid, Scalar, SetpointError, for_error, nearest
+from setpoint.config import Invalid, SetpointError, for_error, nearest
+from setpoint.config.values.scalar import Scalar
 
 # The canonical names are torch's own; beside each, what else people call it.
 ALIASES: dict[str, tuple[str, ...]] = {

@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self, cast
 
-from setpoint.config import Invalid, Scalar, did_you_mean, for_error, parse_list
+from setpoint.config import Invalid, did_you_mean, for_error
+from setpoint.config.values.scalar import Scalar
+from setpoint.config.words.text import parse_list
 
 UNITS = {
     "step": "steps",

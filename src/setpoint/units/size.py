@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Self, SupportsIndex
 
-from setpoint.config import MAX_BITS, Invalid, Scalar, for_error
+from setpoint.config import Invalid, for_error
+from setpoint.config.values.scalar import Scalar
+from setpoint.config.words.plain_data import MAX_BITS
 
 DECIMAL = {
     f"{prefix}B": 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))

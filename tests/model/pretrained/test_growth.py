@@ -12,7 +12,8 @@ import transformers
 
 from setpoint.checkpoint.convert import convert
 from setpoint.cli.main import main
-from setpoint.config import SetpointError, to_minimal, verify
+from setpoint.config import SetpointError, verify
+from setpoint.config.draft.plain import to_minimal
 from setpoint.model import config_from_pretrained, load_pretrained
 from setpoint.model.pretrained.base import start_weights
 from setpoint.model.pretrained.locate import locate

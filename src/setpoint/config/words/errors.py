@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from copy import copy
 from typing import Self, TypedDict, Unpack
 
 MAX_PROBLEMS = 1000  # in a report, and after which no more are looked for in the layers
@@ -242,6 +241,8 @@ class Problem:
 
     def placed(self, path: str, value: str | None, origin: str | None, also: list[str]) -> Self:
         """The same finding, seen from the root of the configuration."""
+        from copy import copy  # brings weakref, which a command without an error does not need
+
         problem = copy(self)
         problem.path, problem.value, problem.origin = path, value, origin
         problem.also = tuple(also)

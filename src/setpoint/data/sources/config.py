@@ -10,17 +10,7 @@ from importlib import import_module
 from math import inf
 from typing import ClassVar, Literal
 
-from setpoint.config import (
-    IDENTITY,
-    RUNTIME,
-    Config,
-    Problem,
-    Rule,
-    Secret,
-    check,
-    dead,
-    field,
-)
+from setpoint.config import IDENTITY, RUNTIME, Config, Problem, Rule, Secret, check, dead, field
 
 # Names are parts of document names, which the split hashes: no slash, no space.
 NAME = r"[A-Za-z0-9_.\-]+"

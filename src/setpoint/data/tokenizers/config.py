@@ -7,17 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from setpoint.config import (
-    IDENTITY,
-    Config,
-    Invalid,
-    Problem,
-    Rule,
-    check,
-    derive,
-    derived,
-    field,
-)
+from setpoint.config import IDENTITY, Config, Invalid, Problem, Rule, check, derive, derived, field
 
 # 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
 BYTES_VOCABULARY = 257

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import ConfigError, Problem, SetpointError, describe_value, is_mapping
+from setpoint.config import ConfigError, Problem, SetpointError, is_mapping
+from setpoint.config.resolving.checks import describe_value
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from setpoint.config import owner_of
+from setpoint.config.draft.config import owner_of
 from setpoint.model.initialize import Constant, Initializer, Normal
 from setpoint.model.scale import router_std
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from setpoint.config import SetpointError, call_component, owner_of
+from setpoint.config import SetpointError, call_component
+from setpoint.config.draft.config import owner_of
 from setpoint.model.initialize import Constant, Initializable, Initializer, Values
 
 if TYPE_CHECKING:

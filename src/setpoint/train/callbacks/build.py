@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from setpoint.config import ImportPath, SetpointError, added_sections
+from setpoint.config import ImportPath, SetpointError
+from setpoint.config.schema.tree import added_sections
 from setpoint.resilience.config import SkipStep
 from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.log import LogCallback, RecordCallback, SkippedStepsCallback

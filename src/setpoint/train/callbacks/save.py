@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.folder import directory_name, is_named, list_checkpoints
 from setpoint.checkpoint.manifest import BASE
-from setpoint.config import ImportedComponent, RunError, added_sections, sections
+from setpoint.config import ImportedComponent, RunError
+from setpoint.config.draft.walk import sections
+from setpoint.config.schema.tree import added_sections
 from setpoint.files.tensor_file import DTYPES
 from setpoint.parallel.world import RemoteRankError
 from setpoint.train.evaluation.scores import Averages

@@ -6,21 +6,12 @@ from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING, Literal, get_args
 
-from setpoint.config import (
-    RUNTIME,
-    Config,
-    Problem,
-    check,
-    derive,
-    derived,
-    field,
-    plain,
-)
+from setpoint.config import RUNTIME, Config, Problem, check, derive, derived, field, plain
 from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
 from setpoint.units import Period
 
 if TYPE_CHECKING:
-    from setpoint.config import FieldType
+    from setpoint.config.types.base import FieldType
     from setpoint.train.batch import Batch
 
 HELD_OUT = "held_out"
