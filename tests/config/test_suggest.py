@@ -3,6 +3,7 @@ from functools import partial
 import pytest
 
 from setpoint.config import Config, field
+from setpoint.config.composition import compose
 from setpoint.config.draft.unknown_keys import OtherName, location_hint, unknown_key
 from setpoint.config.schema.tree import (
     all_fields,
@@ -14,6 +15,7 @@ from setpoint.config.schema.tree import (
 )
 from setpoint.config.words.names import did_you_mean, nearest
 
+from .helpers import problems_of
 from .sample import (
     AdamW,
     Batch,
@@ -186,10 +188,7 @@ def test_only_whole_words_of_what_was_typed_are_taken_for_names() -> None:
 
 
 def test_what_is_suggested_exists() -> None:
-    from setpoint.config.composition import compose
     from setpoint.train.config import Job as Training
-
-    from .helpers import problems_of
 
     def _resolve(flag: str) -> None:
         compose(Training, flags=[flag]).resolve()
@@ -207,3 +206,13 @@ def test_what_is_suggested_exists() -> None:
         assert problem.hint == hint, flag
         for word in hint.replace("?", "").replace(".0.", ".").split():
             assert "." not in word.strip(".") or word.strip(".") in every, flag
+
+
+def test_each_unknown_key_of_a_value_has_its_own_hint() -> None:
+    items = "[{type: synthetic, nesterov: 1}, {type: synthetic, lenght: 2, zzzzzz: 3}]"
+    found = problems_of(lambda: compose(Job, flags=[f"--sources={items}"]).resolve())
+    assert {problem.path: problem.hint for problem in found} == {
+        "sources.0.nesterov": "Did you mean optimizer.nesterov?",
+        "sources.1.lenght": "Did you mean sources.1.length?",
+        "sources.1.zzzzzz": "",
+    }

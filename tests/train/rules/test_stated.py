@@ -42,6 +42,7 @@ HOLDING: tuple[tuple[tuple[str, ...], str], ...] = (
       "model={dim: 32, ffn_dim: 64, heads: 1, moe: {experts: 4, packed: false}}"),
      "precision.float8.experts=true"),
     (("checkpoint.save=false",), "checkpoint.last=none"),
+    (("checkpoint.save=false",), "checkpoint.at=[]"),
     (("checkpoint.every=9 steps",), "checkpoint.also_every=never"),
     (("compile.backend=aot_eager",), "compile.mode=default"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The values of a imported component's arguments: plain data, or further components."""
+"""The values of an imported component's arguments: plain data, or further components."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMPONENTS["name"] = ImportedName
 
 
 class ArgumentType:
-    """Reads an argument of a imported component; what its target makes of it is checked elsewhere.
+    """Reads an argument of an imported component; what its target makes of it is checked elsewhere.
 
     Plain data, one component, and a list or a mapping of components are kept as fields of these
     kinds are anywhere else, so that all that walks over a tree finds the components inside.
@@ -186,7 +186,7 @@ def shared_fields(section: Node) -> tuple[str, ...]:
 
 
 def components_in(value: object) -> Iterator[Any]:
-    """The foreign sections directly inside the value of an argument."""
+    """The imported components directly inside the value of an argument."""
     items: Any = (value,)
     if isinstance(value, tuple):
         items = cast(tuple[Any, ...], value)

@@ -215,7 +215,7 @@ else:
             args: none; a record names its arguments.
 
         Returns:
-            a foreign section; a family's field makes it the family's own variant.
+            an imported component; a family's field makes it the family's own variant.
 
         Raises:
             ConfigError: for every argument that the target does not take.

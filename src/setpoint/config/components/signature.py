@@ -213,7 +213,7 @@ def in_words(section: Any, error: Invalid) -> str:
 
 
 def construct(config: Any, **runtime: Any) -> Any:
-    """Call the target of a section; the owner of foreign sections that have no other.
+    """Call the target of a section; the owner of imported components that have no other.
 
     Raises:
         SetpointError: if the target cannot be imported or does not take the arguments.

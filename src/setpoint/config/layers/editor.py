@@ -152,11 +152,12 @@ class Editor:
                     root, dotted(full), origin.label if origin.layer == FILE else None
                 )
                 foreign = not gone and (not meant or is_foreign_key(root, dotted(full)))
+                hint = meant
                 if foreign:
                     item = _inside(value, part.at)
-                    meant = location_hint(root, dotted(full), not part.hint, item)
+                    hint = location_hint(root, dotted(full), not part.hint, item)
                     part.hint = "" if isinstance(item, Mapping) else part.hint
-                problem.hint = gone or meant or part.hint
+                problem.hint = gone or hint or part.hint
                 if is_secret_key(root, dotted(full)):
                     problem.value = "***"
             self.problems.append(problem)
@@ -322,7 +323,7 @@ class Editor:
                 cast(Mapping[str, object], value),
                 origin,
                 place.path,
-                lambda preset: self._take_from_preset(place, preset, origin),
+                lambda preset, layer: self._take_from_preset(place, preset, layer),
             )
         elif isinstance(value, str) and value.startswith(PRESET_PREFIX):
             self._take_from_preset(place, value, origin)
@@ -616,7 +617,7 @@ class Editor:
         values: Mapping[str, object],
         origin: Origin,
         path: Path,
-        put_preset: Callable[[str], None] | None = None,
+        put_preset: Callable[[str, Origin], None] | None = None,
     ) -> None:
         """Put a mapping onto a section, after what it extends.
 
@@ -643,7 +644,7 @@ class Editor:
         origin: Origin,
         path: Path,
         put: Callable[[Mapping[str, object], Origin], None],
-        put_preset: Callable[[str], None] | None,
+        put_preset: Callable[[str, Origin], None] | None,
     ) -> None:
         """Put the fields of the files that a section extends onto it, one file after the other."""
         if isinstance(given, PlainScalar):
@@ -659,7 +660,7 @@ class Editor:
         for name in map(str, names):
             try:
                 if name.startswith(PRESET_PREFIX) and put_preset is not None:
-                    put_preset(name)
+                    put_preset(name, origin)
                     continue
                 file, fields, layer = self._read_fragment(name, origin, path)
                 if again := repeated(name, file, listed, applied):
