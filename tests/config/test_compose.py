@@ -261,6 +261,12 @@ def test_extends_is_relative_to_the_file(tmp_path: Path) -> None:
     assert compose(Job, "sub/a.toml").resolve().seed == 9
 
 
+def test_the_suffix_of_a_file_is_read_in_any_case(tmp_path: Path) -> None:
+    (tmp_path / "BASE.TOML").write_text("seed = 9\n")
+    (tmp_path / "a.Json").write_text('{"extends": "BASE.TOML"}')
+    assert compose(Job, "a.Json").resolve().seed == 9
+
+
 def test_two_presets_and_what_modifiers_put_in_share_nothing() -> None:
     first = compose(Job, "small", modifiers=["shared-sgd"], flags=["--optimizer.lr=3"])
     second = compose(Job, "small", modifiers=["shared_sgd"])

@@ -12,8 +12,8 @@ from setpoint.cli.main import COMMANDS, GROUPS, command_of, joined
 from setpoint.cli.options import Arguments, Command, Option
 from setpoint.cli.source import POINTERS, files_here, run_directories, split_revision
 from setpoint.config import Config, SetpointError, all_fields, did_you_mean
-from setpoint.config.composition import SUFFIXES
 from setpoint.config.draft.walk import TAG
+from setpoint.config.files.document import names_file
 from setpoint.config.layers.presets import modifiers, presets
 from setpoint.config.resolving.checks import known_cautions
 from setpoint.config.schema.tree import known_tags
@@ -302,6 +302,6 @@ def _revisions(current: str) -> Iterator[str]:
         return
     yield from (f"{name}:{preset}" for preset in presets)
     for path in revision.files_at(repository, commit):
-        if path.endswith(SUFFIXES):
+        if names_file(path):
             relative = os.path.relpath(os.path.join(os.path.realpath(repository), path), folder)
             yield f"{name}:{path if relative.startswith(os.pardir) else relative}"

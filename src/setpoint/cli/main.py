@@ -68,6 +68,8 @@ COMMANDS = {
     "tokenizer train": "train a BPE tokenizer on the texts of a configuration",
     "completion": "print the completion script for a shell",
 }
+"""All commands with a line of the overview, in its order. To add one, add it here and write a
+function under `@Command(...)` in the module named by its first word, or by `CHAPTERS`."""
 CHAPTERS = {
     "why": "show",
     "fingerprint": "diff",

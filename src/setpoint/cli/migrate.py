@@ -185,6 +185,7 @@ def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
         elif document.format == "yaml":
             text = rewrite_yaml(before_text, tree.steps, header)
         else:
+            assert document.format == "json"
             text = _json(before_text, wanted)
         data = parse_bytes(text.encode(), document.format, document.name).data
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -368,7 +368,7 @@ class Command:
 
     def _can_be(self, slot: str, word: str, tokens: Sequence[str]) -> bool:
         """Whether a word can be the argument of a place: a configuration, or anything else."""
-        from setpoint.config.composition import SUFFIXES
+        from setpoint.config.files.document import names_file
         from setpoint.config.layers.presets import preset_named
         from setpoint.config.types.scalars import TRUTH
 
@@ -376,7 +376,7 @@ class Command:
             import_named(
                 self.program, [name for word, name in pairwise(tokens) if word == "--import"]
             )
-            if any(part.endswith(SUFFIXES) or preset_named(part) for part in word.split(",")):
+            if any(names_file(part) or preset_named(part) for part in word.split(",")):
                 return True
         if word.lower() in TRUTH:  # a file of this name is written ./on
             return False
@@ -421,11 +421,11 @@ class Command:
         if self.usage.partition(" ")[0] != "SOURCE" or not os.path.isfile(word):
             return
         from setpoint.config import Origin
-        from setpoint.config.composition import SUFFIXES
+        from setpoint.config.files.document import names_file
         from setpoint.config.layers.hints import written
         from setpoint.config.values.origin import COMMAND_LINE
 
-        if word.endswith(SUFFIXES):
+        if names_file(word):
             if FILE in self.options:
                 raise SetpointError(
                     f"unexpected argument {word!r}; a further configuration file is given as "
@@ -468,7 +468,7 @@ def import_named(program: Program, modules: Sequence[str]) -> None:
 
 def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str]) -> str:
     """Why SOURCE is missing where the word that may be meant stands after a flag."""
-    from setpoint.config.composition import SUFFIXES
+    from setpoint.config.files.document import names_file
     from setpoint.config.layers.flags import with_value
     from setpoint.config.layers.presets import preset_named
 
@@ -479,7 +479,7 @@ def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str
             continue
         if with_value(program.root, flag, word, lambda _: True) is None:
             return f"\n{flag} takes true or false; {word!r} is neither, and no preset, file or run"
-        if os.path.exists(word) or word.endswith(SUFFIXES) or preset_named(word):
+        if os.path.exists(word) or names_file(word) or preset_named(word):
             return f"\n{word} is the value of {flag} here; write {flag}=VALUE, or SOURCE first"
     return ""
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import CONFIG, ORIGINS, ConfigError, SetpointError, nearest
-from setpoint.config.composition import SUFFIXES
+from setpoint.config.files.document import names_file
 from setpoint.config.layers.presets import presets
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:
         if full.startswith(tree + os.sep) and os.path.exists(full):
             return folder, path
     paths = files_at(revision.repository, revision.commit)
-    files = [path for path in paths if path.endswith(SUFFIXES)]
+    files = [path for path in paths if names_file(path)]
     by_name = {os.path.basename(path): path for path in files}
     close = nearest(from_top, files, 2, likeness=0.75)
     close += [by_name[name] for name in nearest(os.path.basename(what), by_name, 2)]

@@ -19,10 +19,10 @@ from setpoint.config import (
     plain,
     to_plain,
 )
-from setpoint.config.composition import SUFFIXES
 from setpoint.config.draft.plain import to_minimal
 from setpoint.config.draft.unknown_keys import location_hint
 from setpoint.config.draft.walk import Leaf, dropped_values, entries_of
+from setpoint.config.files.document import names_file
 from setpoint.config.layers.list_edits import item_index
 from setpoint.config.layers.presets import presets
 from setpoint.config.words.names import within
@@ -322,7 +322,7 @@ def path_and_source(positional: list[str], program: Program) -> tuple[str, str |
 
 
 def _is_source(word: str) -> bool:
-    named = word.replace("_", "-") in presets or ":" in word or word.endswith(SUFFIXES)
+    named = word.replace("_", "-") in presets or ":" in word or names_file(word)
     return named or os.path.exists(word)
 
 

@@ -21,8 +21,7 @@ from setpoint.config import (
     leaves,
     nearest,
 )
-from setpoint.config.composition import SUFFIXES
-from setpoint.config.files.document import MAX_BYTES
+from setpoint.config.files.document import FORMATS, MAX_BYTES, names_file
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.layers.environment import prefix_of
 from setpoint.config.layers.hints import written
@@ -153,10 +152,10 @@ def _set_ranks_and_device(composition: Composition[Any], arguments: Arguments) -
 
 def _refuse_other_file(source: str, command: str) -> None:
     """Refuse a text or a Python file in the place of SOURCE, with what it is given as."""
-    if source.endswith(SUFFIXES) or preset_named(source) or not os.path.isfile(source):
+    if names_file(source) or preset_named(source) or not os.path.isfile(source):
         return
     verb = command if command in ("check", "show", "sweep") else "train"
-    said = f"{source} is no configuration: their files end in {', '.join(SUFFIXES)}. "
+    said = f"{source} is no configuration: their files end in {', '.join(FORMATS)}. "
     if source.endswith(".py"):
         module = source.removesuffix(".py").replace(os.sep, ".")
         raise SetpointError(
@@ -225,7 +224,7 @@ def _is_inference(source: str | Document, depth: int = 0) -> bool:
     if function is None and os.path.isdir(source):
         return os.path.isfile(os.path.join(source, "results.json"))
     if function is None and os.path.isfile(source):
-        return source.endswith(SUFFIXES) and _has_weights(source, depth)
+        return names_file(source) and _has_weights(source, depth)
     if function is None and ":" in source and kind_of(source) == OTHER:
         function = find_user_function(source.partition("(")[0])
     returned = getattr(function, "__annotations__", {}).get("return")
@@ -246,7 +245,7 @@ def _has_weights(path: str, depth: int) -> bool:
     names = [parents] if isinstance(parents, str) else parents
     beside = os.path.dirname(path)
     return "weights" in data or any(
-        _is_inference(os.path.join(beside, name) if name.endswith(SUFFIXES) else name, depth + 1)
+        _is_inference(os.path.join(beside, name) if names_file(name) else name, depth + 1)
         for name in (names if isinstance(names, list) else [])
         if isinstance(name, str)
     )
@@ -267,7 +266,7 @@ def kind_of(source: str) -> str:
         is_checkpoint = os.path.isfile(os.path.join(source, MANIFEST))
         return CHECKPOINT if is_checkpoint else RUN
     folder, name = os.path.split(source)
-    named = name in POINTERS or (name.startswith("step-") and not name.endswith(SUFFIXES))
+    named = name in POINTERS or (name.startswith("step-") and not names_file(name))
     if named and os.path.isdir(folder):
         return CHECKPOINT
     if os.path.exists(source):
@@ -317,7 +316,7 @@ def is_revision(source: str) -> bool:
         return False
     left, right = parts
     what = right.partition("(")[0]
-    if what.endswith(SUFFIXES) or "/" in what or os.sep in what or ":" in what:
+    if names_file(what) or "/" in what or os.sep in what or ":" in what:
         return True
     return not all(word.isidentifier() for word in left.split(".")) or not _is_module(left)
 
@@ -519,7 +518,7 @@ def files_here() -> Iterator[str]:
         names = sorted(os.listdir("."))
     except OSError:  # the working folder is gone
         return
-    yield from (name for name in names if name.endswith(SUFFIXES) and os.path.isfile(name))
+    yield from (name for name in names if names_file(name) and os.path.isfile(name))
 
 
 def run_directories(marker: str = "config.json") -> Iterator[str]:

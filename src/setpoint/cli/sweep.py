@@ -20,6 +20,7 @@ from setpoint.cli.options import (
 from setpoint.cli.output import bold, dim, emit, print_notes, styled, table
 from setpoint.cli.sweep_points import Outside, Prepared, prepare, read_call
 from setpoint.config import NEEDS, Caution, Config, Problem, RunError, SetpointError, verify
+from setpoint.config.files.document import without_suffix
 from setpoint.config.layers.environment import prefix_of
 from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.report.table import number_cell
@@ -359,8 +360,8 @@ def _script() -> list[str]:
 
 def _default_folder(source: str) -> Path:
     script = _script()[-1].rpartition("/")[2].removesuffix(".py")
-    stem = re.sub(r"\.(toml|yaml|yml|json)$", "", source.rstrip("/").rpartition("/")[2])
-    words = [re.sub(r"[^A-Za-z0-9_.-]+", "-", word).strip("-.")[:40] for word in (script, stem)]
+    names = script, without_suffix(source)
+    words = [re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:40] for name in names]
     return Path("sweeps", "-".join(word for word in words if word))
 
 

@@ -25,8 +25,8 @@ from setpoint.config import (
     is_mapping,
     to_plain,
 )
-from setpoint.config.composition import SUFFIXES
 from setpoint.config.draft.walk import dropped_values
+from setpoint.config.files.document import names_file, without_suffix
 from setpoint.config.files.read import read_file
 from setpoint.config.layers.presets import preset_named, presets, unknown_preset
 from setpoint.config.migrations.chain import MigratedDocument
@@ -292,8 +292,7 @@ class _Finish:
     """Names the experiment after --name, or else the source: runs of a sweep lie together."""
 
     def __init__(self, source: str) -> None:
-        stem = re.sub(r"\.(toml|yaml|yml|json)$", "", source.rstrip("/").rpartition("/")[2])
-        self.name = _folder_name(stem)
+        self.name = _folder_name(without_suffix(source))
 
     def __call__(self, draft: Job) -> None:
         if value_or_missing(draft, "experiment") is None:
@@ -375,7 +374,7 @@ class Opener:
         return composition
 
     def _file_of_sources(self, source: str | None) -> Document | None:
-        if source is None or preset_named(source) or not source.endswith(SUFFIXES):
+        if source is None or preset_named(source) or not names_file(source):
             return None
         if not os.path.isfile(source):
             return None
@@ -403,7 +402,7 @@ class Opener:
         text = below.value
         if not isinstance(text, str) or not text:
             raise SetpointError(f"{text!r} is no source: expected the name of a preset or file")
-        if text.endswith(SUFFIXES):
+        if names_file(text):
             path = os.path.join(os.path.dirname(file.name), os.path.expanduser(text))
             if not os.path.exists(path):
                 raise SetpointError(f"there is no file {path}")

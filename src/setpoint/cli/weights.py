@@ -41,8 +41,8 @@ from setpoint.config import (
     is_record,
     leaves,
 )
-from setpoint.config.composition import SUFFIXES
 from setpoint.config.draft.walk import Leaf
+from setpoint.config.files.document import names_file
 from setpoint.config.layers.presets import preset_named
 from setpoint.config.record.compare import recorded_differences
 from setpoint.config.values.origin import COMMAND_LINE, DEFAULT, ENVIRONMENT, Recorded
@@ -281,7 +281,7 @@ def _is_hugging_face(source: str) -> bool:
         return is_hugging_face_directory(source)
     from setpoint.hub.fetch import split_hub_id
 
-    is_local = os.path.isdir(os.path.dirname(source)) or source.endswith(SUFFIXES)
+    is_local = os.path.isdir(os.path.dirname(source)) or names_file(source)
     return not is_local and split_hub_id(source) is not None and kind_of(source) == OTHER
 
 

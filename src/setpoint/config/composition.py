@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from .draft.config import Config
 from .draft.copying import draft_of
 from .draft.walk import Leaf, dropped_leaves, leaves, need_class, need_config
+from .files.document import FORMATS, names_file
 from .files.read import read_file
 from .layers.editor import Editor, repeated
 from .layers.environment import apply_declared, apply_environment, declared_in
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from .files.document import Document
 
 C = TypeVar("C", bound=Config)
-SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 HEADERS = ("extends", "$schema", "setpoint")
 """Keys of a file that speak of the file, not of the configuration."""
 ROOT_WORDS = ("tag", "sweep", "silence")
@@ -170,6 +170,11 @@ def _merge(
     flags: Sequence[str],
     program: Mapping[str, object],
 ) -> Composition[C]:
+    """Put the layers onto a draft, each over those before it.
+
+    A base (config, preset, function), files, environment, modifiers, command line, program: what is
+    typed beats what is written.
+    """
     for word, info in root.__setpoint__.fields.items():
         if word in ROOT_WORDS and (word, info.annotation) != ("silence", "tuple[str, ...]"):
             refuse_root_word(root, info)
@@ -258,7 +263,7 @@ class _Sources(Generic[C]):
         _refuse_name(source)
         if preset_named(source):  # whatever lies about under the same name
             return self._preset(source), []
-        if source.endswith(SUFFIXES) or os.path.isfile(source):
+        if names_file(source) or os.path.isfile(source):
             return self.open_file(source)
         if ":" in source and not os.path.exists(source):
             return self._function(source), []
@@ -273,7 +278,7 @@ class _Sources(Generic[C]):
                 return draft, []
         if os.sep in source or os.path.isdir(source):
             raise SetpointError(
-                f"{source} is not a file of a known kind ({', '.join(SUFFIXES)}), nor a preset"
+                f"{source} is not a file of a known kind ({', '.join(FORMATS)}), nor a preset"
             )
         if re.search(FILE_NAME, source) and not preset_named(source.replace(".", "-")):
             raise SetpointError(f"there is no file {source}, and no preset of this name")
@@ -303,7 +308,7 @@ class _Sources(Generic[C]):
         self.seen.add(real)
         listed: list[str] = []
         for index, parent in enumerate(self._parents(document)):
-            if parent.endswith(SUFFIXES):
+            if names_file(parent):
                 beside = os.path.join(os.path.dirname(name), os.path.expanduser(parent))
                 if not os.path.exists(beside):
                     raise SetpointError(

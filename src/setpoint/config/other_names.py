@@ -1,6 +1,7 @@
 """Hints for keys and values of other systems: our field, with the value converted, to be typed.
 
-A root names a module with the tables, which is imported when a key is unknown:
+A root names a module with the tables, which is imported when a key is unknown (that of
+Setpoint's own jobs is `setpoint.interop.names`, with its table in `setpoint/interop/names.toml`):
 
     class Job(Config, other_names="mine.other_names"): ...
 

@@ -341,7 +341,9 @@ def _conversion(kind: str) -> Conversion | None:
     """A conversion by its name, a template such as `{} steps`, or two values such as `max|min`."""
     if "{}" in kind:
         return partial(_with_unit, kind)
-    return partial(_switch, *kind.split("|")) if "|" in kind else CONVERSIONS.get(kind)
+    if "|" in kind:
+        return partial(_switch, *kind.split("|"))
+    return CONVERSIONS[kind] if kind else None
 
 
 def _entries(fields: Mapping[str, list[str]], notes: list[dict[str, Any]]) -> dict[str, OtherName]:

@@ -14,10 +14,24 @@ if TYPE_CHECKING:
     from ..words.names import Path
 
 Format = Literal["toml", "yaml", "json"]
+FORMATS: dict[str, Format] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
+"""The format of a file by its suffix. A further one needs its suffix here, a limit below, a reader
+in `read.parse`, and a way to write an override in `layers/hints.py`."""
 MIB = 1024 * 1024
 # With these, the largest file of each format is read within 20 s of processor time and 1 GiB.
 # JSON has the fastest reader, and is what records are written in.
 MAX_BYTES: dict[Format, int] = {"toml": MIB, "yaml": MIB // 4, "json": 8 * MIB}
+
+
+def names_file(text: str) -> bool:
+    """True if a text ends as the name of a configuration file does."""
+    return text.lower().endswith(tuple(FORMATS))
+
+
+def without_suffix(text: str) -> str:
+    """The last part of a path or preset, without the suffix of a configuration file."""
+    name = text.rstrip("/").rpartition("/")[2]
+    return name.rpartition(".")[0] if names_file(name) else name
 
 
 def is_mapping(value: object) -> TypeGuard[dict[str, object]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, assert_never, cast
 
-from .document import MAX_BYTES, MIB, Document, FileError
+from .document import FORMATS, MAX_BYTES, MIB, Document, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .document import Format
-
-FORMATS: dict[str, Format] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 _MAX_LISTED = 10_000  # names of a directory that are looked at for a suggestion
 
@@ -53,17 +51,21 @@ def parse(text: str, format: Format, name: str) -> Document:
         FileError: the text is not of that format, or breaks one of the limits.
     """
     # Each format's reader is imported when a file of that format is read.
-    if format == "toml":
-        from .toml import parse_toml
+    match format:
+        case "toml":
+            from .toml import parse_toml
 
-        return parse_toml(text, name)
-    if format == "yaml":
-        from .yaml import parse_yaml
+            return parse_toml(text, name)
+        case "yaml":
+            from .yaml import parse_yaml
 
-        return parse_yaml(text, name)
-    from .json import parse_json
+            return parse_yaml(text, name)
+        case "json":
+            from .json import parse_json
 
-    return parse_json(text, name)
+            return parse_json(text, name)
+        case _:
+            assert_never(format)
 
 
 def _too_large(size: int, format: Format) -> str:

@@ -267,6 +267,7 @@ class Editor:
         return [pair for at, item in inner for pair in self._foreign_section(at, item, error)]
 
     def _assign(self, place: Place, value: object, origin: Origin) -> None:
+        """Set a whole field or section; a refusal says what to type instead where that is known."""
         try:
             self._assign_value(place, value, origin)
         except Invalid as error:
@@ -351,6 +352,7 @@ class Editor:
         place.store(place.info.read(fresh, origin), origin)
 
     def _put(self, place: Place, value: object, origin: Origin) -> None:
+        """Read the value of a field that is no section, and store it with its origin."""
         section, info, path = place
         stored = info.read(self._with_fragments(info.type, value, origin, path), origin)
         key = (id(section), id(origin))

@@ -1,4 +1,9 @@
-"""Overrides on the command line, and their order."""
+"""Overrides on the command line, and their order.
+
+`--optimizer.lr 1e-3` becomes one word by `with_value`, a `Flag` by `read_flags`, and is put by
+`put_flags`: `Editor.set` goes down to the section, `FieldInfo.read` has the field's type read the
+text and check its range, and the value is stored with its origin.
+"""
 
 from __future__ import annotations
 
@@ -81,6 +86,8 @@ class Flag:
 
 def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
     """Read overrides for a root class, which knows what is a switch.
+
+    A flag may stand before its value; a command has joined the two (`--optimizer.lr=1e-3`).
 
     Raises:
         SetpointError: for an argument that is no override, or lacks its value.

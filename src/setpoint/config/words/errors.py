@@ -127,7 +127,8 @@ class UserCodeError(SetpointError):
 class Invalid(SetpointError):
     """One value that cannot be taken: by a field, or by `Period`, `ref` and the like in Python.
 
-    Who reads a field adds its name and where the value came from.
+    `Editor.report` adds the path and the origin for what layers set, `Config.set_field` for
+    assignments in Python.
 
     Arguments:
         valid: what would be valid, nearest first.
