@@ -138,7 +138,7 @@ def test_03_all_problems_at_once(cli: CommandLine, monkeypatch: pytest.MonkeyPat
     [
         ("--schedule constant --schedule.floor 0.2", "schedule.floor"),
         ("--model.ffn_dim 48 --model.ffn_multiple_of 32", "model.ffn_multiple_of"),
-        ("--evaluation null --checkpoint.keep_best false", "checkpoint.keep_best"),
+        ("--data.shuffle false --data.seed 3", "data.seed"),
         ("--data.sources.0.include 'json/*'", "data.sources.0.include"),
         ("--optimizer '{type: import, target: torch.optim.SGD, betas: [0.9, 0.9]}'", None),
         ("--schedule '{floor: 0.2}' --schedule constant", "schedule.floor"),
@@ -233,7 +233,7 @@ def test_07_resume_contract(cli: CommandLine, run: str) -> None:
     assert snapshot(cli.folder / run) == before
     text = cli.refused(f"train {run} --optimizer.lr 0.5 --duration '5 steps' --schedule.horizon 4")
     (command,) = re.findall("all the same: setpoint (.*)", text)
-    assert command.endswith(" --schedule.horizon 4 --accept optimizer.lr")
+    assert command.endswith(" --schedule.horizon=4 --accept optimizer.lr")
     assert cli(command).status == 0
     (resumed,) = events(cli.folder / run, "resume")
     accepted = {each["path"]: each for each in resumed["accepted"]}
