@@ -114,7 +114,11 @@ WRONG: dict[str, dict[str, Any]] = {
     "item_range": {"annotations": X, "x": field(default=1, item_ge=5, item_le=4)},
     "tag_text": {"annotations": {}, "keywords": {"type": "a b.c"}},
     "tag_null": {"annotations": {}, "keywords": {"type": "null"}},
-    "derive_unknown": {"annotations": {"x": int}, "x": derived(), "f": derive("y")(_nothing)},
+    "derive_unknown": {
+        "annotations": {"x": int},
+        "x": derived(),
+        "f": derive("y")(lambda self: None),
+    },
     "derive_plain": {"annotations": X, "x": 1, "f": derive("x")(lambda self: 1)},
     "derive_twice": {
         "annotations": X,

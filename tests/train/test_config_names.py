@@ -50,6 +50,12 @@ def hints(*flags: str) -> dict[str, str]:
     return {each.path: each.hint for each in reversed(caught.value.problems)}
 
 
+def test_a_section_of_another_system_is_not_converted() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(Job, tiny(), program={"optim": {"lr": 3}}).resolve()
+    assert caught.value.problems[0].hint == "Setpoint calls it optimizer."
+
+
 @pytest.mark.parametrize(
     ("name", "paths"), few(called().items(), every=3), ids=lambda value: str(value)
 )

@@ -365,7 +365,8 @@ def _entries(fields: Mapping[str, list[str]], notes: list[dict[str, Any]]) -> di
 
 
 def _answer(convert: Conversion, path: str, key: ForeignKey) -> Answer:
-    return convert(key, path)
+    """Convert a single value or a list; a section of another system has keys of its own."""
+    return None if isinstance(key.value, Mapping) else convert(key, path)
 
 
 TABLE = tomllib.loads((Path(__file__).parent / "names.toml").read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ class OtherName(NamedTuple):
 
     Arguments:
         fields: our fields; several where it may be either of them.
-        answer: converts the value, see `setpoint.config.ForeignKey`, or is the hint itself.
+        answer: converts the value, see `setpoint.config.other_names.ForeignKey`, or is the hint itself.
     """
 
     fields: tuple[str, ...] = ()
