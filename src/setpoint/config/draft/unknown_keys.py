@@ -20,7 +20,8 @@ class OtherName(NamedTuple):
 
     Arguments:
         fields: our fields; several where it may be either of them.
-        answer: converts the value, see `setpoint.config.other_names.ForeignKey`, or is the hint itself.
+        answer: converts the value, see `ForeignKey` in `setpoint.config.other_names`, or is the
+            hint itself.
     """
 
     fields: tuple[str, ...] = ()
