@@ -70,7 +70,7 @@ def test_words_bind_as_in_python(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "lr >", "lr 3", "(lr > 3", "lr > 3 lr < 4", "lr > 3 4", "lr > 'abc", "lr > 3 and",
-     "1 < lr < 2", "'lr' > 3", "lr", "not lr ~ 3 !", "f(lr > 3)", "(" * 9999],
+     "1 < lr < 2", "'lr' > 3", "lr", "not lr ~ 3 !", "lr not ~ 3", "f(lr > 3)", "(" * 9999],
 )  # fmt: skip
 def test_what_cannot_be_read_is_shown(text: str) -> None:
     with pytest.raises(SetpointError) as raised:

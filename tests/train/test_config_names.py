@@ -138,6 +138,12 @@ SAID = {
     "--auto_resume=false": "--checkpoint.resume never",
     "--hidden_act=silu": "--model.activation swiglu",
     "--profile=true": "--profiling '{}'",
+    "--resume=latest": "--checkpoint.resume auto",
+    "--eval.max_iters=10": "--evaluation.sequences 80",
+    "--validation.steps=10": "--evaluation.sequences 80",
+    "--lr_scheduler.decay_ratio=0.8": '--schedule wsd --schedule.decay_length "80 %"',
+    "--parallelism.data_parallel_shard_degree=1": "--parallel.shard 1",
+    "--backend=gloo": "--parallel.backend gloo",
 }
 
 
@@ -251,13 +257,31 @@ def test_values_of_files_are_answered_as_they_are_written(tmp_path: Path) -> Non
     assert said["data"].endswith('sources = [{type = "text", paths = ["a.txt"]}] under [data]')
     assert said["model.type"].endswith('model = "@gpt2"')
     assert said["trainer.precision"].endswith('compute = "bf16" under [precision]')
-    assert said["lora.r"].endswith('adapter = "lora"; rank = 8 under [adapter]')
+    assert said["lora.r"].endswith('type = "lora" under [adapter]; rank = 8 under [adapter]')
 
 
 def test_what_is_incomplete_is_not_suggested() -> None:
     assert hint("--low_freq_factor=1") == (
         "Setpoint calls it model.rope_scaling.low_frequency_factor."
     )
+
+
+def test_a_likely_name_does_not_win_over_what_is_meant(tmp_path: Path) -> None:
+    said = hints("--datasets=a", "--dataset.packed=true", "--checkpoint.folder=a", "--stage=sft",
+                 "--per_device_eval_batch_size=2", "--tensorboard.enabled=true")  # fmt: skip
+    assert said["datasets"] == "Setpoint calls it data.sources."
+    assert said["dataset.packed"] == "Setpoint calls it data.packing."
+    assert said["checkpoint.folder"].startswith("Checkpoints stand in the run directory")
+    assert said["stage"].startswith("What is trained on is data")
+    assert said["per_device_eval_batch_size"].startswith("Evaluation takes micro-batches")
+    assert said["tensorboard.enabled"].startswith("Trackers are a list")
+    assert "`setpoint import a/b" in hint("--base_model=a/b")
+    assert hint("--optimizer=adamw_torch", path="optimizer.type") == "Setpoint calls it adamw."
+    assert "in 8 bits" in hint("--optimizer=adamw_bnb_8bit", path="optimizer.type")
+    file = tmp_path / "job.json"
+    file.write_text('{"checkpointer": {"files": []}, "setpiont": 1}')
+    problems = compose(Job, tiny(), files=[file]).problems
+    assert [problem.hint for problem in problems] == ["", "Did you mean setpoint?"]
 
 
 def test_switches_that_contradict_each_other() -> None:

@@ -213,7 +213,7 @@ def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None
         editor.merge(values, Origin(FILE, document.name, document.where))
     for problem in editor.problems:
         # These keys are no fields, so the search among the fields cannot find them.
-        close = nearest(problem.path, HEADERS, 1)
+        close = nearest(problem.path, HEADERS, 1, likeness=0.8)
         if close and problem.message.startswith("unknown key"):
             problem.hint = f"Did you mean {close[0]}?"
     return sweep

@@ -1,1 +1,1 @@
-"""What other systems call our fields and values; the core does without it."""
+"""Names and values of other systems for our fields; the core does without them."""

@@ -220,6 +220,15 @@ def _optimizer(key: ForeignKey, path: str) -> Answer:
     return Replacement({path: "adamw" if is_adamw else word})
 
 
+def _optimizer_value(key: ForeignKey, path: str) -> Answer:
+    """Another system's name of an optimizer, in the section of ours."""
+    answer = _optimizer(key, path)
+    if isinstance(answer, Replacement):
+        is_known = answer.values == {path: "adamw"}
+        return "Setpoint calls it adamw." if is_known else None
+    return answer
+
+
 def _schedule(key: ForeignKey, path: str) -> Answer:
     """Curves that end at 0 in transformers; the names of others mean the same."""
     word = key.text.lower()
@@ -236,6 +245,9 @@ def _schedule(key: ForeignKey, path: str) -> Answer:
 def _resume(key: ForeignKey, path: str) -> Answer:
     if key.truth is not None:
         return Replacement({path: "must" if key.truth else "never"})
+    word = key.text.lower()
+    if word in ("auto", "latest", "last", "never", "must", "restart"):
+        return Replacement({path: "auto" if word in ("latest", "last") else word})
     return (
         f"A run is resumed by giving its directory in place of the source: setpoint train "
         f"{key.text}"
@@ -360,7 +372,9 @@ def _entries(fields: Mapping[str, list[str]], notes: list[dict[str, Any]]) -> di
         entries |= dict.fromkeys(note["names"], OtherName(answer=note["text"]))
     for name in (*TRACKERS, *OTHER_TRACKERS):
         entry = OtherName(("tracking.trackers",), _tracker_hint(name))
-        entries |= dict.fromkeys((name, f"{name}.*", f"use_{name}", f"{name}_log"), entry)
+        entries |= dict.fromkeys(
+            (name, f"{name}.*", f"{name}.enabled", f"use_{name}", f"{name}_log"), entry
+        )
     return entries
 
 
@@ -384,6 +398,7 @@ OTHER_VALUES: Mapping[str, object] = {
     **{f"data.validation{end}": partial(_answer, _sources, "data.validation")
        for end in ("", ".*", ".paths")},
     "data": partial(_answer, _sources, "data.sources"),
+    "optimizer": partial(_answer, _optimizer_value, "optimizer"),
     "tokenizer": partial(_answer, _tokenizer, "tokenizer"),
     "model": partial(_answer, _model, "model"),
     "tracking.trackers.*": partial(_answer, _tracker, "tracking.trackers"),

@@ -49,7 +49,7 @@ def parse(text: str) -> Query:
     """
     names: dict[str, None] = {}
     try:
-        tree = ast.parse(TOKEN.sub(_in_python, text).strip(), mode="eval")
+        tree = ast.parse(TOKEN.sub(_in_python, " ".join(text.splitlines())).strip(), mode="eval")
         return Query(_condition(tree.body, names), tuple(names))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -82,7 +82,7 @@ def _condition(node: ast.expr, names: dict[str, None]) -> Condition:
             ast.Subscript(ast.Name("word"), ast.Constant(str(name))),
             [sign],
             [ast.Subscript(ast.Name(kind), ast.Constant(str(value)))],
-        ):
+        ) if not isinstance(sign, ast.NotIn):
             if name == "status" and not isinstance(sign, ast.In) and value not in STATUSES:
                 meant = did_you_mean(value, STATUSES, " ")
                 raise SetpointError(f"no status is {value!r}.{meant}\nValid: {', '.join(STATUSES)}")

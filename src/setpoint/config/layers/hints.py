@@ -93,6 +93,11 @@ def written(values: Mapping[str, object], origin: Origin) -> str:
     """Values as they are written in the layer that an unknown key came from."""
     values = {path: _rounded(value) for path, value in values.items()}
     if origin.layer == FILE:
+        # A file cannot have a section as a text and as a table as well.
+        values = {
+            f"{path}.type" if any(other.startswith(f"{path}.") for other in values) else path: value
+            for path, value in values.items()
+        }
         parts = [_in_file(path, value, origin.label) for path, value in values.items()]
         return "; ".join(parts)
     parts: list[str] = []
