@@ -144,6 +144,8 @@ SAID = {
     "--lr_scheduler.decay_ratio=0.8": '--schedule wsd --schedule.decay_length "80 %"',
     "--parallelism.data_parallel_shard_degree=1": "--parallel.shard 1",
     "--backend=gloo": "--parallel.backend gloo",
+    "--evaluation.steps=10": "--evaluation.sequences 80",
+    "--save_freq=500": '--checkpoint.every "500 steps"',
 }
 
 
