@@ -42,10 +42,7 @@ def test_a_switch_that_is_misspelt(cli: CommandLine) -> None:
 
 def test_a_switch_of_other_systems_hides_nothing_else(cli: CommandLine) -> None:
     text = cli.refused("check small.toml --fp16 --optimizer.lr -1")
-    assert (
-        "on a GPU: --precision.compute fp16 --parallel.device cuda" in text
-        and "optimizer.lr = -1" in text
-    )
+    assert "on a GPU: --precision.compute fp16" in text and "optimizer.lr = -1" in text
 
 
 def test_the_ranks_of_training_come_from_the_launcher(cli: CommandLine) -> None:
