@@ -52,13 +52,6 @@ def _nothing(self: Any) -> None:
     return None
 
 
-def _method(self: Any) -> int:
-    return 1
-
-
-_method.__qualname__ = "Wrong.x"
-
-
 class Limited(Config):
     """A base with a field that says much."""
 
@@ -79,12 +72,6 @@ class Limited(Config):
     @derive("twice")
     def _derive_twice(self) -> int:
         return 2 * self.x
-
-
-class Unknown:
-    """A mixin that looks as if it had a field."""
-
-    y: int = 3
 
 
 class Runner(Protocol):
@@ -127,8 +114,8 @@ WRONG: dict[str, dict[str, Any]] = {
         "g": derive("x")(lambda self: 1),
     },
     "dead_unknown": {"annotations": X, "x": 1, "f": dead("y")(lambda self: None)},
-    "post_init": {"annotations": X, "x": 1, "__post_init__": _nothing},
-    "init": {"annotations": X, "x": 1, "__init__": _nothing},
+    "post_init": {"annotations": X, "x": 1, "__post_init__": lambda self: None},
+    "init": {"annotations": X, "x": 1, "__init__": lambda self: None},
     "word_setpoint": {"annotations": {"setpoint": int}, "setpoint": 1},
     "word_type": {"annotations": {"type": int}, "type": 1},
     "underscore": {"annotations": {"_x": int}, "_x": 1},

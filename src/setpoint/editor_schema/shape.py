@@ -82,8 +82,9 @@ def _with_words(merged: Schema, words: Schema) -> Schema:
         return {**merged, **proposed}
     # A pattern says nothing of what is no text.
     pattern = merged.pop("pattern", NO_TEXT)
-    types = list(dict.fromkeys([*types, "string"]))
-    return {**merged, "type": types, "if": {"pattern": pattern}, "else": words, **proposed}
+    if "string" not in types:
+        merged["type"] = [*types, "string"]
+    return {**merged, "if": {"pattern": pattern}, "else": words, **proposed}
 
 
 def types_of(schema: Schema) -> list[str]:

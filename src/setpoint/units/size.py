@@ -7,7 +7,7 @@ from typing import Any, Self, SupportsIndex
 
 from setpoint.config import Invalid, for_error
 from setpoint.config.values.scalar import Scalar
-from setpoint.config.words.plain_data import MAX_BITS
+from setpoint.config.words.plain_data import MAX_BITS, TOO_MANY_DIGITS
 
 DECIMAL = {
     f"{prefix}B": 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))
@@ -93,7 +93,7 @@ def _count(size: object) -> int:
     if size < 0:
         raise Invalid(f"must not be negative: got {for_error(size)}", EXAMPLES)
     if size.bit_length() > MAX_BITS:
-        raise Invalid("has more digits than can be written to a file")
+        raise Invalid(TOO_MANY_DIGITS)
     return size
 
 

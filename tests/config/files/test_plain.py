@@ -57,6 +57,12 @@ def test_huge_numbers_are_refused(prefix):
     assert str(caught.value) == "a number of 4301 digits is refused; at most 4300 are read"
 
 
+def test_hexadecimal_digits_that_stand_for_more_decimal_ones_are_refused():
+    with pytest.raises(SetpointError, match="more digits than can be written"):
+        guess(PlainScalar("0x" + "f" * 4200))
+    assert guess(PlainScalar("0x" + "f" * 3500)) == 16**3500 - 1
+
+
 def test_a_number_beyond_floats_is_refused():
     for text in ("1e999", "-1e999", "1" + "0" * 400 + "."):
         with pytest.raises(SetpointError, match="too large for a floating-point number"):

@@ -76,6 +76,8 @@ def test_multi_line_strings_hide_what_they_hold():
         ("a=1\n[a.b]", "f:2:2: the key 'a' is given twice; first on line 1"),
         ("a={b=1,b=2}", "f:1:8: the key 'b' is given twice; first on line 1"),
         ("[a]\n[[a]]", "f:2:3: the key 'a' is given twice; first on line 1"),
+        ("a = 0x" + "f" * 5000, "f:1:1: the number has more digits than can be written to a file"),
+        ('a = "\\u12"', "f:1:8: invalid hex value, found '12'"),
         ("a = x", "f:1:5: invalid value, found 'x'; text needs quotes"),
         ("a = True", "f:1:5: invalid value, found 'True'; write true"),
         ("a = None", "f:1:5: invalid value, found 'None'; write \"null\" in quotes"),

@@ -36,7 +36,7 @@ def test_annotations(annotation: Any, kind: type) -> None:
     assert type(compile_annotation(annotation, "here")) is kind
 
 
-def test_the_effective_role_alternative_is_asked_first() -> None:
+def test_the_narrower_alternative_is_asked_first() -> None:
     kind = compile_annotation(str | float | int, "here")
     assert isinstance(kind, AnyOfType)
     assert [type(option).__name__ for option in kind.parts] == ["IntType", "FloatType", "StrType"]

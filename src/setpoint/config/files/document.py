@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, cast
 
 from ..words.errors import SetpointError
-from ..words.plain_data import MAX_DEPTH, TOO_DEEP, children
+from ..words.plain_data import MAX_BITS, MAX_DEPTH, TOO_DEEP, TOO_MANY_DIGITS, children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -125,6 +125,8 @@ class Document:
             refused: by the name of a class, what is wrong with a value of it.
         """
         message = refused.get(type(value).__name__)
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:  # in hexadecimal digits
+            message = f"the number {TOO_MANY_DIGITS}"
         if len(path) >= MAX_DEPTH and (is_mapping(value) or is_list(value)):
             message = TOO_DEEP
         if message is not None:
@@ -194,7 +196,8 @@ def unexpected(
     """
     found = describe(text, offset)
     hint = hints.get(found.lower(), "")
-    if not hint and found[0] == "'" and found[1].isalpha() and problem.endswith("value"):
+    is_value = problem in ("Invalid value", "expected value")
+    if not hint and is_value and found[0] == "'" and found[1].isalpha():
         hint = "; text needs quotes"
     return error_at(name, text, offset, f"{problem[:1].lower()}{problem[1:]}, found {found}{hint}")
 

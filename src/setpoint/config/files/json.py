@@ -52,6 +52,11 @@ def parse_json(text: str, name: str) -> Document:
     try:
         data = _decoder()(text)
     except JSONDecodeError as error:
+        comma = text.rfind(",", 0, error.pos + 1)
+        after = text[comma + 1 :].lstrip(" \t\r\n")[:1]
+        if comma >= 0 and after in ("}", "]") and not text[comma + 1 : error.pos].strip():
+            message = f"expected no comma before '{after}'"
+            raise error_at(name, text, comma, message) from None
         problem = error.msg.replace("Expecting", "expected").removesuffix(" at")
         raise unexpected(name, text, error.pos, problem, _HINTS) from None
     except (ValueError, RecursionError) as error:

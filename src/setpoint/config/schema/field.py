@@ -143,9 +143,10 @@ class FieldInfo:
         if not self.settled and self.constant:
             value = self._read_default(self.written)
             if is_mutable(value):
+                kind = type(self.written).__name__
                 raise DeclarationError(
-                    f"{self.full_name}: a {type(value).__name__} as default would be shared by all "
-                    f"configs; write field(factory=...)"
+                    f"{self.full_name}: a {kind} as default would be shared by all configs; write "
+                    f"field(factory=...)"
                 )
             self.written, self.settled = value, True
         return self.written

@@ -16,6 +16,7 @@ from ..words.plain_data import (
     INFINITIES,
     MAX_BITS,
     TOO_BIG,
+    TOO_MANY_DIGITS,
     LiteralText,
     PlainScalar,
     escaped,
@@ -36,7 +37,6 @@ TRUTH = {
     **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),
 }
 """How other languages write bool: suggested in errors, never accepted."""
-TOO_LONG = "has more digits than can be written to a file"
 NOT_TEXT = "is not valid Unicode, which no file could record"
 GROUPED = r"[+-]?\d{1,3}(_\d{3})+([.e][^_]*)?"
 """A number with underscores where thousands are counted, and nowhere else."""
@@ -75,7 +75,7 @@ class IntType(FieldType):
                 error.hint = "Use // for the integer quotient." if computed else f"Write {whole}."
             raise error
         if number.bit_length() > MAX_BITS:
-            raise Invalid(TOO_LONG)
+            raise Invalid(TOO_MANY_DIGITS)
         return int(number)
 
 

@@ -11,6 +11,7 @@ from ..words.plain_data import (
     MAX_BITS,
     MAX_DEPTH,
     TOO_DEEP,
+    TOO_MANY_DIGITS,
     PlainScalar,
     children,
     guess,
@@ -463,7 +464,7 @@ def _plain(given: object) -> Any:
         return value
     if isinstance(value, int):
         if value.bit_length() > MAX_BITS:
-            raise Invalid("has more digits than can be written to a file")
+            raise Invalid(TOO_MANY_DIGITS)
         return int(value)
     raise Invalid(f"is not plain data: a {type(value).__name__} cannot be written to a file")
 

@@ -160,8 +160,6 @@ def _refuse_length(text: str) -> None:
 
 
 def _parse(expression: str, hint: str = "") -> ast.expr:
-    # Most configurations hold no reference, and need no parser.
-
     try:
         return parse(expression.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -20,6 +20,7 @@ MAX_NESTING = 16  # files that extend one another
 TOO_BIG = "is too large for a floating-point number"
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 TOO_LONG = f"a number of {{}} digits is refused; at most {MAX_DIGITS} are read"
+TOO_MANY_DIGITS = "has more digits than can be written to a file"
 HALF_PAIR = "the text holds half a surrogate pair, which is no character"
 KERNEL = "setpoint.config."
 OPENING = "${"
@@ -65,8 +66,8 @@ def guess(text: PlainScalar) -> bool | int | float | str:
         a bool, an int, a float, or the same text as a plain `str`.
 
     Raises:
-        SetpointError: the text is a whole number of more than 4,300 digits, or a number beyond
-            the largest float, which must not become infinite unseen.
+        SetpointError: the text is a whole number of more than 4,300 decimal digits, or a number
+            beyond the largest float, which must not become infinite unseen.
     """
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
@@ -74,7 +75,10 @@ def guess(text: PlainScalar) -> bool | int | float | str:
         digits = len(text.lstrip("+-").removeprefix("0x").removeprefix("0o"))
         if digits > MAX_DIGITS:
             raise SetpointError(TOO_LONG.format(digits))
-        return int(text, 0 if text[:2] in ("0x", "0o") else 10)
+        number = int(text, 0 if text[:2] in ("0x", "0o") else 10)
+        if number.bit_length() > MAX_BITS:  # hexadecimal digits are worth more than decimal ones
+            raise SetpointError(TOO_MANY_DIGITS)
+        return number
     if re.fullmatch(f"{_INFINITE}|{_NAN}", text):
         return float(text.replace(".", ""))
     if not re.fullmatch(_FLOAT, text):
