@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from setpoint.config import Config, ConfigError, ImportPath, Invalid, field, resolve
+from setpoint.config import Config, ConfigError, ImportPath, Invalid, SetpointError, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
@@ -123,3 +123,9 @@ def test_errors() -> None:
     import re
 
     compare("config/import_path", re.sub(r" at 0x\w+", "", str(caught.value)))
+
+
+def test_a_package_under_another_name() -> None:
+    path = ImportPath(f"{__name__}.pytest.nope", ("tests", "pytest"))
+    with pytest.raises(SetpointError, match="pytest has no 'nope'"):
+        path.load()

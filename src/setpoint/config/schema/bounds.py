@@ -105,7 +105,7 @@ class Bounds:
 
 
 class Role:
-    """How a field takes part in the fingerprint and in the resume contract.
+    """The part of a field in the fingerprint and in the resume contract.
 
     Arguments:
         name: `"identity"`, `"budget"` or `"runtime"`.

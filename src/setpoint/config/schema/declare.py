@@ -1,4 +1,4 @@
-"""How a class declares its fields, and marks the methods that are called at resolve."""
+"""Declarations in a config class: fields, and marks of the methods that resolve calls."""
 
 from __future__ import annotations
 

@@ -384,4 +384,7 @@ def _is_module(package: object, name: str) -> bool:
         return False
     from importlib.util import find_spec
 
-    return find_spec(name) is not None
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # the package stands there under another name
+        return False
