@@ -21,6 +21,11 @@ def test_what_is_no_time_is_answered_with_times_alone(value: object) -> None:
     assert all(TimeLimit.read(each) for each in TIMES)
 
 
+def test_a_value_of_another_kind_is_named() -> None:
+    with pytest.raises(Invalid, match="is not a time limit: got 0.5"):
+        TimeLimit.read(0.5)
+
+
 @pytest.mark.parametrize("value", ["90 min", Period("90 min"), Length("5400 s")])
 def test_times_are_read_from_all_quantities(value: object) -> None:
     limit = TimeLimit.read(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,17 @@ def hints(*flags: str) -> dict[str, str]:
     with pytest.raises(ConfigError) as caught:
         compose(Job, tiny(), flags=flags).resolve()
     return {each.path: each.hint for each in reversed(caught.value.problems)}
+
+
+def test_what_is_to_be_written_in_a_json_file_is_json(tmp_path: Path) -> None:
+    text, file = tmp_path / "a.txt", tmp_path / "a.json"
+    text.write_text("a")
+    file.write_text(json.dumps({"data": {"sources": {"paths": str(text)}}}))
+    with pytest.raises(ConfigError) as caught:
+        compose(Job, tiny(), files=[file]).resolve()
+    written = caught.value.problems[0].hint.partition(", a list of sources: ")[2]
+    sources = [{"type": "text", "paths": [str(text)]}]
+    assert json.loads(f"{{{written}}}") == {"data": {"sources": sources}}
 
 
 def test_a_section_of_another_system_is_not_converted() -> None:

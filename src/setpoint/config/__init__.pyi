@@ -1,4 +1,3 @@
-from .components.arguments import ImportedName as ImportedName
 from .components.section import ImportedComponent as ImportedComponent
 from .components.section import Partial as Partial
 from .components.section import partial as partial

@@ -21,7 +21,6 @@ class TimeLimit(Period):
     """
 
     __slots__ = ()
-    is_none = "is no time"
     examples = TIMES
     __setpoint_scalar__ = "a time such as '3600 s', '90 min' or '12 h', or 'never'"
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only

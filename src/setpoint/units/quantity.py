@@ -107,8 +107,8 @@ class Quantity(Scalar):
     @classmethod
     def refusal(cls, value: object) -> Invalid:
         """The error for a value that cannot be read."""
-        message = f"is not a {cls.__name__.lower()}: got {for_error(value)}"
-        return Invalid(message, cls.examples)
+        kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
+        return Invalid(f"is not a {kind}: got {for_error(value)}", cls.examples)
 
     @staticmethod
     def __setpoint_combine__(sign: str, left: Any, right: Any) -> Length | int | float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
 
 from ..draft.walk import leaves
 from ..schema.field import FieldInfo
@@ -23,7 +24,7 @@ from ..values.origin import (
 )
 from ..words.errors import Invalid
 from ..words.names import Path, dotted
-from ..words.plain_data import MISSING, PlainScalar, rebuild
+from ..words.plain_data import MISSING, PlainScalar, plain, rebuild
 from ..words.text import for_error, for_file, for_shell
 
 # How other languages, and people, write that there is nothing.
@@ -114,16 +115,18 @@ def written(values: Mapping[str, object], origin: Origin) -> str:
 
 
 def _in_file(path: str, value: object, name: str) -> str:
-    section, _, key = path.rpartition(".")
     if name.endswith(".toml"):
+        section, _, key = path.rpartition(".")
         text = '"null"' if value is None else for_file(value, " = ")
         return f"{key} = {text}" + (f" under [{section}]" if section else "")
-    keys = path.split(".")
-    quote = '"' if name.endswith(".json") else ""
-    text = for_file(value)
-    for key in reversed(keys[1:]):
-        text = f"{{{quote}{key}{quote}: {text}}}"
-    return f"{quote}{keys[0]}{quote}: {text}"
+    key, *inner = path.split(".")
+    if name.endswith(".json"):
+        import json
+
+        value = reduce(lambda item, part: {part: item}, reversed(inner), plain(value))
+        return f'"{key}": {json.dumps(value, ensure_ascii=False)}'
+    text = reduce(lambda item, part: f"{{{part}: {item}}}", reversed(inner), for_file(value))
+    return f"{key}: {text}"
 
 
 def _rounded(value: object) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import sys
 from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, cast
 
@@ -105,7 +106,7 @@ class _Writer:
     def _import(self, cls: type) -> None:
         name = cls.__qualname__.partition(".")[0]
         module = importable_name(cls.__module__)
-        if module.startswith("setpoint.config."):
+        if module.startswith("setpoint.config.") and name in sys.modules["setpoint.config"].__all__:
             module = "setpoint.config"
         self.imports.add((module, name))
 
