@@ -12,7 +12,10 @@ from setpoint.config.files.document import Document, FileError
 
 # Why ours refuses what the format allows.
 _NARROWER = {
-    "toml": ("is not a type that fields have", "too large for", "nested deeper"),
+    "toml": (
+        *("is not a type that fields have", "too large for", "nested deeper"),
+        "more digits than can be written",
+    ),
     "json": (
         *("is given twice", "nested deeper", "too large for", "half a surrogate"),
         *("expected '{'", "NaN is not JSON", 'write "inf"', 'write "-inf"'),
