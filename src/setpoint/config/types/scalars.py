@@ -15,6 +15,7 @@ from ..words.names import did_you_mean
 from ..words.plain_data import (
     INFINITIES,
     MAX_BITS,
+    MAX_DIGITS,
     TOO_BIG,
     TOO_MANY_DIGITS,
     LiteralText,
@@ -65,6 +66,8 @@ class IntType(FieldType):
                 # TOML has the prefixes, and a number means the same wherever it stands.
                 number = int(_checked(value), 0 if _has_prefix(value) else 10)
             except ValueError:
+                if len(value) > MAX_DIGITS and value.lstrip("+-").isdigit():
+                    raise Invalid(TOO_MANY_DIGITS) from None
                 # 1e6 is how people write a million tokens; it is exact as long as it is integral.
                 number = _integral(value) if "e" in value.lower() else None
         if not isinstance(number, int) or isinstance(number, bool):
