@@ -44,7 +44,7 @@ def test_revisions_and_what_is_in_them(
     assert "main:exp.yaml" in list(sources("main:"))
 
 
-def test_without_git_there_is_nothing_to_sources(
+def test_without_git_no_revisions_are_proposed(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert complete(cli, "show", "main:") == []

@@ -226,9 +226,11 @@ def test_evaluate_conversations(cli: CommandLine, run: str) -> None:
     without = cli.refused(f"evaluate {run} --text chats.jsonl")
     assert "has no chat template of its own" in without and "--template TEMPLATE" in without
     cli.file("a.txt", "!" * 9)
-    for texts in ("--text a.txt", "--side train", "--text none.jsonl"):
+    for texts in ("--text a.txt", "--text none.jsonl"):
         dead = cli.refused(f"evaluate {run} {texts} --template plain")
-        assert "--template has no effect" in dead
+        assert "--template has no effect: no --text holds conversations" in dead
+    dead = cli.refused(f"evaluate {run} --side train --template plain")
+    assert "--template has no effect without --text PATH" in dead
     cli.file("other.jsonl", json.dumps({"body": "!"}) + "\n")
     assert "has no field 'text'" in cli.refused(f"evaluate {run} --text other.jsonl")
 

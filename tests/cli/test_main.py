@@ -209,6 +209,15 @@ def test_closed_output(words: str, tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+@pytest.mark.parametrize("where", [">/dev/full 2>/dev/full", "2>&1 | true"])
+def test_an_error_that_cannot_be_written_has_its_status(where: str, tmp_path: Path) -> None:
+    line = f"{shlex.quote(sys.executable)} -m setpoint check nope --json {where}"
+    line += "; exit ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, check=False)
+    assert done.returncode == 2
+
+
 def test_a_command_leaves_whatever_threads_would_do_as_python_exits(tmp_path: Path) -> None:
     """After they have had their time, with its status and all that it has printed."""
     program = (

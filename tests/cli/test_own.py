@@ -493,7 +493,7 @@ def test_the_package_is_a_command() -> None:
 def test_only_a_job_of_training_has_a_plan(script: Callable[[str], tuple[int, str, str]]) -> None:
     status, out, err = script("check quick --plan")
     assert (status, out) == (2, "")
-    assert "--plan has no effect: a Job trains nothing" in err
+    assert "--plan has no effect: Job is not a training job" in err
 
 
 FAULTY = """\

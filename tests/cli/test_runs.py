@@ -62,7 +62,7 @@ def test_tags_notes_and_the_archive(cli: CommandLine) -> None:
     cli.ok("runs tag good --remove runs/exp/tiny-2")
     again = cli("runs tag good --remove runs/exp/tiny-2")
     assert (again.status, "runs/exp/tiny-2 has no tag good" in again.err) == (0, True)
-    cli.ok("runs note runs/exp/tiny-3 'went wrong'")
+    cli.ok("runs note runs/exp/tiny-3 'lr=3 went wrong'")
     assert listed(cli, "--where 'tags ~ good or note ~ wrong'") == ["tiny-1", "tiny-3"]
     cli.ok("runs archive runs/exp/tiny-1")
     answer = cli("runs list")

@@ -203,6 +203,13 @@ def test_a_wrong_objective_is_found_before_the_first_trial(
 
 
 @pytest.mark.usefixtures("forked_points")
+def test_the_command_line_seeds_the_search_of_a_file(cli: CommandLine) -> None:
+    cli.file("search.toml", "extends='small.toml'\n[sweep.search]\ntrials=2\n"
+             "axes={'optimizer.lr'='log_uniform(1e-4, 1e-2)'}\n")  # fmt: skip
+    facts = json.loads(cli("sweep search.toml --draw-seed 4 --dry-run --json").out)
+    assert facts["search"]["seed"] == 4
+
+
 def test_an_objective_that_no_run_has_stops_the_search(cli: CommandLine) -> None:
     # A column alone is a metric where a run will have it.
     assert "objective" in cli.ok(f"{SEARCH} --objective held_out_loss --dry-run")

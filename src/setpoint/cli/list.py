@@ -17,7 +17,6 @@ from setpoint.cli.options import (
     Command,
     Option,
     Program,
-    refuse_misspelt_options,
 )
 from setpoint.cli.output import bold, emit, styled, styles, table
 from setpoint.cli.source import prepare
@@ -62,8 +61,7 @@ def list_command(arguments: Arguments) -> int:
     prepare(arguments)
     if not arguments.command.program.is_own:
         load_installed_plugins()
-    refuse_misspelt_options(arguments, ())
-    words = [*arguments.positional, *arguments.overrides]
+    words = arguments.positional
     if words and words[0] not in KINDS:
         meant = did_you_mean(words[0], KINDS, " ")
         raise SetpointError(f"cannot list {words[0]!r}.{meant} One of: {', '.join(KINDS)}")

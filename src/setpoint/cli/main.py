@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from errno import EIO, ENOSPC
 from importlib import import_module
 from io import TextIOWrapper
@@ -322,7 +323,8 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
     except SetpointError as error:
         if _was_quit(error):
             return interrupted(KeyboardInterrupt(QUIT))
-        report(error, for_machines="--json" in words and _speaks_json(joined(words)[0]))
+        with suppress(OSError):  # the reader of standard error has left, or its disk is full
+            report(error, for_machines="--json" in words and _speaks_json(joined(words)[0]))
         return error.status
     except KeyboardInterrupt as error:
         return interrupted(error)
@@ -420,12 +422,12 @@ def report(error: SetpointError, for_machines: bool = False) -> None:
 
 
 def _print_or_abandon(*lines: str) -> None:
-    """Print lines and what waits in the buffer, unless the reader of standard output has left."""
+    """Print lines and what waits in the buffer, unless nothing can be written any more."""
     try:
         for line in lines:
             print(line)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:
         _abandon_output()
 
 

@@ -95,10 +95,11 @@ class Option(NamedTuple):
             if word in self.choices:
                 continue
             if self.choices and (self.type is str or not word.isdecimal()):
-                number = "" if self.type is str else " or a number"
+                valid = f"one of {', '.join(self.choices)}"
+                if self.type is not str:
+                    valid = f"{', '.join(self.choices)} or a number"
                 raise SetpointError(
-                    f"{self.name} is one of {', '.join(self.choices)}{number}; got {word!r}."
-                    + did_you_mean(word, self.choices, " ")
+                    f"{self.name} is {valid}; got {word!r}." + did_you_mean(word, self.choices, " ")
                 )
             if self.type is not str:
                 self._check_number(word)
@@ -273,6 +274,7 @@ class Command:
 
             tokens = expand_responses(tokens, self._takes_section)
         table = {option.name: option for option in self.options}
+        sets_fields = "OVERRIDES" in self.usage
         parsed = Arguments(self)
         at = 0
         while at < len(tokens):
@@ -293,11 +295,11 @@ class Command:
                 if option.name in parsed.options and option.metavar and not option.repeat:
                     raise SetpointError(f"{option.name} is given twice")
                 parsed.options.setdefault(option.name, []).append(text)
-            elif not _is_override(token) or (
+            elif not (_is_override(token) if sets_fields else _is_flag(token)) or (
                 # A number below zero, as in `replay RUN -3`, is refused by the command.
                 has_room and not parsed.overrides and token[0] == "-" and token[1:].isdecimal()
             ):
-                if parsed.overrides and not has_room:
+                if sets_fields and parsed.overrides and not has_room:
                     self._refuse_value(parsed.overrides, [token, *tokens[at:]])
                     self._refuse_file(token)
                     parsed.overrides.append(token)  # which is refused as no override
@@ -309,12 +311,13 @@ class Command:
                         f"{self.title} takes the number of ranks from the launcher (WORLD_SIZE), "
                         f"not from {name}; `setpoint check {name} N` verifies a plan for any number"
                     )
-                if at < len(tokens) and (word := self._joined(token, tokens[at], parsed, tokens)):
+                joins = sets_fields and at < len(tokens)
+                if joins and (word := self._joined(token, tokens[at], parsed, tokens)):
                     token, at = word, at + 1
                 parsed.overrides.append(token)
         if not parsed.has("--help"):
             self._check(parsed, table)
-            if "OVERRIDES" not in self.usage:
+            if not sets_fields:
                 refuse_overrides(parsed)
             least, most = self.positional
             if not least <= len(parsed.positional) <= most:
@@ -484,6 +487,10 @@ def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str
     return ""
 
 
+def _is_flag(token: str) -> bool:
+    return token.startswith("-") and token != "-"
+
+
 def _is_override(token: str) -> bool:
     """True for `--a.b`, `a.b=1`, and Hydra's `~a`, which is refused with what to write here."""
     name, equals, _ = token.partition("=")
@@ -492,7 +499,7 @@ def _is_override(token: str) -> bool:
 
         return deletes(token) and not os.path.exists(token)
     if token.startswith("-"):
-        return token != "-"
+        return _is_flag(token)
     # Not the parameters of a preset, tiny(width=64), closed or not, nor a folder of a sweep.
     return bool(equals) and "(" not in name and not (os.sep in name and os.path.isdir(token))
 
@@ -514,14 +521,15 @@ def refuse_overrides(arguments: Arguments) -> None:
     Raises:
         SetpointError: if there are some.
     """
-    if arguments.overrides:
-        refuse_misspelt_options(arguments, ())
-        command = arguments.command
-        options = ", ".join(option.name for option in command.options) or "none"
-        raise SetpointError(
-            f"unexpected argument {arguments.overrides[0]!r}: {command.title} sets no fields; an "
-            f"option that it knows is one of {options}"
-        )
+    if not arguments.overrides:
+        return
+    command = arguments.command
+    for token in arguments.overrides:
+        _refuse_like_option(command, token.partition("=")[0])
+    raise SetpointError(
+        f"unexpected argument {arguments.overrides[0]!r}: {command.title} sets no fields; an "
+        f"option that it knows is one of {', '.join(option.name for option in command.options)}"
+    )
 
 
 def refuse_misspelt_options(
@@ -550,10 +558,7 @@ def refuse_misspelt_options(
         command = arguments.command
         if retired_hint(root, word):
             continue  # it was a field once, and is answered as one
-        options = [option.name for option in command.options]
-        close = _closest(word, options)
-        if close is not None:
-            raise SetpointError(f"{command.title} has no option {name}. Did you mean {close}?")
+        _refuse_like_option(command, name)
         if is_foreign_key(root, word):
             continue  # a field by its name elsewhere
         # Beside others it is reported with what is wrong there, as a key that is not known.
@@ -561,18 +566,20 @@ def refuse_misspelt_options(
             meant = did_you_mean(name, [f"--{field}" for field in root.__setpoint__.fields], " ")
             raise SetpointError(
                 f"{name} is neither an option of {command.title} nor a field with a "
-                f"value.{meant} Options: {', '.join(options)}"
+                f"value.{meant} Options: {', '.join(option.name for option in command.options)}"
             )
 
 
-def _closest(word: str, options: list[str]) -> str | None:
-    """The option that was meant; strict, since an unknown field is the likelier mistake."""
+def _refuse_like_option(command: Command, flag: str) -> None:
+    """Refuse a flag that is like an option; strict, since an unknown field is likelier."""
     from difflib import SequenceMatcher
 
-    for option in options:
-        name = option[2:].replace("-", "_")
+    word = flag.lstrip("-").replace("-", "_").lower()
+    for option in command.options:
+        name = option.name[2:].replace("-", "_")
         # Swapped letters are common, and weigh heavily in short words.
-        swapped = sorted(name) == sorted(word.lower())
-        if swapped or SequenceMatcher(None, word.lower(), name).ratio() > CLOSE:
-            return option
-    return None
+        swapped = sorted(name) == sorted(word)
+        if swapped or SequenceMatcher(None, word, name).ratio() > CLOSE:
+            raise SetpointError(
+                f"{command.title} has no option {flag}. Did you mean {option.name}?"
+            )

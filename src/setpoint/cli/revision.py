@@ -137,9 +137,7 @@ def find_revision(name: str, what: str, imports: Sequence[str]) -> Revision:
     if checkout and checkout_commit:
         return Revision(checkout, checkout_commit, "", what)
     if repository and commit:
-        where = (
-            f"its own checkout {checkout} does not know it" if checkout else "it has no checkout"
-        )
+        where = f"its own checkout {checkout} does not know it"
         raise SetpointError(
             f"{name}:{what}: the repository {repository} holds no Setpoint at {name}, so that this "
             f"preset has no history there; and Setpoint itself does not run from that revision: "

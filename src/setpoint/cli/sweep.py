@@ -41,7 +41,6 @@ DRAW_SEED = Option(
     "N",
     type=int,
     at_least=0,
-    requires=("--random", "--search"),
 )
 COMMAND = Command(
     "sweep",
@@ -99,7 +98,7 @@ OF_SCRIPTS = Command(
     "drawn.\n" + SOURCE_HELP,
     [
         *(option for option in COMMAND.options if option.name in TAKEN),
-        DRAW_SEED,
+        DRAW_SEED._replace(help="Seed of --random; default 0.", requires=("--random",)),
         Option(FOLDER, "Folder of the sweep; default: sweeps/SCRIPT-SOURCE.", "DIRECTORY"),
         *COMMON,
         JSON,

@@ -469,12 +469,14 @@ def _space(
     if trials is not None or search is not None:
         if trials is not None and search is None:
             search, axes = _search(arguments, line, drawn, trials)
-        elif trials is not None or _searches(arguments):
+        elif trials is not None or arguments.has("--draw-seed") or _searches(arguments):
             assert search is not None
             search = _changed(search, arguments, trials)
         return search, axes, Product([])
     if _searches(arguments):
         raise SetpointError("--objective and --direction have no effect without a search")
+    if count is None and arguments.has("--draw-seed"):
+        raise SetpointError("--draw-seed has no effect without --random N or --search N")
     if count is not None:
         if not drawn:
             raise SetpointError(
