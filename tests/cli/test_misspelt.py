@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from setpoint.cli.options import Arguments, Command, Option, refuse_misspelt_options
+from setpoint.config import Config, SetpointError, field
+
 from ..snapshots import compare
 from .conftest import CommandLine
 
@@ -71,3 +74,23 @@ def test_words_that_belong_elsewhere(cli: CommandLine, words: str, said: str) ->
 def test_a_file_that_is_not_there(cli: CommandLine) -> None:
     text = cli.refused("train nothere.txt")
     assert "there is no file nothere.txt" in text and "llama3" not in text
+
+
+def test_a_misspelt_field_is_no_misspelt_option() -> None:
+    class Fabric(Config):
+        """Cloth."""
+
+        width: int = field(default=1)
+        """Threads."""
+
+    command = Command(
+        "weave", "", "Weave.", [Option("--with", "A modifier.", "MODIFIER", True)], []
+    )
+    for flag, refused in (("--wdith=4", False), ("--wiht=4", True)):
+        arguments = Arguments(command)
+        arguments.overrides = [flag]
+        try:
+            refuse_misspelt_options(arguments, Fabric.__setpoint__.fields, Fabric)
+            assert not refused
+        except SetpointError as error:
+            assert refused and "Did you mean --with?" in str(error)

@@ -112,6 +112,7 @@ def test_the_error_for_an_unknown_key_is_short() -> None:
 def test_names_of_secrets() -> None:
     assert names_secret(Job, "token")
     assert names_secret(Job, "tokens")
+    assert names_secret(Job, "wandb_api_key") and names_secret(Job, "dbPassword")
     assert not names_secret(Job, "lr")
     assert not names_secret(Job, "hidden")  # a letter or two in common with a name are no likeness
     assert holds_secret(Job.__setpoint__.fields["tracker"].type)

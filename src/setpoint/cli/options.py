@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from setpoint.config import Config, SetpointError, did_you_mean
+from setpoint.config import Config, SetpointError, did_you_mean, nearest
 from setpoint.config.draft.unknown_keys import is_foreign_key
 from setpoint.config.migrations.chain import retired_hint
 
@@ -57,6 +57,8 @@ SETPOINT = Program("setpoint")
 
 CLOSE = 0.81
 """The likeness from which an unknown flag is taken for an option that is misspelt."""
+LIKE_FIELD = 0.75
+"""The likeness from which it is taken for a field instead, and reported with all other mistakes."""
 ValueType: TypeAlias = type[int] | type[float] | type[str]
 LARGEST = 2**63 - 1
 """The largest number that an option takes: what 64 bits hold, as torch's numbers do."""
@@ -558,7 +560,8 @@ def refuse_misspelt_options(
         command = arguments.command
         if retired_hint(root, word):
             continue  # it was a field once, and is answered as one
-        _refuse_like_option(command, name)
+        if not nearest(word, root.__setpoint__.fields, 1, LIKE_FIELD):
+            _refuse_like_option(command, name)
         if is_foreign_key(root, word):
             continue  # a field by its name elsewhere
         # Beside others it is reported with what is wrong there, as a key that is not known.

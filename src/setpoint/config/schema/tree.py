@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,11 @@ from ..words.names import nearest
 from .bounds import Role
 from .class_info import RESERVED, ConfigMeta, full_name
 from .field import FieldInfo
+
+SECRET_NAME = re.compile(
+    r"(?i)password|passwd|secret|credential|(?:api|access|private|auth)[_-]?(?:key|token)"
+)
+"""Names under which other systems expect a secret; our fields of that kind refuse plain text."""
 
 
 def classes_at(root: type[Node], path: tuple[str | int, ...]) -> list[type[Any]]:
@@ -69,7 +75,9 @@ def first_places(root: type[Node]) -> dict[FieldInfo, str]:
 
 
 def names_secret(root: type[Node], key: str) -> bool:
-    """True if an unknown key may be the misspelt or misplaced name of a secret."""
+    """True if an unknown key may be the name of a secret: misspelt, misplaced or another's."""
+    if SECRET_NAME.search(key):
+        return True
     infos = (info for _, info in all_fields(root))
     return any(info.type.is_secret() and nearest(key, [info.name], likeness=0.75) for info in infos)
 
