@@ -47,8 +47,8 @@ BREAKS = [
     ),
     Break(
         "config/draft/walk.py",
-        "if value is None and name in added:",
-        "if name in added:",
+        "if value is None and name in cls.added:",
+        "if name in cls.added:",
         "config/test_added.py",
     ),
     Break(
@@ -101,8 +101,8 @@ BREAKS = [
     ),
     Break(
         "config/values/reference.py",
-        '"Sub": lambda left, right: left - right',
-        '"Sub": lambda left, right: right - left',
+        '"Sub": ("-", lambda left, right: left - right)',
+        '"Sub": ("-", lambda left, right: right - left)',
         "config/test_reference.py",
     ),
     Break(

@@ -11,14 +11,16 @@ SECONDS = 10.0
 
 
 def test_calls_come_at_an_interval_until_the_end() -> None:
-    calls, enough = count(1), threading.Event()
+    calls, bound, enough = count(1), threading.Event(), threading.Event()
 
     def act() -> None:
+        assert bound.wait(SECONDS)
         if next(calls) == 3:
             enough.set()
             periodic.end()  # from within, where nothing waits for itself
 
     with Periodic(lambda: 0.001, act, "often", at_once=True) as periodic:
+        bound.set()
         assert enough.wait(SECONDS)
     assert next(calls) == 4
     with Periodic(SECONDS, act, "never"):

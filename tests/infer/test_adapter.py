@@ -175,8 +175,6 @@ def test_what_does_not_go_is_refused(tmp_path: Path) -> None:
     run = trained(tmp_path)
     with pytest.raises(ConfigError, match=r"export\.adapter[\s\S]*there is no adapter"):
         infer(asked(run, f"export={{path: {tmp_path / 'a'}, adapter: true}}"))
-    with pytest.raises(ConfigError, match="has no effect: there is no adapter"):
-        infer(asked(run, "weights.merge_adapter=false", "generation={prompts: [a]}"))
     moe = trained(
         tmp_path / "moe",
         "model.qk_norm=true",

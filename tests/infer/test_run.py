@@ -94,9 +94,3 @@ def test_nothing_is_computed_where_a_check_finds_something(
     with pytest.raises(ConfigError, match="sees no GPU"):
         infer(job)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_seed_counts_only_where_something_is_drawn(trained: tuple[Job, Path]) -> None:
-    for fields in ({}, {"generation": None, "evaluation": Evaluation()}):
-        with pytest.raises(ConfigError, match=r"seed = 3(.|\n)*has no effect"):
-            infer(job_of(trained[1], seed=3, **fields))

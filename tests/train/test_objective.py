@@ -64,6 +64,9 @@ class Rows:
             weights = None if batch.weights is None else batch.weights[at]
             yield make_batch(batch.inputs[at], batch.targets[at], weights=weights)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
     def take(self) -> StepBatch:
         counts = [self.components.objective.count(batch) for batch in self.batches]
         return StepBatch(self.batches, counts, total_count(counts))
