@@ -148,3 +148,12 @@ def test_no_numbers_are_taken_from_the_common_generator() -> None:
 @pytest.mark.parametrize("weights", [torch.float32, BF16])
 def test_state_returns_exactly(weights: torch.dtype, state: torch.dtype | None) -> None:
     assert_resumes(lambda given: build(given, state), weights)
+
+
+def test_parameters_need_no_names() -> None:
+    weights = [nn.Parameter(torch.ones(3, 2, dtype=BF16)) for _ in range(2)]
+    optimizer = Optimizer(weights, lr=0.1)
+    weights[1].grad = torch.ones(3, 2, dtype=BF16)
+    optimizer.step()
+    assert torch.equal(weights[0], torch.ones(3, 2, dtype=BF16))
+    assert bool((weights[1] < 1).all())

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from setpoint.optim.adam_step import Adam, adam_of, adam_step
+from setpoint.optim.adam_step import adam_of, adam_step
 from setpoint.optim.base import GroupedOptimizer, is_dtensor
 from setpoint.optim.unless import flag_of
 from setpoint.shapes.placed import box_of
@@ -63,18 +63,17 @@ class AnyPrecisionAdamW(GroupedOptimizer):
 
     def update(self, group: dict[str, Any]) -> None:
         """See `GroupedOptimizer.update`."""
-        names = group.get("param_names") or map(str, range(len(group["params"])))
-        held: dict[str, Adam] = {}
-        for name, p in zip(names, group["params"], strict=True):
-            if p.grad is not None:
-                held[name] = adam_of(p, self.state[p], self.state_dtype)
+        names = group.get("param_names") or [str(index) for index in range(len(group["params"]))]
+        named = [
+            pair for pair in zip(names, group["params"], strict=True) if pair[1].grad is not None
+        ]
+        steps = [adam_of(p, self.state[p], self.state_dtype) for _, p in named]
         group["updates"] += 1
         if group["rounding"] == "nearest":
-            adam_step(list(held.values()), group, flag=flag_of(self))
+            adam_step(steps, group, flag=flag_of(self))
             return
-        parameters = dict(zip(names, group["params"], strict=True))
-        for name, one in held.items():
-            noise = self._noise(f"{name}/{group['updates']}", parameters[name])
+        for (name, parameter), one in zip(named, steps, strict=True):
+            noise = self._noise(f"{name}/{group['updates']}", parameter)
 
             def store(mine: Tensor, value: Tensor, noise: Iterator[Tensor] = noise) -> None:
                 if mine.dtype is torch.bfloat16 and value.dtype is torch.float32:
