@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tomllib
+from fnmatch import fnmatch
 from types import ModuleType
 
 import pytest
@@ -10,6 +12,8 @@ import setpoint
 import setpoint.config
 import setpoint.model
 import setpoint.train
+
+from .conftest import ROOT, SOURCE
 
 
 @pytest.mark.parametrize("name", setpoint.__all__)
@@ -53,3 +57,15 @@ others = {"tiny", "modifiers", "recipes"}
 assert modules == {*waiting.values(), *(f"setpoint.presets.{name}" for name in others)}
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_files_that_are_read_at_run_time_are_installed() -> None:
+    """Beside modules: stubs, tables and pages, which a wheel leaves out unless they are named."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns: dict[str, list[str]] = declared["package-data"]
+    for path in (SOURCE / "setpoint").rglob("*.*"):
+        if path.suffix in (".py", ".pyc") or not path.is_file():
+            continue
+        package = ".".join(path.parent.relative_to(SOURCE).parts)
+        named = [*patterns["*"], *patterns.get(package, [])]
+        assert any(fnmatch(path.name, pattern) for pattern in named), path
