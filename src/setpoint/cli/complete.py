@@ -238,7 +238,7 @@ def _option_values(option: Option) -> Iterator[str]:
 
 
 def _count_positional(words: Sequence[str], options: dict[str, Option]) -> int:
-    """How many positional arguments there are; those after an override do not count."""
+    """Number of positional arguments before the first override."""
     count = 0
     is_value = False
     for word in words:

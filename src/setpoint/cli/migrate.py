@@ -377,7 +377,7 @@ def _section_in_yaml(document: Any, path: Keys) -> Any:
 
 
 def _indents(text: str) -> dict[str, int]:
-    """How far the file indents, going by the first line of each kind that is indented."""
+    """Indentation of the file, by the first line of each kind that is indented."""
     lines = [line for line in text.splitlines() if line.strip() and line.strip()[0] != "#"]
     plain = [line for line in lines if not line.lstrip().startswith("-")]
     steps = [len(line) - len(line.lstrip()) for line in plain]

@@ -32,7 +32,7 @@ class Program:
 
     @property
     def is_own(self) -> bool:
-        """Whether this is a user's script, with its own root class."""
+        """True if this is a user's script, with its own root class."""
         return not isinstance(self._root, str)
 
     @property
@@ -157,13 +157,13 @@ GPU_OPTIONS = (GPU, GPU_FILE, PRICE, POWER, TIMELINE)
 JSON = Option("--json", "Print JSON for machines.")
 HELP = Option("--help", "Show this manual.")
 SOURCES = ("source", "other_source", "a", "b", "more")
-"""What manuals call an argument that is a configuration."""
+"""Names of arguments that are configurations, in manuals."""
 SHORT = {"-h": HELP.name, "-o": "--output"}
 """Options that can be typed with one letter."""
 COMMON = (WITH, FILE, IMPORT)
-"""What every command takes that composes a configuration."""
+"""Options of each command that composes a configuration."""
 RANKED = (*COMMON, WORLD_SIZE, JSON)
-"""What those take that print it, for any number of ranks."""
+"""Options of commands that print one, for any number of ranks."""
 
 
 class Arguments:
@@ -183,7 +183,7 @@ class Arguments:
         return self.positional[0] if self.positional else None
 
     def has(self, name: str) -> bool:
-        """Whether an option was given."""
+        """True if an option was given."""
         return name in self.options
 
     def value(self, name: str) -> str | None:
@@ -242,7 +242,7 @@ class Command:
 
     @property
     def title(self) -> str:
-        """What is typed to call it, such as `setpoint train`."""
+        """Words that call it, such as `setpoint train`."""
         return f"{self.program.name} {self.name}".rstrip()
 
     def of(self, program: Program) -> Command:
@@ -350,7 +350,7 @@ class Command:
                     raise SetpointError(f"{name} and {other} contradict each other; give one")
 
     def _takes_section(self, word: str) -> bool:
-        """Whether a word is a flag such as `--model`, whose value may be that of a preset."""
+        """True if a word is a flag such as `--model`, whose value may be that of a preset."""
         from setpoint.config.layers.flags import is_section
 
         name = word.removeprefix("--").replace("-", "_")
@@ -372,7 +372,7 @@ class Command:
         return with_value(self.program.root, token, word, is_argument)
 
     def _can_be(self, slot: str, word: str, tokens: Sequence[str]) -> bool:
-        """Whether a word can be the argument of a place: a configuration, or anything else."""
+        """True if a word can be the argument of a place: a configuration, or anything else."""
         from setpoint.config.files.document import names_file
         from setpoint.config.layers.presets import preset_named
         from setpoint.config.types.scalars import TRUTH
@@ -472,7 +472,7 @@ def import_named(program: Program, modules: Sequence[str]) -> None:
 
 
 def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str]) -> str:
-    """Why SOURCE is missing where the word that may be meant stands after a flag."""
+    """Reason why SOURCE is missing where the word that may be meant stands after a flag."""
     from setpoint.config.files.document import names_file
     from setpoint.config.layers.flags import with_value
     from setpoint.config.layers.presets import preset_named
@@ -507,7 +507,7 @@ def _is_override(token: str) -> bool:
 
 
 def own_source_help(program: Program) -> str:
-    """What SOURCE and OVERRIDES are in a script with a root class of its own."""
+    """Meaning of SOURCE and OVERRIDES in a script with a root class of its own."""
     prefix = program.root.__setpoint__.environment_prefix
     return f"""
 SOURCE is a preset (see `{program.name} list presets`), a TOML, YAML or JSON file, a folder with a

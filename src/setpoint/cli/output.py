@@ -60,7 +60,7 @@ def _colour(stream: TextIO) -> bool:
 
 
 def colours() -> bool:
-    """Whether standard output shows them."""
+    """True if standard output shows them."""
     return _colour(sys.stdout)
 
 

@@ -18,7 +18,7 @@ SEVERAL = (
     "--nproc N or torchrun starts it on several ranks, which divide sequences and prompts among\n"
     "them; [parallel] says what of the model each of them holds, by default all of it."
 )
-"""What manuals of inference say."""
+"""Paragraph of the manuals of inference."""
 
 
 def adopt_launcher(composition: Composition[Any]) -> None:
@@ -83,12 +83,12 @@ def refuse_nproc(arguments: Arguments, ranks: int) -> None:
 
 
 def is_launcher(arguments: Arguments) -> bool:
-    """Whether this process starts ranks, which run the command."""
+    """True if this process starts ranks, which run the command."""
     return (arguments.integer(NPROC.name) or 1) > 1
 
 
 def speaks(arguments: Arguments) -> bool:
-    """Whether this process prints what it finds: the main rank, or the only one."""
+    """True if this process prints results: the main rank, or the only one."""
     return own_rank() == 0 and not is_launcher(arguments)
 
 

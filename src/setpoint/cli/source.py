@@ -217,7 +217,7 @@ def root_of(source: str | Document | None, arguments: Arguments) -> type[Config]
 
 
 def _is_inference(source: str | Document, depth: int = 0) -> bool:
-    """Whether a source is an inference job: a file with weights, its results, or a function."""
+    """True if a source is an inference job: a file with weights, its results, or a function."""
     if not isinstance(source, str):
         return "weights" in source.data
     function = presets.get(name) if (name := preset_named(source)) else None
@@ -232,7 +232,7 @@ def _is_inference(source: str | Document, depth: int = 0) -> bool:
 
 
 def _has_weights(path: str, depth: int) -> bool:
-    """Whether a file, or one that it extends, has the section `weights`."""
+    """True if a file, or one that it extends, has the section `weights`."""
     try:
         with open(path, "rb") as file:
             start = file.read(1_000_000)
@@ -252,7 +252,7 @@ def _has_weights(path: str, depth: int) -> bool:
 
 
 def kind_of(source: str) -> str:
-    """What a source is.
+    """Kind of a source.
 
     A preset's name is the preset, whatever lies about; `./tiny` is the folder of that name. What
     exists as a file or folder is that. Of `A:B`, see `is_revision`.
@@ -275,7 +275,7 @@ def kind_of(source: str) -> str:
 
 
 def is_hugging_face_directory(source: str) -> bool:
-    """Whether a directory holds a model in the format of Hugging Face, and no record of ours.
+    """True if a directory holds a model in the format of Hugging Face, and no record of ours.
 
     Returns:
         True for a folder with a config.json that has nothing of a run or a checkpoint beside it.
@@ -306,7 +306,7 @@ def split_revision(source: str) -> tuple[str, str] | None:
 
 
 def is_revision(source: str) -> bool:
-    """Whether `A:B`, of which no file has the name, is a git revision and something in it.
+    """True if `A:B`, of which no file has the name, is a git revision and something in it.
 
     It is one where it cannot be `module:function`: B is a path, A is no module's name, or there is
     no module A. Where a branch has the name of a module, `heads/A:B` is the branch.
@@ -322,7 +322,7 @@ def is_revision(source: str) -> bool:
 
 
 def _is_module(name: str) -> bool:
-    """Whether there is a module of this name, without importing anything."""
+    """True if there is a module of this name, without importing anything."""
     from importlib.machinery import PathFinder
 
     top = name.partition(".")[0]
@@ -417,7 +417,7 @@ def _no_record(source: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _read(stream: TextIO, most: int) -> bytes:
-    """What arrives, kept for a command that opens its source several times, as a sweep does."""
+    """Standard input, kept for a command that opens its source several times, as a sweep does."""
     return stream.buffer.read(most)
 
 
@@ -464,7 +464,7 @@ def read_standard_input(arguments: Arguments) -> Document:
 
 
 def _is_yaml(data: bytes) -> bool:
-    """Whether the first line that says anything looks as YAML does: `key:` or `- item`."""
+    """True if the first line with content looks like YAML: `key:` or `- item`."""
     for line in data.decode("utf-8", "replace").splitlines():
         text = line.partition("#")[0].strip()
         if text and not text.startswith("%"):

@@ -18,7 +18,7 @@ from setpoint.cli.options import (
     refuse_misspelt_options,
 )
 from setpoint.cli.output import bold, dim, emit, print_notes, styled, table
-from setpoint.cli.sweep_points import Outside, Prepared, prepare, read_call
+from setpoint.cli.sweep_points import PointChecker, Prepared, prepare, read_call
 from setpoint.config import NEEDS, Caution, Config, Problem, RunError, SetpointError, verify
 from setpoint.config.files.document import without_suffix
 from setpoint.config.layers.environment import prefix_of
@@ -174,7 +174,7 @@ def _launch(prepared: Prepared, record: SweepRecord, jobs: int, screen: Screen, 
 
 
 class Screen:
-    """What people see of a sweep: on standard output, or on standard error beside JSON."""
+    """Progress of a sweep: on standard output, or on standard error beside JSON."""
 
     def __init__(self, prepared: Prepared, arguments: Arguments) -> None:
         self.prepared = prepared
@@ -197,7 +197,7 @@ class Screen:
             facts["search"] = prepared.describe_search()
         facts["duplicates"] = [point.to_json() for point in prepared.duplicates]
         for name, kind in (("cautions", "caution"), ("dropped", "dropped")):
-            facts[name] = [r.to_json() for r in prepared.remarks if r.kind == kind]
+            facts[name] = [r.to_json() for r in prepared.notes if r.kind == kind]
         return facts
 
     def _plan_text(self) -> str:
@@ -211,7 +211,7 @@ class Screen:
                 bold(f"{prepared.folder}: {_count(len(points), 'point')}"),
                 table(points, ("point", "run directory", "plan")),
             ]
-        return "\n".join([*lines, *self._remarks()])
+        return "\n".join([*lines, *self._notes()])
 
     def begin(self, tasks: list[Task]) -> None:
         """Say what is about to happen."""
@@ -223,9 +223,9 @@ class Screen:
             finished = sum(task.status == FINISHED for task in tasks)
             rest = f", {finished} of them finished before" if finished else ""
             self.say(f"{folder}: {_count(len(tasks), 'point')}{rest}")
-        remarks = self._remarks()
-        if remarks:
-            self.say("\n".join(remarks) + "\n" * bool(self.prepared.remarks))
+        notes = self._notes()
+        if notes:
+            self.say("\n".join(notes) + "\n" * bool(self.prepared.notes))
 
     def changed(self, task: Task, tasks: list[Task]) -> None:
         """Say that a point started or ended."""
@@ -269,10 +269,10 @@ class Screen:
         if any(task.metrics for task in tasks):
             yield f"setpoint compare {self.prepared.folder} shows the results"
 
-    def _remarks(self) -> list[str]:
+    def _notes(self) -> list[str]:
         """The lines on points that were left out, and on what is legal but suspicious."""
         lines = [f"left out {duplicate.describe()}" for duplicate in self.prepared.duplicates]
-        return [*lines, *(f"\n{remark.render()}" for remark in self.prepared.remarks)]
+        return [*lines, *(f"\n{note.render()}" for note in self.prepared.notes)]
 
 
 def _count(number: int, word: str) -> str:
@@ -306,7 +306,7 @@ class ScriptTask(Task):
         """Nothing is known of what a script measures."""
 
     def plan(self) -> str:
-        """What would happen with it, in a few words."""
+        """Planned action, in a few words."""
         return "skip: finished" if self.status == FINISHED else "start"
 
 
@@ -323,8 +323,8 @@ def run_of_script(arguments: Arguments) -> int:
     root = arguments.command.program.root
     refuse_misspelt_options(arguments, root.__setpoint__.fields)
     source = arguments.source or ""
-    outside: Outside[Config] = Outside(_look)
-    composer, search, _, space = read_call(arguments, lambda draft: None, outside)
+    checker: PointChecker[Config] = PointChecker(_look)
+    composer, search, _, space = read_call(arguments, lambda draft: None, checker)
     if search is not None:
         raise SetpointError(
             f"{source}: a search compares what points come to, which a script of your own keeps "
@@ -338,10 +338,10 @@ def run_of_script(arguments: Arguments) -> int:
         ScriptTask(point, folder, point.fingerprint in finished) for point in found.kept
     ]
     imports = arguments.values("--import")
-    remarks = outside.remarks(found.kept)
+    notes = checker.notes(found.kept)
     label = source or "the defaults"
     prepared = Prepared(
-        label, folder, tasks, found.duplicates, None, {}, None, imports, remarks, _script_command
+        label, folder, tasks, found.duplicates, None, {}, None, imports, notes, _script_command
     )
     return carry_out(prepared, arguments)
 

@@ -70,7 +70,7 @@ PLACES = (("workspace",), ("experiment",))
 """The fields that say where the folder of the sweep lies."""
 
 
-class Remark:
+class PointNote:
     """Something that several points have in common.
 
     Arguments:
@@ -84,16 +84,16 @@ class Remark:
         self.where = where
 
     def render(self) -> str:
-        """The remark for people."""
+        """The note for people."""
         between = "\n\n" if "\n" in self.text else "\n  "
         return f"{self.kind} in {self.where}:{between}{self.text}"
 
     def to_json(self) -> dict[str, object]:
-        """The remark for machines."""
+        """The note for machines."""
         return {"points": self.points, "text": self.text.strip()}
 
 
-class Outside(Generic[C]):
+class PointChecker(Generic[C]):
     """Finds the problems of each point that its values alone do not show, and keeps the cautions.
 
     The configurations are kept as well, so that they are distinguished by identity.
@@ -109,10 +109,10 @@ class Outside(Generic[C]):
         self._cautions[id(config)] = config, cautions
         return problems
 
-    def remarks(self, points: Sequence[ResolvedPoint[C]]) -> list[Remark]:
-        """What is worth a remark about points that are sound."""
+    def notes(self, points: Sequence[ResolvedPoint[C]]) -> list[PointNote]:
+        """Notes on valid points."""
         total = len(points)
-        found: list[Remark] = []
+        found: list[PointNote] = []
         lost: dict[str, list[str]] = {}
         cautions: dict[tuple[str, str], dict[str, list[Caution]]] = {}
         for point in points:
@@ -122,24 +122,24 @@ class Outside(Generic[C]):
                 same = cautions.setdefault((caution.code, caution.path), {})
                 same.setdefault(point.name, []).append(caution)
         for line, names in lost.items():
-            found.append(Remark("dropped", names, line, format_points(names, total)))
+            found.append(PointNote("dropped", names, line, format_points(names, total)))
         for by_point in cautions.values():
             # Where the numbers differ from point to point, those of one of them will do.
             (first, names), *others = together(by_point)
             where = format_points(list(by_point), total)
             if others:
                 where += f"; for {names[0]}"
-            found.append(Remark("caution", list(by_point), first.render(), where))
+            found.append(PointNote("caution", list(by_point), first.render(), where))
         return found
 
 
-class JobOutside(Outside[Job]):
+class JobPointChecker(PointChecker[Job]):
     """Looks at the points of a sweep of training jobs."""
 
     def __init__(self) -> None:
         super().__init__(self._look_at)
         self.objective: MetricPath | None = None
-        """What a search looks at."""
+        """Objective of the search."""
 
     def _look_at(self, job: Job) -> tuple[list[Problem], list[Caution]]:
         report = preflight(job)
@@ -164,7 +164,7 @@ class Prepared:
     Arguments:
         tasks: its points; none yet for a search.
         duplicates: the points that were left out.
-        remarks: what is legal but suspicious in some points, and what a switch of variant lost.
+        notes: what is legal but suspicious in some points, and what a switch of variant lost.
         command: makes the command of a point, given it and the modules it needs; None: it trains.
     """
 
@@ -178,7 +178,7 @@ class Prepared:
         axes: Axes,
         make: Callable[[Point], ResolvedPoint[Job]] | None,
         imports: Sequence[str],
-        remarks: list[Remark],
+        notes: list[PointNote],
         command: Callable[[Task, Sequence[str]], list[str]] | None = None,
     ) -> None:
         self.source = source
@@ -189,7 +189,7 @@ class Prepared:
         self.axes = axes
         self._make = make
         self.imports = imports
-        self.remarks = remarks
+        self.notes = notes
         self.command = command
 
     def require_packages(self) -> None:
@@ -226,7 +226,7 @@ class Prepared:
 
 
 def read_call(
-    arguments: Arguments, finish: Callable[[Any], None], outside: Outside[Any]
+    arguments: Arguments, finish: Callable[[Any], None], checker: PointChecker[Any]
 ) -> tuple[Composer[Any], Search | None, Axes, Space]:
     """Read the files, and what is varied by them and by the command line.
 
@@ -237,7 +237,7 @@ def read_call(
     root, source = arguments.command.program.root, arguments.source or ""
     line = read_command_line(root, source, arguments.values("--with"), arguments.overrides)
     opener = Opener(arguments, line)
-    composer = Composer(opener, line, finish, outside)
+    composer = Composer(opener, line, finish, checker)
     if line.source == "-" and None in line.modifiers:
         raise SetpointError(
             "standard input can be read once, and several modifiers need it several times; save "
@@ -257,8 +257,8 @@ def prepare(arguments: Arguments) -> Prepared:
         SweepError: with the problems of all points.
     """
     source = arguments.positional[0]
-    outside = JobOutside()
-    composer, search, axes, space = read_call(arguments, _Finish(source), outside)
+    checker = JobPointChecker()
+    composer, search, axes, space = read_call(arguments, _Finish(source), checker)
     limit = arguments.integer("--limit") or LIMIT
     imports = arguments.values("--import")
     for path in [*space.paths, *axes]:
@@ -275,17 +275,17 @@ def prepare(arguments: Arguments) -> Prepared:
 
     if search is not None:
         refuse_too_many(search.trials, limit)
-        outside.objective = MetricPath.parse(search.objective)
+        checker.objective = MetricPath.parse(search.objective)
         found = resolve_points(Listed(corners(axes)), composer, LIMIT * 10)
         folder = _folder([each.config for each in found.kept])
-        remarks = outside.remarks(found.kept)
-        return Prepared(source, folder, [], [], search, axes, make, imports, remarks)
+        notes = checker.notes(found.kept)
+        return Prepared(source, folder, [], [], search, axes, make, imports, notes)
     found = resolve_points(space, composer, limit)
     folder = _folder([each.config for each in found.kept])
     tasks = [Task(point, folder) for point in found.kept]
     _look(tasks)
-    remarks = outside.remarks(found.kept)
-    return Prepared(source, folder, tasks, found.duplicates, None, {}, make, imports, remarks)
+    notes = checker.notes(found.kept)
+    return Prepared(source, folder, tasks, found.duplicates, None, {}, make, imports, notes)
 
 
 class _Finish:
@@ -426,7 +426,7 @@ class Opener:
 def _space(
     arguments: Arguments, line: CommandLine, document: Document | None, has_sources: bool
 ) -> tuple[Search | None, Axes, Space]:
-    """What is varied, by the file and by the command line.
+    """Fields that are varied, by the file and by the command line.
 
     Arguments:
         document: the file with the table `[sweep]`, if there is one.

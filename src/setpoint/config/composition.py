@@ -375,7 +375,7 @@ def _place(document: Document, index: int) -> str:
 
 
 def _refusal(parent: str, after_preset: bool, after_file: bool) -> str:
-    """Why a file cannot extend what is no file at this place; empty if it may be a preset."""
+    """Reason why a file cannot extend a name that is no file; empty if it may be a preset."""
     if ":" in parent:
         module, _, name = parent.partition(":")
         hint = ""

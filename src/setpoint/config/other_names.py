@@ -45,7 +45,7 @@ TRUTH = {"true": True, "yes": True, "on": True, "1": True,
 
 
 class Replacement(NamedTuple):
-    """What is to be written for a key of another system.
+    """Values to be written for a key of another system.
 
     Arguments:
         values: dotted paths with plain values, in the order in which they are written.
@@ -155,7 +155,7 @@ def _key_hint(entry: OtherName, unknown: Unknown, editor: Editor) -> str:
 
 
 def _variant_hint(owners: Sequence[type[Node]], unknown: Unknown, editor: Editor) -> str:
-    """How a field of another variant is set, where one variant alone has it."""
+    """Hint that sets a field of another variant, where one variant alone has it."""
     tag = owners[0].__setpoint__.tag
     as_flags = unknown.origin.layer in (COMMAND_LINE, ENVIRONMENT)
     if len(owners) > 1 or tag is None or unknown.value is MISSING or not as_flags:

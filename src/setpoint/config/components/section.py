@@ -140,7 +140,7 @@ class ImportedComponent(Config, owner="setpoint.config.components.signature:cons
 
     @check(needs="import")
     def _check_signature(self) -> Iterator[Problem]:
-        """Whether the target takes its arguments."""
+        """True if the target takes its arguments."""
         if not self.target.refusal():
             yield from self._mistakes()
 

@@ -1,4 +1,4 @@
-"""How a layer puts values onto a draft: files, presets, modifiers, the environment and flags.
+"""Layers of values on a draft: files, presets, modifiers, the environment and flags.
 
 It uses `draft`, `files` and what is below them.
 """

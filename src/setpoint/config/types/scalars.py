@@ -37,7 +37,7 @@ TRUTH = {
     **dict.fromkeys(("yes", "on", "1", "y", "t"), "true"),
     **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),
 }
-"""How other languages write bool: suggested in errors, never accepted."""
+"""Bools as other languages write them: suggested in errors, never accepted."""
 NOT_TEXT = "is not valid Unicode, which no file could record"
 GROUPED = r"[+-]?\d{1,3}(_\d{3})+([.e][^_]*)?"
 """A number with underscores where thousands are counted, and nowhere else."""
