@@ -140,7 +140,7 @@ class ImportedComponent(Config, owner="setpoint.config.components.signature:cons
 
     @check(needs="import")
     def _check_signature(self) -> Iterator[Problem]:
-        """True if the target takes its arguments."""
+        """Arguments that the target takes."""
         if not self.target.refusal():
             yield from self._mistakes()
 
