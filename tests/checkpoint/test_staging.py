@@ -22,7 +22,7 @@ from setpoint.checkpoint.loading import load_directory, verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest
 from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.files import atomic, threads
+from setpoint.files import atomic, tensor_file, threads
 from setpoint.files.atomic import Written
 from setpoint.files.threads import in_threads
 from setpoint.parallel.world import World
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_many_ranks_is_read_with_few_open_files(
 def test_large_tensors_are_read_by_blocks_of_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "CHUNK", 50)
+    monkeypatch.setattr(tensor_file, "CHUNK", 50)
     whole = torch.arange(60.0).reshape(10, 6)
     path = CheckpointStore(tmp_path).save(1, {"model": {"w": whole}}, {})
     found = load_directory(path).tensors["model"]["w"]

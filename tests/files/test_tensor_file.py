@@ -12,15 +12,17 @@ from safetensors.torch import load as library_load
 from safetensors.torch import save_file as library_save
 
 from setpoint.config import SetpointError
+from setpoint.files import tensor_file
 from setpoint.files.atomic import write_file
-from setpoint.files.tensor_file import DTYPES, decode_tensors, encode_tensors
+from setpoint.files.tensor_file import DTYPES, encode_tensors, read_box, read_tensors
+from setpoint.files.tensor_header import read_header
 
 
 def round_trip(folder: Path, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     path = folder / "tensors.safetensors"
     path.unlink(missing_ok=True)
     write_file(path, encode_tensors(tensors))
-    return decode_tensors(bytearray(path.read_bytes()))
+    return read_tensors(path)
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -71,7 +73,7 @@ def test_the_library_agrees(tmp_path: Path) -> None:
     theirs = library_load(b"".join(encode_tensors(tensors)))
     assert all(same(theirs[name], tensor) for name, tensor in tensors.items())
     library_save(tensors, tmp_path / "theirs.safetensors")
-    ours = decode_tensors(bytearray((tmp_path / "theirs.safetensors").read_bytes()))
+    ours = read_tensors(tmp_path / "theirs.safetensors")
     assert all(same(ours[name], tensor) for name, tensor in tensors.items())
 
 
@@ -126,3 +128,22 @@ def test_what_cannot_be_saved_is_named() -> None:
     ):
         with pytest.raises(SetpointError, match=f"tensor layers.w {why}"):
             list(encode_tensors({"layers.w": tensor}))
+
+
+@pytest.mark.parametrize("row", [1, 4096])
+def test_boxes_are_those_of_slices(
+    tmp_path: Path, row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_file, "ROW", row)
+    monkeypatch.setattr(tensor_file, "CHUNK", 64)
+    tensors = {"matrix": torch.randn(9, 7), "cube": torch.randn(5, 3, 4), "row": torch.arange(8)}
+    library_save(tensors, tmp_path / "file")
+    boxes = {"matrix": (slice(2, 9), slice(1, 5)), "cube": (slice(1, 4), slice(0, 2), slice(3, 4)),
+             "row": (slice(3, 8),)}  # fmt: skip
+    infos = read_header(tmp_path / "file")
+    with (tmp_path / "file").open("rb") as file:
+        for name, box in boxes.items():
+            for dtype in (tensors[name].dtype, torch.float64):
+                into = torch.empty(tensors[name][box].shape, dtype=dtype)
+                read_box(file.fileno(), infos[name], box, into)
+                assert torch.equal(into, tensors[name][box].to(dtype)), name

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files import tensor_file
 from setpoint.model import save_pretrained
 from setpoint.model.pretrained import read_tensor
 from setpoint.parallel.world import World
@@ -38,20 +39,16 @@ class Begun(NamedTuple):
 def begun(job: Job, world: World | None = None) -> Begun:
     read: list[int] = []
 
-    def counted(name: str) -> Any:
-        real = getattr(read_tensor.TensorReader, name)
+    real = read_tensor.TensorReader._box
 
-        def count(self: Any, *given: Any) -> torch.Tensor:
-            tensor = real(self, *given)
-            read.append(tensor.nbytes)
-            return tensor
-
-        return count
+    def count(self: Any, *given: Any) -> torch.Tensor:
+        tensor = real(self, *given)
+        read.append(tensor.nbytes)
+        return tensor
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_tensor, "WORTH_IT", 0)  # rows of these matrices are short
-        for name in ("_read", "_read_columns"):
-            patch.setattr(read_tensor.TensorReader, name, counted(name))
+        patch.setattr(tensor_file, "ROW", 0)  # rows of these matrices are short
+        patch.setattr(read_tensor.TensorReader, "_box", count)
         model = build_components(job, world=world).model
     weights = {name: whole_of(value) for name, value in model.state_dict().items()}
     held = sum(part_here(each).nbytes for each in model.parameters())

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError, SetpointError
-from setpoint.files.atomic import CHUNK, fill, retried
-from setpoint.files.tensor_file import DTYPES, HeaderEntry, bytes_of, decode_header, dtype_named
+from setpoint.files.atomic import fill, retried
+from setpoint.files.tensor_file import DTYPES, dtype_named, read_box
+from setpoint.files.tensor_header import DamagedFile, TensorInfo, decode_header
 from setpoint.files.threads import in_threads
 from setpoint.parallel.world import RemoteRankError, World
 from setpoint.shapes.placed import Named, Placeable, put
@@ -162,7 +163,7 @@ class StoredTensor(Placeable):
             self.files.read(part.file, self.name, source, into[target])
 
 
-class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
+class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
     """The files with tensors in one checkpoint, read where parts of them are asked for.
 
     They are not mapped into memory, where a disk that fails would end the process without a word.
@@ -175,13 +176,13 @@ class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
 
     def __init__(self, directory: Path, names: Sequence[str], seen: Seen) -> None:
         self.directory, self.names, self.seen = directory, tuple(names), seen
-        self._headers: dict[str, dict[str, HeaderEntry]] = {}
+        self._headers: dict[str, dict[str, TensorInfo]] = {}
         # Descriptors that no thread reads from, those that were read from last at the end.
         self._idle: dict[str, int] = {}
         self._lock = Lock()
         finalize(self, _close, self._idle)
 
-    def __getitem__(self, name: str) -> dict[str, HeaderEntry]:
+    def __getitem__(self, name: str) -> dict[str, TensorInfo]:
         if name not in self._headers:
             with self._reading(name) as descriptor:
                 length = bytearray(8)
@@ -189,7 +190,10 @@ class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
                 most = os.fstat(descriptor).st_size - 8
                 text = bytearray(min(int.from_bytes(length, "little"), most))
                 fill(descriptor, memoryview(text), 8)
-            stored, aliases = decode_header(bytes(text))
+            try:
+                stored, aliases = decode_header(self.directory / name, text)
+            except DamagedFile as error:
+                raise DamagedCheckpoint(self.directory, f"{name}: {error.reason}") from error
             also = {alias: stored[owner] for alias, owner in aliases.items()}
             self._headers[name] = {**stored, **also}
         return self._headers[name]
@@ -206,30 +210,17 @@ class TensorFiles(Mapping[str, Mapping[str, HeaderEntry]]):
             RunError: if it cannot be read.
         """
         with as_damaged(self.directory):
-            dtype, shape, start, _ = self[name][tensor]
-        row = prod(shape[1:]) * dtype.itemsize
-        is_rows = all(s == slice(0, n) for s, n in zip(box[1:], shape[1:], strict=True))
+            info = self[name][tensor]
         with self._reading(name) as descriptor:
-            if not into.numel():
-                return
-            if is_rows and into.is_contiguous() and into.dtype == dtype:
-                offset = box[0].start * row if box else 0
-                fill(descriptor, bytes_of(into), start + offset)
-                return
-            step = max(CHUNK // row, 1)
-            for first in range(box[0].start, box[0].stop, step):
-                last = min(first + step, box[0].stop)
-                block = torch.empty((last - first, *shape[1:]), dtype=dtype)
-                fill(descriptor, bytes_of(block), start + first * row)
-                rows = slice(first - box[0].start, last - box[0].start)
-                into[rows].copy_(block[(slice(None), *box[1:])])
+            read_box(descriptor, info, box, into)
 
     def whole(self, name: str) -> dict[str, StoredTensor]:
         """The tensors of a file that holds all of each."""
         tensors: dict[str, StoredTensor] = {}
-        for tensor, (dtype, shape, _, _) in self[name].items():
-            part = FilePart(name, (0,) * len(shape), shape)
-            tensors[tensor] = StoredTensor(StoredLayout(dtype, shape, (part,)), tensor, self)
+        for tensor, info in self[name].items():
+            part = FilePart(name, (0,) * len(info.shape), info.shape)
+            layout = StoredLayout(dtype_named(info.dtype), info.shape, (part,))
+            tensors[tensor] = StoredTensor(layout, tensor, self)
         return tensors
 
     def __iter__(self) -> Iterator[str]:

@@ -1,53 +1,48 @@
-"""Named tensors as one safetensors file.
+"""Tensors in safetensors files: written in pieces, read by position straight into their memory.
 
-Writer and reader are our own: the pieces of a file can be copies, which are written later, a full
-disk is an `OSError`, and what is read is the very memory that was compared with its checksum.
-Format: https://github.com/huggingface/safetensors (8 bytes of header length, JSON header, data).
+The library safetensors maps a file into memory. That counts as memory of the process (640 MiB for a
+file of 512, where this takes the tensor that is read, 64), and a file that becomes shorter, or a
+disk that fails, ends the process with SIGBUS. It also writes a file only of tensors that are all in
+memory. So it is the reference of the tests, and these functions are used.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
 
+from .atomic import CHUNK, fill
+from .tensor_header import TORCH_NAMES, TensorInfo, encode_header, read_header
+
 DTYPES: dict[torch.dtype, str] = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.complex64: "C64",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+    getattr(torch, in_torch): name for name, in_torch in TORCH_NAMES.items()
 }
-"""The dtypes that can be saved, by the names of the format."""
+"""Dtypes that can be stored, by the names of the format."""
+
+ROW = 4096
+"""Bytes of a row from which on its part is read by itself: a page of the cache."""
 
 _OF_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
+Copies = Callable[[Tensor], memoryview]
+"""Copies a tensor and returns the memory of the copy."""
+
 
 def dtype_named(name: str) -> torch.dtype:
-    """The dtype that the format has a name for."""
+    """The dtype of a name of the format.
+
+    Raises:
+        KeyError: if torch has none.
+    """
     return _OF_NAME[name]
-
-
-Copies = Callable[[Tensor], memoryview]
-"""Takes a tensor and gives the memory of its copy."""
 
 
 def encode_tensors(
@@ -56,7 +51,7 @@ def encode_tensors(
     """A safetensors file in pieces.
 
     Tensors that are the same memory seen in the same way (tied weights) are written once; the other
-    names stand in the header and are tied again by `decode_tensors`. Tensors that merely overlap
+    names stand in the header and are tied again by `read_tensors`. Tensors that merely overlap
     are written each for itself.
 
     Arguments:
@@ -96,7 +91,7 @@ def encode_one_by_one(
     Arguments:
         tensors: have the dtypes and shapes.
         aliases: further names of some of them.
-        read: gives one, on the CPU.
+        read: returns one, on the CPU.
     """
     start, order = _header(tensors, list(tensors), aliases)
     written = (name for name in order if prod(tensors[name].shape))
@@ -109,75 +104,62 @@ def _header(
     """The beginning of a file, and the order of the tensors in it."""
     # Wide types first keeps every tensor aligned to its own element size.
     order = sorted(names, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    header: dict[str, object] = {"__metadata__": {"format": "pt", "aliases": json.dumps(aliases)}}
-    offset = 0
-    for name in order:
-        dtype, shape = tensors[name].dtype, tensors[name].shape
-        end = offset + prod(shape) * dtype.itemsize
-        header[name] = {
-            "dtype": DTYPES[dtype],
-            "shape": list(shape),
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, order
+    entries = ((n, DTYPES[tensors[n].dtype], tuple(tensors[n].shape)) for n in order)
+    return encode_header(entries, aliases), order
 
 
-class HeaderEntry(NamedTuple):
-    """A tensor in a file: `start` and `end` are its bytes there."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    start: int
-    end: int
-
-
-def decode_header(text: bytes) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
-    """Read the beginning of a safetensors file.
+def read_box(descriptor: int, info: TensorInfo, box: Sequence[slice], into: Tensor) -> None:
+    """Read a box of a tensor as a file holds it.
 
     Arguments:
-        text: the JSON of the header.
-
-    Returns:
-        what the file holds, in its order; and further names of some of it.
+        descriptor: of the open file.
+        box: a slice for each dimension, with its ends.
+        into: of the shape of the box, in host memory; it may be a view.
 
     Raises:
-        ValueError: if a tensor has more or fewer bytes than its shape needs.
+        OSError: if it cannot be read, `ENODATA` if the file has become shorter.
     """
-    header = json.loads(text)
-    metadata = header.pop("__metadata__", {})
-    begin, entries = 8 + len(text), dict[str, HeaderEntry]()
-    for name, entry in header.items():
-        start, end = (begin + offset for offset in entry["data_offsets"])
-        entries[name] = HeaderEntry(_OF_NAME[entry["dtype"]], tuple(entry["shape"]), start, end)
-        if end - start != prod(entries[name].shape) * entries[name].dtype.itemsize:
-            raise ValueError(f"{name} has {end - start} bytes")
-    return entries, json.loads(metadata.get("aliases", "{}"))
+    if not into.numel():
+        return
+    dtype, shape = dtype_named(info.dtype), info.shape
+    row = prod(shape[1:]) * dtype.itemsize
+    first, end = (box[0].start, box[0].stop) if box else (0, 1)
+    is_rows = all(s == slice(0, n) for s, n in zip(box[1:], shape[1:], strict=True))
+    if is_rows and into.is_contiguous() and into.dtype == dtype:
+        fill(descriptor, bytes_of(into), info.start + first * row)
+        return
+    if len(box) == 2 and (box[1].stop - box[1].start) * dtype.itemsize >= ROW:
+        step, columns = 1, box[1]
+    else:
+        step, columns = max(CHUNK // row, 1), None
+    for start in range(first, end, step):
+        stop = min(start + step, end)
+        offset = info.start + start * row
+        if columns is None:
+            block = torch.empty((stop - start, *shape[1:]), dtype=dtype)
+        else:
+            block = torch.empty((1, columns.stop - columns.start), dtype=dtype)
+            offset += columns.start * dtype.itemsize
+        fill(descriptor, bytes_of(block), offset)
+        rest = (slice(None), *box[1:]) if columns is None else ...
+        into[start - first : stop - first].copy_(block[rest])
 
 
-def decode_tensors(content: bytearray | memoryview) -> dict[str, Tensor]:
-    """Read what `encode_tensors` (or any other safetensors writer) made.
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a whole file of `encode_tensors` or of any other writer; tied tensors are tied again.
 
-    The content must have been verified: it is not checked here.
-
-    Returns:
-        views of the content, in the order of the file; they need not be aligned as torch's own are.
+    Raises:
+        DamagedFile: if it is not complete.
+        SetpointError, OSError: if it cannot be read.
     """
-    begin = 8 + int.from_bytes(content[:8], "little")
-    stored, aliases = decode_header(bytes(content[8:begin]))
-    tensors: dict[str, Tensor] = {}
-    for name, (dtype, shape, start, end) in stored.items():
-        flat = (
-            torch.frombuffer(content, dtype=torch.uint8, count=end - start, offset=start)
-            if end > start
-            else torch.empty(0, dtype=torch.uint8)
-        )
-        tensors[name] = flat.view(dtype).reshape(shape)
-    for name, owner in aliases.items():
-        tensors[name] = tensors[owner]
-    return tensors
+    infos = read_header(path, tied=True)
+    tensors = {
+        info: torch.empty(info.shape, dtype=dtype_named(info.dtype)) for info in infos.values()
+    }
+    with path.open("rb") as file:
+        for info, tensor in tensors.items():
+            read_box(file.fileno(), info, [slice(0, size) for size in info.shape], tensor)
+    return {name: tensors[info] for name, info in infos.items()}
 
 
 def _refuse_unsavable(name: str, tensor: Tensor) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from setpoint.checkpoint.folder import directory_name, step_of
 from setpoint.config import SetpointError
 from setpoint.files.atomic import replacing, write_file
-from setpoint.files.tensor_file import decode_tensors, encode_tensors
+from setpoint.files.tensor_file import encode_tensors, read_tensors
 from setpoint.shapes.batch import TENSORS, Batch, Lengths
 from setpoint.track.jsonl import plain_numbers, restored_numbers
 from setpoint.track.run_directory import BAD_BATCHES
@@ -156,14 +156,22 @@ def read_bad_batch(run: Path, step: int) -> SavedStep | None:
         ranks, attempt = int(facts["data_ranks"]), str(facts["attempt"])
         names = [f"batch-{rank}.{attempt}.safetensors" for rank in range(ranks)]
         return SavedStep(facts, [_read(folder / Path(name).name) for name in names])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        SetpointError,
+    ) as error:
         raise SetpointError(
             f"{folder} is damaged: {error}\nValid: --from-data, which takes the batch from the data"
         ) from error
 
 
 def _read(path: Path) -> tuple[int, list[Batch]]:
-    tensors = decode_tensors(bytearray(path.read_bytes()))
+    tensors = read_tensors(path)
     batches: list[Batch] = []
     while f"{len(batches)}.numbers" in tensors:
         number = len(batches)

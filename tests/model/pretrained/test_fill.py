@@ -94,7 +94,7 @@ def test_a_buffer_that_no_file_holds_starts_where_it_always_does(tmp_path: Path)
     Weights("nowhere", [], {}, {}).fill(nn.Module(), device="cpu", dtype=None)
     from safetensors.torch import save_file
 
-    from setpoint.model.pretrained.header import read_header
+    from setpoint.files.tensor_header import read_header
     from setpoint.model.pretrained.pieces import Piece
 
     save_file({n: p.detach() for n, p in ours.named_parameters()}, tmp_path / "w.safetensors")

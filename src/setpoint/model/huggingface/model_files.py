@@ -20,7 +20,7 @@ from setpoint.model.pretrained.read_tensor import TensorReader, Unread
 from setpoint.model.pretrained.tensor_files import listed
 
 if TYPE_CHECKING:
-    from setpoint.model.pretrained.header import Encoding
+    from setpoint.files.tensor_header import Encoding
     from setpoint.shapes.stored import Coded, Form
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from setpoint.config import RunError
+from setpoint.files.tensor_header import CODES, FLOATS, TensorInfo
 from setpoint.model.parameters import parameters_of
-from setpoint.model.pretrained.header import CODES, FLOATS, TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, renamed, their_shapes
 from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.tensor_files import list_tensors

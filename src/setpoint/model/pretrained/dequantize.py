@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError
-from setpoint.model.pretrained.header import Encoding, TensorInfo
+from setpoint.files.tensor_header import Encoding, TensorInfo
 from setpoint.model.pretrained.pieces import Shape
 
 Read = Callable[[TensorInfo, tuple[int, int] | None], Tensor]

@@ -8,12 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from setpoint.files.tensor_file import DTYPES, dtype_named
+from setpoint.files.tensor_header import Encoding, TensorInfo
 from setpoint.model.initialize import Constant, collect_rules, plain_name
 from setpoint.model.pretrained.compare import ROWS, require_tensors
 from setpoint.model.pretrained.dequantize import require_sound
-from setpoint.model.pretrained.header import Encoding, TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
-from setpoint.model.pretrained.read_tensor import STORED, TensorReader
+from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.skeleton import materialize
 from setpoint.shapes.placed import Placeable, as_placed, in_memory, local_ranges, put
 from setpoint.shapes.stored import Coded, Stored, stored_weights
@@ -175,7 +176,7 @@ class Weights:
         """The tensor in place of one on the meta device; None where it was filled in place."""
         pieces = self.pieces[plain_name(name)]
         if target.is_meta:
-            dtype = dtype or STORED[self.held[pieces[0].theirs].dtype]
+            dtype = dtype or dtype_named(self.held[pieces[0].theirs].dtype)
             return self._assemble(reader, pieces, target.shape, dtype, device)
         here = local_ranges(target) if reader.by_rows and target.ndim else None
         if here is None:
@@ -261,9 +262,8 @@ class PlacedWeights(Weights):
                 else each
                 for name, each in tensors.items()
             }
-        formats = {dtype: name for name, dtype in STORED.items()}
         held = {
-            name: TensorInfo(where, formats.get(t.dtype, str(t.dtype)), tuple(t.shape), 0, 0)
+            name: TensorInfo(where, DTYPES.get(t.dtype, str(t.dtype)), tuple(t.shape), 0, 0)
             for name, t in tensors.items()
         }
         super().__init__(where, [Piece(name, name) for name in shapes], held, shapes, coded=coded)

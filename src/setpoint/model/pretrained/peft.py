@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.tensor_header import read_header
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.compare import HEAD, pieces_of
 from setpoint.model.pretrained.fill import block
-from setpoint.model.pretrained.header import read_header
 from setpoint.model.pretrained.peft_files import (
     BASE,
     BEFORE,

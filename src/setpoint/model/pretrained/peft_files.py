@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import Problem, RunError, SetpointError
-from setpoint.model.pretrained.header import read_header
+from setpoint.files.tensor_header import read_header
 from setpoint.model.pretrained.locate import Place, is_on_hub, locate_here
 
 if TYPE_CHECKING:

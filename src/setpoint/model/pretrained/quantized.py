@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from setpoint.config import RunError, SetpointError
-from setpoint.model.pretrained.header import Encoding, TensorInfo
+from setpoint.files.tensor_header import Encoding, TensorInfo
 from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.pieces import Shape
 from setpoint.model.pretrained.tensor_files import list_tensors, listed

@@ -13,14 +13,14 @@ from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.checkpoint.places import verify_record
 from setpoint.config import SetpointError, read_record, resolve
 from setpoint.data.tokenizers.config import HuggingFace
+from setpoint.files.tensor_header import read_header
 from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.header import read_header
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.config import TokenizerConfig
+    from setpoint.files.tensor_header import TensorInfo
     from setpoint.model.config import ModelConfig
-    from setpoint.model.pretrained.header import TensorInfo
     from setpoint.shapes.placed import Named
     from setpoint.train.config import Job
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.files.atomic import publishing
+from setpoint.files.tensor_file import dtype_named
 from setpoint.model.config import Transformer as TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.initialize import plain_name
@@ -26,11 +27,11 @@ from setpoint.model.pretrained.hub import GENERATION, TOKENIZER_FILES
 from setpoint.model.pretrained.load import load_pretrained
 from setpoint.model.pretrained.locate import CONFIG, MANIFEST, locate
 from setpoint.model.pretrained.pieces import Piece, their_shapes
-from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader, weight_dtype
+from setpoint.model.pretrained.read_tensor import TensorReader, weight_dtype
 from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
+from setpoint.model.pretrained.tensor_files import Planned, write_tensors
 from setpoint.model.pretrained.tensors import rows_of
 from setpoint.model.pretrained.write_config import TOKEN_IDS, family_for, write_config
-from setpoint.model.pretrained.write_tensor import Planned, write_tensors
 from setpoint.model.skeleton import skeleton
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.placed import whole_of
@@ -144,7 +145,7 @@ class _Stored:
         self.weights = weights
 
     def dtype(self, ours: str) -> torch.dtype:
-        return DTYPES[self.weights.held[ours].dtype]
+        return dtype_named(self.weights.held[ours].dtype)
 
     def read(self, reader: TensorReader, piece: Piece) -> Tensor:
         return self.weights.read(reader, piece.ours, piece.of_ours)

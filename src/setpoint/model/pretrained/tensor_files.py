@@ -1,13 +1,19 @@
-"""The safetensors files of a directory: one, or several with an index."""
+"""The safetensors files of a directory: one, or several with an index; listed and written."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from setpoint.config import RunError, SetpointError
-from setpoint.model.pretrained.header import TensorInfo, read_header
+from setpoint.files.tensor_header import Shape, TensorInfo, encode_header, read_header
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 SINGLE: Final = "model.safetensors"
 """The file that holds all tensors."""
@@ -91,3 +97,66 @@ def listed(words: list[str], shown: int = _SHOWN) -> str:
     """
     more = f" and {len(words) - shown} more" if len(words) > shown else ""
     return ", ".join(words[:shown]) + more
+
+
+class Planned(NamedTuple):
+    """A tensor that is to be written."""
+
+    name: str
+    shape: Shape
+    dtype: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def write_tensors(
+    directory: Path,
+    planned: Sequence[Planned],
+    make: Callable[[str], Tensor],
+    max_shard_size: int,
+) -> list[Path]:
+    """Write tensors as one file, or as several with an index; one tensor is in memory at a time.
+
+    Arguments:
+        make: returns a tensor by its name, of the shape and dtype that were planned.
+        max_shard_size: bytes that no file's tensors exceed, but for one that alone is larger.
+
+    Raises:
+        OSError: if they cannot be written.
+    """
+    from setpoint.files.tensor_file import DTYPES, bytes_of
+
+    shards = list(_shards(planned, max_shard_size))
+    files: list[Path] = []
+    names: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        files.append(directory / (SINGLE if len(shards) == 1 else name))
+        names.update((tensor.name, name) for tensor in shard)
+        with files[-1].open("wb") as file:
+            file.write(encode_header((name, DTYPES[dtype], shape) for name, shape, dtype in shard))
+            for one in shard:
+                tensor = make(one.name).detach().to("cpu", one.dtype).contiguous()
+                assert tuple(tensor.shape) == one.shape
+                file.write(bytes_of(tensor))
+    if len(shards) == 1:
+        return files
+    total = sum(tensor.size for tensor in planned)
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(names.items()))}
+    (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    return [*files, directory / INDEX]
+
+
+def _shards(planned: Sequence[Planned], most: int) -> Iterator[list[Planned]]:
+    shard: list[Planned] = []
+    size = 0
+    for tensor in planned:
+        if shard and size + tensor.size > most:
+            yield shard
+            shard, size = [], 0
+        shard.append(tensor)
+        size += tensor.size
+    yield shard

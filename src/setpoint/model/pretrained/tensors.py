@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from setpoint.config import RunError
+from setpoint.files.tensor_header import FLOATS, TensorInfo
 from setpoint.model.config import Transformer
 from setpoint.model.pretrained.compare import HEAD, ROWS, files_of
 from setpoint.model.pretrained.family import Family
 from setpoint.model.pretrained.fill import Growth, Weights
-from setpoint.model.pretrained.header import TensorInfo
-from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
+from setpoint.model.pretrained.read_tensor import TensorReader
 
 EMBEDDING = "embedding.weight"
 
@@ -48,7 +48,7 @@ def rows_of(model: nn.Module) -> tuple[dict[str, int], int]:
 
 def _require_tied(directory: Path, held: Mapping[str, TensorInfo], embedding: str) -> None:
     """An output matrix beside a tied embedding must be the embedding, or one of them is lost."""
-    if embedding not in held or {held[embedding].dtype, held[HEAD].dtype} - DTYPES.keys():
+    if embedding not in held or {held[embedding].dtype, held[HEAD].dtype} - {*FLOATS}:
         return  # which is reported with all else that is wrong
     with TensorReader() as reader:
         first = reader.read(held[embedding])
