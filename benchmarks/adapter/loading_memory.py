@@ -69,12 +69,12 @@ def main() -> int:
 
 def write(folder: Path, layers: int, dim: int, experts: int) -> None:
     """Save a model with random weights."""
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
     from setpoint.model.moe.config import MoE
 
     moe = MoE(experts=experts, top_k=2, expert_dim=4 * dim // experts) if experts else None
     config = resolve(
-        Transformer(
+        TransformerConfig(
             layers=layers, dim=dim, heads=dim // 64, max_sequence_length=512, vocab_size=512,
             moe=moe, qk_norm=bool(experts),
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.train.config import Job
 
 Values = Mapping[str, Any]
@@ -216,7 +216,7 @@ def resolved(file: Path) -> Job:
 def shape_of(job: Job, name: str, device: str) -> dict[str, Any]:
     """What the bare loop is told: sizes, and no word of Setpoint."""
     model, case = job.model, case_of(name)
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     moe = model.moe
     return {
         "device": device,

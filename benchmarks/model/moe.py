@@ -24,7 +24,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
-from setpoint.model.config import Transformer  # noqa: E402
+from setpoint.model.config import TransformerConfig  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
 from setpoint.model.moe.config import MoE  # noqa: E402
 from setpoint.model.moe.layer import MoELayer  # noqa: E402
@@ -153,7 +153,7 @@ def _compare(
 def _ours(shape: Shape, fields: dict[str, object]) -> MoELayer:
     moe = MoE(experts=shape.experts, top_k=shape.top_k, expert_dim=shape.width, **fields)
     sizes = {"dim": shape.dim, "heads": 4, "max_sequence_length": shape.tokens}
-    layer = MoELayer(resolve(Transformer(**sizes, moe=moe)))
+    layer = MoELayer(resolve(TransformerConfig(**sizes, moe=moe)))
     initialize(layer, 1)
     return layer
 

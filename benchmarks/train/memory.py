@@ -31,7 +31,7 @@ from setpoint.memory.config import (  # noqa: E402
     Operators,
     Parts,
 )
-from setpoint.model.config import Transformer  # noqa: E402
+from setpoint.model.config import TransformerConfig  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
 from setpoint.model.layers import layers_of  # noqa: E402
 from setpoint.shapes.batch import Batch  # noqa: E402
@@ -80,7 +80,7 @@ class Side:
 
     def __init__(self, memory: Memory, device: torch.device, precision: str) -> None:
         dim, layers, heads, width, length, batch, vocabulary = SHAPES[device.type]
-        config = Transformer(
+        config = TransformerConfig(
             dim=dim, layers=layers, heads=heads, ffn_dim=width, max_sequence_length=length
         )
         self.model: nn.Module = resolve(config).build(vocab_size=vocabulary)

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset  # noqa: E402
 import setpoint.presets  # noqa: E402, F401 - registers the preset
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.keyed_random import shuffled  # noqa: E402
-from setpoint.model.config import Transformer  # noqa: E402
+from setpoint.model.config import TransformerConfig  # noqa: E402
 from setpoint.optim.config import AdamW, Cosine  # noqa: E402
 from setpoint.train.build.components import Components, build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
@@ -200,7 +200,7 @@ def make_work(model: str, precision: str, updates: int, device: str = "auto") ->
         f"parallel.device={device}",
     )
     job = compose(Job, "tiny", flags=[f"--{flag}" for flag in given]).resolve()
-    assert isinstance(job.model, Transformer) and job.batch.accumulation == 1
+    assert isinstance(job.model, TransformerConfig) and job.batch.accumulation == 1
     components = build_components(job)
     count = len(components.train_data)
     epochs = range(math.ceil(updates * job.batch.global_size / count))

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 
 Array = Any
 Tensors = dict[str, Array]
 
 
-def logits(c: Transformer, t: Tensors, tokens: list[int]) -> Array:
+def logits(c: TransformerConfig, t: Tensors, tokens: list[int]) -> Array:
     """(S, V) logits of one sequence at positions 0 .. S - 1.
 
     Arguments:
@@ -39,7 +39,7 @@ def logits(c: Transformer, t: Tensors, tokens: list[int]) -> Array:
     return capped(x @ table.T * scale, c.logit_soft_cap)
 
 
-def block(c: Transformer, t: Tensors, at: str, layer: int, x: Array) -> Array:
+def block(c: TransformerConfig, t: Tensors, at: str, layer: int, x: Array) -> Array:
     """One layer on (S, dim)."""
     before, after = c.norm_placement != "post", c.norm_placement != "pre"
     for part in ("attention", "feed_forward"):
@@ -58,9 +58,9 @@ def block(c: Transformer, t: Tensors, at: str, layer: int, x: Array) -> Array:
     return x
 
 
-def norm(c: Transformer, t: Tensors, at: str, x: Array) -> Array:
+def norm(c: TransformerConfig, t: Tensors, at: str, x: Array) -> Array:
     """RMSNorm, Zhang and Sennrich, 2019; LayerNorm, Ba et al., 2016; on the last axis."""
-    if type(c.norm).__name__ == "LayerNorm":
+    if type(c.norm).__name__ == "LayerNormConfig":
         centered = x - x.mean(-1, keepdims=True)
         y = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + c.norm_eps)
         return y * t[f"{at}.weight"] + t.get(f"{at}.bias", 0.0)
@@ -90,7 +90,7 @@ def nonlinearity(name: str, x: Array) -> Array:
     return np.maximum(x, 0) ** (2 if name == "relu_squared" else 1)
 
 
-def feed_forward(c: Transformer, t: Tensors, at: str, x: Array) -> Array:
+def feed_forward(c: TransformerConfig, t: Tensors, at: str, x: Array) -> Array:
     """Shazeer, 2020."""
     up = linear(t, f"{at}.up", x)
     gated = "glu" in c.activation
@@ -98,7 +98,7 @@ def feed_forward(c: Transformer, t: Tensors, at: str, x: Array) -> Array:
     return linear(t, f"{at}.down", inner * up if gated else inner)
 
 
-def experts(c: Transformer, t: Tensors, at: str, x: Array) -> Array:
+def experts(c: TransformerConfig, t: Tensors, at: str, x: Array) -> Array:
     """One token: softmax top-k (Switch, DeepSeek-V2) or sigmoid top-k (DeepSeek-V3)."""
     moe = c.moe
     assert moe is not None
@@ -130,7 +130,9 @@ def experts(c: Transformer, t: Tensors, at: str, x: Array) -> Array:
     return y
 
 
-def frequencies(c: Transformer, size: int, base: float, scaling: Any) -> tuple[list[float], float]:
+def frequencies(
+    c: TransformerConfig, size: int, base: float, scaling: Any
+) -> tuple[list[float], float]:
     """Radians per position of each plane, and the factor of queries and keys."""
     found, factor = [], 1.0
     for i in range(size // 2):
@@ -166,7 +168,7 @@ def frequencies(c: Transformer, size: int, base: float, scaling: Any) -> tuple[l
     return found, factor
 
 
-def rotated(c: Transformer, layer: int, vector: Array, position: int) -> Array:
+def rotated(c: TransformerConfig, layer: int, vector: Array, position: int) -> Array:
     """RoPE, Su et al., 2021, in split halves, by complex numbers."""
     if c.positions != "rotary":
         return vector
@@ -180,7 +182,7 @@ def rotated(c: Transformer, layer: int, vector: Array, position: int) -> Array:
     return np.concatenate((turned.real, turned.imag)) * factor
 
 
-def scale_of(c: Transformer, size: int) -> float:
+def scale_of(c: TransformerConfig, size: int) -> float:
     """1 / sqrt(size), or as asked for; muP: sqrt(base) / size (Yang et al., 2022)."""
     if c.attention_scale is not None:
         return c.attention_scale
@@ -189,7 +191,9 @@ def scale_of(c: Transformer, size: int) -> float:
     return 1 / math.sqrt(size)
 
 
-def mixed(c: Transformer, layer: int, q: list[Array], k: list[Array], v: list[Array]) -> Array:
+def mixed(
+    c: TransformerConfig, layer: int, q: list[Array], k: list[Array], v: list[Array]
+) -> Array:
     """One head: (S, V) of vectors at S positions."""
     sliding = c.attention_pattern[layer % len(c.attention_pattern)] == "sliding"
     out = []
@@ -204,7 +208,7 @@ def mixed(c: Transformer, layer: int, q: list[Array], k: list[Array], v: list[Ar
     return np.stack(out)
 
 
-def attention(c: Transformer, t: Tensors, at: str, layer: int, x: Array) -> Array:
+def attention(c: TransformerConfig, t: Tensors, at: str, layer: int, x: Array) -> Array:
     """Grouped queries, Ainslie et al., 2023."""
     d, group = c.head_dim, c.heads // c.kv_heads
     if c.merge_qkv:
@@ -230,7 +234,7 @@ def attention(c: Transformer, t: Tensors, at: str, layer: int, x: Array) -> Arra
     return linear(t, f"{at}.output", np.concatenate(heads, axis=1))
 
 
-def latent_attention(c: Transformer, t: Tensors, at: str, layer: int, x: Array) -> Array:
+def latent_attention(c: TransformerConfig, t: Tensors, at: str, layer: int, x: Array) -> Array:
     """MLA, DeepSeek-V2, 2024, appendix C: [q_nope, q_rope] . [k_nope, k_rope], k_rope shared."""
     m = c.mla
     assert m is not None

@@ -21,10 +21,9 @@ from setpoint.config.composition import compose
 from setpoint.infer.generation import Sampling, generate, sample
 from setpoint.model.attention.cache import KeyValueCache
 from setpoint.model.attention.config import MLA
-from setpoint.model.config import MuP, Transformer
+from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig, TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
-from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.rope.config import Linear, Llama3, Yarn
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
@@ -46,8 +45,8 @@ GROUPED = MoE(experts=8, top_k=2, groups=2, router=SigmoidTopK(), route_scale=2.
 MIXED = MoE(experts=6, top_k=3, every=2, router=SOFT, shared_experts=2, expert_dim=8)
 ALL = MoE(experts=4, top_k=4, router=SigmoidTopK(normalize=False), first_dense=1, expert_dim=8)
 RELU = MoE(experts=4, packed=True, implementation="loop")
-BOTH = {"norm": RMSNorm(zero_centered=True), "norm_placement": "both", "norm_eps": 1e-2}
-LAYER = {"norm": LayerNorm(), "activation": "gelu_tanh", "positions": "learned"}
+BOTH = {"norm": RMSNormConfig(zero_centered=True), "norm_placement": "both", "norm_eps": 1e-2}
+LAYER = {"norm": LayerNormConfig(), "activation": "gelu_tanh", "positions": "learned"}
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"kv_heads": 1, "head_dim": 10, "rope_scaling": LLAMA3, "rope_base": 50.0},
@@ -58,8 +57,9 @@ MODELS: dict[str, dict[str, Any]] = {
               "rope_scaling": Linear(factor=3.0), "embedding_scale": 2.0},
     "window of one": {"attention_pattern": ("sliding",), "sliding_window": 1, "layers": 1},
     "gpt": {**LAYER, "qkv_bias": True, "attention_output_bias": True, "ffn_bias": True},
-    "post norms": {"norm": LayerNorm(bias=False), "norm_placement": "post", "activation": "geglu",
-                   "positions": "none", "residual_scale": 0.5, "logit_scale": 2.0},
+    "post norms": {"norm": LayerNormConfig(bias=False), "norm_placement": "post",
+                   "activation": "geglu", "positions": "none", "residual_scale": 0.5,
+                   "logit_scale": 2.0},
     "latent": {"mla": LATENT, **PATTERN, "rope_scaling": YARN, "activation": "relu_squared"},
     "grouped experts": {"moe": GROUPED, "activation": "reglu"},
     "shared experts": {"moe": MIXED, "activation": "gelu"},
@@ -72,7 +72,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def made(dtype: torch.dtype = torch.float64, **fields: Any) -> Any:
     """A model whose weights, norms and biases are all far from their start."""
     own = {"dim": 24, "layers": 3, "heads": 4, "max_sequence_length": 32, "init_std": 0.3}
-    config = resolve(Transformer(**{**own, **fields}))
+    config = resolve(TransformerConfig(**{**own, **fields}))
     model = config.build(vocab_size=VOCAB)
     initialize(model, 1)
     generator = torch.Generator().manual_seed(2)
@@ -127,7 +127,7 @@ def test_the_whole_model_is_what_the_papers_say(name: str) -> None:
 def test_mup_is_table_8() -> None:
     """Tensor Programs V, table 8, for Adam: what width does to start, rate and logits."""
     wide, narrow = (
-        resolve(Transformer(dim=dim, heads=dim // 8, layers=2, max_sequence_length=8,
+        resolve(TransformerConfig(dim=dim, heads=dim // 8, layers=2, max_sequence_length=8,
                             init_std=0.02, mup=MuP(base_dim=32), ffn_bias=True, qkv_bias=True,
                             residual_init="plain", moe=MoE(experts=4, every=2)))
         for dim in (256, 32)

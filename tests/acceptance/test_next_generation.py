@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import setpoint as sp
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamW
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
@@ -209,7 +209,7 @@ def test_ng_13_30_39_checks_stand_beside_the_fields_and_span_sections(cli: Comma
     assert "is not one of the valid values: got fp8" in text  # a Literal
     assert "7 sequences cannot be divided by 2" in text
     for cls, name in (
-        (Transformer, "_check_shapes"),
+        (TransformerConfig, "_check_shapes"),
         (Job, "setpoint.train.rules.data:sum_problems"),
     ):
         assert name in cls.__setpoint__.checks

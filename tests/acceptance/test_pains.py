@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import setpoint as sp
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
 
@@ -402,7 +402,7 @@ def test_pain_22_sweeps(cli: CommandLine) -> None:
 
 def test_pain_24_sections_stand_alone(source_files: dict[str, SourceFile]) -> None:
     """A component gets its own section and what it needs; no component knows the whole job."""
-    section = Transformer(dim=16, layers=1, heads=2, max_sequence_length=8)
+    section = TransformerConfig(dim=16, layers=1, heads=2, max_sequence_length=8)
     assert sp.resolve(section).build(vocab_size=5) is not None
     for name, file in source_files.items():
         if name == "setpoint.model.pretrained.run":

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from setpoint.adapter.apply import adapt
 from setpoint.adapter.config import AdapterConfig
 from setpoint.config import resolve
-from setpoint.model.config import Transformer
+from setpoint.model.config import LayerNormConfig, TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
-from setpoint.model.norm.config import LayerNorm
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.train.build.adapter import adapter_rules, start_magnitudes
@@ -28,18 +27,18 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3": {"kv_heads": 2, "qk_norm": True, "head_dim": 8, "tie_embeddings": True},
     "gpt2": {
         "merge_qkv": True, "qkv_bias": True, "ffn_bias": True, "attention_output_bias": True,
-        "norm": LayerNorm(), "activation": "gelu_tanh", "positions": "learned",
+        "norm": LayerNormConfig(), "activation": "gelu_tanh", "positions": "learned",
     },
     "moe": {"moe": MoE(experts=4, top_k=2)},
 }  # fmt: skip
 
 
-def model_config(shape: str, **given: Any) -> Transformer:
+def model_config(shape: str, **given: Any) -> TransformerConfig:
     """The configuration of a shape."""
-    return resolve(Transformer(**{**SIZES, **SHAPES[shape], **given}))
+    return resolve(TransformerConfig(**{**SIZES, **SHAPES[shape], **given}))
 
 
-def base_model(config: Transformer, seed: int = 1) -> nn.Module:
+def base_model(config: TransformerConfig, seed: int = 1) -> nn.Module:
     """A model with random weights, larger than usual, so that all of it counts."""
     model = skeleton(config, WORDS)
     materialize(model, "cpu", torch.float32)
@@ -51,7 +50,7 @@ def base_model(config: Transformer, seed: int = 1) -> nn.Module:
     return model
 
 
-def adapted_model(adapter: AdapterConfig, config: Transformer, seed: int = 1) -> nn.Module:
+def adapted_model(adapter: AdapterConfig, config: TransformerConfig, seed: int = 1) -> nn.Module:
     """The same model with an adapter."""
     model = base_model(config, seed)
     adapt(resolve(adapter), model, trained_parameters(model), fused_parts_of(config))

@@ -49,7 +49,7 @@ length = 200
 """
 
 OWN = """\
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamW
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
@@ -58,7 +58,7 @@ from setpoint.train.config import Job
 def small():
     job = Job(
         name="own",
-        model=Transformer(dim=32, layers=1, heads=2),
+        model=TransformerConfig(dim=32, layers=1, heads=2),
         optimizer=AdamW(
             lr=0.02,
             weight_decay=0.0,

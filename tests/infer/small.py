@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import resolve
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 
 
@@ -25,7 +25,7 @@ def small_model(vocab_size: int = 40, **fields: Any) -> nn.Module:
     """
     small: dict[str, Any] = {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "init_std": 0.3}
     chosen = {"max_sequence_length": 48, **small, **fields}
-    config = resolve(Transformer(**{k: v for k, v in chosen.items() if v is not None}))
+    config = resolve(TransformerConfig(**{k: v for k, v in chosen.items() if v is not None}))
     model = config.build(vocab_size=vocab_size)
     initialize(model, 0)
     return model.eval()

@@ -17,7 +17,7 @@ from setpoint.infer.adopt import adopt, complete
 from setpoint.infer.config import Evaluation, Inference, Weights
 from setpoint.infer.inference import infer
 from setpoint.infer.tasks import Export
-from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -80,7 +80,7 @@ def test_the_rest_can(trained: tuple[Job, Path]) -> None:
     found = complete(job)
     assert found.data.held_out == 0.5
     assert found.data.sources == trained[0].data.sources
-    assert isinstance(found.model, Transformer)
+    assert isinstance(found.model, TransformerConfig)
     assert (found.model.attention_backend, found.model.dim) == ("eager", 32)
 
 
@@ -108,7 +108,7 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
     byte_level(tmp_path / "hf")
     found = complete(Inference(weights=Weights(path=folder), evaluation=Evaluation()))
     assert found.tokenizer == resolve(HuggingFace(path=folder))
-    assert isinstance(found.model, Transformer)
+    assert isinstance(found.model, TransformerConfig)
     assert (found.model.dim, found.batch.sequence_length) == (32, 48)
     (*_, (origin, _)) = chain_of(found.model, "dim")
     assert origin.describe(("model", "dim")) == f"record {folder}/config.json"
@@ -126,7 +126,7 @@ def test_a_family_that_transformers_alone_knows(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(keys))
     weights, ids = Weights(path=str(tmp_path)), TokenIds()
     found = complete(Inference(weights=weights, tokenizer=ids, evaluation=Evaluation()))
-    assert isinstance(found.model, HuggingFaceModel) and isinstance(found.tokenizer, TokenIds)
+    assert isinstance(found.model, HuggingFaceConfig) and isinstance(found.tokenizer, TokenIds)
     assert (found.model.config, found.tokenizer.count) == (str(tmp_path), 500)
     assert (found.model.max_sequence_length, found.batch.sequence_length) == (99, 99)
     assert complete(found) == found

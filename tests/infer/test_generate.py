@@ -5,7 +5,7 @@ from torch import nn
 from setpoint.config import SetpointError, resolve
 from setpoint.infer.generation import Sampling, generate
 from setpoint.loss.config import CrossEntropy
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.optim.clip import clip_gradients
 from setpoint.optim.config import AdamW, Cosine
@@ -123,7 +123,9 @@ TEXT = b"Zebras jump over 13 lazy dogs while 57 quick wizards vex them. "
 def trained(request):
     """Model, loss, optimizer, schedule and clipping together, on one short text."""
     steps = 150
-    config = resolve(Transformer(dim=48, layers=2, heads=2, kv_heads=1, max_sequence_length=64))
+    config = resolve(
+        TransformerConfig(dim=48, layers=2, heads=2, kv_heads=1, max_sequence_length=64)
+    )
     model = config.build(vocab_size=257)
     initialize(model, 0)
     loss_of = resolve(CrossEntropy()).build()

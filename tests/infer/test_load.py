@@ -175,12 +175,12 @@ def test_tokens_are_added_by_training_alone(tmp_path: Path) -> None:
 def test_a_model_that_transformers_runs(tmp_path: Path) -> None:
     """It goes uncached, and is asked for rows of one length at a time."""
     from setpoint.infer.generation import Sampling, generate
-    from setpoint.model.config import HuggingFaceModel
+    from setpoint.model.config import HuggingFaceConfig
 
     model = small_model(vocab_size=300)
     folder = byte_level(save_pretrained(model, tmp_path / "hf"))
     job = Inference(weights=Weights(path=str(folder)), evaluation=Evaluation())
-    job.model = HuggingFaceModel(config=str(folder), max_sequence_length=48)
+    job.model = HuggingFaceConfig(config=str(folder), max_sequence_length=48)
     found = load(complete(job))
     tokens = torch.arange(20)[None]
     with torch.no_grad():

@@ -3,8 +3,8 @@
 from typing import Any
 
 from setpoint.model.attention.config import MLA
+from setpoint.model.config import LayerNormConfig, RMSNormConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK
-from setpoint.model.norm.config import LayerNorm, RMSNorm
 
 
 def sparse(**moe: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ DENSE: dict[str, dict[str, Any]] = {
         "attention_pattern": ("sliding", "full"),
         "sliding_window": 4,
         "rope_base_sliding": 20.0,
-        "norm": RMSNorm(zero_centered=True),
+        "norm": RMSNormConfig(zero_centered=True),
         "norm_placement": "both",
         "activation": "geglu_tanh",
         "attention_soft_cap": 4.0,
@@ -29,7 +29,7 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "gpt2": {
         "kv_heads": 6,
-        "norm": LayerNorm(),
+        "norm": LayerNormConfig(),
         "positions": "learned",
         "activation": "gelu_tanh",
         "ffn_bias": True,

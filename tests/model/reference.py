@@ -33,7 +33,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | float, eps: float) -> T
 
 def any_norm(config, weights: dict[str, Tensor], x: Tensor) -> Tensor:
     """Whichever norm the configuration asks for."""
-    if type(config.norm).__name__ == "LayerNorm":
+    if type(config.norm).__name__ == "LayerNormConfig":
         return layer_norm(x, weights["weight"], weights.get("bias", 0.0), config.norm_eps)
     return norm(x, weights["weight"] + config.norm.zero_centered, config.norm_eps)
 

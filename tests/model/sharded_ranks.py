@@ -11,10 +11,9 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from setpoint.model.attention.config import MLA
-from setpoint.model.config import MuP
+from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE, SigmoidTopK
-from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.outcome import Projection
 
@@ -30,7 +29,7 @@ WORLD = 2
 SHAPES = (
     {},
     {
-        "norm": LayerNorm(),
+        "norm": LayerNormConfig(),
         "norm_placement": "both",
         "positions": "learned",
         "activation": "gelu",
@@ -41,7 +40,7 @@ SHAPES = (
         "vocab_multiple_of": 8,
     },
     {
-        "norm": RMSNorm(zero_centered=True),
+        "norm": RMSNormConfig(zero_centered=True),
         "qk_norm": True,
         "attention_pattern": ("sliding", "full"),
         "sliding_window": 4,

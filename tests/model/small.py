@@ -1,7 +1,7 @@
 """A transformer small enough for every test."""
 
 from setpoint.config import resolve
-from setpoint.model.config import Transformer as TransformerConfig
+from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.transformer import Transformer
 

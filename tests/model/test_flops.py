@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from setpoint.model.attention.config import MLA
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.layers import count_parameters
 from setpoint.model.moe.config import MoE
 from setpoint.model.size import (
@@ -36,11 +36,11 @@ SHAPES = [
 ]
 
 
-def flops(config: Transformer, formula: str, length: int = LENGTH) -> float:
+def flops(config: TransformerConfig, formula: str, length: int = LENGTH) -> float:
     return training_flops(config, formula, vocab_size=VOCAB, sequence_length=length)
 
 
-def met(config: Transformer, length: int) -> int:
+def met(config: TransformerConfig, length: int) -> int:
     """Pairs of a position and one that it sees, counted in masks, over all layers."""
     total = 0
     for layer in range(config.layers):

@@ -13,7 +13,7 @@ from setpoint.cli.main import main
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
 from setpoint.infer.inference import infer
-from setpoint.model.config import HuggingFaceModel
+from setpoint.model.config import HuggingFaceConfig
 from setpoint.train.run import train
 
 from ..train.small import assert_same_run
@@ -55,7 +55,7 @@ def test_a_job_from_data_to_text(
     assert main(["generate", str(exported), *by_bytes, *words]) == 0
     assert capsys.readouterr().out == said
     job = complete(Inference(weights=Weights(path=str(run)), evaluation=Evaluation()))
-    again = job.evolve(weights=Weights(path=str(exported)), model=HuggingFaceModel(), output=None)
+    again = job.evolve(weights=Weights(path=str(exported)), model=HuggingFaceConfig(), output=None)
     found = infer(again).scores["held_out"]
     assert found.loss == pytest.approx(of_run["loss"], rel=1e-6)
     prompt = torch.tensor([list(b"abc")])

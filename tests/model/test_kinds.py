@@ -4,7 +4,7 @@ from torch import nn
 
 from setpoint.config import resolve
 from setpoint.model.build import build_outline
-from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.kinds import inputs_first, parameter_kinds
 
 
@@ -115,7 +115,9 @@ def test_every_kind():
 
 
 def test_our_packed_experts_are_matrices():
-    section = Transformer(dim=16, heads=2, layers=1, max_sequence_length=8, moe={"experts": 3})
+    section = TransformerConfig(
+        dim=16, heads=2, layers=1, max_sequence_length=8, moe={"experts": 3}
+    )
     model = build_outline(resolve(section), 40)
     found = {n: k for n, k in parameter_kinds(model).items() if ".experts." in n}
     assert found and set(found.values()) == {"matrix"}
@@ -183,7 +185,7 @@ MOE = {**LLAMA, "num_local_experts": 3, "num_experts_per_tok": 1}
 )
 def test_models_of_transformers(kind: str, overrides: dict, expected: dict):
     pytest.importorskip("transformers")
-    section = HuggingFaceModel(config=kind, overrides=overrides, max_sequence_length=16)
+    section = HuggingFaceConfig(config=kind, overrides=overrides, max_sequence_length=16)
     kinds = parameter_kinds(build_outline(resolve(section), 40))
     assert {name: kinds.get(name) for name in expected} == expected
     if kind == "mixtral":

@@ -5,11 +5,11 @@ import sys
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 
 
 def resolved(**fields):
-    return resolve(Transformer(**{"max_sequence_length": 8, **fields}))
+    return resolve(TransformerConfig(**{"max_sequence_length": 8, **fields}))
 
 
 def problems(**fields):
@@ -35,7 +35,7 @@ def test_ffn_dim_is_the_smallest_multiple_that_holds_eight_thirds(dim, multiple)
 
 
 def test_derivation_sees_what_is_overridden_later():
-    draft = Transformer(dim=64, heads=4, max_sequence_length=8)
+    draft = TransformerConfig(dim=64, heads=4, max_sequence_length=8)
     draft.dim = 128
     assert resolve(draft).head_dim == 32
 
@@ -108,7 +108,7 @@ def test_multiple_has_no_effect_beside_a_given_width():
 
 def test_sequence_length_has_to_come_from_somewhere():
     with pytest.raises(ConfigError, match="max_sequence_length"):
-        resolve(Transformer())
+        resolve(TransformerConfig())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_sequence_length_has_to_come_from_somewhere():
 )
 def test_ranges(name, value):
     with pytest.raises(Exception, match=name):
-        resolve(Transformer(**{name: value}))
+        resolve(TransformerConfig(**{name: value}))
 
 
 def test_no_torch():

@@ -3,10 +3,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from setpoint.model.attention.config import MLA
-from setpoint.model.config import MuP
+from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.kinds import parameter_kinds
 from setpoint.model.moe.config import MoE, SigmoidTopK
-from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.parameters import parameters_of
 from setpoint.optim.groups import multipliers_of
 
@@ -14,11 +13,11 @@ from .small import VOCAB, small_config
 from .test_size import EXPERTS, LATENT, SHAPES, shapes
 
 MORE = [
-    {"positions": "learned", "tie_embeddings": True, "norm": LayerNorm()},
-    {"norm": LayerNorm(bias=False), "norm_placement": "post", "layers": 1},
-    {"norm": RMSNorm(zero_centered=True), "norm_placement": "both", "qk_norm": True},
-    {"qk_norm": True, "merge_qkv": True, "qkv_bias": True, "norm": LayerNorm()},
-    {"mla": MLA(**LATENT), "attention_output_bias": True, "norm": LayerNorm()},
+    {"positions": "learned", "tie_embeddings": True, "norm": LayerNormConfig()},
+    {"norm": LayerNormConfig(bias=False), "norm_placement": "post", "layers": 1},
+    {"norm": RMSNormConfig(zero_centered=True), "norm_placement": "both", "qk_norm": True},
+    {"qk_norm": True, "merge_qkv": True, "qkv_bias": True, "norm": LayerNormConfig()},
+    {"mla": MLA(**LATENT), "attention_output_bias": True, "norm": LayerNormConfig()},
     {"mla": MLA(**LATENT, query_rank=5), "moe": MoE(experts=3), "activation": "relu_squared"},
     {"moe": MoE(**EXPERTS, router=SigmoidTopK(), shared_experts=1, first_dense=1), "layers": 3},
     {"moe": MoE(**EXPERTS, packed=False, every=2), "ffn_bias": True, "activation": "gelu"},

@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from setpoint.config import resolve
-from setpoint.model.config import MuP
-from setpoint.model.config import Transformer as TransformerConfig
+from setpoint.model.config import MuP, TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
 from setpoint.model.scale import hidden_std, residual_std, router_std, width_ratio

@@ -7,10 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from setpoint.config.components.section import partial
 from setpoint.model.attention.config import MLA
-from setpoint.model.config import MuP
+from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.layers import count_parameters
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
-from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.size import estimate_size, unknown_size
 
 from .small import VOCAB, small_config
@@ -51,7 +50,12 @@ def test_parameters_equal_those_of_the_module(changes):
     assert size.embedding == counted("embedding")
 
 
-NORMS = [RMSNorm(), RMSNorm(zero_centered=True), LayerNorm(), LayerNorm(bias=False)]
+NORMS = [
+    RMSNormConfig(),
+    RMSNormConfig(zero_centered=True),
+    LayerNormConfig(),
+    LayerNormConfig(bias=False),
+]
 ROUTERS = [SoftmaxTopK(), SigmoidTopK()]
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from setpoint.config import resolve
-from setpoint.model.config import Transformer
+from setpoint.model.config import LayerNormConfig, TransformerConfig
 from setpoint.model.moe.config import MoE
-from setpoint.model.norm.config import LayerNorm
 from setpoint.model.skeleton import skeleton
 
 from .pretrained.ours import SMALL
@@ -18,13 +17,13 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "experts": {"moe": MoE(experts=4)},
     "unpacked experts": {"moe": MoE(experts=4, packed=False, shared_experts=1)},
-    "learned": {"positions": "learned", "norm": LayerNorm(), "activation": "gelu"},
+    "learned": {"positions": "learned", "norm": LayerNormConfig(), "activation": "gelu"},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_it_has_the_shapes_of_the_model_and_no_memory(case: str) -> None:
-    config = resolve(Transformer(**{**SMALL, **CASES[case]}))
+    config = resolve(TransformerConfig(**{**SMALL, **CASES[case]}))
     bare = skeleton(config, 20)
     built = config.build(vocab_size=20)
     shapes = {name: tensor.shape for name, tensor in built.state_dict().items()}
@@ -36,10 +35,10 @@ def test_it_imports_little() -> None:
     script = (
         "import sys, torch;"
         "from setpoint.config import resolve;"
-        "from setpoint.model.config import Transformer;"
+        "from setpoint.model.config import TransformerConfig;"
         "from setpoint.model.skeleton import skeleton;"
         "import setpoint.model.transformer;"
-        "skeleton(resolve(Transformer(max_sequence_length=8)), 20);"
+        "skeleton(resolve(TransformerConfig(max_sequence_length=8)), 20);"
         "sys.exit('sympy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -2,10 +2,9 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.model.config import MuP
+from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
-from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.outcome import Outcome, Projection
 
@@ -23,10 +22,10 @@ SHAPES = {
     "tied": {"tie_embeddings": True},
     "many kv heads": {"kv_heads": 6, "rope_base": 50.0},
     "wide heads": {"head_dim": 8},
-    "layer norm": {"norm": LayerNorm()},
-    "layer norm without bias": {"norm": LayerNorm(bias=False), "qk_norm": True},
+    "layer norm": {"norm": LayerNormConfig()},
+    "layer norm without bias": {"norm": LayerNormConfig(bias=False), "qk_norm": True},
     "norms behind": {"norm_placement": "post"},
-    "norms around": {"norm_placement": "both", "norm": RMSNorm(zero_centered=True)},
+    "norms around": {"norm_placement": "both", "norm": RMSNormConfig(zero_centered=True)},
     "biases": {"qkv_bias": True, "attention_output_bias": True, "ffn_bias": True},
     "learned positions": {"positions": "learned", "head_dim": 5},
     "no positions": {"positions": "none"},

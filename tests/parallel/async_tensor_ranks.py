@@ -20,7 +20,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from setpoint.compile.apply import compiling
 from setpoint.compile.config import Compile
 from setpoint.config import resolve
-from setpoint.model.config import Transformer as Config
+from setpoint.model.config import TransformerConfig as Config
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.tensor import divide_matrices, share_memory
 

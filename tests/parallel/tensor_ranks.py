@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from setpoint.config import Free, SetpointError, resolve
-from setpoint.model.config import HuggingFaceModel
+from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
 from setpoint.model.transformer import Transformer
@@ -123,7 +123,7 @@ def theirs(kind: str, tied: bool, **changes: Any) -> nn.Module:
     if kind == "gpt2":
         keys = {"n_embd": 16, "n_layer": 1, "n_head": 4, "vocab_size": VOCAB}
     overrides = Free(**{**keys, **changes})
-    section = HuggingFaceModel(config=kind, overrides=overrides, max_sequence_length=8)
+    section = HuggingFaceConfig(config=kind, overrides=overrides, max_sequence_length=8)
     return resolve(section).build(vocab_size=VOCAB)
 
 

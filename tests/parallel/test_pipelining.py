@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import ConfigError, resolve
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
 from setpoint.model.parts import part_sizes
 from setpoint.model.size import estimate_size
@@ -48,7 +48,7 @@ def test_what_the_slowest_stage_leaves_free_is_balanced() -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_parts_add_up_to_the_model(tied: bool) -> None:
     config = resolve(
-        Transformer(
+        TransformerConfig(
             dim=32, layers=5, heads=4, kv_heads=2, tie_embeddings=tied, positions="learned",
             attention_pattern=("sliding", "full"), sliding_window=8, max_sequence_length=32,
             moe=MoE(experts=4, top_k=2, shared_experts=1, first_dense=1, every=2),

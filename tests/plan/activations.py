@@ -33,7 +33,7 @@ from setpoint.config.composition import compose  # noqa: E402
 from setpoint.memory.checkpointing import ATTENTION, MATMUL  # noqa: E402
 from setpoint.model.attention.backend import SHARE_NO_HEADS  # noqa: E402
 from setpoint.model.attention.context import attention_context  # noqa: E402
-from setpoint.model.config import Transformer as TransformerConfig  # noqa: E402
+from setpoint.model.config import TransformerConfig  # noqa: E402
 from setpoint.model.norm.norms import FUSED, build_norm  # noqa: E402
 from setpoint.model.transformer import Transformer  # noqa: E402
 from setpoint.plan.memory import TABLE, value_of  # noqa: E402

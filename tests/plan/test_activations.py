@@ -11,7 +11,7 @@ import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
 from setpoint.memory.config import Full, Operators, Parts
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.plan.memory import (
     kept_for_backward,
     known_keys,
@@ -128,7 +128,7 @@ def test_recomputation_keeps_less_and_computes_a_layer_at_a_time(tmp_path: Path)
 def test_masks_have_their_price_where_they_are(flags: tuple[str, ...], words: str) -> None:
     flags = (*flags, "precision.compute=bf16", "precision.params=fp32", "model.head_dim=32")
     job = compose(Job, flags=flags).resolve()
-    assert isinstance(job.model, Transformer)
+    assert isinstance(job.model, TransformerConfig)
     (piece,) = [each for each in layer_pieces(job, job.model, 0) if "kernel" in each.key
                 or "eager" in each.key]  # fmt: skip
     assert piece.key.partition("rotary ")[2] == f"{words} 4/2"

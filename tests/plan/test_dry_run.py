@@ -10,7 +10,7 @@ from torch import distributed
 
 from setpoint.cli.check_plan import render_dry_run
 from setpoint.config import SetpointError
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.size import training_flops
 from setpoint.parallel.world import world_of
 from setpoint.plan.dry_run import DryRun, dry_run, rows_by_rank
@@ -90,7 +90,7 @@ def test_products_of_experts_are_counted(tmp_path: Path, kind: str) -> None:
         if kind == "transformer":
             flags = ("model.moe={experts: 4, top_k: 2}", f"model.moe.expert_dim={width}")
             job = small_job(tmp_path, *flags)
-            assert isinstance(job.model, Transformer)
+            assert isinstance(job.model, TransformerConfig)
             layers, dim = job.model.layers, job.model.dim
         else:
             job = family_job(tmp_path, kind, f"model.overrides.intermediate_size={width}")
@@ -151,7 +151,7 @@ def test_a_thousand_ranks_by_hand(tmp_path: Path) -> None:
     assert by_kind["reduce_scatter"].calls == 4 + 2
     assert by_kind["reduce_scatter"].sent == round(by_kind["reduce_scatter"].bytes * 1023 / 1024)
     tokens, model = job.batch.sequence_length, job.model
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     counted = training_flops(model, "palm", vocab_size=257, sequence_length=tokens)
     assert found.flops == pytest.approx(counted * tokens, rel=0.1)
 

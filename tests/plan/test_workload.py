@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.size import estimate_size
 from setpoint.plan.memory import rank_memory
 from setpoint.plan.topology import (
@@ -34,7 +34,7 @@ MODELS = {
 def test_parameters_and_flops_are_those_of_the_model(tmp_path: Path, name: str) -> None:
     job = small_job(tmp_path, *MODELS[name])
     model = job.model
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     length = job.batch.sequence_length
     size = estimate_size(model, vocab_size=257, sequence_length=length)
     workload = Workload.of(job, 257)

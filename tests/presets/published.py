@@ -9,12 +9,12 @@ from torch import nn
 
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.size import estimate_size
 from setpoint.train.config import Job
 
 
-def resolved(preset: str) -> tuple[Job, Transformer]:
+def resolved(preset: str) -> tuple[Job, TransformerConfig]:
     """A preset as it is.
 
     Arguments:
@@ -24,7 +24,7 @@ def resolved(preset: str) -> tuple[Job, Transformer]:
         the job, and its model.
     """
     job = compose(Job, preset).resolve()
-    assert isinstance(job.model, Transformer)
+    assert isinstance(job.model, TransformerConfig)
     assert job.name == preset
     return job, job.model
 

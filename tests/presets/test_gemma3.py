@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from setpoint.model.attention.support import kind_of
-from setpoint.model.norm.config import RMSNorm
+from setpoint.model.config import RMSNormConfig
 
 from .published import resolved
 
@@ -12,7 +12,7 @@ def test_it_is_built_like_the_published_ones() -> None:
     _, model = resolved("gemma3-tiny")
     kinds = [kind_of(model, layer) for layer in range(model.layers)]
     assert kinds == ["sliding"] * 5 + ["full"]
-    assert isinstance(model.norm, RMSNorm)
+    assert isinstance(model.norm, RMSNormConfig)
     assert (model.norm.zero_centered, model.norm_placement, model.qk_norm) == (True, "both", True)
     assert (model.rope_base, model.rope_base_sliding) == (1_000_000, 10_000)
     assert model.activation == "geglu_tanh"

@@ -8,7 +8,7 @@ GROUPS = ("model.moe={experts=8, groups=4, top_groups=1}", "model.moe.router=sig
 DEEP = (*EXPERTS, "model.layers=2")
 
 ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "Transformer.moe": (EXPERTS[0], "weights", ()),
+    "TransformerConfig.moe": (EXPERTS[0], "weights", ()),
     "MoE.experts": ("model.moe.experts=5", "weights", EXPERTS),
     "MoE.top_k": ("model.moe.top_k=3", "logits", EXPERTS),
     "MoE.expert_dim": ("model.moe.expert_dim=24", "weights", EXPERTS),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.skeleton import skeleton
 from setpoint.precision.config import converted
 from setpoint.precision.float8 import why_not
@@ -73,7 +73,7 @@ def gathers_float8(job: Job) -> bool:
 
 def in_float8(job: Job) -> set[str]:
     """The kinds of layers that multiply in float8."""
-    assert job.precision.float8 is not None and isinstance(job.model, Transformer)
+    assert job.precision.float8 is not None and isinstance(job.model, TransformerConfig)
     names = converted(job.precision.float8, linear_layers(job.model))
     return {name.rpartition(".")[2] for name in names}
 

@@ -41,20 +41,20 @@ START = ("model.pretrained={tmp}/weights",)
 ADAPTED = (*START, "model.adapters=[{path: {tmp}/lora-a}]")
 # The override, the function that sees its effect, and what is set on both sides.
 PRETRAINED_ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "Transformer.pretrained": ("model.pretrained={tmp}/weights", "weights", ()),
-    "Transformer.adapters": ("model.adapters=[{path: {tmp}/lora-a}]", "weights", START),
+    "TransformerConfig.pretrained": ("model.pretrained={tmp}/weights", "weights", ()),
+    "TransformerConfig.adapters": ("model.adapters=[{path: {tmp}/lora-a}]", "weights", START),
     "PretrainedAdapter.path": ("model.adapters=[{path: {tmp}/lora-b}]", "weights", ADAPTED),
     "PretrainedAdapter.weight": ("model.adapters.0.weight=0.5", "weights", ADAPTED),
     "ImportedModel.pretrained": ("model.pretrained={tmp}/own", "weights", OWN),
-    "HuggingFaceModel.pretrained": ("model.pretrained={tmp}/theirs", "weights", THEIRS),
-    "HuggingFaceModel.config": ("model.config={tmp}/narrow", "weights", THEIRS),
-    "HuggingFaceModel.overrides": ("model.overrides.n_layer=2", "weights", THEIRS),
-    "HuggingFaceModel.attention_backend": (
+    "HuggingFaceConfig.pretrained": ("model.pretrained={tmp}/theirs", "weights", THEIRS),
+    "HuggingFaceConfig.config": ("model.config={tmp}/narrow", "weights", THEIRS),
+    "HuggingFaceConfig.overrides": ("model.overrides.n_layer=2", "weights", THEIRS),
+    "HuggingFaceConfig.attention_backend": (
         "model.attention_backend=eager",
         "implementation",
         THEIRS,
     ),
-    "HuggingFaceModel.max_sequence_length": (
+    "HuggingFaceConfig.max_sequence_length": (
         "model.max_sequence_length=64",
         "context",
         THEIRS,
@@ -69,7 +69,7 @@ def prepare(folder: Path, name: str) -> None:
         folder: what `{tmp}` stands for.
         name: of the row.
     """
-    if name in ("Transformer.pretrained", "Transformer.adapters") or "Adapter" in name:
+    if name in ("TransformerConfig.pretrained", "TransformerConfig.adapters") or "Adapter" in name:
         if (folder / "weights").exists():
             return
         for number, place in enumerate(("lora-a", "lora-b")):
@@ -81,7 +81,7 @@ def prepare(folder: Path, name: str) -> None:
         small = ("duration=1 steps", "model.dropout=0", "seed=5", *OWN)
         run = train(small_job(folder / "source", *small)).directory
         run.rename(folder / "own")
-    elif name.startswith("HuggingFaceModel") and not (folder / "theirs").exists():
+    elif name.startswith("HuggingFaceConfig") and not (folder / "theirs").exists():
         theirs(folder / "theirs", {})
         theirs(folder / "narrow", {"n_embd": 8})
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from setpoint.config import resolve
-from setpoint.model.config import Transformer as TransformerConfig
+from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.moe.layer import update_biases

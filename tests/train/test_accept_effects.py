@@ -27,9 +27,9 @@ FP16 = ("precision.compute=fp16", "parallel.device=cuda")
 COMPUTES_THE_SAME = {
     "Job.deterministic": "these operations have one form",
     "Job.user": "it is the user's own",
-    "Transformer.max_sequence_length": "it limits sequences, of generated text above all",
+    "TransformerConfig.max_sequence_length": "it limits sequences, of generated text above all",
     "ImportedModel.max_sequence_length": "it limits sequences, of generated text above all",
-    "HuggingFaceModel.max_sequence_length": "it limits sequences, of generated text above all",
+    "HuggingFaceConfig.max_sequence_length": "it limits sequences, of generated text above all",
     "Phase.start": "both lie before the step at which it is changed",
 }
 
@@ -110,7 +110,7 @@ def test_every_field_that_may_be_accepted_takes_effect(tmp_path: Path) -> None:
     idle: set[str] = set()
     effective = 0
     for name, effect in EFFECTS.items():
-        common = BASE[:1] if name.startswith("HuggingFaceModel") else BASE
+        common = BASE[:1] if name.startswith("HuggingFaceConfig") else BASE
         every = [flag.replace("{tmp}", str(before.folder)) for flag in (*common, *effect.base)]
         if effect.change.startswith("schedule"):
             continue  # much of a curve lies behind: warm-up, its phases

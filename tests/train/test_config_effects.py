@@ -27,7 +27,7 @@ from setpoint.infer.config import Inference, Weights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
 from setpoint.model.attention.selection import choose_backend
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.layers import layers_of
 from setpoint.model.moe import experts
 from setpoint.model.skeleton import skeleton
@@ -127,7 +127,7 @@ def logits(job: Job) -> bytes:
 
 def backend(job: Job) -> str:
     """What computes attention on the CPU."""
-    assert isinstance(job.model, Transformer)
+    assert isinstance(job.model, TransformerConfig)
     return choose_backend(job.model, torch.device("cpu")).name
 
 
@@ -510,19 +510,21 @@ EFFECTS = {
     "Batch.micro_size": Effect("batch.micro_size=4", portions, gives=(2, (4, 16))),
     "Batch.accumulation": Effect("batch.accumulation=3", portions, gives=(3, (2, 16))),
     "Batch.sequence_length": Effect("batch.sequence_length=8", portions, gives=(2, (2, 8))),
-    "Transformer.max_sequence_length": Effect("model.max_sequence_length=64", context, gives=64),
-    "Transformer.dim": Effect("model.dim=32", weights),
-    "Transformer.layers": Effect("model.layers=2", weights),
-    "Transformer.heads": Effect("model.heads=4", logits),
-    "Transformer.kv_heads": Effect("model.kv_heads=1", weights),
-    "Transformer.head_dim": Effect("model.head_dim=16", weights),
-    "Transformer.ffn_dim": Effect("model.ffn_dim=40", weights),
-    "Transformer.ffn_multiple_of": Effect("model.ffn_multiple_of=8", weights),
-    "Transformer.rope_base": Effect("model.rope_base=100", logits),
-    "Transformer.norm_eps": Effect("model.norm_eps=0.1", logits),
-    "Transformer.init_std": Effect("model.init_std=0.5", weights),
-    "Transformer.tie_embeddings": Effect("model.tie_embeddings=true", weights),
-    "Transformer.dropout": Effect("model.dropout=0.3", learned),
+    "TransformerConfig.max_sequence_length": Effect(
+        "model.max_sequence_length=64", context, gives=64
+    ),
+    "TransformerConfig.dim": Effect("model.dim=32", weights),
+    "TransformerConfig.layers": Effect("model.layers=2", weights),
+    "TransformerConfig.heads": Effect("model.heads=4", logits),
+    "TransformerConfig.kv_heads": Effect("model.kv_heads=1", weights),
+    "TransformerConfig.head_dim": Effect("model.head_dim=16", weights),
+    "TransformerConfig.ffn_dim": Effect("model.ffn_dim=40", weights),
+    "TransformerConfig.ffn_multiple_of": Effect("model.ffn_multiple_of=8", weights),
+    "TransformerConfig.rope_base": Effect("model.rope_base=100", logits),
+    "TransformerConfig.norm_eps": Effect("model.norm_eps=0.1", logits),
+    "TransformerConfig.init_std": Effect("model.init_std=0.5", weights),
+    "TransformerConfig.tie_embeddings": Effect("model.tie_embeddings=true", weights),
+    "TransformerConfig.dropout": Effect("model.dropout=0.3", learned),
     "Data.sources": Effect(STDLIB[0], corpora),
     "Data.held_out": Effect("data.held_out=0.4", corpora),
     "Data.validation": Effect("data.validation=[{type=random, documents=9}]", corpora,
@@ -769,7 +771,7 @@ def has_effect(before: Before, tmp_path: Path, name: str, *more: str) -> None:
     if name in LOAD_ROWS:
         prepare_loaded(before.folder)
     # Models of transformers have no dropout of that name.
-    common = BASE[:1] if name.startswith("HuggingFaceModel") else BASE
+    common = BASE[:1] if name.startswith("HuggingFaceConfig") else BASE
     flags = [flag.replace("{tmp}", str(before.folder)) for flag in (*common, *more, *effect.base)]
     change = effect.change.replace("{tmp}", str(before.folder))
     without = before(effect, tuple(flags))

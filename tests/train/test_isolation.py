@@ -25,7 +25,7 @@ from setpoint.data.windows import evaluation_windows
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.model.attention.config import MLA
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
 from setpoint.shapes.batch import Batch
@@ -59,7 +59,7 @@ def corpus() -> Corpus:
 def objective(
     backend: Any, device: str, dtype: torch.dtype, loss: Any = CrossEntropy, **options: Any
 ) -> Objective:
-    section = Transformer(
+    section = TransformerConfig(
         dim=32, layers=2, heads=2, max_sequence_length=48, attention_backend=backend, **options
     )
     model = resolve(section).build(vocab_size=257)

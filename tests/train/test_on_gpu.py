@@ -25,7 +25,7 @@ from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.model.attention.selection import missing
 from setpoint.model.attention.support import BACKENDS, LIMITS, able, unplaced
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.plan.dry_run import dry_run
 from setpoint.precision.config import Float8, Float8Recipe
 from setpoint.train.config import Job
@@ -80,7 +80,7 @@ def same_loss_in_all_backends(preset: str, packing: str, device: str, folder: Pa
     if device == "cpu":
         flags += ["model.layers=1", "batch.global_size=2", "batch.sequence_length=32"]
     model = preset_job(folder, preset, *flags).model
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     masked = packing != "concatenate" or "sliding" in model.attention_pattern
     found: dict[str, list[float]] = {}
     for name in able(model, tuple(each for each in BACKENDS if each != "auto")):

@@ -15,7 +15,7 @@ from setpoint.config import Caution, ConfigError, SetpointError
 from setpoint.loss.config import CrossEntropy
 from setpoint.memory.config import Full
 from setpoint.model.attention.support import HARDWARE
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.optim.grouping import GroupRow, gather, group_rows
 from setpoint.parallel.engines import zero_settings
 from setpoint.plan.machines import Machine, usable
@@ -317,7 +317,7 @@ def hardware_cautions(job: Job, machine: Machine) -> Iterator[Caution]:
                 f"{precision.float8.recipe} has no products on {named}",
                 hint=f"It needs {generation} or newer.",
             )  # fmt: skip
-    if isinstance(job.model, Transformer) and job.model.attention_backend in HARDWARE:
+    if isinstance(job.model, TransformerConfig) and job.model.attention_backend in HARDWARE:
         least, most = HARDWARE[job.model.attention_backend]
         if not least <= capability <= most:
             bound = f"{least} or more" if most == inf else f"{least} to {most}"

@@ -10,7 +10,7 @@ from setpoint.config import Config, ConfigError, SetpointError, resolve, to_plai
 from setpoint.config.draft.plain import to_minimal
 from setpoint.config.files.write import write_toml
 from setpoint.files.atomic import write_text
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.family import PLAIN, SIZES
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.read_config import config_of
@@ -80,12 +80,12 @@ def _sections(place: Place) -> dict[str, Any]:
     return sections
 
 
-def _fields_of_weights(config: Transformer) -> dict[str, Any]:
+def _fields_of_weights(config: TransformerConfig) -> dict[str, Any]:
     """The fields that the weights decide, also defaults: a preset below may have other values."""
     plain = to_plain(config)
     values = {name: plain[name] for name in (*SIZES, *PLAIN)}
     try:
-        resolve(Transformer(**values))
+        resolve(TransformerConfig(**values))
     except ConfigError as error:  # what has no effect in such a model
         for problem in error.problems:
             values.pop(problem.path.partition(".")[0], None)

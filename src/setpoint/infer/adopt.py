@@ -41,7 +41,7 @@ from setpoint.data.tokenizers.config import HuggingFace, TokenIds, TokenizerConf
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
 from setpoint.infer.tasks import EXPORTED, Export, Generation
-from setpoint.model.config import HuggingFaceModel
+from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.huggingface.values import longest_in
 from setpoint.model.pretrained.check import vocabulary_in
 from setpoint.model.pretrained.document import read_keys
@@ -240,11 +240,11 @@ def _model_of(path: str, place: WeightsPlace, draft: Inference) -> Config:
     """The model that a directory describes: Setpoint's own where it can be, else transformers'."""
     from setpoint.model.pretrained.read_config import read_config
 
-    if not isinstance(draft.model, HuggingFaceModel):
+    if not isinstance(draft.model, HuggingFaceConfig):
         try:
             return read_config(place.directory)[0]
         except SetpointError:
-            fields = HuggingFaceModel.__setpoint__.fields
+            fields = HuggingFaceConfig.__setpoint__.fields
             given = [str(leaf.path[0]) for leaf in leaves(draft.model) if leaf.chain]
             is_chosen = chain_of(draft, "model") or not fields.keys() >= {*given}
             if is_chosen or not _is_language_model(read_keys(place.directory)):
@@ -255,7 +255,7 @@ def _model_of(path: str, place: WeightsPlace, draft: Inference) -> Config:
             raise ConfigError(editor.problems)
     longest = longest_in(read_keys(place.directory).get)
     known: dict[str, Any] = {} if longest is None else {"max_sequence_length": longest}
-    return HuggingFaceModel(config=path, **known)
+    return HuggingFaceConfig(config=path, **known)
 
 
 def _is_language_model(keys: Mapping[str, Any]) -> bool:

@@ -23,9 +23,9 @@ from setpoint.data.config import Data
 from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds, TokenizerConfig
 from setpoint.infer.tasks import Chat, Evaluation, Export, Generation, Harness
 from setpoint.model.config import (
-    HuggingFaceModel,
+    HuggingFaceConfig,
     ModelConfig,
-    Transformer,
+    TransformerConfig,
     names_attention_backend,
 )
 from setpoint.model.divisors import nearest_multiples
@@ -100,7 +100,7 @@ TRAINING = "setpoint.train.rules."
 
 
 def _is_transformer(job: Any) -> bool:
-    return isinstance(job.model, Transformer)
+    return isinstance(job.model, TransformerConfig)
 
 
 RULES = (
@@ -120,7 +120,7 @@ RULES = (
          "There is an adapter where one is to be merged or exported",
          needs="files"),
     Rule(f"{HERE}vocabulary_problems", "The tokenizer's vocabulary fits the model",
-         needs="files", when=lambda job: isinstance(job.model, Transformer)),
+         needs="files", when=lambda job: isinstance(job.model, TransformerConfig)),
     Rule(f"{HERE}prompt_problems",
          "The chat template, the prompts and the stop tokens fit the tokenizer",
          needs="files", cautions={CONTROLS_AS_TEXT: "prompts spell control tokens, as text"}),
@@ -133,7 +133,7 @@ RULES = (
          when=lambda job: job.parallel.divides_matrices and _is_transformer(job)),
     Rule(f"{TRAINING}parallel:family_problems",
          "transformers makes the model, and ranks can divide it",
-         needs="torch", when=lambda job: isinstance(job.model, HuggingFaceModel)
+         needs="torch", when=lambda job: isinstance(job.model, HuggingFaceConfig)
          and (job.divides_weights or job.parallel.divides_sequences)),
     Rule(f"{TRAINING}parallel:context_problems",
          "The ranks of a sequence get as many of its tokens, and as many heads",
@@ -171,7 +171,7 @@ class Inference(
     weights: Weights = field(factory=lambda: Weights())  # pyright: ignore[reportCallIssue]
     """The trained weights."""
 
-    model: ModelConfig = field(factory=Transformer)
+    model: ModelConfig = field(factory=TransformerConfig)
     """Model architecture, from the record of the weights; only runtime fields, such as
     attention_backend, may be given."""
 
@@ -258,7 +258,7 @@ class Inference(
 
         Models of transformers are read whole, and merged before ranks divide them.
         """
-        apart = self.divides_weights and isinstance(self.model, Transformer)
+        apart = self.divides_weights and isinstance(self.model, TransformerConfig)
         apart = apart or (self.export is not None and self.export.adapter)
         return self.adapter is not None and self.weights.merge_adapter and not apart
 

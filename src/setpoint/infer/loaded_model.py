@@ -24,7 +24,7 @@ from setpoint.infer.config import Inference
 from setpoint.infer.distributed import Division, ModelRunner
 from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
-from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.kinds import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.base import is_ours
@@ -164,7 +164,7 @@ def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -
         )
         for name, parameter in model.named_parameters()
     ]
-    fused = fused_parts_of(section) if isinstance(section, Transformer) else {}
+    fused = fused_parts_of(section) if isinstance(section, TransformerConfig) else {}
     adapt(config, model, parameters, fused)
 
 
@@ -208,7 +208,7 @@ def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
 def _load_hugging_face(
     job: Inference, place: WeightsPlace, tokens: int, given: Mapping[str, Any]
 ) -> nn.Module:
-    if isinstance(job.model, HuggingFaceModel):
+    if isinstance(job.model, HuggingFaceConfig):
         model = job.model.build(vocab_size=tokens)
         read_whole(model, partial(model.load_from, place.directory), given["one"])
         model = model.to(device=given["device"], dtype=given["dtype"])
@@ -216,7 +216,7 @@ def _load_hugging_face(
         return model
     config, family = read_config(place.directory)
     rows = config.vocab_size
-    assert rows is not None and isinstance(job.model, Transformer)
+    assert rows is not None and isinstance(job.model, TransformerConfig)
     if tokens > rows:
         raise SetpointError(
             f"tokenizer: it has {tokens} tokens, and the model of {place.directory} takes {rows}; "

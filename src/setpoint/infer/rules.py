@@ -9,7 +9,7 @@ from setpoint.config import Caution, ConfigError, Problem, SetpointError, is_set
 from setpoint.infer.adopt import find_weights, kept_tokenizer
 from setpoint.infer.config import CONTROLS_AS_TEXT, FORWARD, Inference
 from setpoint.model.attention.support import determinism_problems, placement_problems
-from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.pretrained.locate import is_on_hub, locate_here
 from setpoint.model.size import vocab_error
 from setpoint.precision.config import fp16_problems
@@ -37,7 +37,7 @@ def precision_problems(job: Inference) -> Iterator[Problem]:
 def adapter_problems(job: Inference) -> Iterator[Problem]:
     """Find what is asked of an adapter that is not there, or cannot be done with it."""
     if job.adapter is not None:
-        has_names = isinstance(job.model, Transformer | HuggingFaceModel)
+        has_names = isinstance(job.model, TransformerConfig | HuggingFaceConfig)
         if job.export is not None and job.export.adapter and not has_names:
             kind = type(job.model).__setpoint__.tag
             yield Problem(
@@ -111,7 +111,7 @@ def snapshot_problems(job: Inference) -> Iterator[Problem]:
 
 def attention_problems(job: Inference) -> Iterator[Problem]:
     """Find what the attention backend cannot do on the kind of device."""
-    assert isinstance(job.model, Transformer)
+    assert isinstance(job.model, TransformerConfig)
     yield from placement_problems(job.model, job.parallel.device, _compute(job), training=False)
     if job.deterministic:
         yield from determinism_problems(job.model)
@@ -134,7 +134,7 @@ def vocabulary_problems(job: Inference) -> Iterator[Problem]:
     """Hold the rows of the embedding against the tokens of the tokenizer."""
     from setpoint.data.tokenizers.vocabulary import vocabulary_size
 
-    assert isinstance(job.model, Transformer)
+    assert isinstance(job.model, TransformerConfig)
     tokens = vocabulary_size(job.tokenizer)
     reason = None if tokens is None else vocab_error(job.model, tokens)
     if reason is not None:

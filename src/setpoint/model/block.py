@@ -16,7 +16,7 @@ from setpoint.model.moe.routing import LayerRouting
 from setpoint.model.norm.norms import build_norm
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.config import TransformerConfig
 
 
 class Block(nn.Module):

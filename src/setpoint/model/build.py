@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from setpoint.config import SetpointError, call_component, error_in_words
 from setpoint.config.components.signature import ANY_NAME, parameters_of, takes_parameter
 from setpoint.config.draft.config import owner_of
-from setpoint.model.foreign import HuggingFaceModel
+from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.layers import evaluating
 from setpoint.shapes.outcome import Outcome, supports_head
 
@@ -69,7 +69,7 @@ def build_outline(config: "ModelConfig", vocab_size: int) -> nn.Module:
             with torch.device("meta"):
                 return build_model(config, vocab_size)
         except SetpointError:
-            if isinstance(config, HuggingFaceModel):
+            if isinstance(config, HuggingFaceConfig):
                 raise
             # What a user's code asks of values there may have failed; what it says here counts.
             return build_model(config, vocab_size)

@@ -3,18 +3,86 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
-from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
+from setpoint.config import (
+    RUNTIME,
+    Config,
+    Free,
+    ImportedComponent,
+    Invalid,
+    Problem,
+    Rule,
+    check,
+    dead,
+    derive,
+    derived,
+    field,
+)
 from setpoint.model.attention.config import MLA, Backend, Kind
 from setpoint.model.divisors import nearest_divisors
-from setpoint.model.foreign import HuggingFaceModel as HuggingFaceModel
-from setpoint.model.foreign import ImportedModel as ImportedModel
 from setpoint.model.moe.config import MoE
-from setpoint.model.norm.config import LayerNorm, NormConfig, RMSNorm
 from setpoint.model.rope.config import RopeScaling
-from setpoint.model.section import ModelConfig as ModelConfig
+
+PRETRAINED_RULES = (
+    Rule("setpoint.model.pretrained.check:check_directory",
+         "Whether the weights to start from are there and fit the model",
+         needs="files", when=lambda model: model.pretrained is not None),
+)  # fmt: skip
+
+
+class ModelConfig(Config, rules=PRETRAINED_RULES):
+    """Fields that all models share."""
+
+    takes_documents: ClassVar[bool] = False
+    """Whether attention can be kept inside the documents of a row."""
+
+    @property
+    def parameters_known(self) -> bool:
+        """Whether the parameters are known without building the model."""
+        return False
+
+    max_sequence_length: int = derived(ge=1)
+    """Maximum sequence length (context length) in tokens; generation drops earlier ones. Unless
+    given batch.sequence_length."""
+
+    pretrained: str | None = None
+    """Pretrained weights to start from: a directory (run, checkpoint, Hugging Face model) or Hub
+    id; null: random initialization."""
+
+
+class NormConfig(Config):
+    """Normalization layer; `norm_eps` of the model applies to all."""
+
+
+class RMSNormConfig(NormConfig, type="rms_norm", owner="setpoint.model.norm.norms:RMSNorm"):
+    """Root-mean-square norm (Zhang and Sennrich, 2019): x / rms(x) * weight."""
+
+    zero_centered: bool = field(default=False)
+    """Zero-centered weight (Gemma): the parameter is weight - 1, so weight decay pulls towards
+    1."""
+
+
+class LayerNormConfig(NormConfig, type="layer_norm", owner="setpoint.model.norm.norms:LayerNorm"):
+    """Layer norm (Ba et al., 2016): (x - mean(x)) / std(x) * weight + bias."""
+
+    bias: bool = True
+    """Add a learned bias."""
+
+
+class ImportedNorm(
+    NormConfig, ImportedComponent, type="import", owner="setpoint.model.norm.norms:build_imported"
+):
+    """Any torch module by its import path; other keys are its arguments.
+
+    It maps (..., dim) to (..., dim) and initializes itself. Where it takes dim or
+    normalized_shape, and eps, it gets them.
+    """
+
+    allowed_modules = ("torch.nn",)
+    runtime_arguments = ("dim", "normalized_shape", "eps")
 
 
 class MuP(Config):
@@ -56,7 +124,7 @@ class PretrainedAdapter(Config):
     """Factor of its update; several adapters add up."""
 
 
-class Transformer(
+class TransformerConfig(
     ModelConfig,
     type="transformer",
     owner="setpoint.model.transformer:Transformer",
@@ -160,7 +228,7 @@ class Transformer(
     moe: MoE | None = None
     """Mixture of experts (MoE) in place of feed-forward networks; null: none."""
 
-    norm: NormConfig = field(factory=RMSNorm)
+    norm: NormConfig = field(factory=RMSNormConfig)
     """Normalization layer (RMSNorm or LayerNorm)."""
 
     norm_placement: Literal["pre", "post", "both"] = "pre"
@@ -245,7 +313,7 @@ class Transformer(
     @property
     def parameters_known(self) -> bool:
         """See `ModelConfig.parameters_known`: imported norms alone know theirs."""
-        return isinstance(self.norm, RMSNorm | LayerNorm)
+        return isinstance(self.norm, RMSNormConfig | LayerNormConfig)
 
     @property
     def is_gated(self) -> bool:
@@ -458,13 +526,82 @@ class Transformer(
         return "no layer has a sliding window (attention_pattern)"
 
 
+class ImportedModel(
+    ModelConfig, ImportedComponent, type="import", owner="setpoint.model.build:build_imported"
+):
+    """Any torch module by its import path; other keys are its arguments.
+
+    It maps (B, S) int64 tokens to (B, S, V) logits, and initializes itself. Where it takes
+    vocab_size and max_sequence_length, it gets them.
+    """
+
+    allowed_modules = ("torch.nn",)
+    runtime_arguments = ("vocab_size",)
+
+
+class HuggingFaceConfig(
+    ModelConfig,
+    type="huggingface",
+    owner="setpoint.model.huggingface.build:build_huggingface",
+    rules=(
+        Rule("setpoint.model.pretrained.check:check_config",
+             "Whether its config.json is there and goes with the section", needs="files"),
+        Rule("setpoint.model.pretrained.check:check_package",
+             "Whether the package transformers is installed", needs="import"),
+        Rule("setpoint.model.pretrained.check:check_weights",
+             "Whether the weights to start from are those of the model that transformers makes",
+             needs="import", when=lambda model: model.pretrained is not None),
+    ),
+):  # fmt: skip
+    """Causal language model of the transformers library."""
+
+    takes_documents = True
+
+    config: str = derived()
+    """Hugging Face config.json: a directory, a Hub id, or a model_type of transformers (llama) with
+    its defaults. Unless given, the one beside the pretrained weights."""
+
+    overrides: Free = field(factory=Free)
+    """Overrides of config.json, by its own keys, such as num_hidden_layers."""
+
+    attention_backend: Literal[
+        "auto", "setpoint", "eager", "sdpa", "flash_attention_2", "flex_attention"
+    ] = field(default="auto", role=RUNTIME)
+    """Attention implementation: setpoint, which is that of type = transformer with its masks and
+    kernels; one of transformers by its name (attn_implementation); or auto: setpoint where the
+    family takes it, else transformers' first choice."""
+
+    @derive("config")
+    def _derive_config(self) -> str:
+        if self.pretrained is None:
+            raise Invalid(
+                "must be set, unless pretrained is: no architecture is named",
+                hint="Set it to a directory with a config.json, or to the id of a model.",
+            )
+        return self.pretrained
+
+    @check
+    def _check_config(self) -> Iterator[Problem]:
+        if self.config.lower() in ("null", "none", "~", ""):
+            yield Problem(
+                "config",
+                "names no model",
+                hint="Set it to a directory with a config.json, or to the id of a model.",
+            )
+
+    @property
+    def names_a_kind(self) -> bool:
+        """Whether `config` is a kind of models, and no place of a config.json."""
+        return self.config.isidentifier() and not os.path.exists(self.config)
+
+
 def names_attention_backend(model: ModelConfig) -> bool:
     """Whether a model asks for one way to compute attention, which might not be there."""
-    return isinstance(model, Transformer) and model.attention_backend != "auto"
+    return isinstance(model, TransformerConfig) and model.attention_backend != "auto"
 
 
 def marks_padding(model: ModelConfig) -> bool:
     """Whether positions tell the model where padding is: experts leave it out."""
-    if isinstance(model, Transformer):
+    if isinstance(model, TransformerConfig):
         return model.moe is not None
-    return isinstance(model, HuggingFaceModel)
+    return isinstance(model, HuggingFaceConfig)

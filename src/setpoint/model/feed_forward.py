@@ -12,7 +12,7 @@ from setpoint.model.initialize import Constant, Initializer, Normal
 from setpoint.model.scale import hidden_std, residual_std
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.config import TransformerConfig
 
 
 class FeedForward(nn.Module):

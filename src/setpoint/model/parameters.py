@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.model.norm.config import LayerNorm, NormConfig
+from setpoint.model.config import LayerNormConfig, NormConfig
 from setpoint.model.scale import rate_multiplier
 from setpoint.model.size import embedding_rows
 from setpoint.shapes.parameter import Kind, Parameter
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
     from setpoint.model.moe.config import MoE
 
 Sized = tuple[str, tuple[int, ...], Kind]
 
 
-def parameters_of(config: Transformer, vocab_size: int) -> Iterator[Parameter]:
+def parameters_of(config: TransformerConfig, vocab_size: int) -> Iterator[Parameter]:
     """List the parameters of a transformer without building it.
 
     Arguments:
@@ -31,7 +31,7 @@ def parameters_of(config: Transformer, vocab_size: int) -> Iterator[Parameter]:
         yield Parameter(name, shape, kind, rate_multiplier(config, name, len(shape)))
 
 
-def fused_parts_of(config: Transformer) -> dict[str, tuple[int, ...]]:
+def fused_parts_of(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     """Find modules that hold several projections one above the other, and the outputs of each."""
     if not config.merge_qkv or config.mla is not None:
         return {}
@@ -40,7 +40,7 @@ def fused_parts_of(config: Transformer) -> dict[str, tuple[int, ...]]:
     return dict.fromkeys(names, (query, key, key))
 
 
-def _model(c: Transformer, rows: int) -> Iterator[Sized]:
+def _model(c: TransformerConfig, rows: int) -> Iterator[Sized]:
     yield "embedding.weight", (rows, c.dim), "embedding"
     if c.positions == "learned":
         yield "position_embedding.weight", (c.max_sequence_length, c.dim), "embedding"
@@ -52,7 +52,7 @@ def _model(c: Transformer, rows: int) -> Iterator[Sized]:
         yield "output.weight", (rows, c.dim), "output"
 
 
-def _block(c: Transformer, layer: int) -> Iterator[Sized]:
+def _block(c: TransformerConfig, layer: int) -> Iterator[Sized]:
     before, after = c.norm_placement in ("pre", "both"), c.norm_placement in ("post", "both")
     if before:
         yield from _norm(c.norm, "attention_norm", c.dim)
@@ -71,7 +71,7 @@ def _block(c: Transformer, layer: int) -> Iterator[Sized]:
         yield from _norm(c.norm, "feed_forward_output_norm", c.dim)
 
 
-def _attention(c: Transformer) -> Iterator[Sized]:
+def _attention(c: TransformerConfig) -> Iterator[Sized]:
     query, key_value = c.heads * c.head_dim, c.kv_heads * c.head_dim
     if c.merge_qkv:
         yield from _linear("query_key_value", query + 2 * key_value, c.dim, c.qkv_bias)
@@ -85,7 +85,7 @@ def _attention(c: Transformer) -> Iterator[Sized]:
     yield from _linear("output", c.dim, query, c.attention_output_bias)
 
 
-def _latent(c: Transformer) -> Iterator[Sized]:
+def _latent(c: TransformerConfig) -> Iterator[Sized]:
     m = c.mla
     assert m is not None
     queries = c.heads * (m.nope_head_dim + m.rope_head_dim)
@@ -101,14 +101,14 @@ def _latent(c: Transformer) -> Iterator[Sized]:
     yield from _linear("output", c.dim, c.heads * m.value_head_dim, c.attention_output_bias)
 
 
-def _feed_forward(c: Transformer, inner: int, bias: bool) -> Iterator[Sized]:
+def _feed_forward(c: TransformerConfig, inner: int, bias: bool) -> Iterator[Sized]:
     if c.is_gated:
         yield from _linear("gate", inner, c.dim, bias)
     yield from _linear("up", inner, c.dim, bias)
     yield from _linear("down", c.dim, inner, bias)
 
 
-def _experts(c: Transformer, moe: MoE) -> Iterator[Sized]:
+def _experts(c: TransformerConfig, moe: MoE) -> Iterator[Sized]:
     count, width = moe.experts, moe.width(c.ffn_dim)
     yield "router.weight", (count, c.dim), "router"
     if moe.packed:
@@ -133,5 +133,5 @@ def _linear(name: str, rows: int, columns: int, bias: bool = False) -> Iterator[
 
 def _norm(norm: NormConfig, name: str, dim: int) -> Iterator[Sized]:
     yield f"{name}.weight", (dim,), "norm"
-    if isinstance(norm, LayerNorm) and norm.bias:
+    if isinstance(norm, LayerNormConfig) and norm.bias:
         yield f"{name}.bias", (dim,), "norm"

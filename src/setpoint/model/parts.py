@@ -6,7 +6,7 @@ from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING
 
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import parameters_of
 from setpoint.model.size import pair_size, unknown_size, window_of
 from setpoint.shapes.protocols import StagePart
@@ -22,7 +22,7 @@ def part_names(layers: int) -> list[str]:
     return ["embedding", *(f"{LAYER}{layer}" for layer in range(layers)), "output"]
 
 
-def units_around_layers(config: Transformer) -> tuple[tuple[str, ...], ...]:
+def units_around_layers(config: TransformerConfig) -> tuple[tuple[str, ...], ...]:
     """Modules before and behind the layers whose weights are gathered together, in forward order.
 
     The second spans the loss, which may multiply with the output matrix by itself. None where the
@@ -34,7 +34,9 @@ def units_around_layers(config: Transformer) -> tuple[tuple[str, ...], ...]:
     return ("embedding", *learned), ("norm", "output")
 
 
-def part_sizes(config: Transformer, *, vocab_size: int, sequence_length: int) -> list[StagePart]:
+def part_sizes(
+    config: TransformerConfig, *, vocab_size: int, sequence_length: int
+) -> list[StagePart]:
     """Count the parameters of each part, and its FLOPs per token by the formula `palm`.
 
     FLOPs add up to `estimate_size(...).flops_per_token`; parameters to all of the model, and the
@@ -73,7 +75,7 @@ def stage_sizes(
     config: ModelConfig, vocab_size: int, sequence_length: int
 ) -> list[StagePart] | None:
     """Sizes by which the stages of a pipeline are balanced; None: by their parameters."""
-    if not isinstance(config, Transformer) or unknown_size(config) is not None:
+    if not isinstance(config, TransformerConfig) or unknown_size(config) is not None:
         return None
     return part_sizes(config, vocab_size=vocab_size, sequence_length=sequence_length)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.model.norm.config import LayerNorm
+from setpoint.model.config import LayerNormConfig
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 
 class ModelSize(NamedTuple):
@@ -39,7 +39,7 @@ class ModelSize(NamedTuple):
     flops_per_token: int
 
 
-def unknown_size(config: Transformer) -> str | None:
+def unknown_size(config: TransformerConfig) -> str | None:
     """Say why the parameters of a configuration cannot be counted without building it.
 
     Returns:
@@ -50,7 +50,7 @@ def unknown_size(config: Transformer) -> str | None:
     return "the number of parameters, since only the norm itself (model.norm) knows how many it has"
 
 
-def estimate_size(config: Transformer, *, vocab_size: int, sequence_length: int) -> ModelSize:
+def estimate_size(config: TransformerConfig, *, vocab_size: int, sequence_length: int) -> ModelSize:
     """Count the parameters of a transformer and its training FLOPs per token.
 
     FLOPs per token = 6 N + 6 sum over layers of H (Q + V) min(S, W) (PaLM, Chowdhery et al., 2022,
@@ -87,11 +87,11 @@ def estimate_size(config: Transformer, *, vocab_size: int, sequence_length: int)
     )
 
 
-def _norm(c: Transformer, dim: int) -> int:
-    return 2 * dim if isinstance(c.norm, LayerNorm) and c.norm.bias else dim
+def _norm(c: TransformerConfig, dim: int) -> int:
+    return 2 * dim if isinstance(c.norm, LayerNormConfig) and c.norm.bias else dim
 
 
-def _attention(c: Transformer) -> tuple[int, int]:
+def _attention(c: TransformerConfig) -> tuple[int, int]:
     """Parameters of all layers, and those in matrix products."""
     query, key_value = c.heads * c.head_dim, 2 * c.kv_heads * c.head_dim
     matrices = c.dim * (query + key_value) + query * c.dim
@@ -100,7 +100,7 @@ def _attention(c: Transformer) -> tuple[int, int]:
     return c.layers * (matrices + biases + norms), c.layers * matrices
 
 
-def _mla(c: Transformer) -> tuple[int, int]:
+def _mla(c: TransformerConfig) -> tuple[int, int]:
     """The same of latent attention."""
     m = c.mla
     assert m is not None
@@ -114,7 +114,7 @@ def _mla(c: Transformer) -> tuple[int, int]:
     return c.layers * (matrices + norms + biases), c.layers * matrices
 
 
-def _feed_forward(c: Transformer) -> tuple[int, int, int]:
+def _feed_forward(c: TransformerConfig) -> tuple[int, int, int]:
     """Parameters of all layers, those that a token does not use, and those in matrix products."""
     projections = 3 if c.is_gated else 2
     matrices = projections * c.dim * c.ffn_dim
@@ -133,14 +133,14 @@ def _feed_forward(c: Transformer) -> tuple[int, int, int]:
     )
 
 
-def attended(c: Transformer, sequence_length: int) -> int:
+def attended(c: TransformerConfig, sequence_length: int) -> int:
     """How much of queries and values one position meets in the attention of all layers."""
     sliding = c.count_layers("sliding")
     reach = (c.layers - sliding) * sequence_length + sliding * window_of(c, sequence_length)
     return pair_size(c) * reach
 
 
-def attended_causally(c: Transformer, sequence_length: int) -> int:
+def attended_causally(c: TransformerConfig, sequence_length: int) -> int:
     """The same of all positions of a sequence, each of which meets itself and those before it.
 
     Returns:
@@ -153,20 +153,20 @@ def attended_causally(c: Transformer, sequence_length: int) -> int:
     return pair_size(c) * ((c.layers - sliding) * full + sliding * slid)
 
 
-def pair_size(c: Transformer) -> int:
+def pair_size(c: TransformerConfig) -> int:
     """Elements of a query and a value of all heads of a layer."""
     if c.mla is None:
         return c.heads * 2 * c.head_dim
     return c.heads * (c.mla.nope_head_dim + c.mla.rope_head_dim + c.mla.value_head_dim)
 
 
-def window_of(c: Transformer, sequence_length: int) -> int:
+def window_of(c: TransformerConfig, sequence_length: int) -> int:
     """How many positions of a sequence a layer with a window sees at most."""
     window = c.sliding_window
     return sequence_length if window is None else min(sequence_length, window)
 
 
-def embedding_rows(config: Transformer, vocab_size: int) -> int:
+def embedding_rows(config: TransformerConfig, vocab_size: int) -> int:
     """Count the rows of the embedding and of the output matrix.
 
     Arguments:
@@ -181,7 +181,7 @@ def embedding_rows(config: Transformer, vocab_size: int) -> int:
     return step * -(-vocab_size // step)
 
 
-def predicted_tokens(config: Transformer, vocab_size: int) -> int:
+def predicted_tokens(config: TransformerConfig, vocab_size: int) -> int:
     """Count the logits of one position: all rows that were asked for, none of those rounded up to.
 
     Arguments:
@@ -190,7 +190,7 @@ def predicted_tokens(config: Transformer, vocab_size: int) -> int:
     return vocab_size if config.vocab_size is None else config.vocab_size
 
 
-def vocab_error(config: Transformer, vocab_size: int) -> str | None:
+def vocab_error(config: TransformerConfig, vocab_size: int) -> str | None:
     """Reason why a vocabulary does not fit the tokenizer, or None.
 
     Arguments:
@@ -204,7 +204,7 @@ def vocab_error(config: Transformer, vocab_size: int) -> str | None:
     )
 
 
-def require_fit(config: Transformer, vocab_size: int) -> None:
+def require_fit(config: TransformerConfig, vocab_size: int) -> None:
     """Refuse a vocabulary that does not hold the tokenizer's.
 
     Arguments:
@@ -252,7 +252,7 @@ backward pass as twice the forward, and recomputation not at all."""
 
 
 def training_flops(
-    config: Transformer, formula: str, *, vocab_size: int, sequence_length: int
+    config: TransformerConfig, formula: str, *, vocab_size: int, sequence_length: int
 ) -> float:
     """Compute how many operations it takes to train on a token.
 

@@ -25,7 +25,7 @@ from setpoint.shapes.peers import Peers
 from setpoint.shapes.protocols import ExpertPart, weight_in_use
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.config import TransformerConfig
     from setpoint.model.moe.dispatch import Exchange
     from setpoint.shapes.batch import ContextGroups, Lengths
 

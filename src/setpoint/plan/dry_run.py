@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from setpoint.config import SetpointError, draft_of, resolve
 from setpoint.model.attention.backend import SHARE_NO_HEADS
 from setpoint.model.attention.support import LIMITS
-from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.layers import layers_of
 from setpoint.model.moe.dispatch import AllToAll, OverTensor
 from setpoint.model.norm.norms import FUSED
@@ -317,7 +317,7 @@ class _Once(dict[Any, Any]):
 
 
 def _refuse(job: Job) -> None:
-    moe = job.model.moe if isinstance(job.model, Transformer) else None
+    moe = job.model.moe if isinstance(job.model, TransformerConfig) else None
     float8 = job.precision.float8
     parts = {
         "precision.float8.recipe = nvfp4": float8 is not None and float8.recipe == "nvfp4",
@@ -334,7 +334,7 @@ def _refuse(job: Job) -> None:
     for name, given in parts.items():
         if given:
             raise SetpointError(f"a dry run does not support {name}")
-    if isinstance(job.model, HuggingFaceModel) and job.model.pretrained is not None:
+    if isinstance(job.model, HuggingFaceConfig) and job.model.pretrained is not None:
         for problem in check_weights(job.model):
             name = job.model.pretrained
             raise SetpointError(f"model.pretrained = {name}: {problem.message}")
@@ -348,7 +348,7 @@ def _on_cpu(job: Job) -> Job:
     draft.parallel.device, draft.parallel.backend, draft.compile = "cpu", None, None
     if draft.precision.float8 is not None:
         draft.precision.float8.emulate = True  # a CPU has no other products
-    if isinstance(job.model, Transformer) and job.parallel.device != "cpu":
+    if isinstance(job.model, TransformerConfig) and job.parallel.device != "cpu":
         # Plain causal attention stands for kernels of a GPU that hide and cap without a mask, and
         # for those that drop weights without holding them.
         dense = dense_on_gpu(job)

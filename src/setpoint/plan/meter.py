@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
 from setpoint.config import draft_of, resolve
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import Muon
 from setpoint.optim.grouping import gather
 from setpoint.plan.traffic import Traffic
@@ -382,7 +382,7 @@ def few_layers(job: Job, vocabulary: int) -> Few | None:
     layers that are alike.
     """
     model, parallel = job.model, job.parallel
-    if not isinstance(model, Transformer) or not model.parameters_known:
+    if not isinstance(model, TransformerConfig) or not model.parameters_known:
         return None
     degrees = parallel.degrees
     sums_in_buckets = parallel.copies > 1 and not parallel.uses_fsdp
@@ -430,7 +430,7 @@ def _are_alike(job: Job, vocabulary: int, first: int, period: int) -> bool:
     for name, size in ({} if described is None else described.quantized).items():
         if found := _LAYER.fullmatch(name):
             layers[int(found[1])].add((found[2], size))
-    assert isinstance(job.model, Transformer)
+    assert isinstance(job.model, TransformerConfig)
     count = job.model.layers
     return all(layers[one] == layers[one + period] for one in range(first, count - period))
 

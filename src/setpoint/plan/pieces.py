@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from setpoint.model.attention.config import Backend
 from setpoint.model.attention.support import LIMITS, chosen, kind_of
-from setpoint.model.norm.config import LayerNorm, RMSNorm
+from setpoint.model.config import LayerNormConfig, RMSNormConfig
 from setpoint.model.size import embedding_rows, window_of
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
     from setpoint.train.config import Job
 
 Role = Literal["norm", "attention", "feed_forward", "experts", "dropout", "embedding", "output"]
@@ -43,7 +43,7 @@ class ModelPiece(NamedTuple):
     sizes: tuple[tuple[str, int], ...]
 
 
-def layer_pieces(job: Job, c: Transformer, layer: int) -> Iterator[ModelPiece]:
+def layer_pieces(job: Job, c: TransformerConfig, layer: int) -> Iterator[ModelPiece]:
     """The pieces of a layer, in the order in which it computes them."""
     before, after = c.norm_placement in ("pre", "both"), c.norm_placement in ("post", "both")
     formats = _formats(job)
@@ -61,7 +61,9 @@ def layer_pieces(job: Job, c: Transformer, layer: int) -> Iterator[ModelPiece]:
             yield dropout
 
 
-def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterator[ModelPiece]:
+def outer_pieces(
+    job: Job, c: TransformerConfig, vocabulary: int, name: str
+) -> Iterator[ModelPiece]:
     """The pieces of the embedding, or of the output with its norm and the loss."""
     formats = _formats(job)
     rows = embedding_rows(c, vocabulary)
@@ -89,7 +91,7 @@ def outer_pieces(job: Job, c: Transformer, vocabulary: int, name: str) -> Iterat
     yield ModelPiece("output", " ".join(words), (("C", chunk), ("D", c.dim), ("V", rows)))
 
 
-def _masks(job: Job, c: Transformer) -> list[str]:
+def _masks(job: Job, c: TransformerConfig) -> list[str]:
     """Key words for the masks that all layers share, made beside the embedding."""
     backends: list[Backend] = [_backend(job, c, layer) for layer in range(c.layers)]
     words = ["eager"] if "eager" in backends else []
@@ -103,7 +105,7 @@ def _masks(job: Job, c: Transformer) -> list[str]:
     return [*words, "both"] if any(windows) and not all(windows) else words
 
 
-def _backend(job: Job, c: Transformer, layer: int) -> Backend:
+def _backend(job: Job, c: TransformerConfig, layer: int) -> Backend:
     """The attention backend of a layer, on a GPU unless the job names the CPU."""
     device = "cpu" if job.parallel.device == "cpu" else "cuda"
     masked = bool(job.data.packing.isolate) or _has_window(job, c, layer)
@@ -121,7 +123,7 @@ def _is_dense(backend: Backend) -> bool:
     return LIMITS[backend].masks in ("dense", "causal")
 
 
-def _has_window(job: Job, c: Transformer, layer: int) -> bool:
+def _has_window(job: Job, c: TransformerConfig, layer: int) -> bool:
     length = job.batch.sequence_length
     return kind_of(c, layer) == "sliding" and window_of(c, length) < length
 
@@ -134,15 +136,15 @@ def _formats(job: Job) -> str:
     return f"{formats} plain" if is_plain else formats
 
 
-def _norm(job: Job, c: Transformer) -> str:
-    if isinstance(c.norm, LayerNorm):
+def _norm(job: Job, c: TransformerConfig) -> str:
+    if isinstance(c.norm, LayerNormConfig):
         return "layer_norm bias" if c.norm.bias else "layer_norm"
-    if isinstance(c.norm, RMSNorm) and c.norm.zero_centered:
+    if isinstance(c.norm, RMSNormConfig) and c.norm.zero_centered:
         return "rms_norm centered"
     return "rms_norm"
 
 
-def _attention(job: Job, c: Transformer, layer: int) -> ModelPiece:
+def _attention(job: Job, c: TransformerConfig, layer: int) -> ModelPiece:
     backend = _backend(job, c, layer)
     words = ["attention" if c.mla is None else "latent"]
     sizes = {"D": c.dim, "H": c.heads}
@@ -178,7 +180,7 @@ def _attention(job: Job, c: Transformer, layer: int) -> ModelPiece:
     return ModelPiece("attention", " ".join([*words, _formats(job)]), tuple(sizes.items()))
 
 
-def _feed_forward(job: Job, c: Transformer, layer: int) -> ModelPiece:
+def _feed_forward(job: Job, c: TransformerConfig, layer: int) -> ModelPiece:
     moe, formats = c.moe, _formats(job)
     bias = " bias" if c.ffn_bias else ""
     if moe is None or not moe.has_experts(layer):

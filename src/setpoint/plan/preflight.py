@@ -8,7 +8,7 @@ from math import prod
 from setpoint.config import FILE, Need, chain_of, verify
 from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT
-from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.size import FORMULAS, estimate_size, training_flops, unknown_size
 from setpoint.train.batch import batch_equation
 from setpoint.train.config import Job
@@ -70,7 +70,7 @@ def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
 def _on_hub(model: ModelConfig) -> Iterator[str]:
     """Parts of a model on the hub, which is not read before the run starts."""
     names = {"pretrained": model.pretrained}
-    if isinstance(model, HuggingFaceModel):
+    if isinstance(model, HuggingFaceConfig):
         names["config"] = None if model.names_a_kind else model.config
     for field, name in names.items():
         if name is not None:
@@ -83,7 +83,7 @@ def _on_hub(model: ModelConfig) -> Iterator[str]:
 def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
     """Add how large the model is, or say why that is not known."""
     model = job.model
-    if not isinstance(model, Transformer):
+    if not isinstance(model, TransformerConfig):
         return "the number of parameters, which only the model itself knows"
     vocabulary = known_vocabulary(job.tokenizer)
     if vocabulary is None:

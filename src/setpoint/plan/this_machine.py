@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from setpoint.config import Problem, check
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.train.rules.run import may_be_large, memory_needs, memory_suggestions
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def memory_problems(job: Job) -> Iterator[Problem]:
     from setpoint.plan.workload import Workload
 
     model, batch = job.model, job.batch
-    if not isinstance(model, Transformer) or not model.parameters_known:
+    if not isinstance(model, TransformerConfig) or not model.parameters_known:
         return
     if job.parallel.device == "auto":
         from torch import cuda

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.support import kind_of
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import parameters_of
 from setpoint.model.parts import part_of, part_sizes
 from setpoint.model.size import pair_size, predicted_tokens, window_of
@@ -77,7 +77,7 @@ class Weight(NamedTuple):
 
 def weight_of(
     job: Job,
-    model: Transformer | None,
+    model: TransformerConfig | None,
     each: Parameter,
     is_trained: bool,
     quantized: Mapping[str, int],
@@ -124,7 +124,7 @@ def _gathered_in_float8(job: Job, each: Parameter) -> bool:
 
 
 def _division(
-    c: Transformer, each: Parameter
+    c: TransformerConfig, each: Parameter
 ) -> tuple[Division, tuple[tuple[int, bool], ...], int]:
     """Division of a parameter by the ranks of `tensor`; see `tensor_plan` of the modules."""
     name = re.sub(r"^layers\.\d+\.", "", each.name)
@@ -329,7 +329,7 @@ class Workload(NamedTuple):
 
 def _workload_of(job: Job, vocabulary: int) -> Workload:
     model = job.model
-    if isinstance(model, Transformer) and model.parameters_known:
+    if isinstance(model, TransformerConfig) and model.parameters_known:
         kinds, order, unknown = _kinds_of(job, model, vocabulary)
         tied, rows = model.tie_embeddings, predicted_tokens(model, vocabulary)
         dim, heads, kv_heads = model.dim, model.heads, model.kv_heads
@@ -379,7 +379,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
 
 
 def _kinds_of(
-    job: Job, model: Transformer, vocabulary: int
+    job: Job, model: TransformerConfig, vocabulary: int
 ) -> tuple[tuple[Kind, ...], tuple[int, ...], str]:
     """The kinds of parts of a transformer, and which each of its parts is of."""
     parameters, quantized = _all_parameters(job, model, vocabulary)
@@ -432,7 +432,7 @@ def _kinds_of(
 
 
 def _all_parameters(
-    job: Job, model: Transformer, vocabulary: int
+    job: Job, model: TransformerConfig, vocabulary: int
 ) -> tuple[list[tuple[Parameter, bool]], Mapping[str, int]]:
     """All parameters and whether each is trained, and the bytes of those that are quantized."""
     adapter = adapted(job, vocabulary)
@@ -468,7 +468,7 @@ def vocabulary_of(job: Job) -> int:
         SetpointError: neither is known here.
     """
     vocabulary = known_vocabulary(job.tokenizer)
-    if vocabulary is None and isinstance(job.model, Transformer):
+    if vocabulary is None and isinstance(job.model, TransformerConfig):
         vocabulary = job.model.vocab_size
     if vocabulary is None:
         raise SetpointError(

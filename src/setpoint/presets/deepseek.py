@@ -12,7 +12,7 @@ from math import log, sqrt
 from setpoint.config import preset
 from setpoint.memory.config import Full
 from setpoint.model.attention.config import MLA
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.rope.config import Yarn
 from setpoint.presets.recipes import published, small
@@ -30,7 +30,7 @@ def deepseek_v3() -> Job:
     14,848 of them are biases that only select experts; they learn by no gradient and are not
     counted by `check`.
     """
-    model = Transformer(
+    model = TransformerConfig(
         vocab_size=129_280,
         dim=7168,
         layers=61,
@@ -72,7 +72,7 @@ def deepseek_v3() -> Job:
 @preset
 def deepseek_tiny() -> Job:
     """The build of DeepSeek-V3 in small, on bytes of the standard library; under a minute."""
-    model = Transformer(
+    model = TransformerConfig(
         dim=128,
         layers=4,
         heads=4,

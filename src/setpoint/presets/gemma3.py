@@ -10,8 +10,7 @@ from __future__ import annotations
 from math import sqrt
 
 from setpoint.config import preset
-from setpoint.model.config import Transformer
-from setpoint.model.norm.config import RMSNorm
+from setpoint.model.config import RMSNormConfig, TransformerConfig
 from setpoint.presets.recipes import small
 from setpoint.train.config import Job
 
@@ -21,7 +20,7 @@ DIM = 112
 @preset
 def gemma3_tiny() -> Job:
     """The build of Gemma 3 in small, on bytes of the standard library; half a minute."""
-    model = Transformer(
+    model = TransformerConfig(
         dim=DIM,
         layers=6,
         heads=4,
@@ -29,7 +28,7 @@ def gemma3_tiny() -> Job:
         head_dim=32,
         ffn_dim=320,
         activation="geglu_tanh",
-        norm=RMSNorm(zero_centered=True),
+        norm=RMSNormConfig(zero_centered=True),
         norm_placement="both",
         norm_eps=1e-6,
         qk_norm=True,

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from setpoint.config import preset
-from setpoint.model.config import Transformer
-from setpoint.model.norm.config import LayerNorm
+from setpoint.model.config import LayerNormConfig, TransformerConfig
 from setpoint.presets.recipes import published, sized, small
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
@@ -22,7 +21,7 @@ def _size(
     name: str, title: str, parameters: int, dim: int, layers: int, heads: int, lr: float
 ) -> Callable[[], Job]:
     def job(name: str) -> Job:
-        model = Transformer(
+        model = TransformerConfig(
             vocab_size=50_257,
             dim=dim,
             layers=layers,
@@ -32,7 +31,7 @@ def _size(
             ffn_bias=True,
             qkv_bias=True,
             attention_output_bias=True,
-            norm=LayerNorm(),
+            norm=LayerNormConfig(),
             positions="learned",
             max_sequence_length=1024,
             tie_embeddings=True,
@@ -59,7 +58,7 @@ gpt2_xl     = _size("gpt2-xl",     "GPT-2 XL",     1_557_611_200, 1600, 48, 25, 
 @preset
 def gpt2_tiny() -> Job:
     """The build of GPT-2 in small, on bytes of the standard library; half a minute on two cores."""
-    model = Transformer(
+    model = TransformerConfig(
         dim=128,
         layers=4,
         heads=4,
@@ -68,7 +67,7 @@ def gpt2_tiny() -> Job:
         ffn_bias=True,
         qkv_bias=True,
         attention_output_bias=True,
-        norm=LayerNorm(),
+        norm=LayerNormConfig(),
         positions="learned",
         tie_embeddings=True,
         init_std=0.02,

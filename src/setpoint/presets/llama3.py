@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from setpoint.config import preset
 from setpoint.memory.config import Full
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.rope.config import Llama3
 from setpoint.presets.recipes import published, sized, small
 from setpoint.train.batch import Batch
@@ -30,7 +30,7 @@ def _size(
     tied: bool = False,
 ) -> Callable[[], Job]:
     def job(name: str) -> Job:
-        model = Transformer(
+        model = TransformerConfig(
             vocab_size=128_256,
             dim=dim,
             layers=layers,
@@ -66,7 +66,7 @@ llama3_70b = _size("llama3-70b", "Llama 3.1 70B", 70_553_706_496, 8192, 80, 64, 
 @preset
 def llama3_tiny() -> Job:
     """Llama 3 in small, on bytes of the standard library; half a minute on two cores."""
-    model = Transformer(
+    model = TransformerConfig(
         dim=128,
         layers=4,
         heads=4,

@@ -6,7 +6,7 @@ Build: config.json of mistralai/Mistral-7B-v0.1 on Hugging Face; Mistral 7B, Jia
 from __future__ import annotations
 
 from setpoint.config import preset
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.presets.recipes import small
 from setpoint.train.config import Job
 
@@ -14,7 +14,7 @@ from setpoint.train.config import Job
 @preset
 def mistral_tiny() -> Job:
     """The build of Mistral 7B in small, on bytes of the standard library; half a minute."""
-    model = Transformer(
+    model = TransformerConfig(
         dim=128,
         layers=4,
         heads=4,

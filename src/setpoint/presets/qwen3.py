@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from setpoint.config import preset
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
 from setpoint.presets.recipes import published, sized, small
 from setpoint.train.batch import Batch
@@ -30,7 +30,7 @@ def _size(
     tied: bool = False,
 ) -> Callable[[], Job]:
     def job(name: str) -> Job:
-        model = Transformer(
+        model = TransformerConfig(
             vocab_size=151_936,
             dim=dim,
             layers=layers,
@@ -67,7 +67,7 @@ qwen3_32b  = _size("qwen3-32b",  "Qwen3 32B",  32_762_123_264, 5120, 64, 64, 25_
 @preset
 def qwen3_tiny() -> Job:
     """The build of Qwen3 in small, on bytes of the standard library; half a minute on two cores."""
-    model = Transformer(
+    model = TransformerConfig(
         dim=128,
         layers=4,
         heads=4,
@@ -85,7 +85,7 @@ def qwen3_tiny() -> Job:
 @preset
 def qwen3_30b_a3b() -> Job:
     """Qwen3 30B-A3B: 30,532,122,624 parameters, of which a token meets 3.35e9."""
-    model = Transformer(
+    model = TransformerConfig(
         vocab_size=151_936,
         dim=2048,
         layers=48,
@@ -108,7 +108,7 @@ def qwen3_30b_a3b() -> Job:
 @preset
 def qwen3_moe_tiny() -> Job:
     """Qwen3 with experts in small, on bytes of the standard library; under a minute."""
-    model = Transformer(
+    model = TransformerConfig(
         dim=128,
         layers=4,
         heads=4,

@@ -10,7 +10,7 @@ from setpoint.config import preset
 from setpoint.data.config import Data, Loader
 from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.memory.config import CheckpointingConfig, Memory, Operators
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamW, Cosine
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
@@ -39,7 +39,7 @@ def sized(name: str, title: str, parameters: int, make: Callable[[str], Job]) ->
 
 def published(
     name: str,
-    model: Transformer,
+    model: TransformerConfig,
     batch: Batch,
     *,
     lr: float,
@@ -75,7 +75,7 @@ def published(
     )
 
 
-def small(name: str, model: Transformer, *, floor: float = 0.1) -> Job:
+def small(name: str, model: TransformerConfig, *, floor: float = 0.1) -> Job:
     """A small model on bytes of the standard library, for two cores and less than a minute."""
     return Job(
         name=name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from setpoint.config import preset
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamW, Cosine
 from setpoint.precision.config import Precision
 from setpoint.train.batch import Batch
@@ -18,7 +18,7 @@ def tiny() -> Job:
     return Job(
         name="tiny",
         duration=Duration("600 steps"),
-        model=Transformer(dim=128, layers=4, heads=2, kv_heads=1, tie_embeddings=True),
+        model=TransformerConfig(dim=128, layers=4, heads=2, kv_heads=1, tie_embeddings=True),
         batch=Batch(global_size=8, sequence_length=256),
         optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
         schedule=Cosine(floor=0.1),

@@ -28,7 +28,7 @@ from setpoint.data.config import Data
 from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
 from setpoint.loss.config import CrossEntropy, LossConfig
 from setpoint.memory.config import Memory
-from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.optim.config import (
     AdamW,
     Cosine,
@@ -90,7 +90,7 @@ class Job(
     """Deterministic algorithms only (torch.use_deterministic_algorithms); an operation that has
     none is an error."""
 
-    model: ModelConfig = field(factory=Transformer)
+    model: ModelConfig = field(factory=TransformerConfig)
     """Model architecture."""
 
     adapter: AdapterConfig | None = None
@@ -158,14 +158,16 @@ class Job(
     @derive("model.moe.load_sequences")
     def _derive_load_sequences(self) -> int | None:
         model = self.model
-        loads = isinstance(model, Transformer) and model.moe is not None and model.moe.counts_load
+        loads = (
+            isinstance(model, TransformerConfig) and model.moe is not None and model.moe.counts_load
+        )
         return self.batch.micro_size if loads else None
 
     @derive("tokenizer.count")
     def _derive_count_of_ids(self) -> int:
         model = self.model
-        size = model.vocab_size if isinstance(model, Transformer) else None
-        if isinstance(model, HuggingFaceModel):
+        size = model.vocab_size if isinstance(model, TransformerConfig) else None
+        if isinstance(model, HuggingFaceConfig):
             size = model.overrides.dump().get("vocab_size")
         if not isinstance(size, int):
             raise Invalid("must be set, or model.vocab_size: it is how many ids there are")
@@ -191,7 +193,9 @@ class Job(
             return False
         parts = tensor * parallel.sequence_multiple
         lengths = (self.batch.sequence_length, packing.pad_to_multiple_of or parts)
-        return isinstance(self.model, Transformer) and not any(length % parts for length in lengths)
+        return isinstance(self.model, TransformerConfig) and not any(
+            length % parts for length in lengths
+        )
 
     @derive("batch.global_size")
     def _derive_global_size(self) -> int:

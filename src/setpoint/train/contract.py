@@ -24,7 +24,7 @@ from setpoint.config import (
 from setpoint.config.record.compare import Difference, recorded_differences
 from setpoint.config.words.names import within
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
-from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.model.parameters import parameters_of
 from setpoint.precision.config import LossScale
 from setpoint.train.config import Job
@@ -268,7 +268,7 @@ def _other_shape(
         return None
     shapes: list[dict[str, tuple[int, ...]]] = []
     for config in (saved, model):
-        if not isinstance(config, Transformer) or not config.parameters_known:
+        if not isinstance(config, TransformerConfig) or not config.parameters_known:
             return None
         # A vocabulary that is the tokenizer's is the same on both sides.
         shapes.append(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setpoint.config import RunError, SetpointError, error_in_words
 from setpoint.memory.usage import is_out_of_memory
-from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.model.moe.layer import update_biases
 from setpoint.optim.build import title_of
 from setpoint.optim.clip import clip_gradients
@@ -308,10 +308,10 @@ def sum_over_groups(
 
 def no_routing(model: ModelConfig, device: torch.device) -> Routing | None:
     """The routing of no tokens; None without experts."""
-    moe = model.moe if isinstance(model, Transformer) else None
+    moe = model.moe if isinstance(model, TransformerConfig) else None
     if moe is None:
         return None
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     layers = sum(moe.has_experts(layer) for layer in range(model.layers))
     counts = torch.zeros(layers, moe.experts, dtype=torch.int64, device=device)
     mean = torch.zeros((), device=device)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from setpoint.checkpoint.manifest import Base
 from setpoint.files.tensor_file import DTYPES
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import as_placed, part_here
@@ -98,7 +98,7 @@ class FrozenParameters:
     def _outline(self) -> nn.Module | None:
         """The whole model where some of it is quantized, without values."""
         adapter, config = self.job.adapter, self.job.model
-        if adapter is None or adapter.quantize is None or not isinstance(config, Transformer):
+        if adapter is None or adapter.quantize is None or not isinstance(config, TransformerConfig):
             return None
         model = skeleton(config, self.components.tokenizer.vocab_size)
         add_adapter(self.job, model)
@@ -120,7 +120,7 @@ class FrozenParameters:
         if self._from is None and self.components.pretrained is not None:
             # They have just come from there, but for what is no part of the model by itself, and
             # what adapters of PEFT have changed.
-            if not isinstance(config, Transformer):
+            if not isinstance(config, TransformerConfig):
                 return set(frozen)
             if not config.adapters:
                 known = frozen.keys() & skeleton(config, size).state_dict().keys()

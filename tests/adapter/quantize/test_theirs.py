@@ -21,7 +21,7 @@ from setpoint.infer.config import Inference, Weights
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import Export
-from setpoint.model.foreign import HuggingFaceModel
+from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.start import start_from
@@ -54,7 +54,7 @@ def qwen3_moe(folder: Path, form: str) -> Path:
 def started(folder: Path, quantize: Quantization | None) -> Any:
     """A model with an adapter, whose parameters are the same in all."""
     section = resolve(
-        HuggingFaceModel(config=str(folder), pretrained=str(folder), max_sequence_length=16)
+        HuggingFaceConfig(config=str(folder), pretrained=str(folder), max_sequence_length=16)
     )
     model: Any = section.build(vocab_size=20)
     start_from(section, model)

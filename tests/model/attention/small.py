@@ -5,7 +5,7 @@ from torch import nn
 from setpoint.config import resolve
 from setpoint.model.attention.config import MLA
 from setpoint.model.block import build_attention
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 
 from ..small import small_config
@@ -14,11 +14,11 @@ SLIDING = {"attention_pattern": ("sliding",), "sliding_window": 4}
 SIZES = {"rope_head_dim": 4, "nope_head_dim": 6, "value_head_dim": 5}
 
 
-def latent_config(*, query_rank: int | None = None, **changes) -> Transformer:
+def latent_config(*, query_rank: int | None = None, **changes) -> TransformerConfig:
     """Six heads of latent attention, of 24 wide hidden states."""
     mla = MLA(query_rank=query_rank, kv_rank=10, **SIZES)
     return resolve(
-        Transformer(dim=24, heads=6, max_sequence_length=64, init_std=0.2, mla=mla, **changes)
+        TransformerConfig(dim=24, heads=6, max_sequence_length=64, init_std=0.2, mla=mla, **changes)
     )
 
 
@@ -30,7 +30,7 @@ CONFIGS = {
 }
 
 
-def small_attention(config: Transformer, layer: int = 0) -> nn.Module:
+def small_attention(config: TransformerConfig, layer: int = 0) -> nn.Module:
     attention = build_attention(config, layer)
     initialize(attention, 1)
     return attention

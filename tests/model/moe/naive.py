@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 
 
 @dataclass
@@ -57,7 +57,7 @@ def best(values: list[float], count: int) -> list[int]:
     return sorted(range(len(values)), key=lambda i: -values[i])[:count]
 
 
-def choices(ranked: list[float], config: Transformer) -> list[int]:
+def choices(ranked: list[float], config: TransformerConfig) -> list[int]:
     """The experts of one token."""
     moe = config.moe
     assert moe is not None
@@ -71,7 +71,7 @@ def choices(ranked: list[float], config: Transformer) -> list[int]:
 
 
 def naive(
-    config: Transformer,
+    config: TransformerConfig,
     state: dict[str, Tensor],
     x: Tensor,
     valid: list[bool] | None = None,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
 
 from ...snapshots import compare
@@ -24,12 +24,12 @@ def test_what_the_model_cannot_do() -> None:
     for name, (model, moe) in WRONG.items():
         fields = {"dim": 32, "heads": 2, "max_sequence_length": 8, **model}
         with pytest.raises(ConfigError) as error:
-            resolve(Transformer(**fields, moe=MoE(experts=4, **moe)))
+            resolve(TransformerConfig(**fields, moe=MoE(experts=4, **moe)))
         (problem,) = error.value.problems
         found.append(f"{name}\n{described(problem)}")
         # What is proposed is valid.
         field = problem.path.removeprefix("moe.")
         for value in problem.valid:
             proposed = int(value) if value.isdecimal() else value
-            resolve(Transformer(**fields, moe=MoE(experts=4, **{**moe, field: proposed})))
+            resolve(TransformerConfig(**fields, moe=MoE(experts=4, **{**moe, field: proposed})))
     compare("model/moe_checks", "\n\n".join(found))

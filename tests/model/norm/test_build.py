@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from setpoint.config.components.section import partial
-from setpoint.model.norm.config import LayerNorm, RMSNorm
+from setpoint.model.config import LayerNormConfig, RMSNormConfig
 from setpoint.model.norm.norms import build_norm
 
 from ..small import small_config
@@ -10,7 +10,11 @@ from ..small import small_config
 
 @pytest.mark.parametrize(
     ("norm", "name"),
-    [(RMSNorm(), "RMSNorm"), (LayerNorm(), "LayerNorm"), (partial(torch.nn.Tanh), "Tanh")],
+    [
+        (RMSNormConfig(), "RMSNorm"),
+        (LayerNormConfig(), "LayerNorm"),
+        (partial(torch.nn.Tanh), "Tanh"),
+    ],
 )
 def test_each_variant_builds_its_norm(norm, name):
     made = build_norm(small_config(norm=norm), 24)

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from setpoint.config import resolve
+from setpoint.model.config import LayerNormConfig
 from setpoint.model.initialize import initialize
-from setpoint.model.norm.config import LayerNorm as LayerNormConfig
 from setpoint.model.norm.norms import LayerNorm
 
 

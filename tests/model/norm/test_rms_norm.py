@@ -3,8 +3,8 @@ import torch
 from torch.nn import functional as F
 
 from setpoint.config import resolve
+from setpoint.model.config import RMSNormConfig
 from setpoint.model.initialize import initialize
-from setpoint.model.norm.config import RMSNorm as RMSNormConfig
 from setpoint.model.norm.norms import RMSNorm, rms_norm_cpu
 
 from .. import reference

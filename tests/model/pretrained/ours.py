@@ -10,7 +10,7 @@ import torch
 
 from setpoint.config import resolve
 from setpoint.model import save_pretrained
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 
 SMALL: dict[str, Any] = {
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
 def model(seed: int = 0, **fields: Any) -> Any:
     """A transformer with random weights; fields of None stay as they are by default."""
     given = {name: value for name, value in {**SMALL, **fields}.items() if value is not None}
-    config = resolve(Transformer(**given))
+    config = resolve(TransformerConfig(**given))
     built = config.build(vocab_size=config.vocab_size or 20)
     initialize(built, seed)
     with torch.no_grad():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained.families import FAMILIES, family_named, qwen3_moe
 from setpoint.model.pretrained.family import PLAIN, SIZES
@@ -37,7 +37,7 @@ NOT_WRITTEN_OF_EXPERTS = (
 
 
 def test_every_field_is_written_fixed_or_named_as_without_effect() -> None:
-    fields = set(Transformer.__setpoint__.fields)
+    fields = set(TransformerConfig.__setpoint__.fields)
     assert fields == {*SIZES, *PLAIN, *NOT_WRITTEN}
     assert len(fields) == len(SIZES) + len(PLAIN) + len(NOT_WRITTEN)
     for name in FAMILIES:

@@ -159,9 +159,9 @@ def test_files_without_the_prefix_of_the_class_with_a_head(tmp_path: Path) -> No
     """As openai-community/gpt2 is."""
     from safetensors.torch import load_file, save_file
 
-    from setpoint.model.norm.config import LayerNorm
+    from setpoint.model.config import LayerNormConfig
 
-    fields = {"positions": "learned", "norm": LayerNorm(), "activation": "gelu_tanh"}
+    fields = {"positions": "learned", "norm": LayerNormConfig(), "activation": "gelu_tanh"}
     biases = {"ffn_bias": True, "qkv_bias": True, "attention_output_bias": True}
     folder = directory(tmp_path / "model", tie_embeddings=True, **fields, **biases)
     plain = load_pretrained(folder)

@@ -10,7 +10,7 @@ import torch
 
 from setpoint.config import SetpointError, resolve
 from setpoint.model import load_pretrained
-from setpoint.model.config import PretrainedAdapter, Transformer
+from setpoint.model.config import PretrainedAdapter, TransformerConfig
 from setpoint.model.pretrained.peft import fold_adapters
 from setpoint.model.pretrained.peft_files import adapter_file_problems
 from setpoint.model.pretrained.save import save_pretrained
@@ -32,7 +32,7 @@ FOLDED_WHERE_TIED = ("save both tied", "adapt both tied")
 
 
 def base_of(folder: Path, tied: bool) -> Path:
-    section = Transformer(
+    section = TransformerConfig(
         dim=32,
         layers=2,
         heads=4,

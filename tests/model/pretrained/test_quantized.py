@@ -19,7 +19,7 @@ from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import Export
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
-from setpoint.model.foreign import HuggingFaceModel
+from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import dequantize
 from setpoint.model.pretrained.check import check_directory, check_weights
@@ -78,7 +78,7 @@ def test_models_are_those_of_the_dense_weights(name: str, tmp_path: Path) -> Non
         assert torch.equal(ours.state_dict()[own], tensor)
     assert config_from_pretrained(folder) == config_from_pretrained(plain)
     config = resolve(
-        HuggingFaceModel(config=str(folder), pretrained=str(folder), max_sequence_length=16)
+        HuggingFaceConfig(config=str(folder), pretrained=str(folder), max_sequence_length=16)
     )
     theirs: Any = config.build(vocab_size=20)
     start_from(config, theirs)
@@ -116,7 +116,7 @@ def test_experts_of_gpt_oss_are_those_of_transformers(tmp_path: Path) -> None:
     rewrite(tmp_path, parts)
     change_config(tmp_path, quantization_config={"quant_method": "mxfp4"}, dtype="bfloat16")
     config = resolve(
-        HuggingFaceModel(config=str(tmp_path), pretrained=str(tmp_path), max_sequence_length=16)
+        HuggingFaceConfig(config=str(tmp_path), pretrained=str(tmp_path), max_sequence_length=16)
     )
     model: Any = config.build(vocab_size=20)
     start_from(config, model)
@@ -196,7 +196,7 @@ def test_check_refuses_what_train_would(tmp_path: Path) -> None:
             load_pretrained(folder)
         assert said in str(caught.value)
     theirs = resolve(
-        HuggingFaceModel(
+        HuggingFaceConfig(
             config=str(tmp_path / "weight"), pretrained=str(tmp_path / "weight"),
             max_sequence_length=16,
         )

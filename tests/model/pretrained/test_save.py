@@ -11,9 +11,8 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.ids import IdTokenizer
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
-from setpoint.model.config import MuP
+from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
-from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.pretrained.save import ends_of
 from setpoint.model.rope.config import Yarn
 
@@ -41,7 +40,7 @@ OURS: dict[str, tuple[dict[str, Any], str]] = {
     "norms behind": (
         {
             "qk_norm": True,
-            "norm": RMSNorm(zero_centered=True),
+            "norm": RMSNormConfig(zero_centered=True),
             "norm_placement": "both",
             "activation": "geglu_tanh",
             "embedding_scale": 4.0,
@@ -55,7 +54,7 @@ OURS: dict[str, tuple[dict[str, Any], str]] = {
     "learned positions": (
         {
             "positions": "learned",
-            "norm": LayerNorm(),
+            "norm": LayerNormConfig(),
             "activation": "gelu",
             "ffn_bias": True,
             "qkv_bias": True,
@@ -91,7 +90,7 @@ def test_a_start_of_weights_that_their_class_would_refuse_is_cut(tmp_path: Path)
 UNWRITABLE: dict[str, dict[str, Any]] = {
     "relu squared": {"activation": "relu_squared"},
     "norms behind only": {"norm_placement": "post"},
-    "layer norm with rotary positions": {"norm": LayerNorm(bias=False)},
+    "layer norm with rotary positions": {"norm": LayerNormConfig(bias=False)},
     "no positions": {"positions": "none"},
     "muP": {"mup": MuP(base_dim=8)},
     "scales": {"residual_scale": 0.5, "logit_scale": 2.0},

@@ -17,7 +17,7 @@ from setpoint.model.norm.norms import build_norm
 from setpoint.model.scale import hidden_std, residual_std
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.config import TransformerConfig
 
 
 class Attention(nn.Module):

@@ -19,7 +19,7 @@ from setpoint.model.autocast import cast_once
 from setpoint.model.rope.rotation import Rotation, rotate, rotation
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.config import TransformerConfig
     from setpoint.shapes.batch import ContextGroups, Lengths
 
 

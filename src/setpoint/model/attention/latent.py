@@ -19,7 +19,7 @@ from setpoint.model.scale import hidden_std, residual_std
 from setpoint.shapes.protocols import weight_in_use
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.config import TransformerConfig
 
 
 class LatentAttention(nn.Module):

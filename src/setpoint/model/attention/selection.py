@@ -34,7 +34,7 @@ from setpoint.model.attention.varlen import (
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
-    from setpoint.model.config import ModelConfig, Transformer
+    from setpoint.model.config import ModelConfig, TransformerConfig
 
 LENGTH = 16
 
@@ -47,7 +47,7 @@ class Chosen(NamedTuple):
 
 
 def choose_backend(
-    config: Transformer,
+    config: TransformerConfig,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     *,
@@ -153,9 +153,9 @@ def device_problems(
         a problem of model.attention_backend, or none; none either where the device is missing,
         which is a problem of its own.
     """
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
-    if not isinstance(config, Transformer) or chosen(config) in EVERYWHERE:
+    if not isinstance(config, TransformerConfig) or chosen(config) in EVERYWHERE:
         return
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -171,7 +171,7 @@ def device_problems(
 
 
 def _reason(
-    config: Transformer, device: torch.device, dtype: torch.dtype, training: bool
+    config: TransformerConfig, device: torch.device, dtype: torch.dtype, training: bool
 ) -> str | None:
     name = chosen(config)
     lacking = missing(name, device.type)
@@ -183,7 +183,7 @@ def _reason(
 
 
 def _attempt(
-    config: Transformer, device: torch.device, dtype: torch.dtype, training: bool
+    config: TransformerConfig, device: torch.device, dtype: torch.dtype, training: bool
 ) -> str | None:
     """Run the backend on a few random positions; return why it fails."""
     backend = choose_backend(config, device, dtype).backend

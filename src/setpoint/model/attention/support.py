@@ -14,8 +14,7 @@ from setpoint.config import Problem
 from setpoint.model.attention.config import Backend, Kind
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
-    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.config import TransformerConfig
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 LARGEST_FLASH_HEAD = 256
@@ -111,7 +110,7 @@ class Demands(NamedTuple):
     sinks: bool = False
 
 
-def demands_of(config: Transformer) -> Demands:
+def demands_of(config: TransformerConfig) -> Demands:
     """Read the demands of Setpoint's own models."""
     head = query_size(config)
     return Demands(
@@ -155,7 +154,7 @@ def candidates(
 
 
 def chosen(
-    config: Transformer, device: str = "cpu", compute: str = "fp32", **layers: bool
+    config: TransformerConfig, device: str = "cpu", compute: str = "fp32", **layers: bool
 ) -> Backend:
     """The first of `candidates`: what auto stands for.
 
@@ -180,7 +179,7 @@ class Dense(NamedTuple):
 
 
 def find_dense(
-    config: Transformer, compute: str, length: int, *, documents: bool, ring: bool = False
+    config: TransformerConfig, compute: str, length: int, *, documents: bool, ring: bool = False
 ) -> Dense | None:
     """Find layers whose attention holds tensors of S x S positions on a GPU.
 
@@ -199,7 +198,7 @@ def find_dense(
     return None
 
 
-def backend_problems(config: Transformer) -> Iterator[Problem]:
+def backend_problems(config: TransformerConfig) -> Iterator[Problem]:
     """Find what the model needs and its backend cannot do on any device."""
     for what, field in lacking(demands_of(config), config.attention_backend):
         yield Problem(
@@ -211,7 +210,7 @@ def backend_problems(config: Transformer) -> Iterator[Problem]:
 
 
 def placement_problems(
-    config: Transformer, device: str, compute: str, *, training: bool
+    config: TransformerConfig, device: str, compute: str, *, training: bool
 ) -> Iterator[Problem]:
     """Find what the backend of a model cannot do on a kind of device, wherever that is.
 
@@ -251,7 +250,7 @@ def unplaced(
     return None
 
 
-def determinism_problems(config: Transformer) -> Iterator[Problem]:
+def determinism_problems(config: TransformerConfig) -> Iterator[Problem]:
     """Find whether a model's backend gives other sums in each run, although it must not.
 
     The flash and memory-efficient kernels and the packages have deterministic backward passes,
@@ -268,7 +267,7 @@ def determinism_problems(config: Transformer) -> Iterator[Problem]:
         )
 
 
-def able(config: Transformer, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:
+def able(config: TransformerConfig, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:
     """Find the backends that can do what a model needs, on some device."""
     demands = demands_of(config)
     return [name for name in among if not any(lacking(demands, name))]

@@ -13,7 +13,7 @@ from setpoint.model.pretrained.quantized import KEY
 from setpoint.shapes.torchao import quiet_torchao
 
 if TYPE_CHECKING:
-    from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
+    from setpoint.model.config import HuggingFaceConfig
 
 _PACKAGE = "model.type = huggingface needs the package {}: install 'setpoint[huggingface]'"
 

@@ -26,7 +26,7 @@ from setpoint.model.layers import count_parameters, evaluating
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
+    from setpoint.model.config import HuggingFaceConfig
 
 CAUSAL = 1e-4
 """Share of the largest logit that rounding may change where the tokens behind differ."""

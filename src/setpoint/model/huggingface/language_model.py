@@ -34,7 +34,7 @@ from setpoint.shapes.peers import Peers, sum_gradients
 from setpoint.shapes.protocols import weight_in_use
 
 if TYPE_CHECKING:
-    from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
+    from setpoint.model.config import HuggingFaceConfig
     from setpoint.model.moe.dispatch import Exchange
     from setpoint.shapes.batch import ContextGroups, Lengths
     from setpoint.shapes.protocols import ExpertPart

@@ -13,7 +13,7 @@ from setpoint.config.resolving.checks import describe_value
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
 
 if TYPE_CHECKING:
-    from setpoint.model.foreign import HuggingFaceModel as HuggingFaceConfig
+    from setpoint.model.config import HuggingFaceConfig
 
 COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 """Names of the number of experts of a layer."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from setpoint.config import Problem
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 GROUPED_MULTIPLE = 4
 """Widths that a grouped matrix product takes in fp32; in bf16 it takes multiples of 8."""
 
 
-def expert_problems(c: Transformer) -> Iterator[Problem]:
+def expert_problems(c: TransformerConfig) -> Iterator[Problem]:
     """Find what a model cannot do with its experts."""
     moe = c.moe
     if moe is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.deepep import DeepEP
 from setpoint.model.moe.dispatch import AllToAll, Exchange, OverTensor, here
 from setpoint.parallel import config as sections
@@ -38,7 +38,7 @@ def build_exchange(
     if group is not None:
         exchange = AllToAll(group)
         if isinstance(dispatch, sections.DeepEP):
-            assert isinstance(model, Transformer) and model.moe is not None
+            assert isinstance(model, TransformerConfig) and model.moe is not None
             by, count = dispatch, model.moe.experts
             exchange = DeepEP(group, count, by.buffer_size, by.sms, by.async_combine)
     if same_tokens is not None:

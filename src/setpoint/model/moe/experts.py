@@ -27,7 +27,7 @@ from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import GroupedProducts
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.config import TransformerConfig
 
 
 class PackedExperts(nn.Module):

@@ -25,7 +25,7 @@ from setpoint.model.moe.rows import load_factors
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.config import TransformerConfig
 
 
 class MoELayer(nn.Module):

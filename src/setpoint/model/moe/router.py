@@ -14,7 +14,7 @@ from setpoint.model.initialize import Constant, Initializer, Normal
 from setpoint.model.scale import router_std
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.config import TransformerConfig
     from setpoint.model.moe import config as configs
 
 # Keeps the sum of weights from being zero; below the resolution of any other sum.

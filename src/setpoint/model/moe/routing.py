@@ -11,7 +11,7 @@ from torch import Tensor
 from setpoint.shapes.outcome import Routing
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
     from setpoint.model.moe.config import MoE
 
 
@@ -69,7 +69,7 @@ def combine(
 
 
 def placed(
-    config: Transformer, routing: Routing | None, layers: Iterable[int], device: torch.device
+    config: TransformerConfig, routing: Routing | None, layers: Iterable[int], device: torch.device
 ) -> Routing | None:
     """Put the report of a part of a model among the rows of the whole.
 

@@ -13,10 +13,12 @@ from setpoint.config.draft.config import owner_of
 from setpoint.model.initialize import Constant, Initializable, Initializer, Values
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer as TransformerConfig
-    from setpoint.model.norm.config import ImportedNorm
-    from setpoint.model.norm.config import LayerNorm as LayerNormConfig
-    from setpoint.model.norm.config import RMSNorm as RMSNormConfig
+    from setpoint.model.config import (
+        ImportedNorm,
+        LayerNormConfig,
+        RMSNormConfig,
+        TransformerConfig,
+    )
 
 
 def build_norm(config: "TransformerConfig", dim: int) -> nn.Module:

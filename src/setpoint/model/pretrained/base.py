@@ -29,8 +29,7 @@ from setpoint.config import ImportedComponent, RunError, SetpointError
 from setpoint.files.atomic import Written, digest_file
 from setpoint.files.tensor_file import dtype_named
 from setpoint.model.build import build_model
-from setpoint.model.config import HuggingFaceModel as HuggingFaceConfig
-from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.pretrained.check import foreign_names, vocabulary_of
 from setpoint.model.pretrained.fill import Growth, PlacedWeights, Weights
@@ -64,11 +63,11 @@ def is_ours(config: ModelConfig) -> bool:
         False for models, and for a transformer with norms, from elsewhere, which fill themselves
         when they are made.
     """
-    return isinstance(config, Transformer) and not isinstance(config.norm, ImportedComponent)
+    return isinstance(config, TransformerConfig) and not isinstance(config.norm, ImportedComponent)
 
 
 def checkpoint_weights(
-    directory: Path, model: nn.Module, config: Transformer, growth: Growth | None = None
+    directory: Path, model: nn.Module, config: TransformerConfig, growth: Growth | None = None
 ) -> Weights:
     """The weights of a checkpoint, held against a model.
 
@@ -88,7 +87,7 @@ def checkpoint_weights(
         words = _words_of(model)
         if growth is not None:  # they are of the size that the checkpoint's own model has
             saved = model_of(directory)
-            assert isinstance(saved, Transformer)
+            assert isinstance(saved, TransformerConfig)
             config, words = saved, growth.known
         frozen = _frozen_in(place, found.base.tensors, config, words, model)
         tensors = _with(found, frozen, place).tensors["model"]
@@ -100,7 +99,7 @@ def checkpoint_weights(
     return Weights(directory, pieces, list_weights(directory), shapes, coded=coded, growth=growth)
 
 
-def start_weights(place: Place, model: nn.Module, config: Transformer) -> Weights:
+def start_weights(place: Place, model: nn.Module, config: TransformerConfig) -> Weights:
     """The weights that a run starts from, held against its model.
 
     A model with more tokens than they have grows rows for these, or takes those of padding.
@@ -129,7 +128,7 @@ def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
     if found.base is not None:
         place = find_base(directory, found.base, config.pretrained)
         names = found.base.tensors
-        if isinstance(config, Transformer):
+        if isinstance(config, TransformerConfig):
             frozen = _frozen_in(place, names, config, _words_of(model), model)
         else:
             frozen = _held_by(model, place, config, names)
@@ -199,7 +198,7 @@ def tensors_at(
         SetpointError: if the weights are of another model.
         RunError: if they are damaged.
     """
-    if isinstance(config, Transformer):
+    if isinstance(config, TransformerConfig):
         return _frozen_in(place, names, config, vocab_size, model)
     with torch.random.fork_rng():  # whose numbers nothing else misses
         theirs = isinstance(config, HuggingFaceConfig)
@@ -331,7 +330,7 @@ class Requantized(Placeable):
 
 
 def _frozen_in(
-    place: Place, names: Dtypes, config: Transformer, vocab_size: int, model: nn.Module | None
+    place: Place, names: Dtypes, config: TransformerConfig, vocab_size: int, model: nn.Module | None
 ) -> dict[str, Placeable]:
     weights = start_weights(place, skeleton(config, vocab_size), config)
     parts = {} if model is None else places_of_parts(model)
@@ -377,7 +376,7 @@ def frozen_of(
     job = job_of(directory)
     place, size = find_base(directory, base), tokenizer_of(directory, job.tokenizer).vocab_size
     model = None
-    if isinstance(job.model, Transformer) and job.adapter is not None:
+    if isinstance(job.model, TransformerConfig) and job.adapter is not None:
         model = skeleton(job.model, size)
         add_adapter(job.adapter, job.model, model)
     found = tensors_at(place, base.tensors, job.model, size, directory, model)

@@ -8,7 +8,7 @@ from typing import Any
 
 from setpoint.config import Problem, SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
-from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.values import type_problems, value_problems
 from setpoint.model.pretrained.compare import require_files
 from setpoint.model.pretrained.difference import Different, differences
@@ -36,7 +36,7 @@ def check_directory(config: ModelConfig) -> Iterator[Problem]:
         yield from _problems("pretrained", error, config.pretrained)
 
 
-def check_config(config: HuggingFaceModel) -> Iterator[Problem]:
+def check_config(config: HuggingFaceConfig) -> Iterator[Problem]:
     """Hold the section of a model of transformers against its config.json, if that is here."""
     given, stored = config.overrides.dump(), dict[str, Any]()
     if not config.names_a_kind:
@@ -52,7 +52,7 @@ def check_config(config: HuggingFaceModel) -> Iterator[Problem]:
     yield from value_problems(config, {**stored, **given}.get)
 
 
-def check_package(config: HuggingFaceModel) -> Iterator[Problem]:
+def check_package(config: HuggingFaceConfig) -> Iterator[Problem]:
     """Look for transformers, without importing it."""
     from importlib.util import find_spec
 
@@ -64,7 +64,7 @@ def check_package(config: HuggingFaceModel) -> Iterator[Problem]:
         )
 
 
-def check_weights(config: HuggingFaceModel) -> Iterator[Problem]:
+def check_weights(config: HuggingFaceConfig) -> Iterator[Problem]:
     """Hold the headers of files against a model of transformers, in which their values would be.
 
     Without the packages that this takes, and where others say what is wrong, it finds nothing.
@@ -93,7 +93,7 @@ def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
     if place.kind == "checkpoint":
         require_no_adapter(place.directory)
     different: list[Different] = []
-    if isinstance(config, Transformer):
+    if isinstance(config, TransformerConfig):
         different = differences(config, config_of(place))
         for found in different:
             yield Problem(
@@ -103,9 +103,9 @@ def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
                 also=("pretrained",),
                 hint=f"`setpoint import {place.name}` writes all that they ask for.",
             )
-    elif place.kind == "huggingface" and not isinstance(config, HuggingFaceModel):
+    elif place.kind == "huggingface" and not isinstance(config, HuggingFaceConfig):
         yield Problem("pretrained", foreign_names(config))
-    if place.kind == "huggingface" and isinstance(config, Transformer) and not different:
+    if place.kind == "huggingface" and isinstance(config, TransformerConfig) and not different:
         theirs, family = read_config(place.directory)
         require_files(place.directory, family, theirs)
     elif place.kind == "huggingface":
@@ -122,11 +122,11 @@ def vocabulary_of(place: Place) -> int | None:
         return vocabulary_in(read_keys(place.directory))
     job = job_of(place.directory)
     model, tokenizer = job.model, job.tokenizer
-    if isinstance(model, HuggingFaceModel):
+    if isinstance(model, HuggingFaceConfig):
         return model.overrides.dump().get("vocab_size") or vocabulary_in(
             description_of(place.directory) or {}
         )
-    if not isinstance(model, Transformer):
+    if not isinstance(model, TransformerConfig):
         return None
     if model.vocab_size is not None:
         return model.vocab_size
@@ -135,7 +135,7 @@ def vocabulary_of(place: Place) -> int | None:
     return tokenizer_of(place.directory, tokenizer).vocab_size
 
 
-def vocabulary_difference(config: Transformer, tokens: int, place: Place) -> Different | None:
+def vocabulary_difference(config: TransformerConfig, tokens: int, place: Place) -> Different | None:
     """What hinders a model from taking the rows of weights: it has fewer.
 
     Arguments:
@@ -160,7 +160,7 @@ def vocabulary_difference(config: Transformer, tokens: int, place: Place) -> Dif
     return Different("vocab_multiple_of", ours, str(theirs.vocab_multiple_of))
 
 
-def declared_vocabulary(config: HuggingFaceModel) -> int | None:
+def declared_vocabulary(config: HuggingFaceConfig) -> int | None:
     """The vocabulary of a model of transformers; None where its config.json is not on this machine.
 
     Raises:

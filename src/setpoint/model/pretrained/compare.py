@@ -15,7 +15,7 @@ from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.tensor_files import list_tensors
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
     from setpoint.model.pretrained.family import Family
 
 HEAD: Final = "lm_head.weight"
@@ -39,7 +39,7 @@ class Files(NamedTuple):
 
 
 def files_of(
-    directory: Path, family: Family, config: Transformer, rows: Mapping[str, int], tokens: int
+    directory: Path, family: Family, config: TransformerConfig, rows: Mapping[str, int], tokens: int
 ) -> Files:
     """Find the tensors of a directory that make up a transformer.
 
@@ -61,7 +61,7 @@ def files_of(
 
 
 def pieces_of(
-    family: Family, config: Transformer, rows: Mapping[str, int], tokens: int
+    family: Family, config: TransformerConfig, rows: Mapping[str, int], tokens: int
 ) -> list[Piece]:
     """How the tensors of a family and of a model are made of each other.
 
@@ -78,7 +78,7 @@ def pieces_of(
     ]
 
 
-def require_files(directory: Path, family: Family, config: Transformer) -> None:
+def require_files(directory: Path, family: Family, config: TransformerConfig) -> None:
     """Refuse files that are not those of the model in their config.json, by their headers.
 
     Arguments:
@@ -94,7 +94,7 @@ def require_files(directory: Path, family: Family, config: Transformer) -> None:
     require_tensors(directory, their_shapes(pieces, shapes), held, surplus)
 
 
-def require_depth(directory: Path, config: Transformer) -> None:
+def require_depth(directory: Path, config: TransformerConfig) -> None:
     """Refuse a depth that files cannot have, before a model of it is built.
 
     Raises:

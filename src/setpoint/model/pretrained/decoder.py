@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from setpoint.model.pretrained.pieces import Part, Piece, stacked
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 PRE_NORMS = {"attention_norm": "input_layernorm", "feed_forward_norm": "post_attention_layernorm"}
 """Our norms of a layer and theirs, where norms stand before attention and feed-forward."""
@@ -25,7 +25,7 @@ _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
 _FEED_FORWARD = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 
 
-def decoder_pieces(config: Transformer, norms: Mapping[str, str] = PRE_NORMS) -> list[Piece]:
+def decoder_pieces(config: TransformerConfig, norms: Mapping[str, str] = PRE_NORMS) -> list[Piece]:
     """The tensors of a decoder with Llama's names."""
     pieces = [Piece("embedding.weight", "model.embed_tokens.weight")]
     for index in range(config.layers):
@@ -47,7 +47,7 @@ def decoder_pieces(config: Transformer, norms: Mapping[str, str] = PRE_NORMS) ->
     return pieces
 
 
-def _attention(config: Transformer, ours: str, theirs: str) -> list[Piece]:
+def _attention(config: TransformerConfig, ours: str, theirs: str) -> list[Piece]:
     query, other = config.heads * config.head_dim, config.kv_heads * config.head_dim
     sizes = {"query": query, "key": other, "value": other}
     pieces: list[Piece] = []
@@ -66,7 +66,7 @@ def _attention(config: Transformer, ours: str, theirs: str) -> list[Piece]:
     return pieces
 
 
-def _experts(config: Transformer, ours: str, theirs: str) -> list[Piece]:
+def _experts(config: TransformerConfig, ours: str, theirs: str) -> list[Piece]:
     moe = config.moe
     assert moe is not None
     pieces = [Piece(f"{ours}.router.weight", f"{theirs}.gate.weight")]

@@ -9,7 +9,7 @@ from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained.family import PLAIN, SIZES, meaning_of, shown
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 TRAINING: Final = (
     "balance_loss",
@@ -29,7 +29,7 @@ class Different(NamedTuple):
     """A field of which two models have different values.
 
     Arguments:
-        field: of `Transformer`.
+        field: of `TransformerConfig`.
     """
 
     field: str
@@ -37,7 +37,7 @@ class Different(NamedTuple):
     theirs: str
 
 
-def differences(ours: Transformer, theirs: Transformer) -> list[Different]:
+def differences(ours: TransformerConfig, theirs: TransformerConfig) -> list[Different]:
     """Compare what decides the weights and the logits.
 
     How many positions there are counts only where each has an embedding; dropout, initialization

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from setpoint.config import Config
-from setpoint.model.norm.config import LayerNorm, RMSNorm
+from setpoint.model.config import LayerNormConfig, RMSNormConfig
 from setpoint.model.pretrained.decoder import decoder_pieces
 from setpoint.model.pretrained.document import Document
 from setpoint.model.pretrained.kinds import layer_kinds
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
     from setpoint.model.pretrained.pieces import Piece
 
 GATED: Final = {
@@ -84,7 +84,7 @@ class Misfit(NamedTuple):
     """A value that a family has no word for.
 
     Arguments:
-        field: of `Transformer`.
+        field: of `TransformerConfig`.
     """
 
     field: str
@@ -119,22 +119,22 @@ class Family(ABC):
         """Read the fields of our configuration."""
 
     @abstractmethod
-    def write(self, config: Transformer) -> dict[str, Any]:
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
         """Write the keys of config.json but for those that all families have."""
 
-    def misfits(self, config: Transformer) -> Iterator[Misfit]:
+    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
         """What this family cannot be."""
         wanted = {**PLAIN, **self.fixed}
         for name, value in wanted.items():
             if name not in self.writes and (found := meaning_of(config, name)) != value:
                 yield Misfit(name, shown(found), shown(value))
 
-    def pieces(self, config: Transformer) -> list[Piece]:
+    def pieces(self, config: TransformerConfig) -> list[Piece]:
         """How its tensors and ours are made of each other."""
         return decoder_pieces(config)
 
 
-def meaning_of(config: Transformer, name: str) -> object:
+def meaning_of(config: TransformerConfig, name: str) -> object:
     """The value of a field, with what is said in other words brought to one form.
 
     Returns:
@@ -147,16 +147,16 @@ def meaning_of(config: Transformer, name: str) -> object:
     if name == "attention_pattern":
         kinds = tuple(layer_kinds(config))
         return kinds[:1] if len(set(kinds)) == 1 else kinds
-    if isinstance(value, RMSNorm):
+    if isinstance(value, RMSNormConfig):
         return "rms_norm, zero-centered" if value.zero_centered else "rms_norm"
-    if isinstance(value, LayerNorm):
+    if isinstance(value, LayerNormConfig):
         return "layer_norm" if value.bias else "layer_norm without bias"
     if isinstance(value, Config):
         return type(value).__setpoint__.tag or SECTIONS[type(value).__name__]
     return value
 
 
-def activation_name(config: Transformer, names: Mapping[str, str]) -> str:
+def activation_name(config: TransformerConfig, names: Mapping[str, str]) -> str:
     """The name of the activation in config.json.
 
     Arguments:
@@ -165,7 +165,7 @@ def activation_name(config: Transformer, names: Mapping[str, str]) -> str:
     return next(name for name, meaning in names.items() if meaning == config.activation)
 
 
-def unfit_activation(config: Transformer, names: Mapping[str, str]) -> Iterator[Misfit]:
+def unfit_activation(config: TransformerConfig, names: Mapping[str, str]) -> Iterator[Misfit]:
     """The misfit of an activation that has no name.
 
     Arguments:

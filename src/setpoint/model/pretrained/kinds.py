@@ -9,7 +9,7 @@ from setpoint.model.attention.support import kind_of
 from setpoint.model.pretrained.document import Document
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 _KINDS = {"full_attention": "full", "sliding_attention": "sliding"}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -27,7 +27,7 @@ def shortest_pattern(kinds: Sequence[str]) -> tuple[str, ...]:
     return tuple(kinds)
 
 
-def layer_kinds(config: Transformer) -> list[str]:
+def layer_kinds(config: TransformerConfig) -> list[str]:
     """The kind of each layer.
 
     Returns:
@@ -65,6 +65,6 @@ def read_kinds(
     return {"attention_pattern": shortest_pattern(kinds), "sliding_window": window}
 
 
-def write_kinds(config: Transformer) -> list[str]:
+def write_kinds(config: TransformerConfig) -> list[str]:
     """The value of `layer_types`."""
     return [_NAMES[kind] for kind in layer_kinds(config)]

@@ -11,7 +11,7 @@ from torch import nn
 
 from setpoint.config import SetpointError
 from setpoint.model.build import build_model
-from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours, restore
 from setpoint.model.pretrained.compare import require_depth
 from setpoint.model.pretrained.family import Family
@@ -84,7 +84,7 @@ def _require_device(device: torch.device | str) -> None:
 
 def load_directory(
     directory: Path,
-    config: Transformer,
+    config: TransformerConfig,
     family: Family,
     *,
     device: torch.device | str,
@@ -139,14 +139,14 @@ def load_checkpoint(
         RunError: if the weights are not those of the model. Nothing is loaded then.
     """
     keys = description_of(directory)
-    if isinstance(config, Transformer) and is_ours(config):
+    if isinstance(config, TransformerConfig) and is_ours(config):
         model = skeleton(config, vocab_size)
         prepare(model)
         weights = checkpoint_weights(directory, model, config)
         divide(model)
         weights.fill(model, device=device, dtype=dtype, reader=one and SharedReader(one))
     else:
-        if isinstance(config, HuggingFaceModel) and keys is not None:
+        if isinstance(config, HuggingFaceConfig) and keys is not None:
             model: nn.Module = config.build(vocab_size=vocab_size, keys=keys)
         else:
             model = build_model(config, vocab_size)

@@ -32,7 +32,7 @@ from setpoint.model.pretrained.write_config import family_for
 from setpoint.shapes.placed import put, whole_of
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 
 class _Adapter(NamedTuple):
@@ -104,7 +104,9 @@ def _adapter(files: PeftFiles, module: str, of: Mapping[str, Tensor]) -> _Adapte
 
 
 @torch.no_grad()
-def fold_adapters(config: Transformer, model: nn.Module, whole: nn.Module) -> list[dict[str, Any]]:
+def fold_adapters(
+    config: TransformerConfig, model: nn.Module, whole: nn.Module
+) -> list[dict[str, Any]]:
     """Fold the adapters of a section into the weights of a model; every rank calls it.
 
     Arguments:

@@ -15,7 +15,7 @@ from setpoint.files.tensor_header import read_header
 from setpoint.model.pretrained.locate import Place, is_on_hub, locate_here
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BEFORE = "base_model.model."
@@ -110,7 +110,7 @@ class PeftFiles:
         return next(matching, usual)
 
 
-def adapter_file_problems(config: Transformer) -> Iterator[Problem]:
+def adapter_file_problems(config: TransformerConfig) -> Iterator[Problem]:
     """Find adapters whose files are not there, or that belong to another base."""
     saved: dict[str, int] = {}
     for index, each in enumerate(config.adapters):

@@ -12,11 +12,11 @@ from setpoint.model.pretrained.families import FAMILIES, family_named
 from setpoint.model.pretrained.locate import CONFIG, Place, locate
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
     from setpoint.model.pretrained.family import Family
 
 
-def config_from_pretrained(path: str | Path) -> Transformer:
+def config_from_pretrained(path: str | Path) -> TransformerConfig:
     """Read which transformer of ours a pretrained model is. Imports no torch.
 
     Arguments:
@@ -32,20 +32,20 @@ def config_from_pretrained(path: str | Path) -> Transformer:
     return config_of(locate(str(path), weights=False))
 
 
-def config_of(place: Place) -> Transformer:
+def config_of(place: Place) -> TransformerConfig:
     """Read which transformer of ours a model is whose place is known.
 
     Raises:
         SetpointError: if it is none that our transformer can be.
     """
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
     if place.kind == "huggingface":
         return read_config(place.directory)[0]
     from setpoint.model.pretrained.run import model_of
 
     config = model_of(place.directory)
-    if not isinstance(config, Transformer):
+    if not isinstance(config, TransformerConfig):
         tag = type(config).__setpoint__.tag
         raise SetpointError(
             f"{place.name} holds a model of type = {tag}, not of type = transformer"
@@ -53,7 +53,7 @@ def config_of(place: Place) -> Transformer:
     return config
 
 
-def read_config(directory: Path) -> tuple[Transformer, Family]:
+def read_config(directory: Path) -> tuple[TransformerConfig, Family]:
     """Read the config.json of a directory.
 
     Raises:
@@ -96,11 +96,11 @@ def _listed(names: object) -> str:
     return ", ".join(map(str, cast(list[Any], names))) if isinstance(names, list) else str(names)
 
 
-def _transformer(fields: Mapping[str, Any]) -> Transformer:
+def _transformer(fields: Mapping[str, Any]) -> TransformerConfig:
     """A draft in which what is as by default is not set, so that nothing is set in vain."""
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
-    declared = Transformer.__setpoint__.fields
+    declared = TransformerConfig.__setpoint__.fields
     given: dict[str, Any] = {}
     for name, value in fields.items():
         default = declared[name].initial()
@@ -110,4 +110,4 @@ def _transformer(fields: Mapping[str, Any]) -> Transformer:
     moe, layers = given.get("moe"), fields["layers"]
     if moe is not None and all(moe.has_experts(layer) for layer in range(layers)):
         given.pop("ffn_dim", None)  # no layer has a feed-forward network of that width
-    return Transformer(**given)
+    return TransformerConfig(**given)

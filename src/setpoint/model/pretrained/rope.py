@@ -14,7 +14,7 @@ from setpoint.model.pretrained.document import LARGEST, Document, reasons
 from setpoint.model.rope.config import Linear, Llama3, RopeScaling, Yarn
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 _KEYS = {
     "default": (),
@@ -143,7 +143,7 @@ def _magnitude(factor: float, scale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
-def write_rope(config: Transformer) -> dict[str, Any]:
+def write_rope(config: TransformerConfig) -> dict[str, Any]:
     """The keys for rotary positions that are the same in all layers, for both spellings.
 
     Returns:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from setpoint.config import SetpointError
 from setpoint.files.atomic import publishing
 from setpoint.files.tensor_file import dtype_named
-from setpoint.model.config import Transformer as TransformerConfig
+from setpoint.model.config import TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours
@@ -33,7 +33,7 @@ from setpoint.model.pretrained.tensor_files import Planned, write_tensors
 from setpoint.model.pretrained.tensors import rows_of
 from setpoint.model.pretrained.write_config import TOKEN_IDS, family_for, write_config
 from setpoint.model.skeleton import skeleton
-from setpoint.model.transformer import Transformer
+from setpoint.model.transformer import TransformerConfig
 from setpoint.shapes.placed import whole_of
 
 SHARD: Final = 5_000_000_000

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from setpoint.config import SetpointError
-from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.model.pretrained.base import fill_from, start_weights
 from setpoint.model.pretrained.check import vocabulary_difference, vocabulary_of
 from setpoint.model.pretrained.difference import differences
@@ -55,7 +55,7 @@ def start_from(
     known, tokens = vocabulary_of(place), getattr(whole or model, "vocab_size", None)
     if known is not None and tokens is not None and known < tokens:
         found["grown"] = {"from": known, "to": tokens}
-    if isinstance(config, Transformer):
+    if isinstance(config, TransformerConfig):
         reader = None if one is None else SharedReader(one)
         _start_transformer(config, model, place, device, dtype, whole or model, reader)
         if config.adapters:
@@ -66,7 +66,7 @@ def start_from(
 
 
 def _start_transformer(
-    config: Transformer,
+    config: TransformerConfig,
     model: nn.Module,
     place: Place,
     device: torch.device | str,

@@ -8,7 +8,7 @@ from torch import nn
 
 from setpoint.config import RunError
 from setpoint.files.tensor_header import FLOATS, TensorInfo
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.compare import HEAD, ROWS, files_of
 from setpoint.model.pretrained.family import Family
 from setpoint.model.pretrained.fill import Growth, Weights
@@ -21,7 +21,7 @@ def weights_of(
     directory: Path,
     family: Family,
     model: nn.Module,
-    config: Transformer,
+    config: TransformerConfig,
     growth: Growth | None = None,
 ) -> Weights:
     """The weights of a directory, held against a model of ours.

@@ -9,14 +9,14 @@ from setpoint.config import SetpointError, did_you_mean
 from setpoint.model.pretrained.families import FAMILIES, family_named
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
     from setpoint.model.pretrained.family import Family, Misfit
 
 TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 """The keys of special tokens; where they are absent transformers has numbers of its own."""
 
 
-def family_for(config: Transformer, name: str | None = None) -> Family:
+def family_for(config: TransformerConfig, name: str | None = None) -> Family:
     """The family that a transformer of ours can be written as.
 
     Arguments:
@@ -55,7 +55,7 @@ def _distance(misfits: Sequence[Misfit]) -> tuple[bool, int]:
 
 
 def write_config(
-    config: Transformer,
+    config: TransformerConfig,
     family: Family,
     *,
     vocab_size: int,

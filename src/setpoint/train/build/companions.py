@@ -14,7 +14,7 @@ from setpoint.config import SetpointError
 from setpoint.data.sources.config import Conversations, SourceConfig
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.vocabulary import TEMPLATE, TOKENIZER, find_tokenizer
-from setpoint.model.config import HuggingFaceModel
+from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.huggingface.architecture import config_keys
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.hub import GENERATION, TOKENIZER_FILES
@@ -71,7 +71,7 @@ def companions_of(
         beside = _read({TOKENIZER: start / TOKENIZER})
         same_tokenizer = bool(beside) and beside.items() <= files.items()
         files |= _read({GENERATION: start / GENERATION, DESCRIPTION: start / config})
-    if isinstance(model, HuggingFaceModel):
+    if isinstance(model, HuggingFaceConfig):
         # Without what the section overrides, which is in its record.
         keys = config_keys(model) if keys is None else keys
         files[DESCRIPTION] = json.dumps(keys, indent=2).encode()
@@ -153,14 +153,14 @@ def fallback_files(job: Job, path: str | Path) -> FallbackFiles:
         path: the run directory.
     """
     tokenizer = isinstance(job.tokenizer, HuggingFace) and _is_gone(job.tokenizer.path)
-    model = isinstance(job.model, HuggingFaceModel) and _is_gone(job.model.config)
+    model = isinstance(job.model, HuggingFaceConfig) and _is_gone(job.model.config)
     if not tokenizer and not model:
         return FallbackFiles()
     _, checkpoint = newest_whole(Path(path) / "checkpoints")
     if checkpoint is None:
         return FallbackFiles()
     if model:  # which may keep the name of a kind of models alone
-        assert isinstance(job.model, HuggingFaceModel)
+        assert isinstance(job.model, HuggingFaceConfig)
         kind = {"model_type": job.model.config}
         model = (checkpoint / DESCRIPTION).is_file() and read_keys(checkpoint, DESCRIPTION) != kind
     tokenizer = tokenizer and (checkpoint / TOKENIZER).is_file()
@@ -177,7 +177,7 @@ def fallback_notes(job: Job, files: FallbackFiles) -> Iterator[str]:
         assert isinstance(job.tokenizer, HuggingFace)
         yield f"tokenizer: {job.tokenizer.path} is gone; that of {files.tokenizer} is used"
     if files.model is not None:
-        assert isinstance(job.model, HuggingFaceModel)
+        assert isinstance(job.model, HuggingFaceConfig)
         yield (
             f"model: no config.json lies at {job.model.config}; the one kept in {files.model} is "
             f"used"

@@ -27,7 +27,7 @@ from setpoint.data.sequences import CountedSequences, DataIdentity, Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import evaluation_windows
-from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import count_parameters, layers_of
 from setpoint.model.parts import stage_sizes
@@ -405,7 +405,7 @@ def build_model_parts(
     begins = torch.device("cpu") if offload or job.parallel.init_device == "cpu" else device
     starts = empty is None and fresh and job.model.pretrained is not None
     cut = job.parallel.divides_layers
-    if isinstance(job.model, Transformer):
+    if isinstance(job.model, TransformerConfig):
         model = skeleton(job.model, vocab_size)
         _use_float8(job, model, device)
         adapted = add_adapter(job, model)
@@ -431,7 +431,7 @@ def build_model_parts(
         from setpoint.model.pretrained.start import start_from
 
         # Without memory where it gets no weights, as only a family of transformers can begin.
-        is_planned = empty is not None and isinstance(job.model, HuggingFaceModel)
+        is_planned = empty is not None and isinstance(job.model, HuggingFaceConfig)
         with torch.device("meta") if is_planned else nullcontext():
             model = build_model(job.model, vocab_size, keys)
         if empty is None and isinstance(model, Initializable):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.adapter.plan import AdapterReport, Described, describe, report_of
 from setpoint.config import SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import fused_parts_of, parameters_of
 from setpoint.optim.config import (
     SGD,
@@ -70,7 +70,7 @@ def trainable_parameters(job: Job, vocabulary: int) -> tuple[Sequence[Parameter]
         SetpointError: the model cannot be built.
     """
     model = job.model
-    if isinstance(model, Transformer) and model.parameters_known:
+    if isinstance(model, TransformerConfig) and model.parameters_known:
         adapted_model = adapted(job, vocabulary)
         if adapted_model is not None:
             return adapted_model.trained, sum(prod(param.shape) for param in adapted_model.frozen)
@@ -104,7 +104,7 @@ def add_adapter(job: Job, model: nn.Module) -> Described | None:
         return None
     from setpoint.adapter.apply import adapt
 
-    fused = fused_parts_of(job.model) if isinstance(job.model, Transformer) else {}
+    fused = fused_parts_of(job.model) if isinstance(job.model, TransformerConfig) else {}
     return adapt(job.adapter, model, trained_parameters(model), fused, job.seed or 0)
 
 
@@ -115,7 +115,11 @@ def adapted(job: Job, vocabulary: int) -> Described | None:
         None without an adapter, and where only building the model tells.
     """
     model = job.model
-    if job.adapter is None or not isinstance(model, Transformer) or not model.parameters_known:
+    if (
+        job.adapter is None
+        or not isinstance(model, TransformerConfig)
+        or not model.parameters_known
+    ):
         return None
     base = list(parameters_of(model, vocabulary))
     return describe(job.adapter, base, fused_parts_of(model))
@@ -137,7 +141,7 @@ def training_bytes(job: Job) -> int | None:
     Returns:
         None where only the model knows its parameters.
     """
-    if not isinstance(job.model, Transformer) or not job.model.parameters_known:
+    if not isinstance(job.model, TransformerConfig) or not job.model.parameters_known:
         return None
     vocabulary, formats = job.model.vocab_size or BYTES_VOCABULARY, job.precision
     trained_params, frozen = trained_and_frozen(job, vocabulary)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from setpoint.config import SetpointError
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.layers import count_parameters
 from setpoint.model.size import FORMULAS, all_parameters, pair_size, training_flops
 from setpoint.track.accelerators import peak_of
@@ -83,7 +83,7 @@ def _flops_of(job: Job, model: nn.Module, vocab_size: int, parameters: int | Non
     if formula == "all_parameters":
         pairs = _pair_sizes(job, model)
         return all_parameters(parameters or count_parameters(model), pairs, length)
-    if not isinstance(section, Transformer):
+    if not isinstance(section, TransformerConfig):
         tag = type(section).__setpoint__.tag
         raise SetpointError(
             f"tracking.flops = {formula}: which parameters of a model of type = {tag} stand in "
@@ -94,7 +94,7 @@ def _flops_of(job: Job, model: nn.Module, vocab_size: int, parameters: int | Non
 
 def _pair_sizes(job: Job, model: nn.Module) -> int:
     """L H (Q + V): elements of a query and a value of all heads of all layers."""
-    if isinstance(job.model, Transformer):
+    if isinstance(job.model, TransformerConfig):
         return job.model.layers * pair_size(job.model)
     from setpoint.model.huggingface.language_model import HuggingFaceModel
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from setpoint.config import Caution, SetpointError, check
 from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import (
     ImportedOptimizer,
     InverseSqrt,
@@ -317,11 +317,11 @@ def _muon_cautions(optimizer: Muon) -> Iterator[Caution]:
         )
 
 
-@check(when=lambda job: isinstance(job.model, Transformer), cautions=CAUTIONS)
+@check(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
 def size_cautions(job: Job) -> Iterator[Caution]:
     """Weights and activations that exceed any machine whatever else is chosen."""
     model, batch, ranks = job.model, job.batch, job.parallel.world_size
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     bound = ANY_MACHINE * ranks
     # Counted exactly only where it may come near: nearly all jobs are far away.
     if rough_size(job) > 10**12:
@@ -411,16 +411,16 @@ def new_row_cautions(job: Job) -> Iterator[Caution]:
         "adapter.train",
         f"the rows of {size - rows} tokens that the weights lack stay as they begin: the adapter "
         f"freezes the embedding",
-        valid=("[^embedding, ^output]",) if isinstance(job.model, Transformer) else (),
+        valid=("[^embedding, ^output]",) if isinstance(job.model, TransformerConfig) else (),
         also=("model.pretrained", "tokenizer"),
     )
 
 
-@check(when=lambda job: isinstance(job.model, Transformer), cautions=CAUTIONS)
+@check(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
 def model_cautions(job: Job) -> Iterator[Caution]:
     """Positions that are never trained, adapters of random weights, and muP without Adam."""
     model, length = job.model, job.batch.sequence_length
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     rows = model.max_sequence_length
     if model.positions == "learned" and model.pretrained is None and rows > length:
         yield Caution(

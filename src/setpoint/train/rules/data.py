@@ -12,7 +12,7 @@ from setpoint.config import Caution, Config, Problem, SetpointError, check, dead
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Text, Tokens
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.loss.config import Ignoring, tokens_named
-from setpoint.model.config import Transformer
+from setpoint.model.config import TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.train.batch import batch_equation, steps_before
 from setpoint.train.rules.model import known_vocabulary, tokenizer_needs
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=SourceConfig)
 
 
-@check(when=lambda job: isinstance(job.model, Transformer) and job.model.moe is not None)
+@check(when=lambda job: isinstance(job.model, TransformerConfig) and job.model.moe is not None)
 def load_problems(job: Job) -> Iterator[Problem]:
     """Micro-batches that do not fall into the parts that experts are balanced over."""
-    assert isinstance(job.model, Transformer) and job.model.moe is not None
+    assert isinstance(job.model, TransformerConfig) and job.model.moe is not None
     size, micro = job.model.moe.load_sequences, job.batch.micro_size
     if size is not None and micro % size:
         yield Problem(

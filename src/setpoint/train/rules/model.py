@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.config import Caution, Need, Problem, SetpointError, check, dead
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
-from setpoint.model.config import HuggingFaceModel, Transformer, names_attention_backend
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig, names_attention_backend
 from setpoint.parallel.config import CUBLAS_VARIABLE, CUBLAS_WORKSPACES
 from setpoint.shapes.parameter import is_pattern
 
@@ -61,7 +61,9 @@ def device_needs(job: Job) -> tuple[Need, ...]:
 def has_rows(job: Job) -> bool:
     """True if the embedding may have another number of rows than there are tokens."""
     model = job.model
-    return isinstance(model, Transformer) and (model.vocab_size or model.vocab_multiple_of) != 1
+    return (
+        isinstance(model, TransformerConfig) and (model.vocab_size or model.vocab_multiple_of) != 1
+    )
 
 
 @check(
@@ -76,7 +78,7 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
     from setpoint.model.size import embedding_rows, vocab_error
 
     model = job.model
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     tokens = known_vocabulary(job.tokenizer)
     if tokens is None:
         return
@@ -103,8 +105,8 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
 @check(
     needs="files",
     when=lambda job: (
-        isinstance(job.model, HuggingFaceModel)
-        or (isinstance(job.model, Transformer) and job.model.pretrained is not None)
+        isinstance(job.model, HuggingFaceConfig)
+        or (isinstance(job.model, TransformerConfig) and job.model.pretrained is not None)
     ),
 )
 def row_problems(job: Job) -> Iterator[Problem]:
@@ -117,11 +119,11 @@ def row_problems(job: Job) -> Iterator[Problem]:
     also = ("tokenizer", *(() if model.pretrained is None else ("model.pretrained",)))
     try:
         place = None if model.pretrained is None else locate_here(model.pretrained)
-        if isinstance(model, Transformer):
+        if isinstance(model, TransformerConfig):
             words = model.vocab_size or tokens
             if place is not None and words is not None:
                 different = check.vocabulary_difference(model, words, place)
-        elif isinstance(model, HuggingFaceModel):
+        elif isinstance(model, HuggingFaceConfig):
             rows = check.declared_vocabulary(model)
             known = None if place is None else check.vocabulary_of(place)
             if rows is not None and tokens is not None and rows < tokens:
@@ -152,7 +154,7 @@ def backend_problems(job: Job) -> Iterator[Problem]:
     """Attention backends that do not go with the device, the dtype or deterministic = true."""
     from setpoint.model.attention.support import determinism_problems, placement_problems
 
-    assert isinstance(job.model, Transformer)
+    assert isinstance(job.model, TransformerConfig)
     if job.deterministic:
         yield from determinism_problems(job.model)
     device, compute = job.parallel.device, job.precision.compute
@@ -171,7 +173,7 @@ def device_problems(job: Job) -> Iterator[Problem]:
 def dense_on_gpu(job: Job) -> Dense | None:
     """The attention that holds tensors of all pairs of positions, if the device is a GPU."""
     model = job.model
-    if not isinstance(model, Transformer):
+    if not isinstance(model, TransformerConfig):
         return None
     documents = bool(job.data.packing.isolate) and job.data.packing.method != "none"
     asks = model.sliding_window or model.attention_soft_cap or names_attention_backend(model)
@@ -195,7 +197,7 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
     from setpoint.model.attention.support import LIMITS, able, demands_of, unplaced
 
     attention, model = dense_on_gpu(job), job.model
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     if job.parallel.device == "auto":
         import torch
 
@@ -235,7 +237,7 @@ def adapter_problems(job: Job) -> Iterator[Problem]:
     from setpoint.model.parameters import fused_parts_of, parameters_of
 
     model, config = job.model, job.adapter
-    assert config is not None and isinstance(model, Transformer)
+    assert config is not None and isinstance(model, TransformerConfig)
     if not config.can_be_searched:
         return
     vocabulary = known_vocabulary(job.tokenizer) or model.vocab_size or MANY
@@ -270,7 +272,7 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
     try:
         model = build_outline(job.model, known_vocabulary(job.tokenizer) or 1)
     except SetpointError as error:
-        if not isinstance(job.model, HuggingFaceModel):  # of which a rule of its own says it
+        if not isinstance(job.model, HuggingFaceConfig):  # of which a rule of its own says it
             yield Problem("adapter", str(error))
         return
     try:
@@ -294,7 +296,7 @@ def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
 
     assert job.adapter is not None
     config = job.adapter.quantize
-    if not isinstance(job.model, HuggingFaceModel) or config is None or not job.model.pretrained:
+    if not isinstance(job.model, HuggingFaceConfig) or config is None or not job.model.pretrained:
         return
     place = locate_here(job.model.pretrained)
     if place is None or place.kind != "huggingface":
@@ -347,7 +349,7 @@ def base_problems(job: Job) -> Iterator[Problem]:
     for problem in problems:
         problem.also = ("model.pretrained",)
     yield from problems
-    if forms and not problems and isinstance(job.model, Transformer) and job.model.merge_qkv:
+    if forms and not problems and isinstance(job.model, TransformerConfig) and job.model.merge_qkv:
         yield Problem(
             "model.merge_qkv",
             "true makes one weight of three, whose numbers would be rounded once more in place of "
@@ -410,10 +412,10 @@ def float8_problems(job: Job) -> Iterator[Problem]:
 
     float8, model, path = job.precision.float8, job.model, "precision.float8"
     assert float8 is not None
-    layers = linear_layers(model) if isinstance(model, Transformer) else {}
+    layers = linear_layers(model) if isinstance(model, TransformerConfig) else {}
     if not layers:
         return  # looked at when the model is there
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     experts = packed_experts(model)
     unpacked = model.moe is not None and not model.moe.packed
     problem = layer_problems(float8, layers, experts)
@@ -426,7 +428,7 @@ def float8_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-def packed_experts(model: Transformer) -> dict[str, tuple[int, int]]:
+def packed_experts(model: TransformerConfig) -> dict[str, tuple[int, int]]:
     """List the packed experts of a transformer without building it: (width, dim) by name."""
     from setpoint.model.parameters import parameters_of
 
@@ -451,7 +453,7 @@ def float8_device_problems(job: Job) -> Iterator[Problem]:
         yield Problem("precision.float8", reason, valid=("null",), also=("parallel.device",))
 
 
-def linear_layers(model: Transformer) -> dict[str, tuple[int, int]]:
+def linear_layers(model: TransformerConfig) -> dict[str, tuple[int, int]]:
     """List the linear layers of a transformer without building it.
 
     Returns:
@@ -503,7 +505,7 @@ def built_pattern_problems(job: Job) -> Iterator[Problem]:
     try:
         yield from _unmatched(job, known_vocabulary(job.tokenizer) or 1)
     except SetpointError as error:
-        if not isinstance(job.model, HuggingFaceModel):  # of which a rule of its own says it
+        if not isinstance(job.model, HuggingFaceConfig):  # of which a rule of its own says it
             yield Problem("model", str(error))
 
 

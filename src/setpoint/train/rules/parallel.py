@@ -8,7 +8,7 @@ from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ConfigError, Problem, SetpointError, check, draft_of, nearest, resolve
-from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.parallel.config import CONTEXT
 from setpoint.train.rules.model import known_vocabulary, tokenizer_needs, within
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TENSOR = "parallel.tensor"
 
 
-@check(needs="import", when=lambda job: isinstance(job.model, HuggingFaceModel))
+@check(needs="import", when=lambda job: isinstance(job.model, HuggingFaceConfig))
 def family_problems(job: Job) -> Iterator[Problem]:
     """Models that transformers does not make, or that ranks cannot divide.
 
@@ -29,7 +29,7 @@ def family_problems(job: Job) -> Iterator[Problem]:
     from importlib.util import find_spec
 
     section = job.model
-    assert isinstance(section, HuggingFaceModel)
+    assert isinstance(section, HuggingFaceConfig)
     if find_spec("transformers") is None or find_spec("torch") is None:
         return
     from setpoint.model.huggingface.build import try_huggingface
@@ -126,14 +126,14 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
 
 @check(
     needs=tokenizer_needs,
-    when=lambda job: isinstance(job.model, Transformer) and job.parallel.divides_matrices,
+    when=lambda job: isinstance(job.model, TransformerConfig) and job.parallel.divides_matrices,
 )
 def tensor_problems(job: Job) -> Iterator[Problem]:
     """Matrices and sequences that tensor parallelism cannot divide."""
     from setpoint.model.size import embedding_rows
 
     model, ranks = job.model, job.parallel.degrees["tensor"]
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     yield from _undivided(ranks, model.heads, "heads", "model.heads")
     if model.mla is None and model.kv_heads % ranks and ranks % model.kv_heads:
         valid = [n for n in range(1, model.heads + 1) if model.heads % n == 0]
@@ -213,7 +213,7 @@ def context_problems(job: Job) -> Iterator[Problem]:
             valid=[str(size) for size in nearest_multiples(length, multiple)],
             also=tuple(f"parallel.{axis}" for axis in used),
         )
-    if not isinstance(job.model, Transformer):
+    if not isinstance(job.model, TransformerConfig):
         return
     tensor, ulysses = degrees["tensor"], degrees["ulysses"]
     heads = job.model.heads // tensor
@@ -229,10 +229,10 @@ def context_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(when=lambda job: isinstance(job.model, Transformer) and job.parallel.divides_layers)
+@check(when=lambda job: isinstance(job.model, TransformerConfig) and job.parallel.divides_layers)
 def stage_problems(job: Job) -> Iterator[Problem]:
     """Stages of a pipeline without a layer each, or with other parts than the model's."""
-    assert isinstance(job.model, Transformer)
+    assert isinstance(job.model, TransformerConfig)
     pipelining, layers = job.parallel.pipelining, job.model.layers
     ranks = job.parallel.degrees["pipeline"]
     stages = pipelining.stages(ranks)
@@ -306,14 +306,14 @@ def batch_problems(job: Job) -> Iterator[Problem]:
 @check(
     when=lambda job: (
         job.parallel.divides_experts
-        and isinstance(job.model, Transformer)
+        and isinstance(job.model, TransformerConfig)
         and job.model.moe is not None
     )
 )
 def expert_problems(job: Job) -> Iterator[Problem]:
     """Experts, and widths of experts, that the ranks cannot divide."""
     model, parallel = job.model, job.parallel
-    assert isinstance(model, Transformer) and model.moe is not None
+    assert isinstance(model, TransformerConfig) and model.moe is not None
     experts, width = model.moe.experts, model.moe.width(model.ffn_dim)
     ranks = parallel.expert * parallel.expert_shards
     if experts % parallel.expert:
@@ -358,7 +358,7 @@ def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
     from setpoint.adapter.plan import quantized_sites, sites_of
     from setpoint.model.parameters import parameters_of
 
-    assert isinstance(model, Transformer)
+    assert isinstance(model, TransformerConfig)
     quantize = adapter.quantize
     for site in quantized_sites(adapter, sites_of(parameters_of(model, 1))):
         if site.form != "experts":
@@ -413,7 +413,9 @@ def unit_problems(job: Job) -> Iterator[Problem]:
     from setpoint.model.parts import units_around_layers
 
     model, patterns = job.model, job.parallel.sharding.units
-    if not (isinstance(model, Transformer) and model.parameters_known and job.parallel.uses_fsdp):
+    if not (
+        isinstance(model, TransformerConfig) and model.parameters_known and job.parallel.uses_fsdp
+    ):
         return
     names: dict[str, None] = {}
     for parameter in parameters_of(model, 1):
@@ -440,7 +442,7 @@ def unit_problems(job: Job) -> Iterator[Problem]:
                 break
 
 
-def _why_no_unit(model: Transformer, name: str) -> str:
+def _why_no_unit(model: TransformerConfig, name: str) -> str:
     """Say why a module's weights cannot be gathered when it is called; empty if they can."""
     if name == "embedding" and model.tie_embeddings:
         return "with whose weights the loss multiplies by itself (model.tie_embeddings)"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from setpoint.config import Caution, Need, Problem, SetpointError, check, dead, resolve
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.memory.config import Operators
-from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.optim.config import Plateau
 from setpoint.train.evaluation.config import (
     BACKWARD,
@@ -152,10 +152,10 @@ def export_problems(job: Job) -> Iterator[Problem]:
     """A model to export that transformers has no word for."""
     from setpoint.model.pretrained.write_config import family_for
 
-    if isinstance(job.model, HuggingFaceModel):
+    if isinstance(job.model, HuggingFaceConfig):
         return
     also, hint = ("model",), "Set checkpoint.export = null, or change the model."
-    if not isinstance(job.model, Transformer):
+    if not isinstance(job.model, TransformerConfig):
         kind = type(job.model).__setpoint__.tag
         yield Problem("checkpoint.export", f"a model of type = {kind} cannot be written in the "
                       "format of Hugging Face", valid=("null",), also=also, hint=hint)  # fmt: skip
@@ -297,7 +297,7 @@ def memory_needs(job: Job) -> tuple[Need, ...]:
 def rough_size(job: Job) -> int:
     """Count the numbers that a transformer keeps in weights and for a micro-batch, roughly."""
     model, batch = job.model, job.batch
-    if not isinstance(model, Transformer):
+    if not isinstance(model, TransformerConfig):
         return 0
     experts = 1 if model.moe is None else model.moe.experts
     width = model.layers * (4 * model.dim + 3 * (model.ffn_dim or 0) * experts)
@@ -311,7 +311,7 @@ def memory_suggestions(job: Job) -> list[str]:
     memory, suggestions = job.memory, list[str]()
     if job.batch.micro_size > 1:
         suggestions.append("a smaller batch.micro_size (batch.accumulation makes up for it)")
-    if not type(job.loss).from_hidden and isinstance(job.model, Transformer):
+    if not type(job.loss).from_hidden and isinstance(job.model, TransformerConfig):
         suggestions.append("loss.type = chunked_cross_entropy, which never holds all logits")
     checkpointing = memory.activation_checkpointing
     if checkpointing is None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from setpoint.model.norm.config import RMSNorm
+from setpoint.model.config import RMSNormConfig
 from setpoint.model.pretrained.decoder import ALL_NORMS, decoder_pieces
 from setpoint.model.pretrained.document import Document
 from setpoint.model.pretrained.families.llama import (
@@ -27,7 +27,7 @@ from setpoint.model.pretrained.pieces import Piece
 from setpoint.model.pretrained.rope import read_rope, write_rope
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 
 def read_gemma(document: Document, *, length: int, cap: float | None) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def read_gemma(document: Document, *, length: int, cap: float | None) -> dict[st
     scale = scalar**-0.5
     return {
         **fields,
-        "norm": RMSNorm(zero_centered=True),
+        "norm": RMSNormConfig(zero_centered=True),
         "norm_placement": "both",
         "embedding_scale": math.sqrt(fields["dim"]),
         "attention_scale": None if scale == fields["head_dim"] ** -0.5 else scale,
@@ -66,7 +66,7 @@ def read_gemma(document: Document, *, length: int, cap: float | None) -> dict[st
     }
 
 
-def write_gemma(config: Transformer) -> dict[str, Any]:
+def write_gemma(config: TransformerConfig) -> dict[str, Any]:
     """The keys for the same fields."""
     return {
         **write_decoder(config),
@@ -81,13 +81,13 @@ def write_gemma(config: Transformer) -> dict[str, Any]:
     }
 
 
-def query_scalar(config: Transformer) -> int:
+def query_scalar(config: TransformerConfig) -> int:
     """The whole number whose inverse root is the scale of attention."""
     scale = config.attention_scale
     return config.head_dim if scale is None else round(scale**-2)
 
 
-def gemma_misfits(config: Transformer) -> Iterator[Misfit]:
+def gemma_misfits(config: TransformerConfig) -> Iterator[Misfit]:
     """What neither Gemma 2 nor 3 can be, beyond fixed values."""
     yield from unfit_activation(config, GATED)
     yield from one_bias(config)
@@ -137,7 +137,7 @@ class Gemma2(Family):
             "attention_soft_cap": document.number("attn_logit_softcapping", 50.0, optional=True),
         }
 
-    def write(self, config: Transformer) -> dict[str, Any]:
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
         """See `Family.write`."""
         return {
             **write_gemma(config),
@@ -145,12 +145,12 @@ class Gemma2(Family):
             "attn_logit_softcapping": config.attention_soft_cap,
         }
 
-    def misfits(self, config: Transformer) -> Iterator[Misfit]:
+    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
         """See `Family.misfits`."""
         yield from super().misfits(config)
         yield from gemma_misfits(config)
 
-    def pieces(self, config: Transformer) -> list[Piece]:
+    def pieces(self, config: TransformerConfig) -> list[Piece]:
         """See `Family.pieces`."""
         return decoder_pieces(config, ALL_NORMS)
 

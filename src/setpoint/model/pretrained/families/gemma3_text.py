@@ -19,7 +19,7 @@ from setpoint.model.pretrained.pieces import Piece
 from setpoint.model.pretrained.rope import read_rules, write_rules
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 GLOBAL, LOCAL = 1_000_000.0, 10_000.0
 """The bases of a file that names none."""
@@ -61,7 +61,7 @@ class Gemma3Text(Family):
             rope = {"rope_base": base, "rope_scaling": None, "rope_base_sliding": None}
         return {**fields, **found, **rope, "qk_norm": True}
 
-    def write(self, config: Transformer) -> dict[str, Any]:
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
         """See `Family.write`."""
         scaling = write_rules(config.rope_scaling)
         local = config.rope_base_sliding or config.rope_base
@@ -81,7 +81,7 @@ class Gemma3Text(Family):
             },
         }
 
-    def misfits(self, config: Transformer) -> Iterator[Misfit]:
+    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
         """See `Family.misfits`."""
         yield from super().misfits(config)
         yield from gemma_misfits(config)
@@ -89,7 +89,7 @@ class Gemma3Text(Family):
         if slides and config.rope_scaling is not None and config.rope_base_sliding is None:
             yield Misfit("rope_base_sliding", "null", "a number, with rope_scaling")
 
-    def pieces(self, config: Transformer) -> list[Piece]:
+    def pieces(self, config: TransformerConfig) -> list[Piece]:
         """See `Family.pieces`."""
         return decoder_pieces(config, ALL_NORMS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from setpoint.model.norm.config import LayerNorm
+from setpoint.model.config import LayerNormConfig
 from setpoint.model.pretrained.document import Document
 from setpoint.model.pretrained.family import (
     UNGATED,
@@ -17,7 +17,7 @@ from setpoint.model.pretrained.family import (
 from setpoint.model.pretrained.pieces import Part, Piece
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 _NORMS = {"attention_norm": "ln_1", "feed_forward_norm": "ln_2"}
 _HEADS_OF_OTHER_TASKS = (
@@ -70,7 +70,7 @@ class GPT2(Family):
             "ffn_dim": document.integer("n_inner", None) or 4 * dim,
             "activation": document.choice("activation_function", "gelu_new", UNGATED),
             "positions": "learned",
-            "norm": LayerNorm(bias=True),
+            "norm": LayerNormConfig(bias=True),
             "norm_eps": document.number("layer_norm_epsilon", 1e-5),
             "init_std": document.number("initializer_range", 0.02),
             "tie_embeddings": document.flag("tie_word_embeddings", True),
@@ -83,7 +83,7 @@ class GPT2(Family):
             "attention_output_bias": True,
         }
 
-    def write(self, config: Transformer) -> dict[str, Any]:
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
         """See `Family.write`."""
         return {
             "n_embd": config.dim,
@@ -101,7 +101,7 @@ class GPT2(Family):
             "embd_pdrop": config.embedding_dropout,
         }
 
-    def misfits(self, config: Transformer) -> Iterator[Misfit]:
+    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
         """See `Family.misfits`."""
         yield from super().misfits(config)
         yield from unfit_activation(config, UNGATED)
@@ -113,7 +113,7 @@ class GPT2(Family):
         if scale not in (None, 1.0, config.head_dim**-0.5):
             yield Misfit("attention_scale", f"{scale:g}", "null or 1")
 
-    def pieces(self, config: Transformer) -> list[Piece]:
+    def pieces(self, config: TransformerConfig) -> list[Piece]:
         """See `Family.pieces`."""
         pieces = [
             Piece("embedding.weight", "transformer.wte.weight"),
@@ -141,7 +141,7 @@ class GPT2(Family):
         return pieces
 
 
-def _merged(config: Transformer, ours: str, theirs: str, kind: str) -> list[Piece]:
+def _merged(config: TransformerConfig, ours: str, theirs: str, kind: str) -> list[Piece]:
     """Queries, keys and values, which lie side by side in one matrix of theirs."""
     turned = kind == "weight"
     if config.merge_qkv:

@@ -16,7 +16,7 @@ from setpoint.model.pretrained.family import (
 from setpoint.model.pretrained.rope import read_rope, write_rope
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 
 def read_decoder(
@@ -56,7 +56,7 @@ def read_decoder(
     }
 
 
-def write_decoder(config: Transformer) -> dict[str, Any]:
+def write_decoder(config: TransformerConfig) -> dict[str, Any]:
     """The keys for the same fields, but for the activation."""
     return {
         "hidden_size": config.dim,
@@ -93,7 +93,7 @@ class Llama(Family):
             "ffn_bias": document.flag("mlp_bias", False),
         }
 
-    def write(self, config: Transformer) -> dict[str, Any]:
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
         """See `Family.write`."""
         return {
             **write_decoder(config),
@@ -103,7 +103,7 @@ class Llama(Family):
             "mlp_bias": config.ffn_bias,
         }
 
-    def misfits(self, config: Transformer) -> Iterator[Misfit]:
+    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
         """See `Family.misfits`."""
         yield from super().misfits(config)
         yield from unfit_activation(config, GATED)
@@ -111,13 +111,13 @@ class Llama(Family):
         yield from even_heads(config)
 
 
-def even_heads(config: Transformer) -> Iterator[Misfit]:
+def even_heads(config: TransformerConfig) -> Iterator[Misfit]:
     """The misfit of a width that heads do not divide, which some classes of transformers refuse."""
     if config.dim % config.heads:
         yield Misfit("heads", str(config.heads), f"a divisor of dim = {config.dim}")
 
 
-def one_bias(config: Transformer) -> Iterator[Misfit]:
+def one_bias(config: TransformerConfig) -> Iterator[Misfit]:
     """The misfit of attention of which some projections have biases and others have none."""
     if config.qkv_bias != config.attention_output_bias:
         given, wanted = str(config.attention_output_bias).lower(), str(config.qkv_bias).lower()

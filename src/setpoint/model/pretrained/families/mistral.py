@@ -18,7 +18,7 @@ from setpoint.model.pretrained.kinds import layer_kinds, read_kinds
 from setpoint.model.pretrained.rope import read_rope, write_rope
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 
 class Mistral(Family):
@@ -42,7 +42,7 @@ class Mistral(Family):
             **read_kinds(document, layers, window, [kind] * layers),
         }
 
-    def write(self, config: Transformer) -> dict[str, Any]:
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
         """See `Family.write`."""
         return {
             **write_decoder(config),
@@ -51,14 +51,14 @@ class Mistral(Family):
             "sliding_window": config.sliding_window if "sliding" in layer_kinds(config) else None,
         }
 
-    def misfits(self, config: Transformer) -> Iterator[Misfit]:
+    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
         """See `Family.misfits`."""
         yield from super().misfits(config)
         yield from unfit_activation(config, GATED)
         yield from all_alike(config)
 
 
-def all_alike(config: Transformer) -> Iterator[Misfit]:
+def all_alike(config: TransformerConfig) -> Iterator[Misfit]:
     """The misfit of a model of which some layers slide and others do not."""
     if len(set(layer_kinds(config))) > 1:
         pattern = ", ".join(config.attention_pattern)

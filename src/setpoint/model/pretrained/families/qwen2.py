@@ -18,7 +18,7 @@ from setpoint.model.pretrained.kinds import layer_kinds, read_kinds, write_kinds
 from setpoint.model.pretrained.rope import read_rope, write_rope
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 
 def read_windows(document: Document, layers: int) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def read_windows(document: Document, layers: int) -> dict[str, Any]:
     return read_kinds(document, layers, window, kinds)
 
 
-def write_windows(config: Transformer) -> dict[str, Any]:
+def write_windows(config: TransformerConfig) -> dict[str, Any]:
     """The keys for windows."""
     kinds = layer_kinds(config)
     slides = "sliding" in kinds
@@ -67,7 +67,7 @@ class Qwen2(Family):
             "qkv_bias": True,
         }
 
-    def write(self, config: Transformer) -> dict[str, Any]:
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
         """See `Family.write`."""
         return {
             **write_decoder(config),
@@ -76,7 +76,7 @@ class Qwen2(Family):
             "hidden_act": activation_name(config, GATED),
         }
 
-    def misfits(self, config: Transformer) -> Iterator[Misfit]:
+    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
         """See `Family.misfits`."""
         yield from super().misfits(config)
         yield from unfit_activation(config, GATED)

@@ -18,7 +18,7 @@ from setpoint.model.pretrained.family import (
 from setpoint.model.pretrained.rope import read_rope, write_rope
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 
 class Qwen3(Family):
@@ -49,7 +49,7 @@ class Qwen3(Family):
             "attention_output_bias": bias,
         }
 
-    def write(self, config: Transformer) -> dict[str, Any]:
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
         """See `Family.write`."""
         return {
             **write_decoder(config),
@@ -59,7 +59,7 @@ class Qwen3(Family):
             "attention_bias": config.qkv_bias,
         }
 
-    def misfits(self, config: Transformer) -> Iterator[Misfit]:
+    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
         """See `Family.misfits`."""
         yield from super().misfits(config)
         yield from unfit_activation(config, GATED)

@@ -20,7 +20,7 @@ from setpoint.model.pretrained.kinds import layer_kinds, read_kinds
 from setpoint.model.pretrained.rope import read_rope, write_rope
 
 if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
+    from setpoint.model.config import TransformerConfig
 
 
 FIXED = {
@@ -70,7 +70,7 @@ class Qwen3Moe(Family):
             "moe": _read_experts(document, layers),
         }
 
-    def write(self, config: Transformer) -> dict[str, Any]:
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
         """See `Family.write`."""
         slides, moe = "sliding" in layer_kinds(config), config.moe
         assert moe is not None
@@ -92,7 +92,7 @@ class Qwen3Moe(Family):
             "output_router_logits": False,
         }
 
-    def misfits(self, config: Transformer) -> Iterator[Misfit]:
+    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
         """See `Family.misfits`."""
         yield from super().misfits(config)
         yield from unfit_activation(config, GATED)
