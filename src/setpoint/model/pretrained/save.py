@@ -33,7 +33,7 @@ from setpoint.model.pretrained.tensor_files import Planned, write_tensors
 from setpoint.model.pretrained.tensors import rows_of
 from setpoint.model.pretrained.write_config import TOKEN_IDS, family_for, write_config
 from setpoint.model.skeleton import skeleton
-from setpoint.model.transformer import TransformerConfig
+from setpoint.model.transformer import Transformer
 from setpoint.shapes.placed import whole_of
 
 SHARD: Final = 5_000_000_000
