@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.model.pretrained.fill import block, common
-from setpoint.model.pretrained.pieces import Part, Piece
+from setpoint.model.pretrained.weights import Part, Piece
 
 
 def test_two_ranks(run_module: Callable[[str], None]) -> None:

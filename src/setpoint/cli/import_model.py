@@ -11,9 +11,9 @@ from setpoint.config.draft.plain import to_minimal
 from setpoint.config.files.write import write_toml
 from setpoint.files.atomic import write_text
 from setpoint.model.config import TransformerConfig
-from setpoint.model.pretrained.family import PLAIN, SIZES
+from setpoint.model.pretrained.config_json import config_of
+from setpoint.model.pretrained.families import PLAIN, SIZES
 from setpoint.model.pretrained.locate import locate
-from setpoint.model.pretrained.read_config import config_of
 from setpoint.model.pretrained.run import job_of
 from setpoint.train.batch import Batch
 

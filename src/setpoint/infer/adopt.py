@@ -238,7 +238,7 @@ def _of_hugging_face(path: str, place: WeightsPlace, draft: Inference) -> Infere
 
 def _model_of(path: str, place: WeightsPlace, draft: Inference) -> Config:
     """The model that a directory describes: Setpoint's own where it can be, else transformers'."""
-    from setpoint.model.pretrained.read_config import read_config
+    from setpoint.model.pretrained.config_json import read_config
 
     if not isinstance(draft.model, HuggingFaceConfig):
         try:

@@ -28,8 +28,8 @@ from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerCon
 from setpoint.model.kinds import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.base import is_ours
+from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import load_checkpoint, load_directory, read_whole
-from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.run import tokenizer_of
 from setpoint.model.pretrained.save import ends_of
 from setpoint.model.skeleton import move_buffers

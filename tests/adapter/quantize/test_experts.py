@@ -19,7 +19,7 @@ from setpoint.adapter.quantize.weight import QuantizedExperts
 from setpoint.config import resolve
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
-from setpoint.model.pretrained.read_config import read_config
+from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import materialize, skeleton

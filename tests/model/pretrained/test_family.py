@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
-from setpoint.model.pretrained.families import FAMILIES, family_named, qwen3_moe
-from setpoint.model.pretrained.family import PLAIN, SIZES
+from setpoint.model.pretrained.families import EXPERTS, FAMILIES, PLAIN, SIZES
 
 # Fields that do not change the logits of finished weights: of the transformer, and of a mixture.
 NOT_WRITTEN = (
@@ -27,6 +26,7 @@ NOT_WRITTEN = (
     "embedding_dropout",
 )
 NOT_WRITTEN_OF_EXPERTS = (
+    "balance_loss",
     "sequence_balance_loss",
     "router_z_loss",
     "gradient_scale",
@@ -40,14 +40,18 @@ def test_every_field_is_written_fixed_or_named_as_without_effect() -> None:
     fields = set(TransformerConfig.__setpoint__.fields)
     assert fields == {*SIZES, *PLAIN, *NOT_WRITTEN}
     assert len(fields) == len(SIZES) + len(PLAIN) + len(NOT_WRITTEN)
-    for name in FAMILIES:
-        family = family_named(name)
-        assert family.model_type == name
-        assert {*family.writes, *family.fixed} <= PLAIN.keys()
-        assert not {*family.writes} & {*family.fixed}
+    for family in FAMILIES.values():
+        known = {*PLAIN, *EXPERTS}
+        assert family.fixed.keys() <= known
+        assert not family.written & family.fixed.keys()
+        missing = {*SIZES} - family.written
+        assert missing <= ({"rope_base"} if family.fixed.get("positions") else set()), family
 
 
 def test_every_field_of_experts_is_written_fixed_or_named_as_without_effect() -> None:
-    written = {"experts", "top_k", "every", "first_dense", "expert_dim", "router", "balance_loss"}
-    known = {*written, *qwen3_moe.FIXED, *NOT_WRITTEN_OF_EXPERTS}
-    assert set(MoE.__setpoint__.fields) == known
+    written = {"moe.experts", "moe.top_k", "moe.expert_dim"}
+    of_router = {"moe.router.normalize"}
+    known = {*written, *EXPERTS, *(f"moe.{name}" for name in NOT_WRITTEN_OF_EXPERTS)} - of_router
+    assert {f"moe.{name}" for name in MoE.__setpoint__.fields} == known
+    for family in FAMILIES.values():
+        assert "moe" not in family.fixed or written <= family.written

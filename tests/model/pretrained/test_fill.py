@@ -13,8 +13,8 @@ from torch import nn
 
 from setpoint.model import load_pretrained
 from setpoint.model.moe.config import MoE, SigmoidTopK
+from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.fill import Weights
-from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.skeleton import skeleton
@@ -95,7 +95,7 @@ def test_a_buffer_that_no_file_holds_starts_where_it_always_does(tmp_path: Path)
     from safetensors.torch import save_file
 
     from setpoint.files.tensor_header import read_header
-    from setpoint.model.pretrained.pieces import Piece
+    from setpoint.model.pretrained.weights import Piece
 
     save_file({n: p.detach() for n, p in ours.named_parameters()}, tmp_path / "w.safetensors")
     held = read_header(tmp_path / "w.safetensors")

@@ -17,7 +17,7 @@ from setpoint.infer.loaded_model import add_adapter
 from setpoint.model import load_pretrained
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import dequantize
-from setpoint.model.pretrained.read_config import read_config
+from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.start import start_from
 from setpoint.model.skeleton import skeleton
 

@@ -32,10 +32,9 @@ from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.pretrained.check import foreign_names, vocabulary_of
+from setpoint.model.pretrained.config_json import config_of, read_config
 from setpoint.model.pretrained.fill import Growth, PlacedWeights, Weights
 from setpoint.model.pretrained.locate import Place, locate
-from setpoint.model.pretrained.pieces import Piece
-from setpoint.model.pretrained.read_config import config_of, read_config
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.run import (
     description_of,
@@ -47,6 +46,7 @@ from setpoint.model.pretrained.run import (
 )
 from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.tensors import weights_of
+from setpoint.model.pretrained.weights import Piece
 from setpoint.model.size import embedding_rows
 from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import Named, Placeable

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from setpoint.config import RunError
 from setpoint.files.tensor_header import CODES, FLOATS, TensorInfo
 from setpoint.model.parameters import parameters_of
-from setpoint.model.pretrained.pieces import Part, Piece, Shape, renamed, their_shapes
 from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.tensor_files import list_tensors
+from setpoint.model.pretrained.weights import Part, Piece, Shape, renamed, their_shapes
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
-    from setpoint.model.pretrained.family import Family
+    from setpoint.model.pretrained.families import Family
 
 HEAD: Final = "lm_head.weight"
 """Name of the output matrix in transformers."""
@@ -54,7 +54,7 @@ def files_of(
     if not any(name.startswith(family.base) for name in held):
         # As the class without a head saves them; so are those of the first GPT-2.
         pieces = renamed(pieces, lambda name: name.removeprefix(family.base))
-    surplus = [f"({re.escape(family.base)})?{pattern}" for pattern in family.surplus]
+    surplus = family.surplus_of(config)
     if config.tie_embeddings:
         surplus.append(re.escape(HEAD))
     return Files(pieces, held, surplus)

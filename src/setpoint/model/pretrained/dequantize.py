@@ -10,7 +10,7 @@ from torch import Tensor
 
 from setpoint.config import RunError
 from setpoint.files.tensor_header import Encoding, TensorInfo
-from setpoint.model.pretrained.pieces import Shape
+from setpoint.model.pretrained.weights import Shape
 
 Read = Callable[[TensorInfo, tuple[int, int] | None], Tensor]
 """Some rows of a tensor as a file has it, or all."""

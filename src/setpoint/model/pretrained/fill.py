@@ -13,8 +13,8 @@ from setpoint.files.tensor_header import Encoding, TensorInfo
 from setpoint.model.initialize import Constant, collect_rules, plain_name
 from setpoint.model.pretrained.compare import ROWS, require_tensors
 from setpoint.model.pretrained.dequantize import require_sound
-from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import TensorReader
+from setpoint.model.pretrained.weights import Part, Piece, Shape, their_shapes
 from setpoint.model.skeleton import materialize
 from setpoint.shapes.placed import Placeable, as_placed, in_memory, local_ranges, put
 from setpoint.shapes.stored import Coded, Stored, stored_weights
@@ -209,8 +209,11 @@ class Weights:
             found = common(piece, shape, box)
             if found is not None:
                 within, ranges = found
-                info = self.held[piece.theirs]
+                info, part = self.held[piece.theirs], piece.of_theirs
                 theirs = reader.read_box(info, ranges) if ranges else reader.read(info)
+                if part is not None and part.step > 1:
+                    length = (theirs.shape[part.dim] - 1) // part.step + 1
+                    theirs = block(theirs, Part(part.dim, 0, length, part.step))
                 local[within].copy_(theirs.T if piece.transposed else theirs)
         if self.growth is not None and pieces[0].ours in ROWS:
             (first, last), columns = box[0], slice(*box[1])
@@ -395,9 +398,9 @@ def common(
     if piece.transposed:
         ranges.reverse()
     if piece.of_theirs is not None:
-        first, last = ranges[piece.of_theirs.dim]
-        start = piece.of_theirs.start
-        ranges[piece.of_theirs.dim] = (first + start, last + start)
+        dim, start, _, step = piece.of_theirs
+        first, last = ranges[dim]
+        ranges[dim] = (start + first * step, start + (last - 1) * step + 1)
     return tuple(within), ranges
 
 
@@ -407,6 +410,9 @@ def block(tensor: Tensor, part: Part | None) -> Tensor:
         return tensor
     if part.length is None:
         return tensor.select(part.dim, part.start)
+    if part.step > 1:
+        end = part.start + (part.length - 1) * part.step + 1
+        return tensor[(*[slice(None)] * part.dim, slice(part.start, end, part.step))]
     return tensor.narrow(part.dim, part.start, part.length)
 
 

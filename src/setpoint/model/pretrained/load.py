@@ -14,9 +14,9 @@ from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours, restore
 from setpoint.model.pretrained.compare import require_depth
-from setpoint.model.pretrained.family import Family
+from setpoint.model.pretrained.config_json import read_config
+from setpoint.model.pretrained.families import Family
 from setpoint.model.pretrained.locate import locate
-from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.read_tensor import SharedReader, weight_dtype
 from setpoint.model.pretrained.run import (
     description_of,

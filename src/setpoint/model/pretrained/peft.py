@@ -14,6 +14,7 @@ from setpoint.config import RunError, SetpointError
 from setpoint.files.tensor_header import read_header
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.compare import HEAD, pieces_of
+from setpoint.model.pretrained.config_json import family_for
 from setpoint.model.pretrained.fill import block
 from setpoint.model.pretrained.peft_files import (
     BASE,
@@ -25,10 +26,9 @@ from setpoint.model.pretrained.peft_files import (
     changes_one,
     saves_again,
 )
-from setpoint.model.pretrained.pieces import Piece
 from setpoint.model.pretrained.read_tensor import Unread
 from setpoint.model.pretrained.tensors import EMBEDDING, rows_of
-from setpoint.model.pretrained.write_config import family_for
+from setpoint.model.pretrained.weights import Piece
 from setpoint.shapes.placed import put, whole_of
 
 if TYPE_CHECKING:

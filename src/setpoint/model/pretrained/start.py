@@ -12,11 +12,10 @@ from setpoint.config import SetpointError
 from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.model.pretrained.base import fill_from, start_weights
 from setpoint.model.pretrained.check import vocabulary_difference, vocabulary_of
-from setpoint.model.pretrained.difference import differences
+from setpoint.model.pretrained.config_json import config_of, differences
 from setpoint.model.pretrained.load import read_whole
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.peft import fold_adapters
-from setpoint.model.pretrained.read_config import config_of
 from setpoint.model.pretrained.read_tensor import SharedReader, TensorReader
 from setpoint.model.pretrained.run import require_no_adapter
 from setpoint.shapes.peers import OneReader

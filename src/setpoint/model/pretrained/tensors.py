@@ -10,7 +10,7 @@ from setpoint.config import RunError
 from setpoint.files.tensor_header import FLOATS, TensorInfo
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.compare import HEAD, ROWS, files_of
-from setpoint.model.pretrained.family import Family
+from setpoint.model.pretrained.families import Family
 from setpoint.model.pretrained.fill import Growth, Weights
 from setpoint.model.pretrained.read_tensor import TensorReader
 
@@ -33,7 +33,7 @@ def weights_of(
         SetpointError: if there are no weights that can be read.
         RunError: if they are damaged, or are not those of the model.
     """
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     pieces, held, surplus = files_of(directory, family, config, *rows_of(model))
     if config.tie_embeddings and HEAD in held:
         _require_tied(directory, held, pieces[0].theirs)

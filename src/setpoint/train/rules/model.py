@@ -112,7 +112,7 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
 def row_problems(job: Job) -> Iterator[Problem]:
     """Rows of the embedding that fit neither the weights to start from nor the tokenizer."""
     from setpoint.model.pretrained import check
-    from setpoint.model.pretrained.difference import Different
+    from setpoint.model.pretrained.config_json import Different
     from setpoint.model.pretrained.locate import locate_here
 
     model, tokens, different = job.model, known_vocabulary(job.tokenizer), None

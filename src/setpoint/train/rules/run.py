@@ -150,7 +150,7 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
 @check(when=lambda job: job.checkpoint.export is not None)
 def export_problems(job: Job) -> Iterator[Problem]:
     """A model to export that transformers has no word for."""
-    from setpoint.model.pretrained.write_config import family_for
+    from setpoint.model.pretrained.config_json import family_for
 
     if isinstance(job.model, HuggingFaceConfig):
         return

@@ -1,0 +1,263 @@
+"""The configuration of a transformer from a config.json, into one, and against another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from setpoint.config import (
+    MISSING,
+    Config,
+    ConfigError,
+    SetpointError,
+    did_you_mean,
+    resolve,
+    to_plain,
+)
+from setpoint.model.attention.config import MLA
+from setpoint.model.config import TransformerConfig
+from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
+from setpoint.model.pretrained.convert import Misfit, meaning_of, shown
+from setpoint.model.pretrained.document import Document, read_keys, reasons
+from setpoint.model.pretrained.families import FAMILIES, PLAIN, SIZES, Family
+from setpoint.model.pretrained.locate import CONFIG, Place, locate
+
+TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""Keys of special tokens; where they are absent transformers has numbers of its own."""
+
+TRAINING: Final = (
+    "balance_loss",
+    "sequence_balance_loss",
+    "router_z_loss",
+    "gradient_scale",
+    "load_sequences",
+    "bias_rate",
+    "bias_schedule",
+    "packed",
+    "implementation",
+)
+"""Fields of sections that matter in training only, or to how the weights lie in memory."""
+
+_ROUTERS: Final = {"softmax_top_k": SoftmaxTopK, "sigmoid_top_k": SigmoidTopK}
+
+
+def config_from_pretrained(path: str | Path) -> TransformerConfig:
+    """Read the configuration of a pretrained model. Imports no torch.
+
+    Arguments:
+        path: the directory of a Hugging Face model, of a run or of a checkpoint; or the id of a
+            model on the hub.
+
+    Returns:
+        the resolved configuration; of `max_sequence_length` positions, as many as the model takes.
+
+    Raises:
+        SetpointError: if there is no such model, or it is none that our transformer can be.
+    """
+    return config_of(locate(str(path), weights=False))
+
+
+def config_of(place: Place) -> TransformerConfig:
+    """Read the configuration of a model whose place is known.
+
+    Raises:
+        SetpointError: if it is none that our transformer can be.
+    """
+    if place.kind == "huggingface":
+        return read_config(place.directory)[0]
+    from setpoint.model.pretrained.run import model_of
+
+    config = model_of(place.directory)
+    if not isinstance(config, TransformerConfig):
+        tag = type(config).__setpoint__.tag
+        raise SetpointError(
+            f"{place.name} holds a model of type = {tag}, not of type = transformer"
+        )
+    return config
+
+
+def read_config(directory: Path) -> tuple[TransformerConfig, Family]:
+    """Read the config.json of a directory.
+
+    Raises:
+        SetpointError: if it is missing, not JSON, of a family that is not known, or has a value
+            that our transformer has not.
+    """
+    file = directory / CONFIG
+    keys = read_keys(directory)
+    family = _family_of(keys, file)
+    document = Document(keys, str(file))
+    fields = family.read(document)
+    document.finish()
+    try:
+        return resolve(_transformer(fields)), family
+    except ConfigError as error:
+        raise SetpointError(
+            f"{file} describes a model that Setpoint's transformer cannot be: {reasons(error)}"
+        ) from error
+
+
+def _family_of(keys: Mapping[str, Any], file: Path) -> Family:
+    kind = keys.get("model_type")
+    way_out = '`type = "huggingface"` trains what transformers knows as it is.'
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        text = f"is of model_type {kind!r}, which is not known here"
+        text = "names no model_type" if kind is None else text
+        raise SetpointError(f"{file} {text}. Known: {', '.join(FAMILIES)}. {way_out}")
+    family = FAMILIES[kind]
+    names = keys.get("architectures") or [family.architecture]
+    if names != [family.architecture]:
+        listed = ", ".join(map(str, cast(list[Any], names))) if isinstance(names, list) else names
+        raise SetpointError(
+            f"{file} is of the architecture {listed}, and of {kind} models "
+            f"{family.architecture} is known here: a decoder with the head of a language model. "
+            f"{way_out}"
+        )
+    return family
+
+
+def _transformer(fields: Mapping[str, Any]) -> TransformerConfig:
+    """A draft in which defaults are not set, so that nothing is set without effect."""
+    declared = TransformerConfig.__setpoint__.fields
+    given: dict[str, Any] = {}
+    sections: dict[str, dict[str, Any]] = {"moe": {}, "mla": {}}
+    for path, value in fields.items():
+        section, _, rest = path.partition(".")
+        if rest:
+            sections[section][rest] = value
+        elif section not in sections:
+            default = declared[path].initial()
+            same = default is not MISSING and default == value and not isinstance(value, Config)
+            if not same:
+                given[path] = value.evolve() if isinstance(value, Config) else value
+    moe, layers = sections["moe"], fields["layers"]
+    if moe:
+        router = _ROUTERS[moe.pop("router", "softmax_top_k")]
+        chosen = router(normalize=moe.pop("router.normalize", True))
+        given["moe"] = MoE(**moe, router=chosen)
+        if all(given["moe"].has_experts(layer) for layer in range(layers)):
+            given.pop("ffn_dim", None)  # no layer has a feed-forward network of that width
+    if sections["mla"]:
+        given["mla"] = MLA(**sections["mla"])
+    return TransformerConfig(**given)
+
+
+def family_for(config: TransformerConfig, name: str | None = None) -> Family:
+    """The family that a transformer of ours can be written as.
+
+    Arguments:
+        name: one of `FAMILIES`; None: the first that can express all of it.
+
+    Raises:
+        SetpointError: if there is none, naming the fields that stand in the way of the nearest.
+    """
+    if name is not None and name not in FAMILIES:
+        meant = did_you_mean(name, FAMILIES, " ")
+        raise SetpointError(
+            f"there is no family {name!r} of models here.{meant} Known: {', '.join(FAMILIES)}"
+        )
+    nearest: tuple[list[Misfit], Family] | None = None
+    for family in FAMILIES.values() if name is None else (FAMILIES[name],):
+        misfits = list(family.misfits(config))
+        if not misfits:
+            return family
+        if nearest is None or _distance(misfits) < _distance(nearest[0]):
+            nearest = (misfits, family)
+    assert nearest is not None
+    misfits, family = nearest
+    lines = "\n  ".join(f"{m.field} = {m.value}; it would have to be {m.wanted}" for m in misfits)
+    which = f"{family.model_type} models cannot be" if name else "no family of transformers is"
+    raise SetpointError(
+        f"the model cannot be written in the format of Hugging Face: {which} what it is. "
+        + ("" if name else f"The nearest is {family.model_type}, but for:\n  ")
+        + (f"In the way stands:\n  {lines}" if name else lines)
+    )
+
+
+def _distance(misfits: Sequence[Misfit]) -> tuple[bool, int]:
+    # A family without experts is far from a model with them, whatever else it has.
+    return any(misfit.field in ("moe", "mla") for misfit in misfits), len(misfits)
+
+
+def write_config(
+    config: TransformerConfig,
+    family: Family,
+    *,
+    vocab_size: int,
+    dtype: str,
+    token_ids: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The content of a config.json.
+
+    Arguments:
+        token_ids: values of `TOKEN_IDS`; null for those left out.
+
+    Returns:
+        keys and values; both transformers 4 and 5 read them.
+    """
+    return {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        **family.write(config),
+        "vocab_size": vocab_size,
+        **{key: (token_ids or {}).get(key) for key in TOKEN_IDS},
+        "use_cache": True,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+    }
+
+
+class Different(NamedTuple):
+    """A field of which two models have different values.
+
+    Arguments:
+        field: of `TransformerConfig`.
+    """
+
+    field: str
+    ours: str
+    theirs: str
+
+
+def differences(ours: TransformerConfig, theirs: TransformerConfig) -> list[Different]:
+    """Compare what decides the weights and the logits.
+
+    How many positions there are counts only where each has an embedding; dropout, initialization
+    and the like do not count. Nor does the vocabulary, which may grow.
+    """
+    names = [*SIZES, *PLAIN]
+    if "learned" not in (ours.positions, theirs.positions):
+        names.remove("max_sequence_length")
+    if all(c.moe is not None and c.moe.layers_with_experts(c.layers) == c.layers
+           for c in (ours, theirs)):  # fmt: skip
+        names.remove("ffn_dim")  # which no layer has, but perhaps experts
+    found: list[Different] = []
+    for name in names:
+        left, right = getattr(ours, name), getattr(theirs, name)
+        if isinstance(left, Config) and type(left) is type(right):
+            inside = _differences_inside(name, left, right)
+            # Experts without a width of their own have that of the feed-forward network.
+            widths = {moe.width(c.ffn_dim) for c in (ours, theirs) if (moe := c.moe) is not None}
+            found += [d for d in inside if d.field != "moe.expert_dim" or len(widths) > 1]
+        elif meaning_of(ours, name) != meaning_of(theirs, name):
+            values = shown(meaning_of(ours, name)), shown(meaning_of(theirs, name))
+            found.append(Different(name, *values))
+    return found
+
+
+def _differences_inside(name: str, ours: Config, theirs: Config) -> list[Different]:
+    left, right = (_weight_fields(to_plain(section)) for section in (ours, theirs))
+    return [
+        Different(f"{name}.{key}", shown(left[key]), shown(right[key]))
+        for key in left
+        if left[key] != right[key]
+    ]
+
+
+def _weight_fields(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a section, and of its router, that decide the weights and the logits."""
+    kept = {key: value for key, value in section.items() if key not in TRAINING}
+    if "router" in kept:
+        kept["router"] = {k: v for k, v in kept["router"].items() if k not in TRAINING}
+    return kept

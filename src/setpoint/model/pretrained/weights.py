@@ -1,0 +1,246 @@
+"""Correspondence of the tensors of a family and of the transformer, block by block.
+
+A piece is a block of a tensor of ours that equals a block of a tensor of theirs, perhaps
+transposed. A list of pieces says all there is to say in both directions: which tensors a file must
+hold and of which shapes, how to fill a parameter, and how to make a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from setpoint.model.parameters import fused_parts_of, parameters_of
+
+if TYPE_CHECKING:
+    from setpoint.model.config import TransformerConfig
+
+Shape = tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """A range of one dimension of a tensor.
+
+    Arguments:
+        length: number of indices; None for one index, without the dimension.
+        step: distance of the indices.
+    """
+
+    dim: int
+    start: int
+    length: int | None = None
+    step: int = 1
+
+
+class Piece(NamedTuple):
+    """A block of a tensor of ours and the equal block of a tensor of theirs."""
+
+    ours: str
+    theirs: str
+    of_ours: Part | None = None
+    of_theirs: Part | None = None
+    transposed: bool = False
+
+
+def block_shape(shape: Shape, part: Part | None) -> Shape:
+    """The shape of a block."""
+    if part is None:
+        return shape
+    size = () if part.length is None else (part.length,)
+    return (*shape[: part.dim], *size, *shape[part.dim + 1 :])
+
+
+def their_shapes(pieces: Iterable[Piece], ours: Mapping[str, Shape]) -> dict[str, Shape]:
+    """The shapes that tensors of theirs must have."""
+    found: dict[str, Shape] = {}
+    for piece in pieces:
+        block = block_shape(ours[piece.ours], piece.of_ours)
+        block = block[::-1] if piece.transposed else block
+        part = piece.of_theirs
+        if part is not None:
+            # A tensor of theirs that is made of several reaches to the end of the last.
+            assert part.length is not None
+            end = part.start + (part.length - 1) * part.step + 1
+            end = max(end, found.get(piece.theirs, (0,) * 9)[part.dim])
+            block = (*block[: part.dim], end, *block[part.dim + 1 :])
+        found[piece.theirs] = block
+    return found
+
+
+def renamed(pieces: Iterable[Piece], rename: Callable[[str], str]) -> list[Piece]:
+    """The same pieces with other names of their tensors."""
+    return [piece._replace(theirs=rename(piece.theirs)) for piece in pieces]
+
+
+class Theirs(NamedTuple):
+    """A module of theirs.
+
+    Arguments:
+        name: in it `{}` stands for the number of an expert.
+        fused: modules of ours that lie one after the other along its outputs; (): it is one.
+        transposed: whether its matrix is (inputs, outputs).
+    """
+
+    name: str
+    fused: tuple[str, ...] = ()
+    transposed: bool = False
+
+
+Names = Mapping[str, str | Theirs]
+"""Modules of theirs by those of ours; layers are called as within a layer."""
+
+
+def fused(name: str, *modules: str, transposed: bool = False) -> dict[str, str | Theirs]:
+    """Entries of `Names` for modules that are one matrix of theirs."""
+    return dict.fromkeys(modules, Theirs(name, modules, transposed))
+
+
+QKV: Final = ("attention.query", "attention.key", "attention.value")
+DECODER: Names = {
+    "embedding": "embed_tokens",
+    "attention_norm": "input_layernorm",
+    "feed_forward_norm": "post_attention_layernorm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.o_proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
+    "feed_forward.gate": "mlp.gate_proj",
+    "feed_forward.up": "mlp.up_proj",
+    "feed_forward.down": "mlp.down_proj",
+    "feed_forward.router": "mlp.gate",
+    "feed_forward.experts.gate": "mlp.experts.{}.gate_proj",
+    "feed_forward.experts.up": "mlp.experts.{}.up_proj",
+    "feed_forward.experts.down": "mlp.experts.{}.down_proj",
+    "norm": "norm",
+    "output": "lm_head",
+}
+"""The names that Llama gave to the modules of a decoder, and Qwen to experts."""
+
+_LAYER: Final = re.compile(r"(layers\.\d+)\.(.*)")
+_EXPERT: Final = re.compile(r"(.*\.experts)\.(\d+)(\..*)")
+
+
+class _Block(NamedTuple):
+    """A block of a parameter of ours that is (a part of) one tensor of theirs.
+
+    Arguments:
+        name: of the parameter.
+        layer: `layers.3`, or empty.
+        rows: outputs; of biases and norms, components.
+    """
+
+    name: str
+    layer: str
+    module: str
+    kind: str
+    rows: int
+    part: Part | None = None
+    expert: int = 0
+    inputs_first: bool = False
+
+
+def pieces_of_family(
+    config: TransformerConfig, names: Names, layer_name: str, interleaved: bool
+) -> list[Piece]:
+    """List the pieces of a model of a family, tensor of theirs after tensor of theirs.
+
+    Arguments:
+        layer_name: of layers in their names, with `{}` for the number.
+        interleaved: whether the two components of a rotated pair are neighbours in their
+            projections, in place of halves of a head.
+    """
+    blocks = list(_blocks(config, names))
+    rows = {(b.layer, b.module, b.kind): b.rows for b in blocks}
+    order = {module: index for index, module in enumerate(names)}
+    base = layer_name.partition(".")[0]
+    rotated = _rotated(config) if interleaved else {}
+    found: list[tuple[tuple[int, int, int, bool], Piece]] = []
+    for b in blocks:
+        entry = names[b.module]
+        theirs = Theirs(entry) if isinstance(entry, str) else entry
+        number = int(b.layer.rpartition(".")[2]) if b.layer else -1
+        before = layer_name.format(number) if b.layer else base
+        name = theirs.name.format(b.expert)
+        if b.module != "output":
+            name = f"{before}.{name}"
+        name = f"{name}.{b.kind}" if b.kind else name
+        of_theirs = None
+        transposed = b.kind == "weight" and theirs.transposed != b.inputs_first
+        if theirs.fused:
+            index = theirs.fused.index(b.module)
+            start = sum(rows[b.layer, module, b.kind] for module in theirs.fused[:index])
+            dim = 1 if theirs.transposed and b.kind == "weight" else 0
+            of_theirs = Part(dim, start, b.rows)
+        piece = Piece(b.name, name, b.part, of_theirs, transposed)
+        place = number if b.layer or "embedding" in b.module else config.layers
+        key = (place, order[b.module], b.expert, b.kind == "bias")
+        if b.module in rotated:
+            found += [(key, each) for each in _paired(piece, b.rows, *rotated[b.module])]
+        else:
+            found.append((key, piece))
+    return [piece for _, piece in sorted(found, key=lambda pair: pair[0])]
+
+
+def _blocks(config: TransformerConfig, names: Names) -> Iterator[_Block]:
+    merged = fused_parts_of(config)
+    tokens = config.vocab_size or 1
+    for name, shape, *_ in parameters_of(config, tokens):
+        match = _LAYER.fullmatch(name)
+        layer, path = match.groups() if match else ("", name)
+        if match := _EXPERT.fullmatch(path):
+            module, _, kind = f"{match[1]}{match[3]}".rpartition(".")
+            yield _Block(name, layer, module, kind, shape[0], expert=int(match[2]))
+        elif ".experts." in path:
+            # Packed matrices are (experts, inputs, outputs).
+            for expert in range(shape[0]):
+                part = Part(0, expert)
+                yield _Block(name, layer, path, "weight", shape[2], part, expert, True)
+        elif sizes := merged.get(name.rpartition(".")[0]):
+            for index, module in enumerate(QKV):
+                part = Part(0, sum(sizes[:index]), sizes[index])
+                kind = path.rpartition(".")[2]
+                yield _Block(name, layer, module, kind, sizes[index], part)
+        else:
+            module, _, kind = path.rpartition(".")
+            yield _Block(name, layer, module, kind, shape[0])
+    bias = "feed_forward.router.bias"
+    if config.moe is not None and bias in names:
+        for layer in range(config.layers):
+            if config.moe.has_experts(layer):
+                of = f"layers.{layer}"
+                yield _Block(f"{of}.{bias}", of, bias, "", config.moe.experts)
+
+
+def _rotated(config: TransformerConfig) -> dict[str, tuple[int, int, int]]:
+    """The modules whose outputs are rotated: size of a head, and its first and last rotated row."""
+    if config.mla is None:
+        size = config.head_dim
+        return dict.fromkeys(QKV[:2], (size, 0, size))
+    plain, turned = config.mla.nope_head_dim, config.mla.rope_head_dim
+    heads = (plain + turned, plain, plain + turned)
+    rank = config.mla.kv_rank
+    shared = {"attention.key_value_down": (rank + turned, rank, rank + turned)}
+    return {**dict.fromkeys(("attention.query", "attention.query_up"), heads), **shared}
+
+
+def _paired(piece: Piece, rows: int, size: int, first: int, last: int) -> Iterator[Piece]:
+    """Cut a piece so that neighbours of theirs become components of the two halves of ours."""
+    ours = 0 if piece.of_ours is None else piece.of_ours.start
+    theirs = 0 if piece.of_theirs is None else piece.of_theirs.start
+    half = (last - first) // 2
+    cuts = (  # rows of a head: ours, theirs, their number and the distance of theirs
+        (0, 0, first, 1),
+        (first, first, half, 2),
+        (first + half, first + 1, half, 2),
+        (last, last, size - last, 1),
+    )
+    for head in range(0, rows, size):
+        for own, other, length, step in cuts:
+            if length:
+                yield piece._replace(
+                    of_ours=Part(0, ours + head + own, length),
+                    of_theirs=Part(0, theirs + head + other, length, step),
+                )
