@@ -131,7 +131,7 @@ BREAKS = [
         "data",
     ),
     Break(
-        "data/feed.py",
+        "data/loader.py",
         "self.sampler.take(self.micro_size * self.data_size)",
         "self.sampler.take(self.micro_size)",
         "data",
@@ -367,7 +367,7 @@ BREAKS = [
     ),
     # The trainer.
     Break(
-        "data/feed.py",
+        "data/loader.py",
         "counts = tuple(self.count(batch) for batch in batches)",
         "counts = tuple(self.count(batches[0]) for batch in batches)",
         "data train/test_loop_accumulation.py train/test_loop.py",

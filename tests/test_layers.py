@@ -341,7 +341,7 @@ def test_no_circles_through_packages(source_files: dict[str, SourceFile]) -> Non
         ("setpoint.model.block", "setpoint.model.rope", True),
         ("setpoint.model.block", "setpoint.data.config", True),
         ("setpoint.model.block", "setpoint.data.sources.config", True),
-        ("setpoint.model.block", "setpoint.data.feed", False),
+        ("setpoint.model.block", "setpoint.data.loader", False),
         ("setpoint.train.loop", "setpoint.infer.generation", False),
         ("setpoint.train.loop", "setpoint.infer.config", True),
         ("setpoint", "setpoint.config", True),

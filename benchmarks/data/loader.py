@@ -28,11 +28,10 @@ import numpy.typing as npt
 import torch
 
 from setpoint.cli.output import table
-from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
-from setpoint.data.feed import Feed
+from setpoint.data.loader import Feed
 from setpoint.data.sampler import ShuffledSampler
-from setpoint.data.token_row import JoinedRow
+from setpoint.data.store import Corpus, JoinedRow
 from setpoint.data.windows import training_windows
 from setpoint.shapes.batch import Batch, Count
 

@@ -29,9 +29,9 @@ from datasets import Dataset, disable_progress_bars
 from setpoint.cli.output import table
 from setpoint.config import resolve
 from setpoint.data.config import Packing
-from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.packed import PackedSampler, PackedSequences, build_packed
+from setpoint.data.store import Corpus
 from setpoint.memory.host_memory import retain_freed_memory
 from setpoint.shapes.batch import IGNORE_INDEX
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data
 from setpoint.data.corpus import (
-    Corpus,
     build_corpora,
     build_corpus,
     build_named_corpus,
@@ -23,6 +22,7 @@ from setpoint.data.corpus import (
 from setpoint.data.document import Document, FileRecord
 from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
 from setpoint.data.split import split_position
+from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.config import Bytes
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import evaluation_windows, training_windows

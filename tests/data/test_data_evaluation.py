@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data.config import Data, Packing
-from setpoint.data.corpus import Corpus, build_corpus
+from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import EvaluationFeed, EvaluationRows, evaluation_rows
 from setpoint.data.packed import ConcatenatedSequences
 from setpoint.data.sources.config import Conversations, Questions, Random, SourceConfig, Tokens
+from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import Windows, evaluation_windows
 from setpoint.shapes.batch import IGNORE_INDEX, Batch

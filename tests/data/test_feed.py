@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
-from setpoint.data.corpus import Corpus, build_corpus
+from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.feed import Feed
+from setpoint.data.loader import Feed
 from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import training_windows
 from setpoint.shapes.batch import Batch, Count

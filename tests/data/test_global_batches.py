@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from setpoint.config import resolve
 from setpoint.data.config import Packing
-from setpoint.data.corpus import Corpus, build_corpus
+from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.feed import Feed
+from setpoint.data.loader import Feed
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, shares_of
 from setpoint.data.packed import build_packed
 from setpoint.data.sampler import Sampler, ShuffledSampler
 from setpoint.data.sequences import Sequences
+from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import training_windows
 from setpoint.shapes.batch import Batch, Count

@@ -19,7 +19,7 @@ import torch
 from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.feed import Feed
+from setpoint.data.loader import Feed
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase
 from setpoint.data.sampler import ShuffledSampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from setpoint.data.sharing import Shared
+from setpoint.data.loader import Shared
 
 from ..forks import Forks, is_running
 
@@ -27,13 +27,13 @@ SECONDS = 60.0
 PROGRAM = """
 import json, os, signal, sys, time
 import numpy as np, torch
-from setpoint.data.corpus import Corpus
+from setpoint.data.store import Corpus
 from setpoint.data.document import FileRecord
-from setpoint.data.feed import Feed
+from setpoint.data.loader import Feed
 from setpoint.data.sampler import ShuffledSampler
 from multiprocessing.reduction import ForkingPickler
-from setpoint.data.sharing import Shared
-from setpoint.data.token_row import JoinedRow
+from setpoint.data.loader import Shared
+from setpoint.data.store import JoinedRow
 from setpoint.data.windows import training_windows
 from setpoint.shapes.batch import Count
 

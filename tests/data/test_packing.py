@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Packing
-from setpoint.data.corpus import Corpus, build_corpus
+from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.feed import Feed
+from setpoint.data.loader import Feed
 from setpoint.data.mixture import MixedRows, Mixture
 from setpoint.data.packed import ConcatenatedSequences, PackedSampler, PackedSequences, build_packed
 from setpoint.data.packing import (
@@ -25,6 +25,7 @@ from setpoint.data.packing import (
     pieces_of,
     require_pieces,
 )
+from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import evaluation_windows, training_windows
 from setpoint.shapes.batch import IGNORE_INDEX, Count

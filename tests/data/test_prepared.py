@@ -20,13 +20,12 @@ import numpy as np
 import pytest
 
 from setpoint.config import RunError, SetpointError
+from setpoint.data import cache, prepare, store
+from setpoint.data.cache import corpora, locked, named_corpus, prepare_all
 from setpoint.data.config import Data, Prepare
-from setpoint.data.corpus import Corpora, Corpus, build_corpora
+from setpoint.data.corpus import Corpora, build_corpora
 from setpoint.data.document import Document
-from setpoint.data.prepared import make, pieces, use
-from setpoint.data.prepared.names import MANIFEST
-from setpoint.data.prepared.store import stored_documents
-from setpoint.data.prepared.use import corpora, locked, named_corpus, prepare_all
+from setpoint.data.prepared import MANIFEST
 from setpoint.data.sources.config import (
     Conversations,
     Filter,
@@ -35,6 +34,7 @@ from setpoint.data.sources.config import (
     Text,
     Tokens,
 )
+from setpoint.data.store import Corpus, stored_documents
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.units import ByteSize
 
@@ -45,8 +45,8 @@ SMALL = Random(documents=60, length=200)
 
 @pytest.fixture(autouse=True)
 def _many_pieces_and_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make, "FIRST_PIECE", 1500)
-    monkeypatch.setattr(make, "SHARD", 4000)
+    monkeypatch.setattr(prepare, "FIRST_PIECE", 1500)
+    monkeypatch.setattr(prepare, "SHARD", 4000)
 
 
 def data_of(folder: Path, sources: Sequence[SourceConfig], workers: int = 1, **fields: Any) -> Data:
@@ -172,7 +172,7 @@ def test_what_is_prepared_is_not_prepared_again(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("prepared again")
 
-    monkeypatch.setattr(use, "prepare", refuse)
+    monkeypatch.setattr(cache, "prepare", refuse)
     prepare_all(data, ByteTokenizer())
     # Also where it is below the size from which a run prepares on its own.
     small = Data(sources=(SMALL,), prepare=Prepare(folder=str(tmp_path), above=None))
@@ -287,12 +287,12 @@ def test_documents_of_a_store_are_those_of_the_sources(tmp_path: Path) -> None:
 
 KILLED = """
 import sys
-from setpoint.data.prepared import make, pieces, use
+from setpoint.data import cache, prepare
 from setpoint.data.config import Data, Prepare
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-make.FIRST_PIECE, make.SHARD = 1500, 4000
-original = pieces.Piece.run
+prepare.FIRST_PIECE, prepare.SHARD = 1500, 4000
+original = prepare.Piece.run
 def slow(self, tokenizer):
     found = original(self, tokenizer)
     print(self.number, flush=True)
@@ -301,10 +301,10 @@ def slow(self, tokenizer):
         (self.folder / "000004.tokens").write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGKILL)
     return found
-pieces.Piece.run = slow
-prepare = Prepare(folder=sys.argv[1], workers=1)
-data = Data(sources=(Random(documents=60, length=200),), prepare=prepare)
-use.prepare_all(data, ByteTokenizer())
+prepare.Piece.run = slow
+section = Prepare(folder=sys.argv[1], workers=1)
+data = Data(sources=(Random(documents=60, length=200),), prepare=section)
+cache.prepare_all(data, ByteTokenizer())
 """
 
 
@@ -313,13 +313,13 @@ def test_a_killed_preparation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert ended.returncode == -signal.SIGKILL
     assert not list(tmp_path.glob(f"*/{MANIFEST}"))
     made: list[int] = []
-    original = pieces.Piece.run
+    original = prepare.Piece.run
 
-    def noted(self: pieces.Piece, tokenizer: Any) -> pieces.Done:
+    def noted(self: prepare.Piece, tokenizer: Any) -> prepare.Done:
         made.append(self.number)
         return original(self, tokenizer)
 
-    monkeypatch.setattr(pieces.Piece, "run", noted)
+    monkeypatch.setattr(prepare.Piece, "run", noted)
     data = data_of(tmp_path, [SMALL])
     found = corpora(data, ByteTokenizer())
     assert made[0] == 4
@@ -332,7 +332,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     writes = 0
-    original = pieces.write_file
+    original = store.write_file
 
     def full(path: Path, chunks: Any) -> Any:
         nonlocal writes
@@ -344,7 +344,8 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_half(
 
     data = data_of(tmp_path, [SMALL])
     with monkeypatch.context() as patch:
-        patch.setattr(pieces, "write_file", full)
+        patch.setattr(store, "write_file", full)
+        patch.setattr(prepare, "write_file", full)
         with pytest.raises(
             RunError, match=r"data.prepare.folder: .* No space left on device.*kept"
         ):
@@ -362,7 +363,7 @@ def _hold(root: Path, name: str, held: Any, done: Any) -> None:
 def test_a_second_process_waits_for_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(use, "PAUSE", 0.01)
+    monkeypatch.setattr(cache, "PAUSE", 0.01)
     context = multiprocessing.get_context("fork")
     held, done = context.Event(), context.Event()
     holder = context.Process(target=_hold, args=(tmp_path, "x", held, done))
@@ -391,11 +392,11 @@ def test_a_second_process_waits_for_the_first(
 PREPARING = """
 import sys
 from setpoint.data.config import Data, Prepare
-from setpoint.data.prepared.use import prepare_all
+from setpoint.data.cache import prepare_all
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-prepare = Prepare(folder=sys.argv[1], workers=1)
-data = Data(sources=(Random(documents=60, length=200),), prepare=prepare)
+section = Prepare(folder=sys.argv[1], workers=1)
+data = Data(sources=(Random(documents=60, length=200),), prepare=section)
 print(prepare_all(data, ByteTokenizer()))
 """
 
@@ -440,10 +441,10 @@ def test_a_killed_worker_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [20, 50_000])
 def test_a_worker_ends_quietly_with_the_main_process(tmp_path: Path, left: int) -> None:
-    items = [pieces.Item(Document("random/a", b"text " * 30_000), 0, False)]
-    work = pickle.dumps(pieces.Piece(tmp_path, 0, items, "data.sources"), 5)
+    items = [prepare.Item(Document("random/a", b"text " * 30_000), 0, False)]
+    work = pickle.dumps(prepare.Piece(tmp_path, 0, items, "data.sources"), 5)
     sent = pickle.dumps(ByteTokenizer(), 5) + work[:-left]
-    command = [sys.executable, "-m", "setpoint.data.prepared.worker"]
+    command = [sys.executable, "-c", prepare.WORKER]
     ended = subprocess.run(command, input=sent, capture_output=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
     assert not list(tmp_path.iterdir())
@@ -453,7 +454,7 @@ def test_two_documents_of_one_name_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twice = [Document("random/a", b"1"), Document("random/b", b"2"), Document("random/a", b"3")]
-    monkeypatch.setattr(make, "documents_of", lambda *_: iter(twice))
+    monkeypatch.setattr(prepare, "documents_of", lambda *_: iter(twice))
     with pytest.raises(SetpointError, match="two documents are called 'random/a'"):
         corpora(data_of(tmp_path, [SMALL], held_out=0.0), ByteTokenizer())
 

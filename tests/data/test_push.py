@@ -17,14 +17,14 @@ import pytest
 from setpoint.cli.main import main
 from setpoint.config import RunError, SetpointError, compose, resolve
 from setpoint.config.resolving.checks import verify as verify_job
+from setpoint.data.cache import corpora, prepare_all
 from setpoint.data.config import Data, Prepare
 from setpoint.data.corpus import build_corpora
-from setpoint.data.prepared.names import MANIFEST
-from setpoint.data.prepared.reshard import reshard
-from setpoint.data.prepared.store import open_side, read_manifest, verify
-from setpoint.data.prepared.use import corpora, prepare_all
+from setpoint.data.prepared import MANIFEST
+from setpoint.data.push import reshard
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.token_files import file_problems, most_tokens
+from setpoint.data.store import open_side, read_manifest, verify
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.config import Job
 
@@ -207,7 +207,7 @@ def test_a_full_disk_leaves_no_shards(tmp_path: Path, monkeypatch: pytest.Monkey
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr("setpoint.data.prepared.reshard.write_array", full)
+    monkeypatch.setattr("setpoint.data.push.write_array", full)
     with pytest.raises(RunError, match=r"No space left on device\. Another number of shards"):
         reshard(folder, read_manifest(folder), tmp_path / "new", 2, ByteTokenizer())
     assert not (tmp_path / "new").exists()

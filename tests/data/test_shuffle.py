@@ -12,7 +12,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
-from setpoint.data.prepared.use import corpora
+from setpoint.data.cache import corpora
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.train.build.job_data import build_training_data
 from setpoint.train.config import Job

@@ -20,8 +20,8 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data, Packing
 from setpoint.data.config import Mixture as Mixed
 from setpoint.data.document import Document, FileRecord, Place, Placed
-from setpoint.data.feed import Feed
 from setpoint.data.keyed_random import shuffled
+from setpoint.data.loader import Feed
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase
 from setpoint.data.place import place_in_words
 from setpoint.data.sources.config import Filter, HubDataset, Random, Text

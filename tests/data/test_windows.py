@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.data.corpus import Corpus
+from setpoint.data.store import Corpus
 from setpoint.data.windows import cut, require_one_window
 from setpoint.shapes.batch import IGNORE_INDEX
 

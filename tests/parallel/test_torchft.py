@@ -19,7 +19,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.feed import Feed
+from setpoint.data.loader import Feed
 from setpoint.data.sampler import ShuffledSampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import training_windows

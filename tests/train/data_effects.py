@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from setpoint.config import RunError
+from setpoint.data.cache import workers_of
 from setpoint.data.loader import loader_options
-from setpoint.data.prepared.use import workers_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluate

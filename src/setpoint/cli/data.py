@@ -16,7 +16,7 @@ from setpoint.hub.upload import require_id
 from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
-    from setpoint.data.prepared.use import Prepared
+    from setpoint.data.cache import Prepared
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
@@ -52,8 +52,8 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
                 or each.path.startswith(("data.", "tokenizer."))]  # fmt: skip
     if problems:
         raise ConfigError(problems)
-    from setpoint.data.prepared.push import TRAIN, VALIDATION
-    from setpoint.data.prepared.use import prepare_all
+    from setpoint.data.cache import prepare_all
+    from setpoint.data.push import TRAIN, VALIDATION
 
     datasets = job.evaluation.datasets if job.evaluation is not None else ()
     texts = [
@@ -131,7 +131,7 @@ def data_push(arguments: Arguments) -> int:
         raise SetpointError(f"--token {error}") from None
     require_id(repository)  # before hours of preparation
     prepared = prepare_job(arguments)
-    from setpoint.data.prepared.push import Target, push
+    from setpoint.data.push import Target, push
 
     revision = arguments.value("--revision") or "main"
     target = Target(repository, revision, arguments.has("--public"), secret)

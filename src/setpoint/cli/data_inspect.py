@@ -12,8 +12,8 @@ from setpoint.config import ConfigError, SetpointError, verify
 from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
-    from setpoint.data.prepared.use import Sides
-    from setpoint.data.samples import Sample, Token
+    from setpoint.data.cache import Sides
+    from setpoint.data.inspection import Sample, Token
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
@@ -99,7 +99,7 @@ def data_inspect(arguments: Arguments) -> int:
 
 def _first(data: JobData, count: int, source: str | None) -> list[Sample]:
     """The first rows of the stream, of all ranks together."""
-    from setpoint.data.samples import samples_of
+    from setpoint.data.inspection import samples_of
     from setpoint.train.build.job_data import build_training_data
 
     job = data.job
@@ -248,8 +248,8 @@ def data_stats(arguments: Arguments) -> int:
 def _stats(data: JobData) -> dict[str, Any]:
     import numpy as np
 
-    from setpoint.data.corpus import Corpus
-    from setpoint.data.stats import duplicates, histogram, lengths_of, source_stats
+    from setpoint.data.inspection import duplicates, histogram, lengths_of, source_stats
+    from setpoint.data.store import Corpus
     from setpoint.train.build.job_data import phases_of
 
     job, held_out = data.job, data.corpora.held_out

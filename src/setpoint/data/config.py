@@ -221,7 +221,7 @@ class Phase(Config, role=IDENTITY):
                 yield Problem(f"weights.{name}", "is out of range", valid=("0 or more",))
 
 
-class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
+class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     """Training and validation data."""
 
     sources: tuple[SourceConfig, ...] = field(factory=lambda: (Stdlib(),))

@@ -1,4 +1,4 @@
-"""One side of the data as one long row of tokens, with the record of what it was made from."""
+"""Sources read, tokenized and laid in a row in memory: one corpus for each side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -17,14 +17,13 @@ from setpoint.config import SetpointError
 from setpoint.config.resolving.checks import describe_value
 from setpoint.data.config import Data
 from setpoint.data.document import Document, FileRecord, Source, TokenSource
-from setpoint.data.sequences import DataIdentity
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.sources.limits import Limits
 from setpoint.data.sources.suffixes import JSONL, format_of
 from setpoint.data.sources.token_files import beyond_vocabulary
 from setpoint.data.split import split_documents, split_mixture, split_position
-from setpoint.data.token_row import TokenArray, TokenRow
-from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.data.store import Corpus, count_bytes
+from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
 
 PIECE = 1 << 24
 """Bytes of a document that are tokenized between two reports where a tokenizer allows it."""
@@ -40,137 +39,11 @@ class Show(Protocol):
         ...
 
 
-COUNTED = 1 << 16
-LOOKED_AT = 1 << 24
-"""Tokens of which it is looked at once whether they are targets."""
 SHOWN = 60  # characters of a wrong value that a message repeats
 WITH_NUL = "with NUL bytes, as UTF-16 read as UTF-8 has them"
 BLANK = "of white space only"
 RARE = 0.01
 """Share of documents of white space below which they are not worth a caution."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Corpus:
-    """The documents of one side in a row: separator, document, separator, ..., separator.
-
-    Because a separator stands before the first document and after the last, predicting every
-    token but the first predicts each byte and each document's end exactly once. Documents that say
-    which of their tokens are targets are complete without the separators, which are no part of
-    their training rows.
-
-    Arguments:
-        side: "train", "held_out" or the name of a text that is only evaluated on, for messages.
-        tokens: (T,) ids, in memory or in mapped files; 2 bytes each while the vocabulary allows.
-        token_bytes: (V,) bytes each id stands for; 0 for the separator.
-        byte_count: bytes of text as the tokenizer sees it, the sum of `token_bytes` over `tokens`.
-        files: name, size and SHA-256 of each document, in order.
-        digest: SHA-256 over the tokenizer's name and `files`; equal digests mean equal tokens.
-        sources: names of the sources that the documents are from.
-        starts: (documents,) the first token of each.
-        source: (documents,) which of `sources` each is from.
-        trained: (T,) bool, which tokens are targets; None: all.
-        notes: lines for the start of a run: what filters left out, and cautions about texts.
-        prepared: the folder of prepared data that it is mapped from; None: it is in memory.
-        read_at: gives (documents,) numbers that rise in the order in which the sources gave them;
-            None: they lie in that order.
-    """
-
-    side: str
-    tokens: TokenRow
-    token_bytes: npt.NDArray[np.int64]
-    separator: int
-    byte_count: int
-    files: Sequence[FileRecord]
-    digest: str
-    sources: tuple[str, ...]
-    starts: npt.NDArray[np.int64]
-    source: npt.NDArray[np.integer[Any]]
-    trained: TokenRow | None = None
-    notes: tuple[str, ...] = ()
-    prepared: str | None = None
-    read_at: Callable[[], npt.NDArray[np.integer[Any]]] | None = None
-
-    def reading_order(self) -> npt.NDArray[np.int64]:
-        """The documents, (documents,), in the order in which the sources gave them."""
-        if self.read_at is None:
-            return np.arange(len(self.starts))
-        return np.argsort(self.read_at(), kind="stable")
-
-    def reads(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The first token that is read of each document, and how many are; the targets are one on.
-
-        A document is read from the separator before it to its last token, a complete one from its
-        first token to the last but one.
-        """
-        starts = np.asarray(self.starts, np.int64) - 1
-        lengths = np.diff(starts, append=len(self.tokens) - 1)
-        complete = self.complete(np.arange(len(starts)))
-        return starts + complete, lengths - 2 * complete
-
-    def complete(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether documents, in order, are complete: the separator behind one is no target."""
-        found = np.zeros(len(documents), np.bool_)
-        if self.trained is None:
-            return found
-        ends = np.append(self.starts[1:], len(self.tokens))[documents] - 1
-        first = 0
-        while first < len(ends):
-            begin = int(ends[first])
-            last = max(int(np.searchsorted(ends, begin + LOOKED_AT)), first + 1)
-            trained = self.trained[begin : int(ends[last - 1]) + 1]
-            found[first:last] = ~trained[ends[first:last] - begin]
-            first = last
-        return found
-
-    def sources_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Which of `sources` the tokens at positions are from; a separator ends its document."""
-        if len(self.sources) == 1:
-            return np.zeros(positions.shape, np.int64)
-        documents = np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)
-        return self.source[documents].astype(np.int64, copy=False)
-
-    def sources_along(
-        self, positions: npt.NDArray[np.int64], length: int
-    ) -> npt.NDArray[np.int64] | None:
-        """`sources_at` the tokens from each of B positions on.
-
-        Returns:
-            (B, length); None if each row is from one source.
-        """
-        if len(self.sources) == 1:
-            return None
-        # A search for each token would take longer than to cut it: one for each row, and the
-        # documents between.
-        first = np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)
-        counts = np.searchsorted(self.starts, positions + length) - first
-        before = np.cumsum(counts) - counts
-        documents = np.arange(counts.sum()) + np.repeat(first - before, counts)
-        sources = self.source[documents]
-        if (sources == np.repeat(self.source[first], counts)).all():
-            return None
-        rows = np.repeat(np.arange(len(positions)), counts)
-        begins = np.maximum(self.starts[documents] - positions[rows], 0) + rows * length
-        begins[before] = np.arange(len(positions)) * length
-        spans = np.diff(begins, append=len(positions) * length)
-        return np.repeat(sources.astype(np.int64), spans).reshape(-1, length)
-
-    def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
-        """A corpus of some of the tokens, with the bytes of those that are predicted."""
-        size = _byte_count(tokens[predicted], self.token_bytes)
-        return replace(self, tokens=tokens, trained=predicted, byte_count=size)
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids, V."""
-        return len(self.token_bytes)
-
-    @property
-    def identity(self) -> DataIdentity:
-        """What it is recognised by."""
-        return DataIdentity(
-            self.side, self.digest, len(self.tokens), self.byte_count, self.files, self.prepared
-        )
 
 
 def build_corpus(
@@ -217,7 +90,7 @@ def build_corpus(
         tokens=tokens,
         token_bytes=tokenizer.token_bytes,
         separator=tokenizer.separator,
-        byte_count=_byte_count(tokens, tokenizer.token_bytes),
+        byte_count=count_bytes(tokens, tokenizer.token_bytes),
         files=files,
         digest=files_digest(tokenizer.name, files),
         sources=tuple(sources) or (side,),
@@ -277,22 +150,6 @@ def source_of(name: str, sources: Sequence[str]) -> int:
         return 0
     found = [i for i, source in enumerate(sources) if name.startswith(source)]
     return max(found, key=lambda i: len(sources[i]), default=0)
-
-
-def _byte_count(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
-    """How many bytes tokens stand for; in pieces, since all at once takes 8 bytes a token.
-
-    Where nearly all tokens are one byte, the others are counted, which takes a tenth of the time.
-    """
-    others = [(token, int(token_bytes[token]) - 1) for token in np.flatnonzero(token_bytes != 1)]
-
-    def count(piece: TokenArray) -> int:
-        if len(others) > 4:
-            return int(token_bytes[piece].sum())
-        found = (more * int(np.count_nonzero(piece == token)) for token, more in others)
-        return len(piece) + sum(found)
-
-    return sum(count(tokens[at : at + COUNTED]) for at in range(0, len(tokens), COUNTED))
 
 
 def encoded(
@@ -554,15 +411,15 @@ def _checked_documents(
     method = "tokenized" if hasattr(source, "tokenized") else "documents"
     title = f"{where}: {method}() of {kind.__module__}.{kind.__qualname__} gave "
     if method == "tokenized":
-        found: object = cast(TokenSource, source).tokenized(tokenizer)
+        found: object = cast("TokenSource", source).tokenized(tokenizer)
     else:
-        found = cast(Source, source).documents()
+        found = cast("Source", source).documents()
     if not isinstance(found, Iterable):
         raise SetpointError(f"{title}{_brief(found)}.\n{WANTED_DOCUMENTS}")
-    for document in cast(Iterable[object], found):
+    for document in cast("Iterable[object]", found):
         if not isinstance(document, Document):
             raise SetpointError(f"{title}an item that is {_brief(document)}.\n{WANTED_DOCUMENTS}")
-        name, data = cast(object, document.name), cast(object, document.data)
+        name, data = cast("object", document.name), cast("object", document.data)
         if not isinstance(name, str):
             raise SetpointError(
                 f"{title}a document whose name is {_brief(name)}.\n{WANTED_DOCUMENTS}"

@@ -13,15 +13,14 @@ from setpoint.config import SetpointError
 from setpoint.data.loader import Loader
 from setpoint.data.packed import ConcatenatedSequences, PackedSequences
 from setpoint.data.packing import PackedRows, next_fit, pieces_of, require_pieces
-from setpoint.data.sequences import DataIdentity
-from setpoint.data.token_row import slices
+from setpoint.data.store import DataIdentity, slices
 from setpoint.data.windows import Windows, evaluation_windows
 from setpoint.shapes.batch import Batch
 
 if TYPE_CHECKING:
     from setpoint.data.config import Packing
-    from setpoint.data.corpus import Corpus
     from setpoint.data.sequences import CountedSequences
+    from setpoint.data.store import Corpus
 
 Ints = npt.NDArray[np.int64]
 Named = tuple[str, Ints]

@@ -16,7 +16,8 @@ from setpoint.config import SetpointError
 from setpoint.data.packed import PackedSampler
 from setpoint.data.packing import PackedRows
 from setpoint.data.sampler import Sampler
-from setpoint.data.sequences import DataIdentity, NamedRows, Rows, Sequences
+from setpoint.data.sequences import NamedRows, Rows, Sequences
+from setpoint.data.store import DataIdentity
 from setpoint.shapes.batch import PADDING, TENSORS, Batch, Lengths
 
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.data.corpus import Corpus
-from setpoint.data.token_row import TokenArray
+from setpoint.data.store import Corpus
+from setpoint.data.tokenizers.tokenizer import TokenArray
 
 SLICE = 0.05  # share of the training tokens on which the weights are fitted
 BISECTIONS = 30  # weights to 2**-30

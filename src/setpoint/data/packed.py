@@ -11,7 +11,6 @@ import torch
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
-from setpoint.data.corpus import Corpus
 from setpoint.data.packing import (
     PackedRows,
     Packer,
@@ -21,8 +20,8 @@ from setpoint.data.packing import (
     require_pieces,
 )
 from setpoint.data.sampler import refuse_other_stream
-from setpoint.data.sequences import DataIdentity, Rows
-from setpoint.data.token_row import slices
+from setpoint.data.sequences import Rows
+from setpoint.data.store import Corpus, DataIdentity, slices
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Lengths
 
 DESCRIBED = 4  # documents that a message names

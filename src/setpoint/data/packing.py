@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
-from setpoint.data.corpus import LOOKED_AT, Corpus
 from setpoint.data.keyed_random import shuffled
+from setpoint.data.store import LOOKED_AT, Corpus
 
 Ints = npt.NDArray[np.int64]
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Data
-from setpoint.data.corpus import Corpus, Show, build_corpus, files_digest
+from setpoint.data.corpus import Show, build_corpus, files_digest
 from setpoint.data.document import Document, FileRecord, Place, StreamSource
 from setpoint.data.keyed_random import shuffled
-from setpoint.data.sequences import DataIdentity
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.sources.limits import Limits
 from setpoint.data.split import split_position
+from setpoint.data.store import Corpus, DataIdentity
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 SAMPLED = 10_000

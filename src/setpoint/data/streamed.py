@@ -13,13 +13,13 @@ import numpy as np
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
-from setpoint.data.corpus import Corpus, build_corpus, encoded
+from setpoint.data.corpus import build_corpus, encoded
 from setpoint.data.packed import PackedSequences
 from setpoint.data.packing import PackedRows, Packer, pieces_of
 from setpoint.data.sampler import refuse_other_stream
-from setpoint.data.sequences import DataIdentity
+from setpoint.data.store import Corpus, DataIdentity
 from setpoint.data.stream import Block, Blocks, Spot, Stream
-from setpoint.data.token_row import TokenArray
+from setpoint.data.tokenizers.tokenizer import TokenArray
 from setpoint.shapes.batch import Batch
 
 AHEAD = 64

@@ -9,9 +9,7 @@ import numpy.typing as npt
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.data.corpus import Corpus
-from setpoint.data.sequences import DataIdentity
-from setpoint.data.token_row import gather
+from setpoint.data.store import Corpus, DataIdentity, gather
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Lengths
 
 NAMED = 3

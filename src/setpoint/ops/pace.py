@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from setpoint.data.feed import Spent
+from setpoint.data.loader import Spent
 from setpoint.train.loop import Callback, Loop, Phase, StepResult
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.data.prepared.names import is_prepared
+from setpoint.data.prepared import is_prepared
 from setpoint.data.sources.config import Tokens
 from setpoint.memory.config import Operators, Parts
 from setpoint.plan.machines import FORMATS, Links, Machine, Network, group_of
@@ -80,7 +80,7 @@ def document_length(job: Job) -> float | None:
     if len(folders) < len(job.data.sources):
         return 0.0
     # numpy, which most plans do without
-    from setpoint.data.prepared.store import first_lengths
+    from setpoint.data.store import first_lengths
 
     longest = job.batch.sequence_length
     lengths = [min(each, longest) for folder in folders for each in first_lengths(folder, SAMPLE)]

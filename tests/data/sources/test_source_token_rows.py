@@ -192,9 +192,9 @@ def test_a_list_of_another_field_is_no_text(tmp_path: Path) -> None:
 
 
 def test_prepared_and_packed_as_any_other(tmp_path: Path) -> None:
+    from setpoint.data.cache import corpora
     from setpoint.data.config import Data, Prepare
     from setpoint.data.corpus import build_corpora
-    from setpoint.data.prepared.use import corpora
     from setpoint.units import ByteSize
 
     source = jsonl(tmp_path, ROWS * 8)

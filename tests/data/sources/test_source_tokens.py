@@ -11,7 +11,7 @@ import pytest
 
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
-from setpoint.data.prepared.names import KIND, MANIFEST
+from setpoint.data.prepared import KIND, MANIFEST
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.tokens import TokensSource
 from setpoint.data.tokenizers.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ import pytest
 
 from setpoint.config import ConfigError, SetpointError, verify
 from setpoint.config.composition import compose
-from setpoint.data.prepared.use import corpora
+from setpoint.data.cache import corpora
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.train.build.job_data import build_training_data
 from setpoint.train.config import Job

@@ -5,8 +5,8 @@ import pytest
 from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, verify
+from setpoint.data.cache import prepare_all
 from setpoint.data.config import Data, Prepare
-from setpoint.data.prepared.use import prepare_all
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer

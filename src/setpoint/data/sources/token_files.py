@@ -19,7 +19,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from setpoint.config import Problem, SetpointError
-from setpoint.data.prepared.names import MANIFEST, is_prepared, read_facts
+from setpoint.data.prepared import MANIFEST, is_prepared, read_facts
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.files import HERE, File, Found, find_files, problems_of
 from setpoint.hub.fetch import fetch_files, split_hub_id

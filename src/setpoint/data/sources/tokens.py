@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
-from setpoint.data.prepared.store import stored_documents
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.files import File, inputs_of, named_errors
 from setpoint.data.sources.token_files import (
@@ -25,6 +24,7 @@ from setpoint.data.sources.token_files import (
     prepared_inputs,
     token_files,
 )
+from setpoint.data.store import stored_documents
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 Ids = npt.NDArray[np.integer[Any]]

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.token_row import TokenArray
 from setpoint.data.tokenizers.chat import ChatEncoder, Encoded, Piece
+from setpoint.data.tokenizers.tokenizer import TokenArray
 from setpoint.data.tokenizers.vocabulary import EXTRA, Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:

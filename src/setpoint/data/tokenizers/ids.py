@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.token_row import TokenArray
+from setpoint.data.tokenizers.tokenizer import TokenArray
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.config import TokenIds

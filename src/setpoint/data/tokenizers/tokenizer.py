@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.token_row import TokenArray
 from setpoint.data.tokenizers.chat import Encoded, Piece, encode_bytes
 from setpoint.data.tokenizers.config import Bytes
 from setpoint.data.tokenizers.vocabulary import BYTES_CHAT, ChatFacts
+
+TokenArray = npt.NDArray[np.unsignedinteger[Any]]
+"""Token ids in the smallest unsigned type that holds the vocabulary."""
 
 
 class Tokenizer(Protocol):

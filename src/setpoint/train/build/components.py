@@ -18,12 +18,11 @@ from setpoint.adapter.plan import AdapterReport
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled, compile_step
 from setpoint.config import SetpointError
-from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import DocumentRows, EvaluationFeed, EvaluationRows
-from setpoint.data.feed import Feed
-from setpoint.data.loader import loader_options
+from setpoint.data.loader import Feed, loader_options
 from setpoint.data.sampler import Sampler
-from setpoint.data.sequences import CountedSequences, DataIdentity, Sequences
+from setpoint.data.sequences import CountedSequences, Sequences
+from setpoint.data.store import Corpus, DataIdentity
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import evaluation_windows

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from setpoint.config import SetpointError
-from setpoint.data.corpus import Corpus
+from setpoint.data.cache import named_corpus
 from setpoint.data.evaluation import EvaluationRows, evaluation_rows
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
 from setpoint.data.packed import ConcatenatedSequences, PackedSequences, build_packed
 from setpoint.data.place import place_in_words
-from setpoint.data.prepared.use import named_corpus
 from setpoint.data.sampler import Sampler, ShuffledSampler
 from setpoint.data.sequences import Sequences
+from setpoint.data.store import Corpus
 from setpoint.data.stream import Stream
 from setpoint.data.streamed import build_streamed
 from setpoint.data.windows import require_one_window, training_windows

@@ -232,7 +232,7 @@ def template_problems(job: Job) -> Iterator[Problem]:
 @check(needs="files", when=lambda job: any(sources_of(job, Tokens)))
 def token_problems(job: Job) -> Iterator[Problem]:
     """Prepared data, or a separator, of another tokenizer."""
-    from setpoint.data.prepared.names import read_facts
+    from setpoint.data.prepared import read_facts
     from setpoint.data.sources.token_files import prepared_folders
     from setpoint.data.tokenizers.vocabulary import tokenizer_name, vocabulary_size
 

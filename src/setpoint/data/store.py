@@ -1,7 +1,7 @@
-"""A folder of prepared data: how it is laid out, opened and verified.
+"""Documents of one side as one row of tokens, in memory or in files that are mapped.
 
-Shards hold ranges of the split's hash of document names, one after the other, so that they follow
-in the order in which documents lie in a corpus. A shard is `SIDE-NUMBER.tokens.npy` (documents with
+A folder of prepared data holds shards, ranges of the split's hash of document names, which follow
+one another as documents do in memory. A shard is `SIDE-NUMBER.tokens.npy` (documents with
 a separator after each), `.index.npy` (a row per document: `INDEX`), `.names`, and `.mask.npy` where
 documents say which tokens are targets. `SIDE.starts.npy` and `SIDE.sources.npy` are of all shards
 of a side. `manifest.json` is written last.
@@ -10,29 +10,361 @@ of a side. `manifest.json` is written last.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
 from setpoint.config import SetpointError
-from setpoint.data.corpus import Corpus
 from setpoint.data.document import Document, FileRecord
-from setpoint.data.prepared.names import KIND, MANIFEST
-from setpoint.data.prepared.pieces import INDEX
-from setpoint.data.token_row import JoinedRow
-from setpoint.files.atomic import digest_file, replacing
+from setpoint.data.prepared import FORMAT, KIND, MANIFEST
+from setpoint.files.atomic import Written, digest_file, replacing, write_file
 
 if TYPE_CHECKING:
-    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
 
-FORMAT = 1
+
+Ints = npt.NDArray[np.int64]
+
+
+class TokenRow(Protocol):
+    """What sequences are cut from; an array is one."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of its items."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: slice, /) -> npt.NDArray[Any]: ...
+
+
+class JoinedRow:
+    """Arrays of one type as one row, none of which is copied.
+
+    Arguments:
+        parts: such as the files of prepared data, mapped into memory; at least one.
+    """
+
+    def __init__(self, parts: Sequence[npt.NDArray[Any]]) -> None:
+        # Plain arrays: slices of mapped ones take five times as long.
+        self.parts = tuple(np.asarray(part) for part in parts)
+        sizes = np.array([len(part) for part in self.parts], np.int64)
+        self.ends = np.cumsum(sizes)
+        self.firsts = self.ends - sizes
+        self.dtype: np.dtype[Any] = np.result_type(*self.parts)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
+        """Items of a range, without a step: of one part as they lie there, else a copy."""
+        start, stop, step = key.indices(len(self))
+        assert step == 1
+        number = int(np.searchsorted(self.ends, start, "right"))
+        pieces: list[npt.NDArray[Any]] = []
+        while start < stop:
+            first = int(self.firsts[number])
+            pieces.append(self.parts[number][start - first : stop - first])
+            start, number = int(self.ends[number]), number + 1
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
+
+    def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
+        """Many ranges; several times faster than one after the other."""
+        numbers = np.searchsorted(self.ends, starts, "right").clip(max=len(self.parts) - 1)
+        before = self.firsts[numbers]
+        found = (numbers.tolist(), (starts - before).tolist(), (stops - before).tolist())
+        for number, first, last in zip(*found, strict=True):
+            part = self.parts[number]
+            if last <= len(part):
+                yield part[first:last]
+            else:
+                begin = int(self.firsts[number])
+                yield self[begin + first : begin + last]
+
+
+def slices(row: TokenRow, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
+    """Ranges of a row, (B,) starts and stops."""
+    if isinstance(row, JoinedRow):
+        return row.slices(starts, stops)
+    return (row[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def gather(row: TokenRow, starts: Ints, width: int) -> Ints:
+    """Cut windows, (B,) starts -> (B, width); past the end the last item is repeated."""
+    size = len(row)
+    if isinstance(row, np.ndarray) and (starts <= size - width).all():
+        views = as_strided(row, (size - width + 1, width), row.strides * 2, writeable=False)
+        return views[starts].astype(np.int64)
+    found = np.empty((len(starts), width), row.dtype)
+    for window, items in zip(found, slices(row, starts, starts + width), strict=True):
+        window[: len(items)] = items
+        if len(items) < width:
+            window[len(items) :] = row[size - 1 : size]
+    return found.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class DataIdentity:
+    """What a text is recognised by, in records, in checkpoints and in messages.
+
+    Arguments:
+        side: "train", "held_out" or the name of a text that is only evaluated on.
+        digest: equal digests mean equal tokens.
+        tokens, bytes: how many there are; bytes as the tokenizer sees them. None: of a stream,
+            whose end is not known.
+        files: name, size and SHA-256 of each document, in order.
+        prepared: folder of the prepared data that they are mapped from; None: they are in memory.
+    """
+
+    side: str
+    digest: str
+    tokens: int | None
+    bytes: int | None
+    files: Sequence[FileRecord]
+    prepared: str | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[DataIdentity]) -> DataIdentity:
+        """What several texts of one side are together."""
+        digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()
+        tokens, size = (
+            None if None in counts else sum(count or 0 for count in counts)
+            for counts in ([part.tokens for part in parts], [part.bytes for part in parts])
+        )
+        prepared = ", ".join(dict.fromkeys(part.prepared for part in parts if part.prepared))
+        files = ManyRecords([part.files for part in parts])
+        return cls(parts[0].side, digest, tokens, size, files, prepared or None)
+
+
+class ManyRecords(Sequence[FileRecord]):
+    """The documents of several texts as one sequence, none of which is copied."""
+
+    def __init__(self, parts: Sequence[Sequence[FileRecord]]) -> None:
+        self.parts = tuple(parts)
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def __iter__(self) -> Iterator[FileRecord]:
+        return chain.from_iterable(self.parts)
+
+    @overload
+    def __getitem__(self, key: int) -> FileRecord: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[FileRecord]: ...
+    def __getitem__(self, key: int | slice) -> FileRecord | Sequence[FileRecord]:
+        if isinstance(key, slice):
+            return [self[place] for place in range(*key.indices(len(self)))]
+        place = key + len(self) if key < 0 else key
+        for part in self.parts:
+            if 0 <= place < len(part):
+                return part[place]
+            place -= len(part)
+        raise IndexError(key)
+
+
+COUNTED = 1 << 16
+LOOKED_AT = 1 << 24
+"""Tokens of which it is looked at once whether they are targets."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Corpus:
+    """The documents of one side in a row: separator, document, separator, ..., separator.
+
+    Because a separator stands before the first document and after the last, predicting every
+    token but the first predicts each byte and each document's end exactly once. Documents that say
+    which of their tokens are targets are complete without the separators, which are no part of
+    their training rows.
+
+    Arguments:
+        side: "train", "held_out" or the name of a text that is only evaluated on, for messages.
+        tokens: (T,) ids, in memory or in mapped files; 2 bytes each while the vocabulary allows.
+        token_bytes: (V,) bytes each id stands for; 0 for the separator.
+        byte_count: bytes of text as the tokenizer sees it, the sum of `token_bytes` over `tokens`.
+        files: name, size and SHA-256 of each document, in order.
+        digest: SHA-256 over the tokenizer's name and `files`; equal digests mean equal tokens.
+        sources: names of the sources that the documents are from.
+        starts: (documents,) the first token of each.
+        source: (documents,) which of `sources` each is from.
+        trained: (T,) bool, which tokens are targets; None: all.
+        notes: lines for the start of a run: what filters left out, and cautions about texts.
+        prepared: the folder of prepared data that it is mapped from; None: it is in memory.
+        read_at: gives (documents,) numbers that rise in the order in which the sources gave them;
+            None: they lie in that order.
+    """
+
+    side: str
+    tokens: TokenRow
+    token_bytes: npt.NDArray[np.int64]
+    separator: int
+    byte_count: int
+    files: Sequence[FileRecord]
+    digest: str
+    sources: tuple[str, ...]
+    starts: npt.NDArray[np.int64]
+    source: npt.NDArray[np.integer[Any]]
+    trained: TokenRow | None = None
+    notes: tuple[str, ...] = ()
+    prepared: str | None = None
+    read_at: Callable[[], npt.NDArray[np.integer[Any]]] | None = None
+
+    def reading_order(self) -> npt.NDArray[np.int64]:
+        """The documents, (documents,), in the order in which the sources gave them."""
+        if self.read_at is None:
+            return np.arange(len(self.starts))
+        return np.argsort(self.read_at(), kind="stable")
+
+    def reads(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The first token that is read of each document, and how many are; the targets are one on.
+
+        A document is read from the separator before it to its last token, a complete one from its
+        first token to the last but one.
+        """
+        starts = np.asarray(self.starts, np.int64) - 1
+        lengths = np.diff(starts, append=len(self.tokens) - 1)
+        complete = self.complete(np.arange(len(starts)))
+        return starts + complete, lengths - 2 * complete
+
+    def complete(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether documents, in order, are complete: the separator behind one is no target."""
+        found = np.zeros(len(documents), np.bool_)
+        if self.trained is None:
+            return found
+        ends = np.append(self.starts[1:], len(self.tokens))[documents] - 1
+        first = 0
+        while first < len(ends):
+            begin = int(ends[first])
+            last = max(int(np.searchsorted(ends, begin + LOOKED_AT)), first + 1)
+            trained = self.trained[begin : int(ends[last - 1]) + 1]
+            found[first:last] = ~trained[ends[first:last] - begin]
+            first = last
+        return found
+
+    def sources_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Which of `sources` the tokens at positions are from; a separator ends its document."""
+        if len(self.sources) == 1:
+            return np.zeros(positions.shape, np.int64)
+        documents = np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)
+        return self.source[documents].astype(np.int64, copy=False)
+
+    def sources_along(
+        self, positions: npt.NDArray[np.int64], length: int
+    ) -> npt.NDArray[np.int64] | None:
+        """`sources_at` the tokens from each of B positions on.
+
+        Returns:
+            (B, length); None if each row is from one source.
+        """
+        if len(self.sources) == 1:
+            return None
+        # A search for each token would take longer than to cut it: one for each row, and the
+        # documents between.
+        first = np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)
+        counts = np.searchsorted(self.starts, positions + length) - first
+        before = np.cumsum(counts) - counts
+        documents = np.arange(counts.sum()) + np.repeat(first - before, counts)
+        sources = self.source[documents]
+        if (sources == np.repeat(self.source[first], counts)).all():
+            return None
+        rows = np.repeat(np.arange(len(positions)), counts)
+        begins = np.maximum(self.starts[documents] - positions[rows], 0) + rows * length
+        begins[before] = np.arange(len(positions)) * length
+        spans = np.diff(begins, append=len(positions) * length)
+        return np.repeat(sources.astype(np.int64), spans).reshape(-1, length)
+
+    def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
+        """A corpus of some of the tokens, with the bytes of those that are predicted."""
+        size = count_bytes(tokens[predicted], self.token_bytes)
+        return replace(self, tokens=tokens, trained=predicted, byte_count=size)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, V."""
+        return len(self.token_bytes)
+
+    @property
+    def identity(self) -> DataIdentity:
+        """What it is recognised by."""
+        return DataIdentity(
+            self.side, self.digest, len(self.tokens), self.byte_count, self.files, self.prepared
+        )
+
+
+def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
+    """How many bytes tokens stand for; in pieces, since all at once takes 8 bytes a token.
+
+    Where nearly all tokens are one byte, the others are counted, which takes a tenth of the time.
+    """
+    others = [(token, int(token_bytes[token]) - 1) for token in np.flatnonzero(token_bytes != 1)]
+
+    def count(piece: TokenArray) -> int:
+        if len(others) > 4:
+            return int(token_bytes[piece].sum())
+        found = (more * int(np.count_nonzero(piece == token)) for token, more in others)
+        return len(piece) + sum(found)
+
+    return sum(count(tokens[at : at + COUNTED]) for at in range(0, len(tokens), COUNTED))
+
+
+INDEX = np.dtype(
+    [
+        ("read", "<i8"),
+        ("start", "<i8"),  # place of the first token in its shard
+        ("tokens", "<i8"),
+        ("size", "<i8"),  # of the document, in bytes
+        ("name_at", "<i8"),
+        ("name_length", "<i4"),
+        ("source", "<i4"),
+        ("sha256", "u1", (32,)),
+    ]
+)
+"""A document of a shard."""
+
+
+def raw(array: npt.NDArray[Any]) -> memoryview:
+    """The content of an array that `write_file` takes; an empty one has no format `B`."""
+    return memoryview(np.ascontiguousarray(array).view(np.uint8).data)
+
+
+def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
+    """Write a file anew, on the disk when the call returns."""
+    path.unlink(missing_ok=True)  # half of one, from a process that was killed
+    return write_file(path, chunks)
+
+
+def write_array(path: Path, array: npt.NDArray[Any]) -> Written:
+    """Write a `.npy` file; see `replace_file`."""
+    return write_parts(path, array.dtype, len(array), [array])
+
+
+def write_parts(
+    path: Path, dtype: np.dtype[Any], length: int, parts: Iterable[npt.NDArray[Any]]
+) -> Written:
+    """Write arrays as one `.npy` file; see `replace_file`."""
+    head = io.BytesIO()
+    described = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": (length,),
+    }
+    np.lib.format.write_array_header_1_0(head, described)
+    return replace_file(path, chain([head.getvalue()], map(raw, parts)))
+
+
 SEEN = "verified.json"
 """What a machine has verified: modification time of each file then."""
 INPUTS = "inputs.txt"

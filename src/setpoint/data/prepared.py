@@ -1,4 +1,4 @@
-"""What determines prepared data, and the fingerprint of it that names its folder."""
+"""Names and keys of prepared data, without reading it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,51 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from setpoint.config import to_plain
-from setpoint.data.prepared.store import FORMAT
 
 if TYPE_CHECKING:
     from setpoint.data.sources.config import SourceConfig
     from setpoint.data.tokenizers.tokenizer import Tokenizer
+
+
+KIND = "setpoint prepared data"
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether a folder holds prepared data, of any version, whole or damaged."""
+    try:
+        with (folder / MANIFEST).open("rb") as file:
+            return KIND.encode() in file.read(200)
+    except OSError:
+        return False
+
+
+class Facts(NamedTuple):
+    """What a manifest says that can be compared without reading the data.
+
+    Arguments:
+        tokenizer: `Tokenizer.name`.
+        sizes: bytes of each file.
+    """
+
+    tokenizer: str
+    sizes: dict[str, int]
+
+
+def read_facts(folder: Path) -> Facts | None:
+    """The facts of prepared data; None where the manifest is damaged, which reading it says."""
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sizes = {str(name): int(size) for name, (size, _) in found["files"].items()}
+        return Facts(str(found["tokenizer"]), sizes)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
 
 MIXING = ("weight", "epochs")
 """Fields of a source that say how often it is read, and not what it holds."""
@@ -64,6 +101,11 @@ class Request:
             "mixed": self.mixed,
         }
 
+    def most_tokens(self) -> int | None:
+        """Upper bound of the tokens of all sources; None: unknown."""
+        sizes = [source.most_tokens() for source in self.sources]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
     def inputs(self) -> list[str] | None:
         """A line for each file or table that is read, with what changes when its content does.
 
@@ -76,7 +118,7 @@ class Request:
             inputs = getattr(built, "inputs", None)
             if inputs is None:
                 return None
-            found = cast(Callable[[], Iterable[str] | None], inputs)()
+            found = cast("Callable[[], Iterable[str] | None]", inputs)()
             if found is None:
                 return None
             lines += found

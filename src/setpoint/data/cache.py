@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from setpoint.config import RunError, SetpointError
-from setpoint.data.corpus import Corpora, Corpus, Show, build_corpora, build_named_corpus
-from setpoint.data.prepared.key import Key, Request, brief_changes, key_of, size_of
-from setpoint.data.prepared.make import prepare
-from setpoint.data.prepared.names import is_prepared
-from setpoint.data.prepared.store import (
+from setpoint.data.corpus import Corpora, Show, build_corpora, build_named_corpus
+from setpoint.data.prepare import prepare
+from setpoint.data.prepared import Key, Request, brief_changes, is_prepared, key_of, size_of
+from setpoint.data.sources.config import Tokens
+from setpoint.data.sources.token_files import prepared_folders
+from setpoint.data.store import (
+    Corpus,
     DamagedData,
     Manifest,
     open_side,
@@ -30,8 +32,6 @@ from setpoint.data.prepared.store import (
     read_manifest,
     verify,
 )
-from setpoint.data.sources.config import Tokens
-from setpoint.data.sources.token_files import prepared_folders
 from setpoint.data.stream import Stream, hold_out, open_streams
 from setpoint.files.lock import holder, write_owner
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from setpoint.data.config import Data, Prepare
     from setpoint.data.sources.config import SourceConfig
     from setpoint.data.tokenizers.tokenizer import Tokenizer
+
 
 PAUSE = 0.5  # seconds between two looks at a lock
 
@@ -187,8 +188,7 @@ def _cached(
     request: Request, config: Prepare, tokenizer: Tokenizer, show: Show | None
 ) -> list[Corpus] | None:
     """What is asked for, where it is prepared or is large enough to be now."""
-    sizes = [source.most_tokens() for source in request.sources]
-    size = None if any(each is None for each in sizes) else sum(each or 0 for each in sizes)
+    size = request.most_tokens()
     root = cache_folder(config)
     if not root.is_dir() and (config.above is None or (size is not None and size <= config.above)):
         return None

@@ -1,0 +1,820 @@
+"""Preparing data: sources are read in one process, tokenized in several, and laid in order.
+
+Memory does not grow with the data: a piece is some megabytes of documents, a shard a range of
+hashes of about `SHARD` bytes, and the order of all documents is that of the shards.
+
+A piece is some documents in the order of the sources, tokenized: `NUMBER.tokens`, `.mask`,
+`.names`, `.index.npy` sorted by the hash of names, and last `NUMBER.json`; without that one it is
+not there. A shard is gathered from all pieces. Processes that do this import no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import math
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.config import RunError, SetpointError
+from setpoint.data.corpus import Show, documents_of, encoded, source_of
+from setpoint.data.document import Document
+from setpoint.data.prepared import MANIFEST, Key, Request
+from setpoint.data.split import FEW, held_out_count, split_group
+from setpoint.data.store import (
+    INDEX,
+    INPUTS,
+    Manifest,
+    Side,
+    count_bytes,
+    raw,
+    replace_file,
+    shard_name,
+    write_array,
+    write_parts,
+    write_seen,
+)
+from setpoint.files.atomic import Written, replacing, sync_directory, write_file
+
+if TYPE_CHECKING:
+    from setpoint.data.document import Document
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
+
+
+ROW = np.dtype(
+    [
+        ("hash", "<u8", (4,)),  # of the name, the first of four being the highest
+        ("read", "<i8"),  # rises in the order in which the sources give the documents
+        ("at", "<i8"),  # place of the first token in the piece
+        ("tokens", "<i8"),
+        ("size", "<i8"),
+        ("name_at", "<i8"),
+        ("name_length", "<i4"),
+        ("source", "<i4"),
+        ("held_out", "?"),
+        ("masked", "?"),
+        ("sha256", "u1", (32,)),
+    ]
+)
+
+
+class Item(NamedTuple):
+    """A document of a piece.
+
+    Arguments:
+        source: which of the sources it is from.
+    """
+
+    document: Document
+    source: int
+    held_out: bool
+
+
+class Done(NamedTuple):
+    """What the last file of a piece says."""
+
+    documents: int
+    tokens: int
+    size: int
+    first: str
+    last: str
+    masked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Documents to be tokenized."""
+
+    folder: Path
+    number: int
+    items: Sequence[Item]
+    where: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A list for each attribute: five times as fast as an object for each document.
+        documents = [item.document for item in self.items]
+        attributes = ("name", "data", "tokens", "trained")
+        columns = [[getattr(each, name) for each in documents] for name in attributes]
+        columns += [[item.source for item in self.items], [item.held_out for item in self.items]]
+        return _received, (self.folder, self.number, columns, self.where)
+
+    def run(self, tokenizer: Tokenizer) -> Done:
+        """Tokenize and write them.
+
+        Raises:
+            SetpointError: the tokenizer cannot take a document, which is named.
+            OSError: it cannot be written.
+        """
+        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
+        documents = [item.document for item in self.items]
+        found = [
+            np.concatenate([ids for _, ids in encoded(document, tokenizer, self.where)])
+            for document in documents
+        ]
+        found = [ids.astype(dtype, copy=False) for ids in found]
+        names = [each.name.encode("utf-8", "surrogateescape") for each in documents]
+        masked = any(each.trained is not None for each in documents)
+        masks = [
+            np.ones(len(tokens), np.bool_) if each.trained is None else each.trained
+            for each, tokens in zip(documents, found, strict=True)
+            if masked
+        ]
+        rows = np.zeros(len(documents), ROW)
+        hashes = b"".join(hashlib.sha256(name).digest() for name in names)
+        rows["hash"] = np.frombuffer(hashes, ">u8").reshape(-1, 4)
+        rows["tokens"], rows["name_length"] = list(map(len, found)), list(map(len, names))
+        rows["at"] = np.cumsum(rows["tokens"]) - rows["tokens"]
+        rows["name_at"] = np.cumsum(rows["name_length"], dtype=np.int64) - rows["name_length"]
+        rows["read"] = (self.number << 32) + np.arange(len(documents))
+        rows["size"] = [each.size for each in documents]
+        rows["source"] = [item.source for item in self.items]
+        rows["held_out"] = [item.held_out for item in self.items]
+        rows["masked"] = [each.trained is not None for each in documents]
+        contents = bytes.fromhex("".join(each.record().sha256 for each in documents))
+        rows["sha256"] = np.frombuffer(contents, np.uint8).reshape(-1, 32)
+        stem = piece_stem(self.folder, self.number)
+        replace_file(Path(f"{stem}.tokens"), [raw(tokens) for tokens in found])
+        replace_file(Path(f"{stem}.names"), [b"".join(names)])
+        if masked:
+            replace_file(Path(f"{stem}.mask"), [raw(mask) for mask in masks])
+        write_array(Path(f"{stem}.index.npy"), rows[in_order(rows)])
+        done = Done(
+            len(documents), int(rows["tokens"].sum()), int(rows["size"].sum()),
+            documents[0].name, documents[-1].name, masked,
+        )  # fmt: skip
+        with replacing(Path(f"{stem}.json")) as staged:
+            write_file(staged, [json.dumps(done).encode()])
+        return done
+
+
+def _received(folder: Path, number: int, columns: Sequence[Sequence[Any]], where: str) -> Piece:
+    items = [
+        Item(Document(*each), source, held) for *each, source, held in zip(*columns, strict=True)
+    ]
+    return Piece(folder, number, items, where)
+
+
+def piece_stem(folder: Path, number: int) -> Path:
+    """The path of a piece without its suffixes."""
+    return folder / f"{number:06d}"
+
+
+def read_done(folder: Path, number: int) -> Done | None:
+    """What the last file of a piece says; None where it is not there."""
+    try:
+        return Done(*json.loads(Path(f"{piece_stem(folder, number)}.json").read_bytes()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def in_order(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Order of rows by the hash of names."""
+    return np.lexsort(rows["hash"].T[::-1])
+
+
+class ShardDone(NamedTuple):
+    """What was written of a shard.
+
+    Arguments:
+        files: what each of its files is, by name.
+        records: what the digest of its side is fed with.
+        twice: a name that two documents have; empty where there is none.
+    """
+
+    documents: int
+    tokens: int
+    bytes: int
+    masked: bool
+    files: dict[str, Written]
+    records: bytes
+    twice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A range of hashes of one side, to be gathered from pieces.
+
+    Arguments:
+        below, above: the range of the first 53 bits of the hash, above left out.
+        held_out: the side; only documents of it are gathered.
+        limits: by source, the first 53 bits of a hash below which documents are held out, beside
+            those that say it themselves.
+        source: only documents of this source; None: of all.
+    """
+
+    pieces: Path
+    count: int
+    folder: Path
+    name: str
+    below: int
+    above: int
+    held_out: bool
+    limits: tuple[int, ...]
+    source: int | None
+    masked: bool
+
+    def run(self, tokenizer: Tokenizer) -> ShardDone:
+        """Gather and write it.
+
+        Raises:
+            OSError: it cannot be read or written.
+        """
+        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
+        found = list(self._rows())
+        rows = np.concatenate([rows for _, rows in found]) if found else np.zeros(0, ROW)
+        piece = np.repeat([number for number, _ in found], [len(rows) for _, rows in found])
+        order = in_order(rows)
+        rows, piece = rows[order], piece[order].astype(np.int64)
+        lengths = rows["tokens"].astype(np.int64)
+        starts = np.cumsum(lengths + 1) - lengths - 1
+        total = int((lengths + 1).sum())
+        tokens = np.full(total, tokenizer.separator, dtype)
+        mask = np.ones(total if self.masked else 0, np.bool_)
+        names: list[bytes] = [b""] * len(rows)
+        # Piece by piece, so that no more than one is open.
+        for number in np.unique(piece).tolist():
+            self._copy(number, np.flatnonzero(piece == number), rows, starts, tokens, mask, names)
+        index = np.zeros(len(rows), INDEX)
+        for field in ("read", "tokens", "size", "source", "sha256"):
+            index[field] = rows[field]
+        index["start"] = starts
+        sizes = np.array([len(name) for name in names], np.int64)
+        index["name_at"], index["name_length"] = np.cumsum(sizes) - sizes, sizes
+        stem = str(self.folder / self.name)
+        files = {
+            f"{self.name}.tokens.npy": write_array(Path(f"{stem}.tokens.npy"), tokens),
+            f"{self.name}.index.npy": write_array(Path(f"{stem}.index.npy"), index),
+            f"{self.name}.names": replace_file(Path(f"{stem}.names"), [b"".join(names)]),
+        }
+        if self.masked:
+            files[f"{self.name}.mask.npy"] = write_array(Path(f"{stem}.mask.npy"), mask)
+        return ShardDone(
+            documents=len(rows),
+            tokens=total,
+            bytes=count_bytes(tokens, tokenizer.token_bytes),
+            masked=bool(rows["masked"].any()),
+            files=files,
+            records=b"".join(
+                f"{len(name)} {size} {bytes(sha).hex()} ".encode() + name + b"\n"
+                for name, size, sha in zip(
+                    names, rows["size"].tolist(), rows["sha256"], strict=True
+                )
+            ),
+            twice=_twice(rows, names),
+        )
+
+    def _rows(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """The rows of each piece that belong to the shard."""
+        low = np.uint64(self.below << 11)
+        for number in range(self.count):
+            index = np.load(f"{piece_stem(self.pieces, number)}.index.npy", mmap_mode="r")
+            highest = index["hash"][:, 0]
+            first = int(np.searchsorted(highest, low))
+            last = len(index)
+            if self.above < 2**53:
+                last = int(np.searchsorted(highest, np.uint64(self.above << 11)))
+            rows = np.array(index[first:last])
+            limits = np.array(self.limits, np.uint64)[rows["source"]]
+            held_out = rows["held_out"] | (rows["hash"][:, 0] >> np.uint64(11) < limits)
+            rows = rows[held_out == self.held_out]
+            if self.source is not None:
+                rows = rows[rows["source"] == self.source]
+            if len(rows):
+                yield number, rows
+
+    def _copy(
+        self,
+        number: int,
+        places: npt.NDArray[np.int64],
+        rows: npt.NDArray[Any],
+        starts: npt.NDArray[np.int64],
+        tokens: npt.NDArray[Any],
+        mask: npt.NDArray[np.bool_],
+        names: list[bytes],
+    ) -> None:
+        stem = piece_stem(self.pieces, number)
+        source = _mapped(f"{stem}.tokens", tokens.dtype)
+        text = _mapped(f"{stem}.names", np.dtype(np.uint8))
+        masks = (
+            _mapped(f"{stem}.mask", np.dtype(np.bool_)) if rows[places]["masked"].any() else mask
+        )
+        chosen = rows[places]
+        columns = [chosen[name].tolist() for name in ("at", "tokens", "name_at", "name_length")]
+        for place, start, at, count, name_at, length, masked in zip(
+            places.tolist(), starts[places].tolist(), *columns, chosen["masked"].tolist(),
+            strict=True,
+        ):  # fmt: skip
+            tokens[start : start + count] = source[at : at + count]
+            names[place] = text[name_at : name_at + length].tobytes()
+            if masked:
+                mask[start : start + count] = masks[at : at + count]
+                mask[start + count] = False
+
+
+def _mapped(path: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if not os.path.getsize(path):
+        return np.empty(0, dtype)
+    return np.asarray(np.memmap(path, dtype, "r"))
+
+
+def _twice(rows: npt.NDArray[Any], names: Sequence[bytes]) -> str:
+    if len(rows) < 2:
+        return ""
+    same = np.flatnonzero((rows["hash"][1:] == rows["hash"][:-1]).all(axis=1))
+    return names[int(same[0])].decode("utf-8", "replace") if len(same) else ""
+
+
+WORKER = "from setpoint.data.prepare import main; main()"
+ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+"""Each process has one core; a library's own threads would only be in the way."""
+
+
+class Work(Protocol):
+    """A piece of work; it can be pickled."""
+
+    def run(self, tokenizer: Tokenizer) -> Any:
+        """Do it."""
+        ...
+
+
+def _send(stream: IO[bytes], value: object) -> None:
+    # Texts go from where they lie: no copy of all that is sent is made first.
+    pickle.dump(value, stream, protocol=5)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> Any:
+    try:
+        return pickle.load(stream)
+    except pickle.UnpicklingError as error:  # cut short: whoever wrote it has ended
+        raise EOFError from error
+
+
+class Workers:
+    """Does work in processes, or in this one where there is no more than one. Use as a context.
+
+    Arguments:
+        count: of processes.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, count: int) -> None:
+        self.tokenizer = tokenizer
+        # What is defined in the user's script is not known elsewhere.
+        movable = type(tokenizer).__module__ != "__main__"
+        self.count = count if movable else 1
+        self._local = threading.local()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
+        self._before: dict[str, str | None] = {}
+
+    def __enter__(self) -> Self:
+        if self._pool is None:
+            self._before = {name: os.environ.get(name) for name in ONE_CORE}
+            os.environ.update(ONE_CORE)
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if self._pool is None:
+            for name, value in self._before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            return
+        if error is not None:
+            for process in self._processes:
+                process.kill()
+        self._pool.shutdown(cancel_futures=True)
+        for process in self._processes:
+            if error is not None:
+                process.kill()  # one that was started meanwhile
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):  # what was not sent yet
+                        stream.close()
+            process.wait()
+
+    def run(self, works: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
+        """Do works in any order; results come in the order of the works.
+
+        No more than two per process are in memory at once.
+
+        Raises:
+            SetpointError: a work's own error, or a process was killed.
+            OSError: a work's own error.
+        """
+        if self._pool is None:
+            for work in works:
+                yield work, work.run(self.tokenizer)
+            return
+        waiting: list[tuple[Work, Future[Any]]] = []
+        for work in works:
+            waiting.append((work, self._pool.submit(self._ask, work)))
+            while len(waiting) > 2 * self.count or (waiting and waiting[0][1].done()):
+                first, future = waiting.pop(0)
+                yield first, future.result()
+        for first, future in waiting:
+            yield first, future.result()
+
+    def _ask(self, work: Work) -> Any:
+        process: subprocess.Popen[bytes] | None = getattr(self._local, "process", None)
+        if process is None:
+            process = self._local.process = self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            _send(process.stdin, work)
+            kind, value = _receive(process.stdout)
+        except (EOFError, BrokenPipeError):
+            code = process.wait()
+            end = f"signal {-code}" if code < 0 else f"exit status {code}"
+            raise SetpointError(
+                f"data.prepare: a worker process ended with {end}, as when memory runs out.\n"
+                "Valid: fewer of them, data.prepare.workers; what is finished is kept."
+            ) from None
+        if kind == "error":
+            raise value
+        return value
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment |= ONE_CORE
+        process = subprocess.Popen(
+            [sys.executable, "-c", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._processes.append(process)
+        assert process.stdin is not None
+        _send(process.stdin, self.tokenizer)
+        return process
+
+
+def main() -> None:
+    """Work until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it says when it ends
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    stream = sys.stdin.buffer
+    try:
+        tokenizer = _receive(stream)
+        while True:
+            work = _receive(stream)
+            try:
+                answer = "done", work.run(tokenizer)
+            except (SetpointError, OSError) as error:
+                answer = "error", error
+            _send(answers, answer)
+    except (EOFError, BrokenPipeError):
+        return
+
+
+FIRST_PIECE, LAST_PIECE, GROWTH = 1 << 20, 1 << 23, 16
+"""Bytes of the first pieces and of the largest, and after how many they are twice as large, so
+that little data is spread over processes as well. The number of processes changes no piece."""
+MOST = 1 << 16  # documents of a piece
+SHARD = 1 << 27
+TOP = 1 << 53
+
+
+def prepare(
+    folder: Path,
+    key: Key,
+    request: Request,
+    tokenizer: Tokenizer,
+    inputs: Sequence[str],
+    *,
+    workers: int,
+    show: Show | None = None,
+) -> Manifest:
+    """Prepare data in a new folder, or go on where a process before was killed.
+
+    The folder has its name only when all of it is on the disk. Nobody else may do the same now.
+
+    Arguments:
+        workers: processes that tokenize.
+
+    Raises:
+        SetpointError: a source cannot be read, a side is empty, or a document cannot be tokenized.
+        RunError: a file cannot be written, as on a full disk. What is finished is kept.
+    """
+    partial = folder.with_name(f"{folder.name}.partial")
+    pieces = partial / "pieces"
+    try:
+        pieces.mkdir(parents=True, exist_ok=True)
+        with Workers(tokenizer, workers) as pool:
+            done, few, notes = _tokenize(pieces, request, tokenizer, pool, show)
+            sides, files = _gather(partial, done, few, request, tokenizer, pool, show)
+        data = "".join(f"{line}\n" for line in inputs).encode("utf-8", "surrogateescape")
+        files[INPUTS] = replace_file(partial / INPUTS, [data])
+        manifest = Manifest(
+            key=key.folder,
+            described=request.described(),
+            tokenizer=tokenizer.name,
+            vocab_size=tokenizer.vocab_size,
+            dtype=np.min_scalar_type(tokenizer.vocab_size - 1).str,
+            sides=tuple(sides),
+            files={name: (each.size, each.digest) for name, each in sorted(files.items())},
+            notes=notes,
+        )
+        replace_file(partial / MANIFEST, [manifest.text().encode()])
+        write_seen(
+            partial,
+            manifest,
+            {name: (partial / name).stat().st_mtime_ns for name in manifest.files},
+        )
+        shutil.rmtree(pieces)
+        sync_directory(partial)
+        os.rename(partial, folder)
+        sync_directory(folder.parent)
+    except OSError as error:
+        raise RunError(_not_written(partial, error)) from error
+    return manifest
+
+
+def _not_written(partial: Path, error: OSError) -> str:
+    kept = len(list(partial.glob("pieces/*.json")))
+    where = error.filename or partial
+    space = ""
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(partial).free
+        space = f" ({free / 1e6:,.0f} MB are free)" if error.errno == errno.ENOSPC else ""
+    return (
+        f"data.prepare.folder: {where} cannot be written: {error.strerror or error}{space}. "
+        f"{kept} finished pieces are kept in {partial}, and the same command goes on from there; "
+        "or choose a folder on another disk"
+    )
+
+
+def _tokenize(
+    pieces: Path, request: Request, tokenizer: Tokenizer, pool: Workers, show: Show | None
+) -> tuple[list[Done], set[int], tuple[str, ...]]:
+    """Tokenize all documents; pieces of a process before are kept.
+
+    Returns:
+        what each piece holds, the groups of few documents, and what filters left out.
+    """
+    total = request.most_tokens()
+    what = f"tokenizing {request.side}, tokens"
+    few: set[int] = set()
+    notes: list[str] = []
+    bytes_done = tokens = 0
+    results: list[Done] = []
+    works = (
+        _Kept(done) if (done := _already(pieces, number, items)) is not None
+        else Piece(pieces, number, items, request.where)
+        for number, items in enumerate(_pieces(_items(request, tokenizer, few, notes)))
+    )  # fmt: skip
+    for _, done in pool.run(works):
+        results.append(done)
+        bytes_done, tokens = bytes_done + done.size, tokens + done.tokens
+        if show is not None:
+            # An estimate by the bytes of the files, of which records are not all text.
+            expected = None if total is None else round(tokens * total / max(bytes_done, 1))
+            show(what, tokens, None if expected is None else max(expected, tokens + 1))
+    if show is not None:
+        show(what, tokens, tokens)
+    if not results:
+        raise SetpointError(
+            f"{request.where}: no source holds a single byte of text.\nValid: a source with text."
+        )
+    return results, few, tuple(notes)
+
+
+class _Kept:
+    """A piece that is there."""
+
+    def __init__(self, done: Done) -> None:
+        self.done = done
+
+    def run(self, tokenizer: Tokenizer) -> Done:
+        return self.done
+
+
+def _already(pieces: Path, number: int, items: Sequence[Item]) -> Done | None:
+    done = read_done(pieces, number)
+    if done is None:
+        return None
+    size = sum(item.document.size for item in items)
+    names = items[0].document.name, items[-1].document.name
+    same = (done.documents, done.size, done.first, done.last) == (len(items), size, *names)
+    return done if same else None
+
+
+def _items(
+    request: Request, tokenizer: Tokenizer, few: set[int], notes: list[str]
+) -> Iterator[Item]:
+    """The documents; a group of few is split at once, and `few` gets its number.
+
+    A group is what is split together: a source of a mixture, or all sources.
+    """
+    sources = (_found(request, index, tokenizer, notes) for index in range(len(request.sources)))
+    share = request.held_out if request.held_out < 1 else 0.0
+    for group, found in enumerate(sources if request.mixed else [chain.from_iterable(sources)]):
+        first = list(islice(found, FEW + 1))
+        if share and len(first) <= FEW:
+            few.add(group)
+            split = split_group(first, share)
+            yield from (_item(document, request, False) for document in split.train)
+            yield from (_item(document, request, True) for document in split.held_out)
+        else:
+            yield from (_item(document, request, False) for document in chain(first, found))
+
+
+def _item(document: Document, request: Request, held_out: bool) -> Item:
+    return Item(document, source_of(document.name, request.names), held_out)
+
+
+def _found(
+    request: Request, index: int, tokenizer: Tokenizer, notes: list[str]
+) -> Iterator[Document]:
+    where = request.where_of(index)
+    documents = documents_of(request.sources[index], where, tokenizer, notes)
+    return (document for document in documents if document.size)
+
+
+def _pieces(items: Iterator[Item]) -> Iterator[list[Item]]:
+    piece: list[Item] = []
+    size, number = 0, 0
+    for item in items:
+        piece.append(item)
+        size += item.document.size
+        if size >= min(LAST_PIECE, FIRST_PIECE << (number // GROWTH)) or len(piece) == MOST:
+            yield piece
+            piece, size, number = [], 0, number + 1
+    if piece:
+        yield piece
+
+
+def _gather(
+    folder: Path,
+    done: Sequence[Done],
+    few: set[int],
+    request: Request,
+    tokenizer: Tokenizer,
+    pool: Workers,
+    show: Show | None,
+) -> tuple[list[Side], dict[str, Written]]:
+    """Write the sides."""
+    count = len(done)
+    limits = _limits(folder / "pieces", count, few, request)
+    masked = any(each.masked for each in done)
+    itemsize = np.min_scalar_type(tokenizer.vocab_size - 1).itemsize
+    tokens = sum(each.tokens for each in done)
+    sides: list[Side] = []
+    files: dict[str, Written] = {}
+    parts: list[tuple[str, str, int | None, bool]] = []
+    if request.mixed:
+        parts += [(f"train-{n}", request.side, n, False) for n in range(len(request.sources))]
+    else:
+        parts.append(("train", request.side, None, False))
+    if request.held_out:
+        parts.append(("held_out", "held_out", None, True))
+    for name, side, source, held_out in parts:
+        below, above = (0, max(limits)) if held_out else (min(limits), TOP)
+        if few:
+            below, above = 0, TOP
+        shards = max(1, math.ceil(tokens * itemsize * (above - below) / TOP / SHARD))
+        bounds = [below + (above - below) * k // shards for k in range(shards + 1)]
+        works = [
+            Shard(
+                folder / "pieces", count, folder, shard_name(name, k), bounds[k], bounds[k + 1],
+                held_out, limits, source, masked,
+            )
+            for k in range(shards)
+        ]  # fmt: skip
+        made = _side(folder, name, works, pool, tokenizer, files, request, show)
+        if not made.documents:
+            raise SetpointError(_empty(folder / "pieces", count, request, source))
+        chosen = request.names if source is None else request.names[source : source + 1]
+        sides.append(
+            Side(
+                name=name,
+                side=side,
+                sources=chosen or (side,),
+                documents=made.documents,
+                tokens=made.tokens,
+                bytes=made.bytes,
+                digest=made.digest,
+                shards=shards,
+                masked=masked and made.masked,
+            )
+        )
+    return sides, files
+
+
+def _limits(pieces: Path, count: int, few: set[int], request: Request) -> tuple[int, ...]:
+    """By source, the first 53 bits of a hash below which documents are held out.
+
+    0 for a group of few, whose documents say it themselves.
+    """
+    separate = request.mixed and request.held_out < 1
+    groups = range(len(request.sources) if separate else 1)
+    if not request.held_out:
+        return (0,) * len(request.sources)
+
+    def hashes(number: int, group: int) -> npt.NDArray[np.uint64]:
+        index = np.load(f"{piece_stem(pieces, number)}.index.npy", mmap_mode="r")
+        hashes = index["hash"][:, 0]
+        return hashes[index["source"] == group] if separate else hashes
+
+    limits: list[int] = []
+    for group in groups:
+        documents = sum(len(hashes(number, group)) for number in range(count))
+        if group in few or not documents:
+            limits.append(0)
+            continue
+        wanted = held_out_count(documents, request.held_out) + 1
+        lowest = np.zeros(0, np.uint64)
+        for number in range(count):
+            lowest = np.concatenate([lowest, hashes(number, group)[:wanted]])
+            lowest = np.sort(lowest, kind="stable")[:wanted]
+        limits.append(int(lowest[-1]) >> 11)
+    return tuple(limits) if separate else (limits[0],) * len(request.sources)
+
+
+class _Sum:
+    """What a side comes to."""
+
+    def __init__(self, digest: str, documents: int, tokens: int, size: int, masked: bool) -> None:
+        self.digest, self.documents, self.tokens = digest, documents, tokens
+        self.bytes, self.masked = size, masked
+
+
+def _side(
+    folder: Path,
+    name: str,
+    works: Sequence[Shard],
+    pool: Workers,
+    tokenizer: Tokenizer,
+    files: dict[str, Written],
+    request: Request,
+    show: Show | None,
+) -> _Sum:
+    digest = hashlib.sha256(f"{tokenizer.name}\n".encode())
+    tokens, size, documents = 1, 0, 0
+    offsets: list[int] = []
+    shard: ShardDone
+    masked = False
+    for number, (_, shard) in enumerate(pool.run(works)):
+        if shard.twice:
+            raise SetpointError(
+                f"{request.where}: two documents are called '{shard.twice}'.\n"
+                "Valid: one name for each source, so that its documents' names differ."
+            )
+        digest.update(shard.records)
+        offsets.append(tokens)
+        tokens, size = tokens + shard.tokens, size + shard.bytes
+        documents += shard.documents
+        masked = masked or shard.masked
+        files.update(shard.files)
+        if show is not None:
+            show(f"writing {name}, shards", number + 1, len(works))
+    indexes = (np.load(folder / f"{work.name}.index.npy", mmap_mode="r") for work in works)
+    starts = (np.asarray(index["start"] + at) for index, at in zip(indexes, offsets, strict=True))
+    file = f"{name}.starts.npy"
+    files[file] = write_parts(folder / file, np.dtype("<i8"), documents, starts)
+    if len(request.sources) > 1 and works[0].source is None:
+        indexes = (np.load(folder / f"{work.name}.index.npy", mmap_mode="r") for work in works)
+        sources = (np.ascontiguousarray(index["source"]) for index in indexes)
+        file = f"{name}.sources.npy"
+        files[file] = write_parts(folder / file, np.dtype("<i4"), documents, sources)
+    return _Sum(digest.hexdigest(), documents, tokens, size, masked)
+
+
+def _empty(pieces: Path, count: int, request: Request, source: int | None) -> str:
+    """Why a side is empty."""
+    indexes = (np.load(f"{piece_stem(pieces, n)}.index.npy", mmap_mode="r") for n in range(count))
+    if source is not None and not any((index["source"] == source).any() for index in indexes):
+        return (
+            f"{request.where}.{source}: '{request.names[source]}' holds no text.\n"
+            "Valid: a source with text, or a mixture without it."
+        )
+    if source is not None:
+        return (
+            f"{request.where}.{source}: no document of '{request.names[source]}' is left to train "
+            f"on, with data.held_out = {request.held_out:.15g}.\n"
+            "Valid: more documents, or a smaller number or share."
+        )
+    return (
+        f"{request.where}: data.held_out = {request.held_out:g} holds nothing out: there are one "
+        "or two documents, too short to be cut or conversations, which are not cut.\n"
+        "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."
+    )
