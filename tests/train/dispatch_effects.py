@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from setpoint.model.moe.deepep import DeepEP
-from setpoint.model.moe.exchange import build_exchange
+from setpoint.model.moe.deepep import DeepEPDispatcher
+from setpoint.model.moe.dispatch import build_dispatcher
 from setpoint.parallel.expert_ranks import expert_grid
 from setpoint.train.config import Job
 
@@ -27,8 +27,8 @@ def exchange_of(job: Job) -> tuple[Any, ...]:
     group: Any = SimpleNamespace(size=lambda: 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "deep_ep", stand_in_deepep)
-        found = build_exchange(job.parallel.dispatch, job.model, group, None, False)
-    if not isinstance(found, DeepEP):
+        found = build_dispatcher(job.parallel.dispatch, job.model, group, None, False)
+    if not isinstance(found, DeepEPDispatcher):
         return (type(found).__name__,)
     return "DeepEP", found.buffer_size, stand_in_deepep.Buffer.sms, found.async_combine
 

@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 
 from setpoint.infer.config import Inference
 from setpoint.model.layers import layers_of
-from setpoint.model.moe.exchange import build_exchange
+from setpoint.model.moe.dispatch import build_dispatcher
 from setpoint.model.parts import stage_sizes
 from setpoint.parallel.divide import divide, sequence_parts
 from setpoint.parallel.hangs import step_begins, step_has_ended
@@ -23,7 +23,7 @@ from setpoint.units.dtype import DType
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    from setpoint.model.moe.dispatch import Exchange
+    from setpoint.model.moe.dispatch import TokenDispatcher
     from setpoint.parallel.expert_ranks import ExpertRanks
     from setpoint.parallel.pipeline import Stage
 
@@ -180,9 +180,9 @@ class Division:
         job, world = self.job, self.world
         config = job.parallel
 
-        def exchange(ranks: ExpertRanks) -> Exchange:
+        def exchange(ranks: ExpertRanks) -> TokenDispatcher:
             of_ranks = ranks.group, ranks.same_tokens, ranks.divides
-            return build_exchange(config.dispatch, job.model, *of_ranks)
+            return build_dispatcher(config.dispatch, job.model, *of_ranks)
 
         is_cut, sizes = world.degrees.get("pipeline", 1) > 1, None
         if is_cut:

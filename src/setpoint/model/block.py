@@ -12,7 +12,7 @@ from setpoint.model.attention.context import AttentionContext
 from setpoint.model.attention.latent import LatentAttention
 from setpoint.model.feed_forward import FeedForward
 from setpoint.model.moe.layer import MoELayer
-from setpoint.model.moe.routing import LayerRouting
+from setpoint.model.moe.losses import LayerRouting
 from setpoint.model.norm.norms import build_norm
 
 if TYPE_CHECKING:

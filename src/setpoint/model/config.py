@@ -105,7 +105,7 @@ RULES = (
     Rule("setpoint.model.attention.support:backend_problems",
          "Whether the attention backend computes what the model needs",
          when=lambda model: model.attention_backend != "auto"),
-    Rule("setpoint.model.moe.checks:expert_problems",
+    Rule("setpoint.model.moe.config:expert_problems",
          "Whether the layers and widths can have experts",
          when=lambda model: model.moe is not None),
     Rule("setpoint.model.pretrained.peft_files:adapter_file_problems",

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from setpoint.model.moe.experts import PackedExperts
-from setpoint.model.moe.router import Router
+from setpoint.model.moe.layer import Router
 from setpoint.shapes.parameter import Kind
 from setpoint.shapes.protocols import KnowsKinds
 

@@ -15,7 +15,7 @@ from setpoint.model.block import Block
 from setpoint.model.initialize import FirstRows, Initializer, Normal
 from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.layer import MoELayer
-from setpoint.model.moe.routing import LayerRouting, combine, placed
+from setpoint.model.moe.losses import LayerRouting, combine
 from setpoint.model.norm.norms import build_norm
 from setpoint.model.parts import LAYER, part_names, units_around_layers
 from setpoint.model.scale import rate_multiplier, width_ratio
@@ -26,7 +26,7 @@ from setpoint.shapes.protocols import ExpertPart, weight_in_use
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
-    from setpoint.model.moe.dispatch import Exchange
+    from setpoint.model.moe.dispatch import TokenDispatcher
     from setpoint.shapes.batch import ContextGroups, Lengths
 
 Head = Callable[[Tensor, Projection], Any]
@@ -104,7 +104,7 @@ class Transformer(nn.Module):
             if isinstance(module, MoELayer):
                 module.context_group = groups.whole
 
-    def use_experts(self, exchange: "Exchange") -> list[ExpertPart]:
+    def use_experts(self, exchange: "TokenDispatcher") -> list[ExpertPart]:
         """See `setpoint.shapes.protocols.HasExperts`; the layers that are here, as in a stage.
 
         Raises:
@@ -122,7 +122,7 @@ class Transformer(nn.Module):
                         "parallel.expert divides packed experts only\n"
                         "Valid: 1, or model.moe.packed = true"
                     )
-                module.exchange = exchange
+                module.dispatcher = exchange
                 parts.append(ExpertPart(module.experts, module.experts.widths()))
         return parts
 
@@ -271,17 +271,16 @@ class Transformer(nn.Module):
         )
         if tokens.dim() == 2:
             x = self._place(x, context.positions)
-        routings: list[LayerRouting] = []
-        for layer in self.layers.values():
+        routings: dict[int, LayerRouting] = {}
+        for name, layer in self.layers.items():
             x, routing = layer(x, context)
             if routing is not None:
-                routings.append(routing)
+                routings[int(name)] = routing
         if head is not None:
             result = x if self.norm is None else self._finish(self.norm(x), head)
-            auxiliary, routing = combine(self.config.moe, routings)
-            if self.is_part and self.training:
-                routing = placed(self.config, routing, map(int, self.layers), x.device)
-            return Outcome(result, auxiliary, routing)
+            if self.config.moe is None or not self.training:
+                return Outcome(result)
+            return Outcome(result, *combine(self.config, routings, x.device))
         return x if self.norm is None else self._logits(self.norm(x))
 
     def _finish(self, hidden: Tensor, head: Head) -> Any:

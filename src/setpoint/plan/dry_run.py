@@ -27,7 +27,7 @@ from setpoint.model.attention.backend import SHARE_NO_HEADS
 from setpoint.model.attention.support import LIMITS
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.layers import layers_of
-from setpoint.model.moe.dispatch import AllToAll, OverTensor
+from setpoint.model.moe.dispatch import AllToAllDispatcher, TensorParallelDispatcher
 from setpoint.model.norm.norms import FUSED
 from setpoint.model.parts import stage_sizes
 from setpoint.model.pretrained.check import check_weights
@@ -63,20 +63,20 @@ from setpoint.train.rules.model import dense_on_gpu
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from setpoint.model.moe.assign import Assignments
+    from setpoint.model.moe.experts import Assignments
     from setpoint.shapes.peers import Peers
 
 
 def even_loads(model: nn.Module) -> None:
     """Let as many rows of each layer go to the experts of each rank; those left to the first."""
     # Layers share one exchange.
-    used = (getattr(module, "exchange", None) for module in model.modules())
+    used = (getattr(module, "dispatcher", None) for module in model.modules())
     for exchange in {each for each in used if each is not None}:
         inner = exchange
-        if isinstance(exchange, OverTensor):
+        if isinstance(exchange, TensorParallelDispatcher):
             inner = exchange.inner
             cast("Any", exchange).share = _share_of(exchange.peers)
-        if isinstance(inner, AllToAll):
+        if isinstance(inner, AllToAllDispatcher):
             cast("Any", inner).rows_by_rank = rows_by_rank(inner.group.rank(), inner.ranks)
 
 
@@ -96,7 +96,7 @@ def plain_products() -> Iterator[None]:
 
 
 def rows_by_rank(rank: int, ranks: int) -> Any:
-    """Make a stand-in for `AllToAll.rows_by_rank`: all experts have as many tokens."""
+    """Make a stand-in for `AllToAllDispatcher.rows_by_rank`: all experts have as many tokens."""
 
     def told(leaving: Any, arriving: Any, rows: int) -> tuple[list[int], list[int]]:
         del leaving, arriving
@@ -112,7 +112,7 @@ def _share_of(peers: Peers) -> Any:
     ) -> tuple[Assignments, Tensor | None]:
         # Which rows these are is not known, but how many; no choice was dropped.
         first, last = (tokens * each // peers.size * top_k for each in (peers.rank, peers.rank + 1))
-        local_assignments = assigned._replace(slots=assigned.slots[first:last].clone(), parts=None)
+        local_assignments = assigned._replace(slots=assigned.slots[first:last].clone())
         return local_assignments, None if factors is None else factors[first:last].clone()
 
     return share

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
-from setpoint.model.moe.routing import expert_metrics
+from setpoint.model.moe.losses import expert_metrics
 from setpoint.optim.clip import norms_of_sets
 from setpoint.shapes.batch import ONE_SOURCE, BySource
 

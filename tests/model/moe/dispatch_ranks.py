@@ -13,15 +13,20 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, resolve
 from setpoint.memory.checkpointing import contexts, recompute
 from setpoint.model.moe import dispatch
-from setpoint.model.moe.assign import Assignments, assign
-from setpoint.model.moe.deepep import DeepEP
-from setpoint.model.moe.dispatch import AllToAll, Exchange, OverTensor, here
-from setpoint.model.moe.experts import PackedExperts
-from setpoint.model.moe.rows import load_factors
+from setpoint.model.moe.deepep import DeepEPDispatcher
+from setpoint.model.moe.dispatch import (
+    AllToAllDispatcher,
+    TensorParallelDispatcher,
+    TokenDispatcher,
+    run_locally,
+)
+from setpoint.model.moe.experts import Assignments, PackedExperts, assign, load_factors
+from setpoint.parallel.config import DeepEP
 from setpoint.shapes.peers import Peers
+from setpoint.units import ByteSize
 
 from ...ranks import fork
 from . import stand_in_deepep
@@ -76,10 +81,10 @@ class Tokens(NamedTuple):
         x = torch.randn(count, DIM, dtype=torch.float64, generator=generator)
         weights = torch.rand(count, TOP_K, dtype=torch.float64, generator=generator)
         scores = torch.rand(count, EXPERTS - first, generator=generator)
-        assigned = assign(scores.topk(TOP_K).indices + first, EXPERTS, capacity)
+        assigned, load = assign(scores.topk(TOP_K).indices + first, EXPERTS, capacity)
         factors = None
         if scaled:
-            factors = load_factors(len(assigned.slots), assigned.taken, assigned.ends, x.dtype)
+            factors = load_factors(len(assigned.slots), load.taken, load.ends, x.dtype)
         return Tokens(x.requires_grad_(), weights.requires_grad_(), assigned, factors)
 
     def again(self, dtype: torch.dtype = torch.float64) -> "Tokens":
@@ -109,7 +114,11 @@ def expected(experts: PackedExperts, tokens: Tokens) -> Tensor:
 
 
 def compare(
-    exchange: Exchange, held: Held, tokens: Tokens, what: str, dtype: torch.dtype = torch.float64
+    exchange: TokenDispatcher,
+    held: Held,
+    tokens: Tokens,
+    what: str,
+    dtype: torch.dtype = torch.float64,
 ) -> None:
     """The result and all gradients on this rank."""
 
@@ -149,7 +158,7 @@ def other_tokens(rank: int) -> None:
         for capacity, scaled in ((None, False), (0.6, False), (0.6, True)):
             what = f"from {first}, capacity {capacity}, scaled {scaled}"
             tokens = Tokens.drawn(rank, TOKENS[rank], first, capacity, scaled)
-            compare(AllToAll(dist.group.WORLD), Held(WORLD, rank), tokens, what)
+            compare(AllToAllDispatcher(dist.group.WORLD), Held(WORLD, rank), tokens, what)
 
 
 def same_tokens(rank: int) -> None:
@@ -158,32 +167,37 @@ def same_tokens(rank: int) -> None:
     sides = [dist.new_group(list(range(side, WORLD, 2))) for side in range(2)]
     pair, number = pairs[rank // 2], rank // 2
     peers = Peers(pair.group_name, rank % 2, 2)
-    inner = AllToAll(sides[rank % 2]) if WORLD > 2 else here
+    inner = AllToAllDispatcher(sides[rank % 2]) if WORLD > 2 else run_locally
     for capacity, scaled in ((None, False), (0.6, True)):
         tokens = Tokens.drawn(number, 5 - number, 0, capacity, scaled)
         halves = Held(WORLD // 2, number, inner=rank % 2, alike=2)
-        compare(OverTensor(inner, peers, True), halves, tokens, "half of the width")
+        compare(TensorParallelDispatcher(inner, peers, True), halves, tokens, "half of the width")
         copies = Held(WORLD // 2, number, copies=pair, alike=2)
-        compare(OverTensor(inner, peers, False), copies, tokens, "half of the tokens")
+        compare(TensorParallelDispatcher(inner, peers, False), copies, tokens, "half of the tokens")
     # Neighbours with the same tokens may divide the experts, too.
     tokens = Tokens.drawn(number, 5 - number, 0, 0.6, True)
-    exchange = OverTensor(AllToAll(dist.group.WORLD), peers, False)
+    exchange = TensorParallelDispatcher(AllToAllDispatcher(dist.group.WORLD), peers, False)
     compare(exchange, Held(WORLD, rank, alike=2), tokens, "half of the tokens, all ranks")
+
+
+def deepep_config(buffer_size: int, sms: int, async_combine: bool) -> DeepEP:
+    size = ByteSize(buffer_size)
+    return resolve(DeepEP(buffer_size=size, sms=sms, async_combine=async_combine))
 
 
 def by_deepep(rank: int) -> None:
     """DeepEP with a stand-in for its buffer; what it sends is bf16."""
     with pytest.raises(SetpointError, match="deep_ep cannot be loaded"):
-        DeepEP(dist.group.WORLD, EXPERTS, 2**30, 20, False)
+        DeepEPDispatcher(dist.group.WORLD, EXPERTS, deepep_config(2**30, 20, False))
     sys.modules["deep_ep"] = stand_in_deepep
-    small = DeepEP(dist.group.WORLD, EXPERTS, 1, 20, False)
+    small = DeepEPDispatcher(dist.group.WORLD, EXPERTS, deepep_config(1, 20, False))
     tokens = Tokens.drawn(rank, TOKENS[rank], 0, None, False)
     with pytest.raises(SetpointError, match="precision.compute = bf16"):
         small(whole_experts(), *tokens)
     with pytest.raises(SetpointError, match="buffer_size: DeepEP needs"):
         small(whole_experts(), *tokens.again(torch.bfloat16))
     for overlaps in (False, True):
-        exchange = DeepEP(dist.group.WORLD, EXPERTS, 2**20, 24, overlaps)
+        exchange = DeepEPDispatcher(dist.group.WORLD, EXPERTS, deepep_config(2**20, 24, overlaps))
         assert stand_in_deepep.Buffer.sms == 24
         for capacity in (None, 0.6):
             before = stand_in_deepep.Event.waited
@@ -195,7 +209,9 @@ def by_deepep(rank: int) -> None:
 class Layer(torch.nn.Module):
     """Experts behind an exchange, as something that can be recomputed."""
 
-    def __init__(self, exchange: Exchange, held: Held, tokens: Tokens, dtype: torch.dtype) -> None:
+    def __init__(
+        self, exchange: TokenDispatcher, held: Held, tokens: Tokens, dtype: torch.dtype
+    ) -> None:
         super().__init__()
         self.exchange, self.experts = exchange, held.experts(dtype)
         self.assigned, self.factors = tokens.assigned, tokens.factors
@@ -205,7 +221,11 @@ class Layer(torch.nn.Module):
 
 
 def recomputed(
-    rank: int, exchange: Exchange, calls: list[str], counts: tuple[int, int], dtype: torch.dtype
+    rank: int,
+    exchange: TokenDispatcher,
+    calls: list[str],
+    counts: tuple[int, int],
+    dtype: torch.dtype,
 ) -> None:
     """Recomputation exchanges rows again, or takes those of the first pass; gradients are equal.
 
@@ -243,10 +263,10 @@ def recomputed_layers(rank: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "all_to_all_single", counted(dist.all_to_all_single))
         # Counts, rows and weights there, results back; the gradients of the last three.
-        recomputed(rank, AllToAll(dist.group.WORLD), calls, (7, 11), torch.float64)
+        recomputed(rank, AllToAllDispatcher(dist.group.WORLD), calls, (7, 11), torch.float64)
         patch.setattr(dispatch, "save_result", noted)
         tokens = Tokens.drawn(rank, TOKENS[rank], 0, None, False)
-        Layer(AllToAll(dist.group.WORLD), Held(WORLD, rank), tokens, torch.float64)(
+        Layer(AllToAllDispatcher(dist.group.WORLD), Held(WORLD, rank), tokens, torch.float64)(
             tokens.x.double(), tokens.weights.double()
         )
     # Of what comes back a sum for each token, and not a row for each choice.
@@ -255,7 +275,7 @@ def recomputed_layers(rank: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("dispatch", "combine"):
             patch.setattr(stand_in_deepep.Buffer, name, counted_method(calls, name))
-        deepep = DeepEP(dist.group.WORLD, EXPERTS, 2**20, 24, False)
+        deepep = DeepEPDispatcher(dist.group.WORLD, EXPERTS, deepep_config(2**20, 24, False))
         recomputed(rank, deepep, calls, (4, 6), torch.bfloat16)
 
 

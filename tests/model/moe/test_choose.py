@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from setpoint.model.moe.router import choose
+from setpoint.model.moe.layer import choose
 
 SCORES = torch.tensor([[0.1, 0.9, 0.7, 0.6, 0.8, 0.0]])
 

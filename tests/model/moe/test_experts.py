@@ -8,8 +8,7 @@ import torch
 from setpoint.config import SetpointError
 from setpoint.model.initialize import initialize
 from setpoint.model.moe import experts
-from setpoint.model.moe.assign import assign
-from setpoint.model.moe.experts import PackedExperts, UnpackedExperts
+from setpoint.model.moe.experts import PackedExperts, UnpackedExperts, assign
 
 from .small import small_layer, small_transformer
 
@@ -57,7 +56,7 @@ def test_grouped_is_used_where_it_works_and_refused_in_words_elsewhere() -> None
         return patch.object(experts, name, lambda *a: used.append(name) or real(*a))
 
     x, weights = torch.randn(5, 16), torch.ones(5, 1)
-    assigned = assign(torch.tensor([[0], [1], [2], [3], [3]]), 4)
+    assigned, _ = assign(torch.tensor([[0], [1], [2], [3], [3]]), 4)
     with note("grouped_product"), note("looped_product"):
         for way, dtype in (("auto", torch.float32), ("auto", torch.float64),
                            ("loop", torch.float32), ("grouped", torch.float32)):  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from setpoint.model.moe.product import grouped_product, looped_product, why_not_grouped
+from setpoint.model.moe.experts import grouped_product, looped_product, why_not_grouped
 
 
 def matrices(rows: int = 16, columns: int = 24, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -69,5 +69,5 @@ def test_on_gpus(capability: tuple[int, int], dtype: torch.dtype, words: str | N
 
 
 def test_an_older_pytorch() -> None:
-    with patch("setpoint.model.moe.product.F", object()):
+    with patch("setpoint.model.moe.experts.F", object()):
         assert "has none" in (why_not_grouped(matrices()) or "")

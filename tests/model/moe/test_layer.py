@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from setpoint.model.moe.assign import assign
+from setpoint.model.moe.experts import assign
 from setpoint.model.moe.layer import MoELayer
 
 from .naive import Answer, close, naive, naive_balance, naive_z
@@ -140,7 +140,8 @@ def test_the_bias_selects_and_does_not_weigh() -> None:
     y, _ = layer(x)
     flat = x.flatten(0, 1)
     score = torch.sigmoid(flat @ layer.router.weight[1])
-    alone = layer.experts(flat, score.unsqueeze(1), assign(torch.ones(21, 1, dtype=torch.long), 4))
+    assigned, _ = assign(torch.ones(21, 1, dtype=torch.long), 4)
+    alone = layer.experts(flat, score.unsqueeze(1), assigned)
     torch.testing.assert_close(y.flatten(0, 1), alone)
     # Any common bias, however large, changes nothing.
     before, _ = layer(x)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from setpoint.model.moe.routing import expert_metrics
+from setpoint.model.moe.losses import expert_metrics
 from setpoint.shapes.outcome import Routing
 
 

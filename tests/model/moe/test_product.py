@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from setpoint.model.moe.product import looped_gradient, looped_product
+from setpoint.model.moe.experts import looped_gradient, looped_product
 
 ENDS = torch.tensor([2, 2, 5, 7])
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from setpoint.model.initialize import initialize
-from setpoint.model.moe.router import Router, build_router
+from setpoint.model.moe.layer import Router, build_router
 
 from .small import SigmoidTopK, SoftmaxTopK, small_transformer
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
-from setpoint.model.moe.routing import LayerRouting, combine
+from setpoint.model.moe.losses import LayerRouting, combine
 
 from ..small import small_model
 
@@ -14,11 +17,18 @@ def report(balance: float, sequence: float, z: float) -> LayerRouting:
     return LayerRouting(torch.tensor([1, 3]), torch.tensor(2), *terms)
 
 
+CPU = torch.device("cpu")
+
+
+def model_of(layers: int, **moe: Any) -> TransformerConfig:
+    return TransformerConfig(dim=8, layers=layers, heads=1, moe=MoE(experts=2, **moe))
+
+
 def test_losses_are_weighed_once_and_summed_over_layers() -> None:
-    config = MoE(experts=2, balance_loss=0.1, sequence_balance_loss=0.01, router_z_loss=0.001)
+    config = model_of(2, balance_loss=0.1, sequence_balance_loss=0.01, router_z_loss=0.001)
     layers = [report(1.0, 2.0, 3.0), report(4.0, 5.0, 6.0)]
-    auxiliary, routing = combine(config, layers)
-    assert auxiliary is not None and routing is not None
+    auxiliary, routing = combine(config, dict(enumerate(layers)), CPU)
+    assert auxiliary is not None
     assert auxiliary.item() == pytest.approx(0.1 * 5 + 0.01 * 7 + 0.001 * 9)
     assert [term.item() for term in routing[2:]] == [5, 7, 9]
     assert routing.counts.tolist() == [[1, 3], [1, 3]]
@@ -30,13 +40,17 @@ def test_losses_are_weighed_once_and_summed_over_layers() -> None:
 
 
 def test_without_weights_nothing_is_added() -> None:
-    auxiliary, routing = combine(MoE(experts=2, balance_loss=0.0), [report(1.0, 2.0, 3.0)])
-    assert auxiliary is None and routing is not None
+    auxiliary, routing = combine(model_of(1, balance_loss=0.0), {0: report(1.0, 2.0, 3.0)}, CPU)
+    assert auxiliary is None and routing.counts.tolist() == [[1, 3]]
 
 
-def test_without_layers_there_is_nothing_to_say() -> None:
-    assert combine(None, []) == (None, None)
-    assert combine(MoE(experts=2), []) == (None, None)
+def test_a_stage_reports_zeros_for_layers_of_others() -> None:
+    auxiliary, routing = combine(model_of(3), {1: report(1.0, 2.0, 3.0)}, CPU)
+    assert auxiliary is not None
+    assert routing.counts.tolist() == [[0, 0], [1, 3], [0, 0]]
+    assert routing.dropped.tolist() == [0, 2, 0]
+    auxiliary, routing = combine(model_of(3), {}, CPU)
+    assert auxiliary is None and not any(tensor.any() for tensor in routing)
 
 
 def test_the_model_reports_its_layers_in_order() -> None:

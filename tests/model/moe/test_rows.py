@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from setpoint.model.moe.rows import gather, load_factors, scale_gradient, spread
+from setpoint.model.moe.experts import gather, load_factors, spread, weighted_sums
 
 
 def test_gather_and_its_gradient() -> None:
@@ -24,9 +24,10 @@ def test_spread_and_its_gradient() -> None:
 def test_scaled_gradient() -> None:
     rows = torch.ones(6, 2, dtype=torch.float64, requires_grad=True)
     # The mean load is 2.
-    factors = load_factors(6, torch.tensor([1, 0, 5]), torch.tensor([1, 1, 6]), rows.dtype)
+    factors = load_factors(6, torch.tensor([[1], [0], [5]]), torch.tensor([1, 1, 6]), rows.dtype)
     torch.testing.assert_close(factors, torch.tensor([2.0, *[0.4] * 5]).double())
-    scaled = scale_gradient(rows, factors)
+    weights = torch.ones(6, 1, dtype=torch.float64)
+    scaled = weighted_sums(rows, weights, torch.arange(6), factors)
     assert torch.equal(scaled, rows)
     scaled.sum().backward()
     assert rows.grad is not None and torch.equal(rows.grad[:, 1], factors)

@@ -10,36 +10,44 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.model.moe.assign import Assignments, assign
-from setpoint.model.moe.dispatch import OverTensor
-from setpoint.model.moe.product import grouped_product, looped_product, why_not_grouped
-from setpoint.model.moe.rows import gather, spread, sum_choices
+from setpoint.model.moe.dispatch import TensorParallelDispatcher
+from setpoint.model.moe.experts import (
+    Assignments,
+    assign,
+    gather,
+    grouped_product,
+    looped_product,
+    spread,
+    sum_choices,
+    why_not_grouped,
+)
 from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import ExpertPart
 from setpoint.shapes.stored import CHILD
 
 if TYPE_CHECKING:
-    from setpoint.model.moe.dispatch import Exchange
+    from setpoint.model.moe.dispatch import TokenDispatcher
     from setpoint.shapes.peers import Peers
 
 BLOCKS = ("Llama4TextMoe",)
 """Blocks whose experts take all tokens, weighted, and whose forward pass is replaced."""
 
 
-def use_experts(model: nn.Module, exchange: Exchange) -> list[ExpertPart]:
+def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPart]:
     """See `setpoint.shapes.protocols.HasExperts`.
 
     Raises:
         SetpointError: the model has no packed experts, or ranks cannot divide their width.
     """
-    over = exchange.peers if isinstance(exchange, OverTensor) and exchange.divides else None
+    divides = isinstance(dispatcher, TensorParallelDispatcher) and dispatcher.divides
+    over = dispatcher.peers if divides else None
     parts: list[ExpertPart] = []
     for path, experts, block in experts_of(model):
         if block is not None:
             _change(block, _Block, {})
-            block.exchange = exchange
+            block.dispatcher = dispatcher
         parts.append(_part(path, experts, _Weighted if block is None else _Scaled, over))
-        experts.exchange = exchange
+        experts.dispatcher = dispatcher
     if not parts:
         raise SetpointError(
             f"parallel.expert: {type(model).__name__} of transformers has no experts in one tensor "
@@ -160,7 +168,7 @@ class _Experts:
     """
 
     _first: str
-    exchange: Any
+    dispatcher: Any
     rows: Any
     """Computes weighted results of rows, those of an expert after those of the one before."""
 
@@ -197,8 +205,8 @@ class _Weighted(_Experts):
 
     def forward(self, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
         module: Any = self
-        assigned = assign(index, _total(module))
-        return self.exchange(self.compute, hidden_states, weights, assigned)()
+        assigned, _ = assign(index, _total(module))
+        return self.dispatcher(self.compute, hidden_states, weights, assigned)()
 
     def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
         places = torch.arange(len(rows), device=rows.device)
@@ -214,9 +222,10 @@ class _Scaled(_Experts):
     down_proj: Tensor
     act_fn: Callable[[Tensor], Tensor]
 
-    def forward(self, x: Tensor, weights: Tensor, index: Tensor, exchange: Any) -> Tensor:
+    def forward(self, x: Tensor, weights: Tensor, index: Tensor, dispatcher: Any) -> Tensor:
         module: Any = self
-        return exchange(self.compute, x, weights, assign(index, _total(module)))()
+        assigned, _ = assign(index, _total(module))
+        return dispatcher(self.compute, x, weights, assigned)()
 
     def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
         product = looped_product
@@ -232,7 +241,7 @@ class _Block:
     router: nn.Module
     shared_expert: nn.Module
     experts: nn.Module
-    exchange: Any
+    dispatcher: Any
     hidden_dim: int
     top_k: int
 
@@ -240,5 +249,5 @@ class _Block:
         tokens = hidden_states.reshape(-1, self.hidden_dim)
         scores, logits = self.router(tokens)
         index = logits.topk(self.top_k, dim=1).indices
-        routed = self.experts(tokens, scores.gather(1, index), index, self.exchange)
+        routed = self.experts(tokens, scores.gather(1, index), index, self.dispatcher)
         return self.shared_expert(tokens) + routed, logits

@@ -35,7 +35,7 @@ from setpoint.shapes.protocols import weight_in_use
 
 if TYPE_CHECKING:
     from setpoint.model.config import HuggingFaceConfig
-    from setpoint.model.moe.dispatch import Exchange
+    from setpoint.model.moe.dispatch import TokenDispatcher
     from setpoint.shapes.batch import ContextGroups, Lengths
     from setpoint.shapes.protocols import ExpertPart
     from setpoint.shapes.stored import Coded
@@ -455,7 +455,7 @@ class HuggingFaceModel(nn.Module):
             )
         self.groups = groups
 
-    def use_experts(self, exchange: Exchange) -> list[ExpertPart]:
+    def use_experts(self, exchange: TokenDispatcher) -> list[ExpertPart]:
         """See `setpoint.shapes.protocols.HasExperts`."""
         return experts.use_experts(self.model, exchange)
 

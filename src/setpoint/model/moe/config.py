@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 from setpoint.config import RUNTIME, Caution, Config, Problem, check, dead, derive, derived, field
 from setpoint.model.divisors import nearest_divisors
 
-UNTAUGHT = "router-without-gradient"
-CAUTIONS = {UNTAUGHT: "the loss of the model does not reach the routers"}
+ROUTER_WITHOUT_GRADIENT = "router-without-gradient"
+CAUTIONS = {ROUTER_WITHOUT_GRADIENT: "the loss of the model does not reach the routers"}
 
 
 class RouterConfig(Config):
@@ -22,13 +22,13 @@ class RouterConfig(Config):
 
 
 class SoftmaxTopK(
-    RouterConfig, type="softmax_top_k", owner="setpoint.model.moe.router:SoftmaxTopK"
+    RouterConfig, type="softmax_top_k", owner="setpoint.model.moe.layer:SoftmaxRouter"
 ):
     """Scores are a softmax over all experts; the highest top_k are chosen."""
 
 
 class SigmoidTopK(
-    RouterConfig, type="sigmoid_top_k", owner="setpoint.model.moe.router:SigmoidTopK"
+    RouterConfig, type="sigmoid_top_k", owner="setpoint.model.moe.layer:SigmoidRouter"
 ):
     """Sigmoid scores, with an expert bias for selection only (auxiliary-loss-free load balancing).
 
@@ -119,7 +119,7 @@ class MoE(Config):
 
     @property
     def counts_load(self) -> bool:
-        """Whether what is trained depends on how many sequences the load is counted over."""
+        """True if training depends on the number of sequences over which load is counted."""
         return bool(self.balance_loss) or self.capacity_factor is not None or self.gradient_scale
 
     @derive("load_sequences")
@@ -127,7 +127,7 @@ class MoE(Config):
         return None
 
     def has_experts(self, layer: int) -> bool:
-        """Whether a layer has experts."""
+        """True if a layer has experts."""
         return layer >= self.first_dense and (layer + 1) % self.every == 0
 
     def layers_with_experts(self, layers: int) -> int:
@@ -136,7 +136,7 @@ class MoE(Config):
         return layers // self.every - first // self.every
 
     def width(self, ffn_dim: int) -> int:
-        """The inner width of an expert, in a model of this width of feed-forward networks."""
+        """Inner width of an expert; ffn_dim is the model's."""
         return ffn_dim if self.expert_dim is None else self.expert_dim
 
     @check
@@ -192,10 +192,10 @@ class MoE(Config):
         )
 
     @check(cautions=CAUTIONS)
-    def _check_for_untaught_routers(self) -> Iterator[Problem]:
+    def _check_router_gradient(self) -> Iterator[Problem]:
         if self.top_k == 1 < self.experts and self.router.normalize:
             yield Caution(
-                UNTAUGHT,
+                ROUTER_WITHOUT_GRADIENT,
                 "router.normalize",
                 "the weight of a single expert is 1 whatever its score, so that routers learn "
                 "from their own losses only",
@@ -223,3 +223,34 @@ class MoE(Config):
     @dead("top_groups")
     def _top_groups_is_dead(self) -> str | None:
         return "groups is 1, so that there is one group to choose" if self.groups == 1 else None
+
+
+GROUPED_MULTIPLE = 4
+"""Widths that a grouped matrix product takes in fp32; in bf16 it takes multiples of 8."""
+
+
+def expert_problems(c: Any) -> Iterator[Problem]:
+    """Problems of a `TransformerConfig`, whose section is above this one, with its experts."""
+    moe: MoE = c.moe
+    if not moe.layers_with_experts(c.layers):
+        late = moe.first_dense if moe.first_dense >= c.layers else 0
+        yield Problem(
+            "moe.first_dense" if late else "moe.every",
+            f"none of the {c.layers} layers has experts",
+            valid=(str(c.layers - 1),) if late else (str(c.layers), "1"),
+            also=("layers", "moe.every" if late else "moe.first_dense"),
+            hint="Or set moe to null.",
+        )
+    if moe.implementation == "grouped":
+        width = "ffn_dim" if moe.expert_dim is None else "moe.expert_dim"
+        for path, size in (("dim", c.dim), (width, moe.width(c.ffn_dim))):
+            if size % GROUPED_MULTIPLE:
+                nearest = dict.fromkeys((max(8, size // 8 * 8), size // 8 * 8 + 8))
+                yield Problem(
+                    "moe.implementation",
+                    f"a grouped matrix product needs widths that are multiples of "
+                    f"{GROUPED_MULTIPLE}, in bf16 of 8, and {path} is {size}",
+                    valid=("auto", "loop"),
+                    also=(path,),
+                    hint=f"Or set {path} to {' or '.join(map(str, nearest))}.",
+                )

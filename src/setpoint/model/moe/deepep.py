@@ -1,4 +1,4 @@
-"""DeepEP's kernels between ranks: tokens travel once to each rank, whatever they choose there.
+"""Dispatch by DeepEP's kernels: a token is sent once to each rank with experts of its choice.
 
 Written against the `Buffer` that DeepEP's documentation describes for training, with its kernels
 for high throughput. It has been run with a stand-in for that class only, not on GPUs.
@@ -15,32 +15,29 @@ from torch.autograd.function import once_differentiable
 
 from setpoint.config import SetpointError
 from setpoint.model.autocast import cast_once
-from setpoint.model.moe.assign import Assignments
+from setpoint.model.moe.experts import Assignments, row_groups
 from setpoint.shapes.peers import only_sent, save_result, saved_result
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from setpoint.parallel.config import DeepEP
 
-class DeepEP:
-    """An `Exchange` by DeepEP (https://github.com/deepseek-ai/DeepEP).
 
-    Its buffer is made for the first tokens, whose width decides what it must hold.
+class DeepEPDispatcher:
+    """A `TokenDispatcher` by DeepEP (https://github.com/deepseek-ai/DeepEP).
+
+    Its buffer is made for the first tokens, whose width decides its size.
 
     Arguments:
         group: the ranks that divide the experts.
-        experts: how many there are on all ranks.
-        buffer_size: bytes for the exchange over NVLink; that over RDMA is as DeepEP advises.
-        sms: streaming multiprocessors that its kernels take.
-        async_combine: whether what follows on this rank runs while results are on their way.
+        experts: number on all ranks.
 
     Raises:
-        SetpointError: it is not installed, or cannot be loaded.
+        SetpointError: DeepEP is not installed, or cannot be loaded.
     """
 
-    def __init__(
-        self, group: ProcessGroup, experts: int, buffer_size: int, sms: int, async_combine: bool
-    ) -> None:
+    def __init__(self, group: ProcessGroup, experts: int, config: DeepEP) -> None:
         try:
             from deep_ep import Buffer  # pyright: ignore[reportMissingImports]  # optional
         except (ImportError, OSError) as error:
@@ -49,9 +46,9 @@ class DeepEP:
                 f"Valid: all_to_all, or install DeepEP"
             ) from error
         self.make: Any = Buffer
-        self.make.set_num_sms(sms)
+        self.make.set_num_sms(config.sms)
         self.group, self.experts = group, experts
-        self.buffer_size, self.async_combine = buffer_size, async_combine
+        self.buffer_size, self.async_combine = config.buffer_size, config.async_combine
         self._buffer: Any = None
 
     def __call__(
@@ -62,7 +59,7 @@ class DeepEP:
         assigned: Assignments,
         factors: Tensor | None = None,
     ) -> Callable[[], Tensor]:
-        """See `Exchange`; `factors` are always None."""
+        """See `TokenDispatcher`; `factors` are always None."""
         assert factors is None, "refused by the table of what does not go together"
         x = cast_once(x)
         if x.dtype != torch.bfloat16:
@@ -71,15 +68,15 @@ class DeepEP:
                 f"Valid: precision.compute = bf16, or all_to_all"
             )
         sent = _Sent(self._buffer_for(x), _chosen(assigned, weights.shape), self.experts)
-        rows, chosen, own = _Dispatch.apply(x, weights.float(), sent)
+        rows, chosen, own = _DispatchTokens.apply(x, weights.float(), sent)
         ends = torch.tensor(sent.rows, device=x.device).cumsum(0)
         # Choices of experts on other ranks, -1, are sorted to the front, and are no rows here.
         order = chosen.flatten().argsort(stable=True)
         slots = order[chosen.numel() - sum(sent.rows) :]
         with only_sent():
-            results = experts(rows, own, Assignments(slots, ends, ends, ends))
+            results = experts(rows, own, Assignments(slots, ends))
         pending: list[Any] = []
-        y = _Combine.apply(results, sent, pending if self.async_combine else None)
+        y = _CombineResults.apply(results, sent, pending if self.async_combine else None)
 
         def finish() -> Tensor:
             for event in pending:
@@ -106,33 +103,32 @@ class DeepEP:
 
 
 class _Sent:
-    """One exchange: what was chosen, and how it went."""
+    """State of one dispatch, which its way back needs."""
 
     def __init__(self, buffer: Any, chosen: Tensor, experts: int) -> None:
         self.buffer, self.chosen, self.experts = buffer, chosen, experts
-        # Filled on the way there: what DeepEP needs for the way back, and the rows of each expert.
+        # Set by the dispatch: DeepEP's handle for the way back, and the rows of each expert.
         self.handle: Any = None
         self.rows: list[int] = []
 
 
 def _chosen(assigned: Assignments, shape: torch.Size) -> Tensor:
-    """(T, k) the experts that take the choices of each token; -1: none does."""
-    slots, ends = assigned.slots, assigned.ends
-    places = torch.arange(len(slots), device=slots.device)
-    experts = torch.searchsorted(ends, places, right=True)
+    """(T, k) the experts that take the choices of each token; -1: dropped."""
+    slots, ends = assigned
+    experts = row_groups(len(slots), ends)
     empty = torch.full((shape.numel(),), -1, dtype=torch.int64, device=slots.device)
     return empty.index_copy_(0, slots, experts).view(shape)
 
 
-class _Dispatch(torch.autograd.Function):
+class _DispatchTokens(torch.autograd.Function):
     """Sends each token once to each rank with an expert that it chose."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor, sent: _Sent) -> tuple[Tensor, Tensor, Tensor]:
         ctx.sent = sent
-        before = saved_result()
-        if before is not None:
-            rows, chosen, own, sent.rows, sent.handle = before
+        saved = saved_result()
+        if saved is not None:
+            rows, chosen, own, sent.rows, sent.handle = saved
             ctx.mark_non_differentiable(chosen)
             return rows, chosen, own
         buffer = sent.buffer
@@ -163,15 +159,15 @@ class _Dispatch(torch.autograd.Function):
         return grad_x, grad_weights, None
 
 
-class _Combine(torch.autograd.Function):
-    """Brings the results of each token back, and adds them up."""
+class _CombineResults(torch.autograd.Function):
+    """Sends the results of each token back, and sums them."""
 
     @staticmethod
     def forward(ctx: Any, results: Tensor, sent: _Sent, pending: list[Any] | None) -> Tensor:
         ctx.sent = sent
-        before = saved_result()
-        if before is not None:
-            return before[0]
+        saved = saved_result()
+        if saved is not None:
+            return saved[0]
         y, _, event = sent.buffer.combine(
             results.contiguous(), sent.handle, async_finish=pending is not None
         )
@@ -185,5 +181,5 @@ class _Combine(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor, None, None]:
-        found = ctx.sent.buffer.dispatch(grad.contiguous(), handle=ctx.sent.handle)
-        return found[0], None, None
+        result = ctx.sent.buffer.dispatch(grad.contiguous(), handle=ctx.sent.handle)
+        return result[0], None, None

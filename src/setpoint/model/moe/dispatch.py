@@ -1,17 +1,19 @@
-"""Experts divided among ranks: tokens travel to the ranks of their experts, and results back."""
+"""Experts divided among ranks: tokens are sent to the ranks of their experts, and results back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
 from setpoint.model.autocast import cast_once
-from setpoint.model.moe.assign import Assignments
-from setpoint.model.moe.rows import gather, spread, sum_choices
+from setpoint.model.config import TransformerConfig
+from setpoint.model.moe.deepep import DeepEPDispatcher
+from setpoint.model.moe.experts import Assignments, gather, spread, sum_choices
+from setpoint.parallel.config import DeepEP
 from setpoint.shapes.peers import (
     Peers,
     is_second_pass,
@@ -25,9 +27,12 @@ from setpoint.shapes.peers import (
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
+    from setpoint.model.config import ModelConfig
+    from setpoint.parallel.config import Dispatch
 
-class Exchange(Protocol):
-    """Computes the sum over the choices of each token, wherever the experts lie."""
+
+class TokenDispatcher(Protocol):
+    """Computes the weighted sum over the choices of each token, on the ranks of their experts."""
 
     def __call__(
         self,
@@ -37,38 +42,38 @@ class Exchange(Protocol):
         assigned: Assignments,
         factors: Tensor | None = None,
     ) -> Callable[[], Tensor]:
-        """Send tokens to their experts, and start to bring the results back.
+        """Send tokens to their experts, and start to send the results back.
 
         Arguments:
             experts: those of this rank, called as `PackedExperts` are.
             x, weights, assigned, factors: see `PackedExperts.forward`; of all experts.
 
         Returns:
-            waits for the results and gives their sum; what is computed before it is called does not
-            wait for the network.
+            a function that waits for the results and returns the (T, dim) sums; what is computed
+            before it is called does not wait for the network.
         """
         ...
 
 
-def here(
+def run_locally(
     experts: nn.Module,
     x: Tensor,
     weights: Tensor,
     assigned: Assignments,
     factors: Tensor | None = None,
 ) -> Callable[[], Tensor]:
-    """All experts are on this rank, and nothing travels, as an `Exchange`."""
+    """Compute with all experts on this rank, as a `TokenDispatcher` that sends nothing."""
     y = experts(x, weights, assigned, factors)
     return lambda: y
 
 
-class AllToAll:
-    """One row for each choice goes to the rank of its expert, by all-to-all of uneven parts.
+class AllToAllDispatcher:
+    """Sends one row for each choice to the rank of its expert, by all-to-all of uneven parts.
 
     The experts of rank 0 of the group come first, then those of rank 1, and so on, as many on each.
-    The weight of a choice travels with its row, so that experts are computed, and gradients
-    rounded, as where all lie on one rank. How many rows travel is known on the host only
-    after it has waited for the device: once in a forward pass.
+    The weight of a choice is sent with its row, so that experts are computed, and gradients
+    rounded, as where all lie on one rank. The host waits for the device once in a forward pass, to
+    read the numbers of rows.
 
     Arguments:
         group: the ranks that divide the experts.
@@ -85,31 +90,30 @@ class AllToAll:
         assigned: Assignments,
         factors: Tensor | None = None,
     ) -> Callable[[], Tensor]:
-        """See `Exchange`."""
+        """See `TokenDispatcher`."""
         slots, top_k = assigned.slots, weights.shape[1]
         arriving, sent, received = saved_result() or self.announce(assigned)
 
         rows = gather(cast_once(x), slots, top_k)
-        own = weights.flatten().index_select(0, slots).unsqueeze(1)
+        scales = weights.flatten().index_select(0, slots).unsqueeze(1)
         if factors is not None:
-            own = torch.cat((own, factors.unsqueeze(1).to(own.dtype)), dim=1)
-        rows, own = self.exchange(received, sent, rows, own)
-        # Rows come sorted by rank, then by expert, and experts take all of theirs at once.
+            scales = torch.cat((scales, factors.unsqueeze(1).to(scales.dtype)), dim=1)
+        rows, scales = self.exchange(received, sent, rows, scales)
+        # Rows come sorted by rank, then by expert, and each expert takes all of its rows at once.
         numbers = torch.arange(arriving.shape[1], device=x.device).repeat(self.ranks)
         of_row = numbers.repeat_interleave(arriving.flatten(), output_size=len(rows))
         order = of_row.argsort(stable=True)
-        ends = arriving.sum(0).cumsum(0)
-        here = Assignments(order, ends, ends, ends)
         if factors is not None:
-            factors = own[:, 1].detach().index_select(0, order).to(rows.dtype)
+            factors = scales[:, 1].detach().index_select(0, order).to(rows.dtype)
+        local = Assignments(order, arriving.sum(0).cumsum(0))
         with only_sent():
-            results = experts(rows, own[:, :1], here, factors)
+            results = experts(rows, scales[:, :1], local, factors)
         pending: list[Work] = []
-        back = _Return.apply(sent, received, self.group, pending, results)
-        return lambda: _Combine.apply(back, slots, weights.shape, pending)
+        back = _SendBack.apply(sent, received, self.group, pending, results)
+        return lambda: _SumReturned.apply(back, slots, weights.shape, pending)
 
     def announce(self, assigned: Assignments) -> tuple[Tensor, list[int], list[int]]:
-        """Tell each rank how many rows its experts get.
+        """Send each rank the numbers of rows for its experts.
 
         Returns:
             (ranks, experts of a rank) rows that arrive; rows to each rank, and from each.
@@ -125,13 +129,13 @@ class AllToAll:
     def rows_by_rank(
         self, leaving: Tensor, arriving: Tensor, rows: int
     ) -> tuple[list[int], list[int]]:
-        """How many rows go to each rank, and come from each.
+        """Numbers of rows to each rank, and from each.
 
         Arguments:
             leaving, arriving: (ranks, experts of a rank) rows for each expert.
-            rows: that leave, of all.
+            rows: total that leaves.
         """
-        del rows  # a dry run, which has no numbers, tells the others from it
+        del rows  # for the dry run, whose tensors have no data
         sent, received = torch.stack((leaving.sum(1), arriving.sum(1))).tolist()
         return sent, received
 
@@ -141,26 +145,26 @@ class AllToAll:
         sent: list[int],
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Send parts of rows to the ranks in order, and get theirs, with gradients.
+        """Exchange parts of rows with the ranks in order, with gradients.
 
         Arguments:
-            received, sent: the number of rows from and to each rank.
-            tensors: of as many rows each; they are under way at the same time.
+            received, sent: number of rows from and to each rank.
+            tensors: of as many rows each; sent at the same time.
         """
-        return _Exchange.apply(received, sent, self.group, *tensors)
+        return _ExchangeRows.apply(received, sent, self.group, *tensors)
 
 
-class OverTensor:
-    """An exchange among ranks of which several hold the same tokens, as tensor parallelism has it.
+class TensorParallelDispatcher:
+    """Dispatches tokens that several ranks share, as under tensor parallelism.
 
     Arguments:
-        inner: among ranks with different tokens.
+        inner: dispatches among ranks with different tokens.
         peers: the ranks with the same tokens.
         divides: whether each of them computes a part of the width of all experts, for all
             tokens; else each takes an equal share of the tokens through whole experts.
     """
 
-    def __init__(self, inner: Exchange, peers: Peers, divides: bool) -> None:
+    def __init__(self, inner: TokenDispatcher, peers: Peers, divides: bool) -> None:
         self.inner, self.peers, self.divides = inner, peers, divides
 
     def __call__(
@@ -171,7 +175,7 @@ class OverTensor:
         assigned: Assignments,
         factors: Tensor | None = None,
     ) -> Callable[[], Tensor]:
-        """See `Exchange`; the result is the same on all these ranks."""
+        """See `TokenDispatcher`; the result is the same on all these ranks."""
         x, weights = sum_gradients(x, self.peers), sum_gradients(weights, self.peers)
         if not self.divides:
             assigned, factors = self.share(len(x), weights.shape[1], assigned, factors)
@@ -181,17 +185,46 @@ class OverTensor:
     def share(
         self, tokens: int, top_k: int, assigned: Assignments, factors: Tensor | None
     ) -> tuple[Assignments, Tensor | None]:
-        """Leave the rows of this rank's share of the tokens."""
+        """Keep the rows of this rank's share of the tokens."""
         rank, ranks = self.peers.rank, self.peers.size
         first, last = tokens * rank // ranks * top_k, tokens * (rank + 1) // ranks * top_k
-        slots, ends = assigned.slots, assigned.ends
-        mine = (slots >= first) & (slots < last)
-        count = torch.cat((ends.new_zeros(1), mine.cumsum(0))).index_select(0, ends)
-        held = assigned._replace(slots=slots[mine], ends=count, parts=None)
-        return held, None if factors is None else factors[mine]
+        slots, ends = assigned
+        local = (slots >= first) & (slots < last)
+        ends = torch.cat((ends.new_zeros(1), local.cumsum(0))).index_select(0, ends)
+        return Assignments(slots[local], ends), None if factors is None else factors[local]
 
 
-class _Exchange(torch.autograd.Function):
+def build_dispatcher(
+    dispatch: Dispatch,
+    model: ModelConfig,
+    group: ProcessGroup | None,
+    same_tokens: Peers | None,
+    divides: bool,
+    is_compiled: bool = False,
+) -> TokenDispatcher:
+    """Build the dispatcher that all layers of a model share.
+
+    Arguments:
+        group, same_tokens, divides: see `setpoint.parallel.expert_ranks.ExpertRanks`.
+
+    Raises:
+        SetpointError: DeepEP is asked for and not installed.
+    """
+    dispatcher: TokenDispatcher = run_locally
+    if group is not None and isinstance(dispatch, DeepEP):
+        assert isinstance(model, TransformerConfig) and model.moe is not None
+        dispatcher = DeepEPDispatcher(group, model.moe.experts, dispatch)
+    elif group is not None:
+        dispatcher = AllToAllDispatcher(group)
+    if same_tokens is not None:
+        dispatcher = TensorParallelDispatcher(dispatcher, same_tokens, divides)
+    if is_compiled:
+        # The number of rows is data: compiled code ends before, and goes on after.
+        dispatcher = cast("TokenDispatcher", torch.compiler.disable(dispatcher))
+    return dispatcher
+
+
+class _ExchangeRows(torch.autograd.Function):
     """All-to-all of rows; gradients go the same way back."""
 
     @staticmethod
@@ -203,9 +236,9 @@ class _Exchange(torch.autograd.Function):
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.received, ctx.sent, ctx.group = received, sent, group
-        before = saved_result()
-        if before is not None:
-            return before
+        saved = saved_result()
+        if saved is not None:
+            return saved
         arrived, works = _exchanged(tensors, received, sent, group)
         save_result(*arrived)
         _wait(works)
@@ -221,8 +254,8 @@ class _Exchange(torch.autograd.Function):
         return None, None, None, *back
 
 
-class _Return(torch.autograd.Function):
-    """Start to send results of experts back; `_Combine` waits for them."""
+class _SendBack(torch.autograd.Function):
+    """Start to send results of experts back; `_SumReturned` waits for them."""
 
     @staticmethod
     def forward(
@@ -250,8 +283,8 @@ class _Return(torch.autograd.Function):
         return None, None, None, None, back
 
 
-class _Combine(torch.autograd.Function):
-    """Sums over the choices of each token, of rows that come back: saved in place of these."""
+class _SumReturned(torch.autograd.Function):
+    """Sum returned rows over the choices of each token; the sums are saved, not the rows."""
 
     @staticmethod
     def forward(
@@ -259,9 +292,9 @@ class _Combine(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(slots)
         ctx.top_k = shape[1]
-        before = saved_result()
-        if before is not None:
-            return before[0]
+        saved = saved_result()
+        if saved is not None:
+            return saved[0]
         _wait(pending)
         y = sum_choices(spread(back, slots, shape.numel()).unflatten(0, shape))
         save_result(y)
@@ -280,8 +313,8 @@ class _Combine(torch.autograd.Function):
 def _exchanged(
     tensors: Sequence[Tensor], received: list[int], sent: list[int], group: ProcessGroup
 ) -> tuple[tuple[Tensor, ...], list[Work]]:
-    """Start to exchange the rows of tensors, and return what is to be waited for."""
-    arrived = tuple(each.new_empty(sum(received), *each.shape[1:]) for each in tensors)
+    """Start to exchange the rows of tensors; return the results and the work to wait for."""
+    arrived = tuple(t.new_empty(sum(received), *t.shape[1:]) for t in tensors)
     works: list[Work] = []
     for into, rows in zip(arrived, tensors, strict=True):
         work = distributed.all_to_all_single(

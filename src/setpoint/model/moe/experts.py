@@ -1,33 +1,439 @@
-"""Experts: feed-forward networks, each for the rows that were sent to it."""
+"""Experts: rows of tokens sorted by expert, their matrix products, and sums back to tokens."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from setpoint.config import SetpointError
 from setpoint.model.autocast import cast_once
 from setpoint.model.feed_forward import FeedForward, activation
 from setpoint.model.initialize import Initializer, Normal, PerExpert
-from setpoint.model.moe.assign import Assignments
-from setpoint.model.moe.grouped_experts import ExpertKernels, Product, grouped_experts
-from setpoint.model.moe.product import (
-    grouped_gradient,
-    grouped_product,
-    looped_gradient,
-    looped_product,
-    why_not_grouped,
-)
-from setpoint.model.moe.rows import gather, scale_gradient, spread, sum_choices
 from setpoint.model.scale import hidden_std, residual_std
+from setpoint.shapes.peers import compute_sent
 from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import GroupedProducts
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
+
+
+# Sorting: from the experts of each token to the rows of each expert.
+
+
+class Assignments(NamedTuple):
+    """The rows that experts compute: first all of expert 0, then of expert 1, and so on.
+
+    Arguments:
+        slots: (R,) index of each row in the flattened (T, k) choices; within an expert in the
+            order of the tokens.
+        ends: (E,) end of the rows of each expert.
+    """
+
+    slots: Tensor
+    ends: Tensor
+
+
+class ExpertLoad(NamedTuple):
+    """Choices by expert and by part of the batch, each part with a capacity of its own.
+
+    Arguments:
+        chosen: (E, parts) int64 number of choices of each expert, dropped ones included.
+        taken: (E, parts) int64 number of them that are not dropped.
+        ends: (E * parts,) end of the rows of each expert and part.
+    """
+
+    chosen: Tensor
+    taken: Tensor
+    ends: Tensor
+
+
+def assign(
+    experts: Tensor,
+    count: int,
+    capacity_factor: float | None = None,
+    valid: Tensor | None = None,
+    parts: int = 1,
+) -> tuple[Assignments, ExpertLoad]:
+    """Sort choices by expert.
+
+    Padding is never counted. Without a capacity it is computed like any token, as in every other
+    layer, so that all shapes are known and nothing waits for the device.
+
+    Arguments:
+        experts: (T, k) chosen experts.
+        count: of experts.
+        capacity_factor: each expert takes its first ceil(T k / E * capacity_factor) choices,
+            where T counts the tokens of a part without padding; None: all.
+        valid: (T,) False for padding; None if absent.
+        parts: number of equal parts of the tokens, each with a capacity of its own.
+    """
+    top_k = experts.shape[1]
+    ids = experts.flatten()
+    if parts > 1:
+        # As if each part had its own experts: their rows lie side by side, in the same order.
+        part = torch.arange(len(ids), device=ids.device) // (len(ids) // parts)
+        ids = ids * parts + part
+    # Stable, so that the earliest tokens come first, and every run sorts alike.
+    ids, slots = ids.sort(stable=True)
+    ends = torch.searchsorted(ids, torch.arange(count * parts, device=ids.device), right=True)
+    if valid is None:
+        ranks = torch.arange(1, len(ids) + 1, device=ids.device)
+        chosen = _differences(ends)
+    else:
+        valid = valid.repeat_interleave(top_k).index_select(0, slots)
+        ranks = valid.cumsum(0)
+        chosen = _differences(F.pad(ranks, (1, 0)).index_select(0, ends))
+    taken = chosen
+    if capacity_factor is not None:
+        tokens: int | Tensor = len(experts) // parts
+        if valid is not None:
+            tokens = chosen.view(count, parts).sum(0) / top_k
+        limit = capacity(tokens, top_k, count, capacity_factor)
+        taken = chosen.clamp(max=limit.repeat(count) if isinstance(limit, Tensor) else limit)
+        kept = ranks <= (chosen.cumsum(0) - chosen + taken).index_select(0, ids)
+        slots, ends = slots[kept if valid is None else kept & valid], taken.cumsum(0)
+    load = ExpertLoad(chosen.view(count, parts), taken.view(count, parts), ends)
+    return Assignments(slots, ends[parts - 1 :: parts]), load
+
+
+def capacity(tokens: int | Tensor, top_k: int, experts: int, factor: float) -> int | Tensor:
+    """Compute how many choices an expert takes: ceil(tokens * top_k / experts * factor).
+
+    Arguments:
+        tokens: a tensor where only the device knows their number.
+        factor: 1.0 suffices for an even load.
+
+    Returns:
+        an integer, as a tensor if `tokens` is one.
+    """
+    # Rounded first: 10 * 1.1 is a little above 11, and would be 12.
+    if isinstance(tokens, Tensor):
+        return (tokens.double() * (top_k * factor) / experts).round(decimals=6).ceil().long()
+    return math.ceil(round(tokens * (top_k * factor) / experts, 6))
+
+
+def _differences(ends: Tensor) -> Tensor:
+    return ends.diff(prepend=ends.new_zeros(1))
+
+
+# Rows: tokens copied to their experts, and results summed back.
+
+
+class _Gather(torch.autograd.Function):
+    """rows[r] = x[slots[r] // k]; the gradient of a token is the sum over its k choices.
+
+    The backward pass of `index_select` adds row by row in the dtype of x; this one writes each row
+    once and sums over k, in fp32 inside.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slots: Tensor, top_k: int) -> Tensor:
+        ctx.save_for_backward(slots)
+        ctx.shape = (x.shape[0], top_k, x.shape[1])
+        return x.index_select(0, slots.div(top_k, rounding_mode="floor"))
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, None, None]:
+        (slots,) = ctx.saved_tensors
+        tokens, top_k, _ = ctx.shape
+        return sum_choices(spread(grad, slots, tokens * top_k).view(ctx.shape)), None, None
+
+
+def gather(x: Tensor, slots: Tensor, top_k: int) -> Tensor:
+    """Copy each token to the rows of its experts."""
+    return _Gather.apply(x, slots, top_k)
+
+
+def spread(rows: Tensor, slots: Tensor, count: int) -> Tensor:
+    """Write rows to their slots among the (count, dim) choices; choices without a row are 0."""
+    full = rows.new_empty if len(slots) == count else rows.new_zeros
+    return full(count, rows.shape[1]).index_copy_(0, slots, rows)
+
+
+def sum_choices(choices: Tensor) -> Tensor:
+    """Sum (T, k, dim) over the choices of each token, in fp32 inside.
+
+    The dtype is given, as autocast on CUDA returns sums in fp32 otherwise: gradients would not fit
+    the products before them, and exchanges would send twice the bytes.
+    """
+    return choices.sum(dim=1, dtype=choices.dtype)
+
+
+def row_groups(rows: int, ends: Tensor) -> Tensor:
+    """(R,) group of each row, such as its expert, from where the rows of each group end."""
+    positions = torch.arange(rows, device=ends.device)
+    return torch.searchsorted(ends.to(positions.dtype), positions, right=True)
+
+
+def load_factors(rows: int, taken: Tensor, ends: Tensor, dtype: torch.dtype) -> Tensor:
+    """Compute mean load / load for the expert of each row.
+
+    With gradients multiplied by it, an expert with few tokens learns as fast as one with many.
+
+    Arguments:
+        taken: (E, parts) loads by part of the batch.
+        ends: (E * parts,) end of the rows of each of these.
+    """
+    load = taken.to(torch.promote_types(dtype, torch.float32))
+    factors = (load.mean(dim=0) / load.clamp(min=1)).flatten()
+    return factors[row_groups(rows, ends)].to(dtype)
+
+
+class _ScaleGradient(torch.autograd.Function):
+    """The identity, with the gradient multiplied by a factor for each row."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, factors: Tensor) -> Tensor:
+        ctx.save_for_backward(factors)
+        return rows.view_as(rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, None]:
+        (factors,) = ctx.saved_tensors
+        return grad * factors.unsqueeze(1).to(grad.dtype), None
+
+
+def weighted_sums(
+    rows: Tensor, weights: Tensor, slots: Tensor, factors: Tensor | None = None
+) -> Tensor:
+    """Sum weight * row over the choices of each token.
+
+    Arguments:
+        factors: (R,) multiply the gradient of each row, not of its weight; None: 1.
+    """
+    if factors is not None:
+        rows = _ScaleGradient.apply(rows, factors)
+    choices = spread(rows, slots, weights.numel()).unflatten(0, weights.shape)
+    return sum_choices(choices * weights.unsqueeze(-1).to(rows.dtype))
+
+
+# Products: (R, in) rows times the (E, in, out) matrix of their expert. `ends` (E,) says where the
+# rows of each expert end; the last one is R. One operation for all experts, so that a compiler and
+# fake tensors see fixed shapes, where a loop in Python would read the number of rows of each from
+# the data; and so that the backward pass writes one gradient of all matrices, not one for each.
+
+MatrixProduct = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@torch.library.custom_op("setpoint::looped_product", mutates_args=())
+def looped_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """Multiply rows with the matrix of their expert, expert by expert."""
+    product, start = rows.new_empty(rows.shape[0], matrices.shape[2]), 0
+    for matrix, end in zip(matrices.unbind(), ends.tolist(), strict=True):
+        torch.mm(rows[start:end], matrix, out=product[start:end])
+        start = end
+    return product
+
+
+@torch.library.custom_op("setpoint::looped_gradient", mutates_args=())
+def looped_gradient(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
+    """Compute the gradient of the matrices of `looped_product`."""
+    result, start = rows.new_empty(len(ends), rows.shape[1], gradient.shape[1]), 0
+    for matrix, end in zip(result.unbind(), ends.tolist(), strict=True):
+        torch.mm(rows[start:end].t(), gradient[start:end], out=matrix)
+        start = end
+    return result
+
+
+@looped_product.register_fake
+def _product_shape(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    del ends
+    return rows.new_empty(rows.shape[0], matrices.shape[2])
+
+
+@looped_gradient.register_fake
+def _gradient_shape(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
+    return rows.new_empty(ends.shape[0], rows.shape[1], gradient.shape[1])
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    del output
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    rows, matrices, ends = ctx.saved_tensors
+    needs_rows, needs_matrices, _ = ctx.needs_input_grad  # matrices under an adapter are frozen
+    back = looped_product(gradient, matrices.transpose(1, 2), ends) if needs_rows else None
+    return back, looped_gradient(rows, gradient, ends) if needs_matrices else None, None
+
+
+looped_product.register_autograd(_backward, setup_context=_save)
+
+
+def grouped_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """Multiply rows with the matrix of their expert in one kernel; `ends` are int32."""
+    return F.grouped_mm(rows, matrices, offs=ends)
+
+
+def grouped_gradient(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
+    """Compute the gradient of the matrices of `grouped_product`; `ends` are int32."""
+    return F.grouped_mm(rows.t(), gradient, offs=ends)
+
+
+# PyTorch's kernels need the stride of each matrix to be a multiple of so many bytes.
+ALIGNMENT = 16
+_CPU_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def why_not_grouped(matrices: Tensor) -> str | None:
+    """Reason why PyTorch has no grouped product, forward and backward, for matrices, or None."""
+    device, dtype = matrices.device, matrices.dtype
+    if not hasattr(F, "grouped_mm"):
+        return f"PyTorch {torch.__version__} has none"
+    # Its description for compilers, and for fake tensors, knows bf16 only.
+    plain = type(matrices) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
+    if not plain and dtype != torch.bfloat16:
+        return f"compiled it computes in bf16, and not in {dtype}"
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < 8:
+            return f"it needs a GPU of compute capability 8.0, this one has {major}.{minor}"
+        if dtype != torch.bfloat16:
+            return f"it computes in bf16 on a GPU, and not in {dtype}"
+    elif device.type != "cpu":
+        return f"PyTorch has none for {device.type}"
+    elif dtype not in _CPU_TYPES:
+        return f"it does not compute in {dtype}"
+    for size in matrices.shape[1:]:
+        if size * dtype.itemsize % ALIGNMENT:
+            return (
+                f"it needs widths that are multiples of {ALIGNMENT // dtype.itemsize} in {dtype}, "
+                f"and one is {size}"
+            )
+    return None
+
+
+class ExpertKernels(NamedTuple):
+    """The operations of `grouped_experts`.
+
+    Arguments:
+        product: (R, in) rows, (E, in, out) matrices and `ends`, to (R, out).
+        gradient: of the matrices in such a product: rows, the gradient of the product, `ends`.
+        activation: elementwise; of the gate where there is one.
+    """
+
+    product: MatrixProduct
+    gradient: MatrixProduct
+    activation: Callable[[Tensor], Tensor]
+    top_k: int
+
+
+class _GroupedExperts(torch.autograd.Function):
+    """Saves the tokens and the products with gate and up; the rest is gathered or recomputed.
+
+    Composed of single operations, autograd would save two copies of each token for each of its
+    choices, and all that lies between gate and down.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weights: Tensor,
+        gate: Tensor | None,
+        up: Tensor,
+        down: Tensor,
+        slots: Tensor,
+        ends: Tensor,
+        factors: Tensor | None,
+        kernels: ExpertKernels,
+    ) -> Tensor:
+        rows = x.index_select(0, slots.div(kernels.top_k, rounding_mode="floor"))
+        opened = None if gate is None else kernels.product(rows, gate, ends)
+        values = kernels.product(rows, up, ends)
+        del rows
+        row_weights = weights.flatten().index_select(0, slots).unsqueeze(1)
+        ctx.save_for_backward(x, gate, up, down, opened, values, row_weights, slots, ends, factors)
+        ctx.kernels, ctx.shape = kernels, (*weights.shape, x.shape[1])
+
+        def result() -> Tensor:
+            inner = kernels.activation(values if opened is None else opened)
+            inner = (inner if opened is None else inner.mul_(values)) * row_weights
+            out = kernels.product(inner, down, ends)
+            return sum_choices(spread(out, slots, weights.numel()).view(ctx.shape))
+
+        return compute_sent(result, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        x, gate, up, down, opened, values, row_weights, slots, ends, factors = ctx.saved_tensors
+        product, gradient, activation, top_k = ctx.kernels
+        tokens = slots.div(top_k, rounding_mode="floor")
+        with torch.enable_grad():
+            source = (values if opened is None else opened).detach().requires_grad_()
+            result = activation(source)
+        # A copy, as it is scaled in place below: the derivative of ReLU is read off its result.
+        inner = result.detach().clone() if opened is None else result.detach() * values
+
+        # From the output back to the inner rows: the matrix down, and the weights of the choices.
+        grad_out = grad.index_select(0, tokens)
+        grad_inner = product(grad_out, down.transpose(1, 2), ends)
+        grad_row_weights = (grad_inner * inner).sum(dim=1)
+        scale = row_weights
+        if factors is not None:
+            scale = scale * factors.unsqueeze(1).to(scale.dtype)
+        grad_down = gradient(inner.mul_(scale), grad_out, ends)
+        del inner, grad_out
+
+        # Through the activation, and the two products with the tokens.
+        grad_inner.mul_(scale)
+        grad_result = grad_inner if opened is None else grad_inner * values
+        (grad_source,) = torch.autograd.grad(result, source, grad_result)
+        grad_values = grad_source if opened is None else grad_inner.mul_(result.detach())
+        del result, grad_result
+        grad_rows = product(grad_values, up.transpose(1, 2), ends)
+        if gate is not None:
+            grad_rows += product(grad_source, gate.transpose(1, 2), ends)
+        grad_x = sum_choices(spread(grad_rows, slots, len(x) * top_k).view(ctx.shape))
+        del grad_rows
+        rows = x.index_select(0, tokens)
+        grad_gate = None if gate is None else gradient(rows, grad_source, ends)
+        del grad_source
+        grad_up = gradient(rows, grad_values, ends)
+        grad_weights = spread(grad_row_weights.unsqueeze(1), slots, len(x) * top_k)
+        grad_weights = grad_weights.view(ctx.shape[:2])
+        return grad_x, grad_weights, grad_gate, grad_up, grad_down, None, None, None, None
+
+
+def grouped_experts(
+    x: Tensor,
+    weights: Tensor,
+    gate: Tensor | None,
+    up: Tensor,
+    down: Tensor,
+    assigned: Assignments,
+    factors: Tensor | None,
+    kernels: ExpertKernels,
+) -> Tensor:
+    """Sum weight * expert(token) over the choices of each token, with little saved for backward.
+
+    Arguments:
+        gate, up: (E, dim, width); without a gate the activation is applied to the product with up.
+        down: (E, width, dim).
+        assigned: choices without a row add nothing.
+        factors: (R,) multiply the gradient of each row, not of its weight; None: 1.
+    """
+    return _GroupedExperts.apply(x, weights, gate, up, down, *assigned, factors, kernels)
+
+
+# Modules.
 
 
 class PackedExperts(nn.Module):
@@ -50,12 +456,12 @@ class PackedExperts(nn.Module):
         self.adapter: nn.Module | None = None
         """Changes the products with some projections; see `setpoint.adapter`."""
         self.quantized: nn.ModuleDict | None = None
-        """Projections that are no tensors; see `setpoint.shapes.stored.StoredExperts`."""
+        """Projections that are not tensors; see `setpoint.shapes.stored.StoredExperts`."""
         self.grouped: GroupedProducts | None = None
         """Products in place of `implementation`; see `setpoint.shapes.protocols`."""
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how each projection starts: each expert as if it were a module by itself."""
+        """Return the initializer of each projection: each expert as a module by itself."""
         return {
             name: PerExpert(Normal(self.down_std if name == "down" else self.std))
             for name in self.projections
@@ -79,17 +485,23 @@ class PackedExperts(nn.Module):
     def forward(
         self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
     ) -> Tensor:
-        """Add up what the chosen experts make of each token.
+        """Sum weight * expert(token) over the choices of each token.
 
         Arguments:
-            factors: (R,) what gradients through each row are multiplied by; None: nothing.
+            x: (T, dim).
+            weights: (T, k).
+            factors: (R,) multiply the gradient of each row, not of its weight; None: 1.
 
         Raises:
-            SetpointError: the grouped matrix product is demanded where there is none.
+            SetpointError: `implementation` is grouped, and there is no such product.
         """
         x = cast_once(x)
         stored: dict[str, Any] = {} if self.quantized is None else dict(self.quantized.items())
-        dense = {name: self._dense(name) for name in self.projections if name not in stored}
+        dense = {
+            name: cast_once(part_here(getattr(self, name)))
+            for name in self.projections
+            if name not in stored
+        }
         weights, slots, ends = weights.to(x.dtype), assigned.slots, assigned.ends
         up = dense["up"] if "up" in dense else x.new_empty(1).expand(stored["up"].computed)
         if self.grouped is not None:
@@ -101,49 +513,46 @@ class PackedExperts(nn.Module):
         if self.adapter is None and not stored and not torch.compiler.is_compiling():
             gate, down = dense.get("gate"), dense["down"]
             kernels = ExpertKernels(product, gradient, self.activation, weights.shape[1])
-            return grouped_experts(x, weights, gate, up, down, slots, ends, factors, kernels)
+            assigned = Assignments(slots, ends)
+            return grouped_experts(x, weights, gate, up, down, assigned, factors, kernels)
 
-        # A compiler decides by itself what to keep for the gradients; and beneath an adapter there
-        # are none of the matrices.
+        # A compiler decides by itself what to save for backward; and matrices under an adapter
+        # have no gradients.
         def multiply(name: str, rows: Tensor) -> Tensor:
             if name in stored:
-                found = stored[name].multiply(rows, product, ends)
-                return self._adapted(name, rows, found, stored[name].dense, product, ends)
-            found = product(rows, dense[name], ends)
-            return self._adapted(name, rows, found, lambda: dense[name], product, ends)
+                result = stored[name].multiply(rows, product, ends)
+                return self._adapted(name, rows, result, stored[name].dense, product, ends)
+            result = product(rows, dense[name], ends)
+            return self._adapted(name, rows, result, lambda: dense[name], product, ends)
 
         rows = gather(x, slots, weights.shape[1])
         inner = self.activation(multiply(self.projections[0], rows))
         if "gate" in self.projections:
             inner = inner * multiply("up", rows)
-        return _add_up(multiply("down", inner), weights, slots, factors)
-
-    def _dense(self, name: str) -> Tensor:
-        return cast_once(part_here(getattr(self, name)))
+        return weighted_sums(multiply("down", inner), weights, slots, factors)
 
     def _adapted(
         self,
         name: str,
         rows: Tensor,
-        found: Tensor,
+        result: Tensor,
         matrices: Callable[[], Tensor],
-        product: Product,
+        product: MatrixProduct,
         ends: Tensor,
     ) -> Tensor:
-        """Products of rows with the matrices of their experts, and what an adapter adds to them."""
+        """Add the adapter's part to products of rows with the matrices of their experts."""
         if self.adapter is None:
-            return found
+            return result
 
         def low_rank(rows: Tensor, matrices: Tensor) -> Tensor:
             if product is not looped_product and why_not_grouped(matrices) is None:
                 return grouped_product(rows, matrices, ends)
             return looped_product(rows, matrices, ends)
 
-        def spread_over(rows: Tensor, vectors: Tensor) -> Tensor:
-            places = torch.arange(len(rows), device=rows.device)
-            return vectors[torch.searchsorted(ends.to(places.dtype), places, right=True)]
+        def expand(rows: Tensor, vectors: Tensor) -> Tensor:
+            return vectors[row_groups(len(rows), ends)]
 
-        return self.adapter(name, rows, found, matrices, low_rank, spread_over)
+        return self.adapter(name, rows, result, matrices, low_rank, expand)
 
     def _is_grouped(self, up: Tensor) -> bool:
         if self.implementation == "loop":
@@ -173,24 +582,10 @@ class UnpackedExperts(nn.ModuleDict):
     def forward(
         self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
     ) -> Tensor:
-        """Add up what the chosen experts make of each token.
-
-        Arguments:
-            factors: (R,) what gradients through each row are multiplied by; None: nothing.
-        """
+        """Sum weight * expert(token) over the choices of each token; see `PackedExperts`."""
         rows = gather(cast_once(x), assigned.slots, weights.shape[1])
-        ends = assigned.ends
-        sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
         # An expert without rows is called as well: its gradient is zero then, as that of a packed
         # one, and not missing, which optimizers would take for "leave it alone".
-        parts = zip(self.values(), rows.split(sizes), strict=True)
+        parts = zip(self.values(), rows.split(_differences(assigned.ends).tolist()), strict=True)
         out = torch.cat([expert(part) for expert, part in parts])
-        return _add_up(out, weights, assigned.slots, factors)
-
-
-def _add_up(rows: Tensor, weights: Tensor, slots: Tensor, factors: Tensor | None) -> Tensor:
-    """The weighted sums over the choices of each token."""
-    if factors is not None:
-        rows = scale_gradient(rows, factors)
-    choices = spread(rows, slots, weights.numel()).unflatten(0, weights.shape)
-    return sum_choices(choices * weights.unsqueeze(-1).to(rows.dtype))
+        return weighted_sums(out, weights, assigned.slots, factors)

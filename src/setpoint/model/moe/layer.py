@@ -1,38 +1,165 @@
-"""A mixture of experts in place of a feed-forward network, and the bias of its router."""
+"""A layer with experts: routers, the layer itself, and the update of the routers' biases."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor, distributed, nn
+from torch.nn import functional as F
 
+from setpoint.config.draft.config import owner_of
 from setpoint.model.feed_forward import FeedForward
-from setpoint.model.moe.assign import Assignments, assign
-from setpoint.model.moe.dispatch import Exchange, here
-from setpoint.model.moe.experts import PackedExperts, UnpackedExperts
-from setpoint.model.moe.losses import (
-    balance_loss,
-    sequence_balance_loss,
-    sequence_counts,
-    z_loss,
-)
-from setpoint.model.moe.router import Choice, build_router
-from setpoint.model.moe.routing import LayerRouting
-from setpoint.model.moe.rows import load_factors
+from setpoint.model.initialize import Constant, Initializer, Normal
+from setpoint.model.moe.dispatch import TokenDispatcher, run_locally
+from setpoint.model.moe.experts import PackedExperts, UnpackedExperts, assign, load_factors
+from setpoint.model.moe.losses import LayerRouting, balance_loss, sequence_counts, z_loss
+from setpoint.model.scale import router_std
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from setpoint.model.config import TransformerConfig
+    from setpoint.model.moe import config as configs
+
+# Keeps the sum of weights from being zero; below the resolution of any other sum.
+TINY = 1e-20
+
+
+class RouterOutput(NamedTuple):
+    """Experts of T tokens.
+
+    Arguments:
+        logits: (T, E).
+        scores: (T, E) scores that sum to one for each token, for the balance losses.
+        experts: (T, k) int64 the chosen experts.
+        weights: (T, k) of the chosen experts.
+    """
+
+    logits: Tensor
+    scores: Tensor
+    experts: Tensor
+    weights: Tensor
+
+
+class Router(nn.Module):
+    """Scores all experts by one matrix product, in fp32 at least, whatever the rest computes in."""
+
+    bias: Tensor | None
+    """(E,) fp32, added to scores where experts are chosen, and nowhere else; None if absent."""
+
+    bias_rate: float = 0.0
+    """Change of the bias at a step."""
+
+    bias_schedule: str = "constant"
+    """Schedule of `bias_rate`."""
+
+    def __init__(self, config: configs.RouterConfig, *, model: TransformerConfig) -> None:
+        super().__init__()
+        assert model.moe is not None
+        self.std = router_std(model)
+        self.normalize = config.normalize
+        self.route_scale = model.moe.route_scale
+        self.top_k = model.moe.top_k
+        self.groups, self.top_groups = model.moe.groups, model.moe.top_groups
+        self.weight = nn.Parameter(torch.empty(model.moe.experts, model.dim))
+        self.register_buffer("bias", None)
+
+    def initializers(self) -> dict[str, Initializer]:
+        """Return the initializers of the matrix, and of the bias where there is one."""
+        rules: dict[str, Initializer] = {"weight": Normal(self.std)}
+        return rules if self.bias is None else {**rules, "bias": Constant(0.0)}
+
+    def forward(self, x: Tensor) -> RouterOutput:
+        """Choose experts for (T, dim) tokens."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            logits = F.linear(x.to(dtype), self.weight.to(dtype))
+            return self.decide(logits)
+
+    def decide(self, logits: Tensor) -> RouterOutput:
+        """Choose experts by (T, E) logits."""
+        raise TypeError(f"{type(self).__name__} does not say how it chooses")
+
+    def weigh(self, scores: Tensor, experts: Tensor) -> Tensor:
+        """Compute the weights of chosen experts from their scores."""
+        weights = scores.gather(1, experts)
+        if self.normalize:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + TINY)
+        return weights if self.route_scale == 1.0 else weights * self.route_scale
+
+
+class SoftmaxRouter(Router):
+    """Scores are a softmax over all experts; groups rank by their best expert (DeepSeek-V2)."""
+
+    def decide(self, logits: Tensor) -> RouterOutput:
+        """Choose the most probable experts."""
+        scores = torch.softmax(logits, dim=-1)
+        experts = choose(scores, self.top_k, self.groups, self.top_groups, rank_by=1)
+        return RouterOutput(logits, scores, experts, self.weigh(scores, experts))
+
+
+class SigmoidRouter(Router):
+    """Each score is a sigmoid; a bias takes part in the choice, not in the weights (DeepSeek-V3).
+
+    Groups are ranked by the sum of their two best experts.
+    """
+
+    def __init__(self, config: configs.SigmoidTopK, *, model: TransformerConfig) -> None:
+        super().__init__(config, model=model)
+        self.bias_rate, self.bias_schedule = config.bias_rate, config.bias_schedule
+        # Not a parameter: it is moved by counting, not by gradients, so that no optimizer, weight
+        # decay or clipping may touch it. `update_biases` does, once per step.
+        self.bias = torch.zeros(self.weight.shape[0], dtype=torch.float32)
+
+    def decide(self, logits: Tensor) -> RouterOutput:
+        """Choose the experts with the highest sums of score and bias."""
+        assert self.bias is not None
+        scores = torch.sigmoid(logits)
+        ranked = scores.detach() + self.bias
+        experts = choose(ranked, self.top_k, self.groups, self.top_groups, rank_by=2)
+        shares = scores / (scores.sum(dim=-1, keepdim=True) + TINY)
+        return RouterOutput(logits, shares, experts, self.weigh(scores, experts))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Move the module, but keep the bias in fp32: steps of 0.001 vanish in bf16."""
+        before = self.bias
+        super()._apply(fn, recurse)
+        if before is not None and self.bias is not None and self.bias.dtype != torch.float32:
+            self.bias = before.to(self.bias.device)
+        return self
+
+
+def build_router(model: TransformerConfig) -> Router:
+    """Build the router of a layer, by `model.moe.router`."""
+    assert model.moe is not None
+    return owner_of(type(model.moe.router))(model.moe.router, model=model)
+
+
+def choose(scores: Tensor, top_k: int, groups: int, top_groups: int, rank_by: int) -> Tensor:
+    """Choose experts for each token.
+
+    With groups, the experts lie in `groups` equal parts, one after the other. A token first takes
+    the `top_groups` groups whose `rank_by` best experts have the highest sum of scores, then the
+    best experts in these (group-limited routing, DeepSeek-V2 and V3).
+    """
+    scores = scores.detach()
+    if top_groups < groups:
+        grouped = scores.unflatten(1, (groups, -1))
+        best = grouped.topk(min(rank_by, grouped.shape[2]), dim=2).values.sum(dim=2)
+        taken = torch.zeros_like(best, dtype=torch.bool)
+        taken = taken.scatter(1, best.topk(top_groups, dim=1).indices, True)
+        scores = grouped.masked_fill(~taken.unsqueeze(2), float("-inf")).flatten(1)
+    return scores.topk(top_k, dim=1).indices
 
 
 class MoELayer(nn.Module):
-    """Each token goes to the experts that a router chooses, and to the shared ones.
+    """Routed and shared experts in place of a feed-forward network.
 
     y = sum over the chosen experts e of weight_e * expert_e(x), plus shared(x). Nothing is kept on
-    the module: what the losses and the balancing need is returned beside the output.
+    the module: what the losses and the balancing need is returned with the output.
 
     Arguments:
         index: of the layer among those with experts of the whole model.
@@ -53,8 +180,8 @@ class MoELayer(nn.Module):
         self.shared = FeedForward(config, width, bias=False) if width else None
         self.context_group: ProcessGroup | None = None
         """The ranks that divide sequences with this one; None: sequences are whole."""
-        # How tokens reach the experts; another one where ranks divide these.
-        self.exchange: Exchange = here
+        self.dispatcher: TokenDispatcher = run_locally
+        """Sends tokens to the ranks of their experts."""
 
     def tensor_plan(self) -> dict[str, str]:
         """See `setpoint.shapes.protocols.TensorDivisible`: all but the shared experts is whole."""
@@ -63,111 +190,73 @@ class MoELayer(nn.Module):
     def forward(
         self, x: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, LayerRouting | None]:
-        """Transform each position by the experts it chooses.
+        """Transform each position by its experts.
 
         Capacity, balance and the scaling of gradients look at `load_sequences` sequences at a time.
-        They belong to training: in evaluation no choice is
-        dropped, so that a token does not depend on the others in its batch.
+        They belong to training: in evaluation no choice is dropped, so that a token does not depend
+        on the others in its batch.
 
         Arguments:
             positions: (B, S) integers, negative for padding, which takes no part in the capacity,
                 the counts and the losses; (S,) or None: there is no padding.
 
         Returns:
-            (B, S, dim), to be added to the residual stream; and the report of the layer, which
-            only training gives.
+            (B, S, dim), to be added to the residual stream; and in training the layer's report.
         """
+        batch, training = x.shape[0], self.training
         valid = None if positions is None or positions.dim() == 1 else positions >= 0
         tokens = x.flatten(0, 1)
-        choice: Choice = self.router(tokens)
-        assigned = assign(
-            choice.experts,
+        routed: RouterOutput = self.router(tokens)
+        assigned, load = assign(
+            routed.experts,
             self.count,
-            self.capacity_factor if self.training else None,
+            self.capacity_factor if training else None,
             None if valid is None else valid.flatten(),
-            self._parts(x.shape[0]) if self.training else 1,
+            self._parts(batch) if training else 1,
         )
-        totals = self._totals(choice.experts.unflatten(0, (x.shape[0], -1)), assigned, valid)
-        factors = None
-        if self.gradient_scale and self.training:
-            ends = (assigned.parts or assigned).ends
-            factors = load_factors(len(assigned.slots), totals.taken, ends, x.dtype)
-        finish = self.exchange(self.experts, tokens, choice.weights, assigned, factors)
+        factors = counts = None
+        if training:
+            # (parts, E) and (B, E), and how many tokens count: over all ranks of the sequences.
+            by_sequence = sequence_counts(
+                routed.experts.unflatten(0, (batch, -1)), self.count, valid
+            )
+            by_part, taken, count = load.chosen.T, load.taken, None
+            if self.context_group is not None:
+                distributed.all_reduce(by_sequence, group=self.context_group)
+                by_part = by_sequence.unflatten(0, (len(by_part), -1)).sum(dim=1)
+                # Without a capacity, which is refused, all that is chosen is taken.
+                taken, count = by_part.T, by_part.sum() // routed.experts.shape[1]
+            counts = by_part, by_sequence, count
+            if self.gradient_scale:
+                factors = load_factors(len(assigned.slots), taken, load.ends, x.dtype)
+        finish = self.dispatcher(self.experts, tokens, routed.weights, assigned, factors)
         # Computed while the results of other ranks are on their way.
         shared = None if self.shared is None else self.shared(x)
         y = finish().view_as(x)
         if shared is not None:
             y = y + shared
-        if not self.training:
+        if counts is None:
             return y, None
-        return y, self._report(choice, assigned, totals, x.shape[0], valid)
+        by_part, by_sequence, count = counts
+        valid_by_part = None if valid is None else valid.view(len(by_part), -1)
+        scores, logits = routed.scores, routed.logits.unflatten(0, (batch, -1))
+        report = LayerRouting(
+            load.chosen.sum(dim=1),
+            (load.chosen - load.taken).sum(),
+            balance_loss(scores.unflatten(0, (len(by_part), -1)), by_part, valid_by_part, count),
+            balance_loss(scores.unflatten(0, (batch, -1)), by_sequence, valid, count),
+            z_loss(logits, valid, count),
+        )
+        return y, report
 
     def _parts(self, sequences: int) -> int:
-        """Into how many parts, each with a load of its own, a batch falls."""
+        """Number of parts of a batch, each with a load of its own."""
         size = self.load_sequences
         if size is None or sequences <= size:
             return 1
         if sequences % size:
             raise ValueError(f"{sequences} sequences are no multiple of load_sequences = {size}")
         return sequences // size
-
-    def _totals(self, experts: Tensor, assigned: Assignments, valid: Tensor | None) -> _Totals:
-        """The counts of whole sequences, whoever has the rest of them."""
-        load = assigned.parts or assigned
-        if self.context_group is None or not self.training:
-            parts = None if assigned.parts is None else assigned.parts.chosen
-            return _Totals(load.taken, assigned.chosen, parts)
-        counts = _summed(sequence_counts(experts, self.count, valid), self.context_group)
-        chosen, parts = counts.sum(dim=0), None
-        if assigned.parts is not None:
-            by_part = counts.unflatten(0, (assigned.parts.chosen.shape[1], -1)).sum(dim=1)
-            parts = by_part.T
-        # Without a capacity, which is refused, all that is chosen is taken.
-        taken = chosen if parts is None else parts
-        return _Totals(taken, chosen, parts, counts, chosen.sum() // experts.shape[2])
-
-    def _report(
-        self,
-        choice: Choice,
-        assigned: Assignments,
-        totals: _Totals,
-        batch: int,
-        valid: Tensor | None,
-    ) -> LayerRouting:
-        logits, scores, experts = (
-            part.unflatten(0, (batch, -1))
-            for part in (choice.logits, choice.scores, choice.experts)
-        )
-        return LayerRouting(
-            assigned.chosen,
-            (assigned.chosen - assigned.taken).sum(),
-            balance_loss(scores, totals.chosen, valid, totals.parts, totals.tokens),
-            sequence_balance_loss(scores, experts, valid, totals.sequences, totals.tokens),
-            z_loss(logits, valid, totals.tokens),
-        )
-
-
-class _Totals(NamedTuple):
-    """What is counted over all ranks that divide the sequences of a batch.
-
-    Arguments:
-        taken: (E,) or, by parts of the batch, (E, parts); the loads of experts.
-        chosen: (E,) int64.
-        parts: (E, parts) chosen by parts; None where the batch is one.
-        sequences: (B, E) chosen by sequences; None where this rank has all of them.
-        tokens: that count; None where this rank has all of them.
-    """
-
-    taken: Tensor
-    chosen: Tensor
-    parts: Tensor | None
-    sequences: Tensor | None = None
-    tokens: Tensor | None = None
-
-
-def _summed(counts: Tensor, group: ProcessGroup) -> Tensor:
-    distributed.all_reduce(counts, group=group)
-    return counts
 
 
 # The share of the run over which linear_warmup rises.
@@ -177,7 +266,7 @@ WARMUP = 0.1
 def update_biases(
     model: nn.Module,
     counts: Tensor,
-    schedule_at: float,
+    progress: float,
     frozen: Collection[str] = (),
     stays: Tensor | None = None,
 ) -> None:
@@ -189,43 +278,42 @@ def update_biases(
 
     Arguments:
         counts: (layers with experts of the whole model, E), also where the model here is a part.
-        schedule_at: how much of the horizon is over, from 0 to 1.
-        frozen: the names of parameters that are frozen in this step.
+        progress: elapsed share of the horizon, from 0 to 1.
+        frozen: names of parameters that are frozen in this step.
         stays: above 0 where no bias is to move; None: they move.
     """
-    found = [(name, each) for name, each in model.named_modules() if isinstance(each, MoELayer)]
-    layers = [layer for _, layer in found]
-    routers = [layer.router for layer in layers]
-    if all(router.bias is None for router in routers):
+    layers = [(name, m) for name, m in model.named_modules() if isinstance(m, MoELayer)]
+    if all(layer.router.bias is None for _, layer in layers):
         return
     if len(layers) != len(counts):  # this is a part of a model
-        counts = counts[[layer.index for layer in layers]]
+        counts = counts[[layer.index for _, layer in layers]]
     error = counts.double().mean(dim=1, keepdim=True) - counts
-    for (path, _), router, signs in zip(found, routers, error.sign(), strict=True):
-        # Where a router is frozen, it chooses as it did.
+    for (path, layer), signs in zip(layers, error.sign(), strict=True):
+        router = layer.router
+        # A frozen router keeps its choices.
         is_trained = any(
-            each.requires_grad and f"{path}.router.{name}" not in frozen
-            for name, each in router.named_parameters()
+            parameter.requires_grad and f"{path}.router.{name}" not in frozen
+            for name, parameter in router.named_parameters()
         )
         if router.bias is not None and is_trained:
-            step = router.bias_rate * bias_factor(router.bias_schedule, schedule_at)
+            step = router.bias_rate * bias_factor(router.bias_schedule, progress)
             moved = router.bias.add(signs.to(router.bias.device), alpha=step)
             if stays is not None:
                 moved = router.bias.where(stays.to(moved.device) > 0, moved)
             router.bias.copy_(moved)
 
 
-def bias_factor(schedule: str, at: float) -> float:
-    """Compute what a schedule multiplies the rate by.
+def bias_factor(schedule: str, progress: float) -> float:
+    """Compute the factor of a bias schedule.
 
     Arguments:
-        at: how much of the horizon is over, from 0 to 1.
+        progress: elapsed share p of the horizon, from 0 to 1.
 
     Returns:
-        constant: 1; cosine_decay: (1 + cos(pi at)) / 2; linear_warmup: at / 0.1, and 1 from there.
+        constant: 1; cosine_decay: (1 + cos(pi p)) / 2; linear_warmup: p / 0.1, and 1 from there.
     """
     if schedule == "cosine_decay":
-        return (1 + math.cos(math.pi * at)) / 2
+        return (1 + math.cos(math.pi * progress)) / 2
     if schedule == "linear_warmup":
-        return min(1.0, at / WARMUP)
+        return min(1.0, progress / WARMUP)
     return 1.0

@@ -1,4 +1,4 @@
-"""Losses that keep the load of experts even, or the router's logits small; all means over tokens.
+"""Losses of routing, and reports of it: of a layer, of a model, and as metrics.
 
 T tokens that count, E experts, k choices a token; f_i is the share of the T k choices that fell on
 expert i and carries no gradient, P_i the mean score of expert i, where the scores of a token sum
@@ -6,82 +6,75 @@ to one. E * sum_i f_i P_i is 1 where either is uniform, and grows as load and sc
 same experts.
 
 Where several ranks divide the sequences, counts are of whole ones, and each rank's losses are its
-parts of a sum: `tokens` says how many tokens count on all of them.
+parts of a sum: `tokens` is the number of tokens that count on all of them.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from setpoint.shapes.outcome import Routing
+
+if TYPE_CHECKING:
+    from setpoint.model.config import TransformerConfig
+
 
 def balance_loss(
-    scores: Tensor,
-    counts: Tensor,
-    valid: Tensor | None,
-    parts: Tensor | None = None,
-    tokens: Tensor | None = None,
+    scores: Tensor, counts: Tensor, valid: Tensor | None = None, tokens: Tensor | None = None
 ) -> Tensor:
-    """Compute E * sum_i f_i P_i over all tokens (Switch Transformer, Fedus et al., 2021).
+    """Compute E * sum_i f_i P_i of each group of tokens, and the mean over tokens.
+
+    One group is a batch (Switch Transformer, Fedus et al., 2021), a part of it, or a sequence
+    (complementary sequence-wise balance loss, DeepSeek-V3, 2024).
 
     Arguments:
-        parts: (E, parts) counts of equal parts of the batch, over each of which it is computed,
-            and of which it is the mean over tokens; None: over the whole batch.
-        valid: (B, S) False for padding, which takes no part; None: there is none.
-        tokens: that count on all ranks of the sequences; None: those here are all.
+        scores: (groups, T, E).
+        counts: (groups, E) choices of each expert; over all ranks of the sequences.
+        valid: (groups, T) False for padding, which takes no part; None if absent.
+        tokens: number on all ranks of the sequences; None: those of this rank are all.
 
     Returns:
-        A scalar; 0 if nothing counts.
+        A scalar; 0 if no token counts.
     """
-    if parts is not None:
-        return _balance_by_part(scores, parts.T, valid, tokens)
-    share = counts.to(scores.dtype) / counts.sum().clamp(min=1)
-    mean = _mean(scores.flatten(0, 1), None if valid is None else valid.flatten(), tokens)
-    return scores.shape[-1] * (share * mean).sum()
-
-
-def _balance_by_part(
-    scores: Tensor, counts: Tensor, valid: Tensor | None, tokens: Tensor | None
-) -> Tensor:
-    by_part = scores.flatten(0, 1).unflatten(0, (len(counts), -1))  # (parts, T, E)
     share = counts.to(scores.dtype) / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    experts = scores.shape[-1]
     if valid is None and tokens is None:
-        return scores.shape[-1] * (share * by_part.mean(dim=1)).sum(dim=1).mean()
-    if valid is not None:
-        by_part = by_part * valid.view(len(counts), -1, 1)
-    return scores.shape[-1] * (share * by_part.sum(dim=1)).sum() / _count(valid, tokens)
-
-
-def sequence_balance_loss(
-    scores: Tensor,
-    experts: Tensor,
-    valid: Tensor | None,
-    counts: Tensor | None = None,
-    tokens: Tensor | None = None,
-) -> Tensor:
-    """Compute the balance loss of each sequence by itself, and their mean over tokens.
-
-    Complementary sequence-wise balance loss (DeepSeek-V3, 2024).
-
-    Arguments:
-        valid: (B, S) False for padding, which takes no part; None: there is none.
-        counts: (B, E) of whole sequences, as `sequence_counts` gives them; None: those here.
-        tokens: that count on all ranks of the sequences; None: those here are all.
-
-    Returns:
-        A scalar; 0 if nothing counts.
-    """
-    if counts is None:
-        counts = sequence_counts(experts, scores.shape[-1], valid)
-    share = counts.to(scores.dtype) / counts.sum(dim=1, keepdim=True).clamp(min=1)
-    if valid is None and tokens is None:
-        return scores.shape[-1] * (share * scores.mean(dim=1)).sum(dim=1).mean()
-    # A sequence weighs as many tokens as it has: sum_b n_b L_b / sum_b n_b, where n_b P_b is a sum.
+        return experts * (share * scores.mean(dim=1)).sum(dim=1).mean()
+    # A group weighs as many tokens as it has: sum_g n_g L_g / sum_g n_g, where n_g P_g is a sum.
     if valid is not None:
         scores = scores * valid.unsqueeze(-1)
-    return scores.shape[-1] * (share * scores.sum(dim=1)).sum() / _count(valid, tokens)
+    return experts * (share * scores.sum(dim=1)).sum() / _count(valid, tokens)
+
+
+def z_loss(logits: Tensor, valid: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
+    """Compute the mean of log(sum(exp(logits)))^2 (ST-MoE, Zoph et al., 2022).
+
+    Arguments:
+        logits: (B, S, E).
+        valid: (B, S) False for padding, which takes no part; None if absent.
+        tokens: number on all ranks of the sequences; None: those of this rank are all.
+
+    Returns:
+        A scalar; 0 if no token counts.
+    """
+    squares = torch.logsumexp(logits, dim=-1).square()
+    if valid is None and tokens is None:
+        return squares.mean()
+    return (squares if valid is None else squares * valid).sum() / _count(valid, tokens)
+
+
+def _count(valid: Tensor | None, tokens: Tensor | None) -> Tensor:
+    count = tokens if valid is None or tokens is not None else valid.sum()
+    assert count is not None
+    return count.clamp(min=1)
 
 
 def sequence_counts(experts: Tensor, count: int, valid: Tensor | None) -> Tensor:
-    """Count how often each sequence chose each expert.
+    """Count the choices of each expert in each sequence.
 
     Arguments:
         experts: (B, S, k) chosen ones of `count`.
@@ -94,30 +87,92 @@ def sequence_counts(experts: Tensor, count: int, valid: Tensor | None) -> Tensor
     return (chosen if valid is None else chosen * valid.unsqueeze(-1)).sum(dim=1)
 
 
-def z_loss(logits: Tensor, valid: Tensor | None, tokens: Tensor | None = None) -> Tensor:
-    """Compute the mean of log(sum(exp(logits)))^2 (ST-MoE, Zoph et al., 2022).
+class LayerRouting(NamedTuple):
+    """Routing of the tokens of one layer in one forward pass.
+
+    It is returned, not kept on the layer: a layer that is recomputed in backward
+    reports once, and a pipeline can hand the report on.
 
     Arguments:
-        valid: (B, S) False for padding, which takes no part; None: there is none.
-        tokens: that count on all ranks of the sequences; None: those here are all.
+        counts: (E,) int64 choices of each expert, dropped ones included.
+        dropped: () int64 number of dropped choices.
+        balance, sequence_balance, z: () fp32 the terms of the loss, without their weights; they
+            carry gradients.
+    """
+
+    counts: Tensor
+    dropped: Tensor
+    balance: Tensor
+    sequence_balance: Tensor
+    z: Tensor
+
+
+def combine(
+    config: TransformerConfig, layers: Mapping[int, LayerRouting], device: torch.device
+) -> tuple[Tensor | None, Routing]:
+    """Combine the reports of the layers of a model, or of a pipeline stage of it.
+
+    Arguments:
+        config: of a model with experts.
+        layers: reports by the number of the layer.
 
     Returns:
-        A scalar; 0 if nothing counts.
+        the fp32 scalar to add to the mean loss over tokens, None where all weights are 0; and the
+        report without gradients, of zeros for layers of other stages.
     """
-    squares = torch.logsumexp(logits, dim=-1).square().flatten()
-    return _mean(squares, None if valid is None else valid.flatten(), tokens)
+    moe = config.moe
+    assert moe is not None
+    layers_with_experts = moe.layers_with_experts(config.layers)
+    if len(layers) < layers_with_experts:  # a stage
+        counts = torch.zeros(layers_with_experts, moe.experts, dtype=torch.int64, device=device)
+        dropped = torch.zeros(layers_with_experts, dtype=torch.int64, device=device)
+        if not layers:
+            return None, Routing(counts, dropped, *torch.zeros(3, device=device))
+        for layer, report in layers.items():
+            row = moe.layers_with_experts(layer)
+            counts[row], dropped[row] = report.counts, report.dropped
+    else:
+        counts = torch.stack([report.counts for report in layers.values()])
+        dropped = torch.stack([report.dropped for report in layers.values()])
+    balance = torch.stack([report.balance for report in layers.values()]).sum()
+    sequence_balance = torch.stack([report.sequence_balance for report in layers.values()]).sum()
+    z = torch.stack([report.z for report in layers.values()]).sum()
+    weighted = [
+        term * weight
+        for term, weight in (
+            (balance, moe.balance_loss),
+            (sequence_balance, moe.sequence_balance_loss),
+            (z, moe.router_z_loss),
+        )
+        if weight
+    ]
+    auxiliary = torch.stack(weighted).sum() if weighted else None
+    terms = (term.detach() for term in (balance, sequence_balance, z))
+    return auxiliary, Routing(counts, dropped, *terms)
 
 
-def _mean(values: Tensor, valid: Tensor | None, tokens: Tensor | None) -> Tensor:
-    """The mean of (T, ...) over the tokens that count."""
-    if valid is None and tokens is None:
-        return values.mean(dim=0)
-    if valid is not None:
-        values = values * valid.view(-1, *(1 for _ in values.shape[1:]))
-    return values.sum(dim=0) / _count(valid, tokens)
+def expert_metrics(routing: Routing) -> dict[str, float]:
+    """Summarize the routing of a step.
 
-
-def _count(valid: Tensor | None, tokens: Tensor | None) -> Tensor:
-    found = tokens if valid is None or tokens is not None else valid.sum()
-    assert found is not None
-    return found.clamp(min=1)
+    Returns:
+        numbers by name. expert_load: the load of the busiest expert over the mean load, as a mean
+        over layers; expert_load_worst: in the worst layer (1 is an even load; Wang et al., 2024,
+        subtract 1 and call it MaxVio). experts_idle: experts that no token chose, in all layers.
+        expert_drops: the share of choices that were dropped. balance_loss, sequence_balance_loss
+        and router_z_loss: means over layers, without their weights; the first two are 1 where the
+        load is even.
+    """
+    counts, layers = routing.counts.double(), len(routing.counts)
+    loads = counts.amax(dim=1) / counts.mean(dim=1).clamp(min=1e-9)
+    metrics = {
+        "expert_load": loads.mean(),
+        "expert_load_worst": loads.amax(),
+        "experts_idle": (counts == 0).sum().double(),
+        "expert_drops": routing.dropped.sum() / counts.sum().clamp(min=1),
+        "balance_loss": routing.balance.double() / layers,
+        "sequence_balance_loss": routing.sequence_balance.double() / layers,
+        "router_z_loss": routing.z.double() / layers,
+    }
+    # One transfer, as each waits for the device.
+    values = torch.stack(list(metrics.values())).tolist()
+    return dict(zip(metrics, values, strict=True))

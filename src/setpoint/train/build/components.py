@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     import torch
 
     from setpoint.adapter.quantize.weight import StepNoise
-    from setpoint.model.moe.dispatch import Exchange
+    from setpoint.model.moe.dispatch import TokenDispatcher
     from setpoint.parallel.expert_ranks import ExpertRanks
     from setpoint.parallel.pipeline import Stage
     from setpoint.parallel.replica_groups import ReplicaGroups
@@ -480,12 +480,12 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
     """
     policy = partial(sharding_policy, job.precision)
 
-    def exchange(ranks: ExpertRanks) -> Exchange:
-        from setpoint.model.moe.exchange import build_exchange
+    def exchange(ranks: ExpertRanks) -> TokenDispatcher:
+        from setpoint.model.moe.dispatch import build_dispatcher
 
         of_ranks = ranks.group, ranks.same_tokens, ranks.divides
         is_compiled = job.compile is not None
-        return build_exchange(job.parallel.dispatch, job.model, *of_ranks, is_compiled)
+        return build_dispatcher(job.parallel.dispatch, job.model, *of_ranks, is_compiled)
 
     keeps_columns = type(job.loss).takes_columns and job.parallel.loss_parallel is not False
     layers = layers_of(model)
