@@ -10,7 +10,6 @@ from setpoint.config import resolve
 from setpoint.model.config import MuP, TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
-from setpoint.model.scale import hidden_std, residual_std, router_std, width_ratio
 from setpoint.model.transformer import Transformer
 
 from .small import VOCAB, small_config, small_model
@@ -21,13 +20,13 @@ BASE, RATE = 32, 1e-2
 def test_the_table_of_the_paper():
     plain = small_config(init_std=0.2, layers=8)
     config = small_config(init_std=0.2, layers=8, mup=MuP(base_dim=6))
-    assert width_ratio(config) == 1 / 4
-    assert hidden_std(config) == pytest.approx(0.2 / 2)
-    assert residual_std(config) == pytest.approx(0.2 / 2 / 4)
-    assert router_std(config) == pytest.approx(0.2 / 4)
-    stds = (hidden_std(plain), residual_std(plain), router_std(plain))
+    assert config.width_ratio == 1 / 4
+    assert config.hidden_std == pytest.approx(0.2 / 2)
+    assert config.residual_std == pytest.approx(0.2 / 2 / 4)
+    assert config.router_std == pytest.approx(0.2 / 4)
+    stds = (plain.hidden_std, plain.residual_std, plain.router_std)
     assert stds == pytest.approx((0.2, 0.05, 0.2))
-    assert residual_std(small_config(init_std=0.2, residual_init="plain")) == 0.2
+    assert small_config(init_std=0.2, residual_init="plain").residual_std == 0.2
 
 
 def test_initial_sizes_of_all_parameters():

@@ -31,10 +31,10 @@ from torch.nn import functional  # noqa: E402
 import setpoint.presets  # noqa: E402, F401 - registers the presets
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.memory.checkpointing import ATTENTION, MATMUL  # noqa: E402
-from setpoint.model.attention.backend import SHARE_NO_HEADS  # noqa: E402
-from setpoint.model.attention.context import attention_context  # noqa: E402
+from setpoint.model.attention.attention import attention_context  # noqa: E402
+from setpoint.model.attention.backends import SHARE_NO_HEADS  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
-from setpoint.model.norm.norms import FUSED, build_norm  # noqa: E402
+from setpoint.model.modules import FUSED, build_norm  # noqa: E402
 from setpoint.model.transformer import Transformer  # noqa: E402
 from setpoint.plan.memory import TABLE, value_of  # noqa: E402
 from setpoint.plan.meter import Meter, metering  # noqa: E402

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.model.attention.support import kind_of
+from setpoint.model.attention.selection import kind_of
 from setpoint.model.config import RMSNormConfig
 
 from .published import resolved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from setpoint.model.attention.support import kind_of
+from setpoint.model.attention.selection import kind_of
 
 from .published import resolved
 

@@ -26,7 +26,7 @@ from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
-from setpoint.model.attention.selection import choose_backend
+from setpoint.model.attention.attention import choose_backend
 from setpoint.model.config import TransformerConfig
 from setpoint.model.layers import layers_of
 from setpoint.model.moe import experts

@@ -23,8 +23,8 @@ from torch import Tensor
 from setpoint.cli.check_plan import make_plan
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
-from setpoint.model.attention.selection import missing
-from setpoint.model.attention.support import BACKENDS, LIMITS, able, unplaced
+from setpoint.model.attention.attention import missing
+from setpoint.model.attention.selection import BACKENDS, LIMITS, able, unplaced
 from setpoint.model.config import TransformerConfig
 from setpoint.plan.dry_run import dry_run
 from setpoint.precision.config import Float8, Float8Recipe

@@ -14,7 +14,7 @@ from setpoint.cli.output import bold, table
 from setpoint.config import Caution, ConfigError, SetpointError
 from setpoint.loss.config import CrossEntropy
 from setpoint.memory.config import Full
-from setpoint.model.attention.support import HARDWARE
+from setpoint.model.attention.selection import HARDWARE
 from setpoint.model.config import TransformerConfig
 from setpoint.optim.grouping import GroupRow, gather, group_rows
 from setpoint.parallel.engines import zero_settings

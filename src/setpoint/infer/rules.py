@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from setpoint.config import Caution, ConfigError, Problem, SetpointError, is_set
 from setpoint.infer.adopt import find_weights, kept_tokenizer
 from setpoint.infer.config import CONTROLS_AS_TEXT, FORWARD, Inference
-from setpoint.model.attention.support import determinism_problems, placement_problems
+from setpoint.model.attention.selection import determinism_problems, placement_problems
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.pretrained.locate import is_on_hub, locate_here
 from setpoint.model.size import vocab_error
@@ -119,7 +119,7 @@ def attention_problems(job: Inference) -> Iterator[Problem]:
 
 def attention_device_problems(job: Inference) -> Iterator[Problem]:
     """Find why the attention backend does not run on the device that is here."""
-    from setpoint.model.attention.selection import device_problems
+    from setpoint.model.attention.probe import device_problems
 
     yield from device_problems(job.model, job.parallel.device, _compute(job), training=False)
 

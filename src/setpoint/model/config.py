@@ -57,7 +57,7 @@ class NormConfig(Config):
     """Normalization layer; `norm_eps` of the model applies to all."""
 
 
-class RMSNormConfig(NormConfig, type="rms_norm", owner="setpoint.model.norm.norms:RMSNorm"):
+class RMSNormConfig(NormConfig, type="rms_norm", owner="setpoint.model.modules:RMSNorm"):
     """Root-mean-square norm (Zhang and Sennrich, 2019): x / rms(x) * weight."""
 
     zero_centered: bool = field(default=False)
@@ -65,7 +65,7 @@ class RMSNormConfig(NormConfig, type="rms_norm", owner="setpoint.model.norm.norm
     1."""
 
 
-class LayerNormConfig(NormConfig, type="layer_norm", owner="setpoint.model.norm.norms:LayerNorm"):
+class LayerNormConfig(NormConfig, type="layer_norm", owner="setpoint.model.modules:LayerNorm"):
     """Layer norm (Ba et al., 2016): (x - mean(x)) / std(x) * weight + bias."""
 
     bias: bool = True
@@ -73,7 +73,7 @@ class LayerNormConfig(NormConfig, type="layer_norm", owner="setpoint.model.norm.
 
 
 class ImportedNorm(
-    NormConfig, ImportedComponent, type="import", owner="setpoint.model.norm.norms:build_imported"
+    NormConfig, ImportedComponent, type="import", owner="setpoint.model.modules:build_imported"
 ):
     """Any torch module by its import path; other keys are its arguments.
 
@@ -102,7 +102,7 @@ class MuP(Config):
 
 
 RULES = (
-    Rule("setpoint.model.attention.support:backend_problems",
+    Rule("setpoint.model.attention.selection:backend_problems",
          "Whether the attention backend computes what the model needs",
          when=lambda model: model.attention_backend != "auto"),
     Rule("setpoint.model.moe.config:expert_problems",
@@ -319,6 +319,51 @@ class TransformerConfig(
     def is_gated(self) -> bool:
         """Whether the activation multiplies two projections."""
         return "glu" in self.activation
+
+    @property
+    def width_ratio(self) -> float:
+        """base_dim / dim under muP; 1 without.
+
+        muP (Tensor Programs V, Yang et al., 2022, table 8, for Adam), with m = dim / base_dim:
+        matrices from width to width (hidden) start with std / sqrt(m) and learn at lr / m; those
+        from a fixed size to width (embeddings, biases, norms) and the output stay, and logits are
+        divided by m. A model of width base_dim is the model without muP, bit for bit.
+        """
+        return 1.0 if self.mup is None else self.mup.base_dim / self.dim
+
+    @property
+    def hidden_std(self) -> float:
+        """Initial standard deviation of matrices from width to width."""
+        return self.init_std * math.sqrt(self.width_ratio)
+
+    @property
+    def residual_std(self) -> float:
+        """Initial standard deviation of matrices that write to the residual stream.
+
+        With depth_scaled the sum of 2 * layers such outputs keeps its size whatever the depth
+        (GPT-2, Radford et al., 2019).
+        """
+        plain = self.residual_init == "plain"
+        return self.hidden_std / (1.0 if plain else math.sqrt(2 * self.layers))
+
+    @property
+    def router_std(self) -> float:
+        """Initial standard deviation of matrices from width to a fixed number of scores.
+
+        They learn at the rate of hidden matrices, so that under muP it is 1 / m, not 1 / sqrt(m)
+        (table 3 of the paper: an output matrix whose result is divided by m).
+        """
+        return self.init_std * self.width_ratio
+
+    def rate_multiplier(self, name: str, dims: int) -> float:
+        """Factor of a parameter's learning rate under muP.
+
+        Returns:
+            `width_ratio` for matrices of the layers, packed experts among them; 1 for all others,
+            such as adapters.
+        """
+        hidden = name.startswith("layers.") and dims >= 2 and ".adapter." not in name
+        return self.width_ratio if hidden else 1.0
 
     def count_layers(self, kind: Kind) -> int:
         """Count the layers that attend to what a kind says.

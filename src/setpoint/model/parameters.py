@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.model.config import LayerNormConfig, NormConfig
-from setpoint.model.scale import rate_multiplier
 from setpoint.model.size import embedding_rows
 from setpoint.shapes.parameter import Kind, Parameter
 
@@ -28,7 +27,7 @@ def parameters_of(config: TransformerConfig, vocab_size: int) -> Iterator[Parame
         the parameters, in the order of the module's `named_parameters()`.
     """
     for name, shape, kind in _model(config, embedding_rows(config, vocab_size)):
-        yield Parameter(name, shape, kind, rate_multiplier(config, name, len(shape)))
+        yield Parameter(name, shape, kind, config.rate_multiplier(name, len(shape)))
 
 
 def fused_parts_of(config: TransformerConfig) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,6 @@
-"""The decoder-only transformer."""
+"""The decoder-only transformer: embedding, blocks of attention and feed-forward, norm, output."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,21 +10,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError
+from setpoint.model.attention.attention import (
+    Attention,
+    AttentionContext,
+    LatentAttention,
+    attention_context,
+)
 from setpoint.model.attention.cache import KeyValueCache
-from setpoint.model.attention.context import attention_context
-from setpoint.model.autocast import compute_dtype
-from setpoint.model.block import Block
 from setpoint.model.initialize import FirstRows, Initializer, Normal
+from setpoint.model.modules import FeedForward, build_norm, compute_dtype
 from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.layer import MoELayer
 from setpoint.model.moe.losses import LayerRouting, combine
-from setpoint.model.norm.norms import build_norm
 from setpoint.model.parts import LAYER, part_names, units_around_layers
-from setpoint.model.scale import rate_multiplier, width_ratio
 from setpoint.model.size import embedding_rows, predicted_tokens, require_fit
-from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart
+from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart, weight_in_use
 from setpoint.shapes.peers import Peers
-from setpoint.shapes.protocols import ExpertPart, weight_in_use
+from setpoint.shapes.protocols import ExpertPart
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
@@ -30,6 +34,61 @@ if TYPE_CHECKING:
     from setpoint.shapes.batch import ContextGroups, Lengths
 
 Head = Callable[[Tensor, Projection], Any]
+
+
+class Block(nn.Module):
+    """Attention, then feed-forward, each added to the residual stream.
+
+    Norms are on their inputs (pre, Xiong et al., 2020), on their outputs before these are added
+    (post, as in OLMo 2), or on both (as in Gemma 2).
+
+    Arguments:
+        layer: index in the whole model, from 0; decides what is attended to, and experts.
+    """
+
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.residual_scale = config.residual_scale
+        before = config.norm_placement in ("pre", "both")
+        after = config.norm_placement in ("post", "both")
+        self.attention_norm = build_norm(config, config.dim) if before else None
+        self.attention = (Attention if config.mla is None else LatentAttention)(config, layer)
+        self.attention_output_norm = build_norm(config, config.dim) if after else None
+        self.feed_forward_norm = build_norm(config, config.dim) if before else None
+        self.has_experts = config.moe is not None and config.moe.has_experts(layer)
+        if self.has_experts:
+            assert config.moe is not None
+            self.feed_forward = MoELayer(config, config.moe.layers_with_experts(layer))
+        else:
+            self.feed_forward = FeedForward(config)
+        self.feed_forward_output_norm = build_norm(config, config.dim) if after else None
+
+    def forward(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, LayerRouting | None]:
+        """Apply the layer.
+
+        Returns:
+            (B, S, dim) residual stream; and in training, where there are experts, how tokens chose
+            them.
+        """
+        normed = x if self.attention_norm is None else self.attention_norm(x)
+        x = self._add(x, self.attention(normed, context), self.attention_output_norm)
+        normed = x if self.feed_forward_norm is None else self.feed_forward_norm(x)
+        routing = None
+        if self.has_experts:
+            added, routing = self.feed_forward(normed, context.positions)
+        else:
+            added = self.feed_forward(normed)
+        return self._add(x, added, self.feed_forward_output_norm), routing
+
+    def _add(self, x: Tensor, added: Tensor, norm: nn.Module | None) -> Tensor:
+        if norm is not None:
+            added = norm(added)
+        if self.dropout and self.training:
+            added = F.dropout(added, self.dropout)
+        if self.residual_scale != 1.0:
+            added = added * self.residual_scale
+        return x + added
 
 
 class Output(nn.Linear):
@@ -68,7 +127,7 @@ class Transformer(nn.Module):
     # See `setpoint.shapes.outcome.position_arguments`.
     takes_lengths = True
 
-    def __init__(self, config: "TransformerConfig", *, vocab_size: int) -> None:
+    def __init__(self, config: TransformerConfig, *, vocab_size: int) -> None:
         super().__init__()
         require_fit(config, vocab_size)
         self.config = config
@@ -91,132 +150,8 @@ class Transformer(nn.Module):
         # A tied output is no second name for the embedding: shared parameters come apart on the
         # way through the meta device, and safetensors refuses to store them.
         self.output = None if config.tie_embeddings else Output(config.dim, rows, bias=False)
-        self.is_part = False
+        self.logit_scale = config.logit_scale * config.width_ratio
         self._context_groups: ContextGroups | None = None
-
-    def use_context(self, groups: "ContextGroups") -> None:
-        """Take parts of sequences from now on, which other ranks have the rest of.
-
-        Tokens are those of this rank's places then; positions and documents are of whole rows.
-        """
-        self._context_groups = groups
-        for module in self.modules():
-            if isinstance(module, MoELayer):
-                module.context_group = groups.whole
-
-    def use_experts(self, exchange: "TokenDispatcher") -> list[ExpertPart]:
-        """See `setpoint.shapes.protocols.HasExperts`; the layers that are here, as in a stage.
-
-        Raises:
-            SetpointError: the model has no experts, or a module for each.
-        """
-        if self.config.moe is None:
-            raise SetpointError(
-                "parallel.expert: the model has no experts\nValid: 1, or set model.moe"
-            )
-        parts: list[ExpertPart] = []
-        for module in self.modules():
-            if isinstance(module, MoELayer):
-                if not isinstance(module.experts, PackedExperts):
-                    raise SetpointError(
-                        "parallel.expert divides packed experts only\n"
-                        "Valid: 1, or model.moe.packed = true"
-                    )
-                module.dispatcher = exchange
-                parts.append(ExpertPart(module.experts, module.experts.widths()))
-        return parts
-
-    def make_cache(self) -> KeyValueCache:
-        """Make what keeps texts that grow, for generation."""
-        return KeyValueCache()
-
-    # Rows may begin with padding, by positions that are negative there.
-    pads_left = True
-
-    @property
-    def stream_width(self) -> int:
-        """See `setpoint.shapes.protocols.Staged`."""
-        return self.config.dim
-
-    def stage_parts(self) -> list[str]:
-        """See `setpoint.shapes.protocols.Staged`; `output` is the norm before it, too."""
-        return part_names(self.config.layers)
-
-    def keep_parts(self, parts: Sequence[str]) -> None:
-        """See `setpoint.shapes.protocols.Staged`."""
-        self.layers = nn.ModuleDict(
-            {name: layer for name, layer in self.layers.items() if LAYER + name in parts}
-        )
-        is_first, is_last = "embedding" in parts, "output" in parts
-        self.is_part = True
-        if not is_first:
-            self.position_embedding = None
-        if not is_last:
-            self.norm = self.output = None
-        if not (is_first or (is_last and self.config.tie_embeddings)):
-            self.embedding = None
-
-    def initializers(self) -> dict[str, Initializer]:
-        """Return how embeddings and the output start; the layers speak for themselves."""
-        std = self.config.init_std
-        tokens = FirstRows(std, self.vocab_size) if self.has_padding else Normal(std)
-        rules: dict[str, Initializer] = {}
-        if self.embedding is not None:
-            rules["embedding.weight"] = tokens
-        if self.position_embedding is not None:
-            rules["position_embedding.weight"] = Normal(std)
-        if self.output is not None:
-            rules["output.weight"] = tokens
-        return rules
-
-    def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.protocols.TensorDivisible`; the layers speak for themselves."""
-        plan = {
-            "embedding": "vocabulary_rows",
-            "position_embedding": "sequence",
-            "norm": "shared_output",
-            "output": "vocabulary_columns",
-        }
-        return {name: word for name, word in plan.items() if getattr(self, name) is not None}
-
-    def units_around_layers(self) -> list[list[nn.Module]]:
-        """See `setpoint.shapes.protocols.HasUnits`."""
-        units = [
-            [module for name in names if (module := getattr(self, name)) is not None]
-            for names in units_around_layers(self.config)
-        ]
-        return [unit for unit in units if unit]
-
-    def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
-        """See `setpoint.shapes.protocols.VocabularyDivisible`."""
-        self.vocabulary_part = VocabularyPart(peers, -(-self.rows // peers.size), gathers)
-
-    def learning_rate_multipliers(self) -> dict[str, float]:
-        """Return what muP multiplies the learning rate of parameters by; see `model/scale.py`.
-
-        Returns:
-            factors by the name of the parameter; 1 for those left out, which without muP are all.
-        """
-        factors = {
-            name: rate_multiplier(self.config, name, parameter.ndim)
-            for name, parameter in self.named_parameters()
-        }
-        return {name: factor for name, factor in factors.items() if factor != 1.0}
-
-    @property
-    def projection(self) -> Projection:
-        """The way from the hidden states behind the last norm to logits."""
-        matrix = self.embedding if self.config.tie_embeddings else self.output
-        assert matrix is not None, "this part of the model has no output matrix"
-        weight = weight_in_use(matrix)
-        scale = self.config.logit_scale * width_ratio(self.config)
-        return Projection(
-            weight,
-            self.vocab_size,
-            scale,
-            self.config.logit_soft_cap,
-            self.vocabulary_part,
-        )
 
     def forward(
         self,
@@ -224,7 +159,7 @@ class Transformer(nn.Module):
         positions: Tensor | None = None,
         *,
         documents: Tensor | None = None,
-        lengths: "Lengths | None" = None,
+        lengths: Lengths | None = None,
         cache: KeyValueCache | None = None,
         head: Head | None = None,
     ) -> Tensor | Outcome:
@@ -276,18 +211,19 @@ class Transformer(nn.Module):
             x, routing = layer(x, context)
             if routing is not None:
                 routings[int(name)] = routing
-        if head is not None:
-            result = x if self.norm is None else self._finish(self.norm(x), head)
-            if self.config.moe is None or not self.training:
-                return Outcome(result)
-            return Outcome(result, *combine(self.config, routings, x.device))
-        return x if self.norm is None else self._logits(self.norm(x))
-
-    def _finish(self, hidden: Tensor, head: Head) -> Any:
-        """What a head makes of (B, S, dim) states behind the last norm."""
-        if self.output is None:
-            return head(hidden, self.projection)
-        return self.output(hidden, lambda states: head(states, self.projection))
+        if self.norm is None:
+            result = x
+        elif head is None:
+            return self._logits(self.norm(x))
+        elif self.output is None:
+            result = head(self.norm(x), self.projection)
+        else:
+            result = self.output(self.norm(x), lambda states: head(states, self.projection))
+        if head is None:
+            return x
+        if self.config.moe is None or not self.training:
+            return Outcome(result)
+        return Outcome(result, *combine(self.config, routings, x.device))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         """Look up (B, S, dim) vectors."""
@@ -309,6 +245,23 @@ class Transformer(nn.Module):
             x = F.dropout(x, self.config.embedding_dropout)
         return x
 
+    def _check_positions(self, positions: Tensor) -> None:
+        """Refuse positions without an embedding, where that costs no waiting for a device."""
+        rows = self.config.max_sequence_length
+        if positions.is_cpu and not torch.compiler.is_compiling() and positions.numel():
+            last = int(positions.max())
+            if last >= rows:
+                raise ValueError(f"position {last} is beyond the {rows} learned positions")
+
+    @property
+    def projection(self) -> Projection:
+        """The way from the hidden states behind the last norm to logits."""
+        matrix = self.embedding if self.config.tie_embeddings else self.output
+        assert matrix is not None, "this part of the model has no output matrix"
+        weight = weight_in_use(matrix)
+        soft_cap = self.config.logit_soft_cap
+        return Projection(weight, self.vocab_size, self.logit_scale, soft_cap, self.vocabulary_part)
+
     def _logits(self, hidden: Tensor) -> Tensor:
         """Project (B, S, dim) states behind the last norm."""
         projection = self.projection
@@ -319,10 +272,110 @@ class Transformer(nn.Module):
         # By the module, not its weight: an engine may have changed how it is called.
         return projection.finish(self.output(hidden))
 
-    def _check_positions(self, positions: Tensor) -> None:
-        """Refuse positions without an embedding, where that costs no waiting for a device."""
-        rows = self.config.max_sequence_length
-        if positions.is_cpu and not torch.compiler.is_compiling() and positions.numel():
-            last = int(positions.max())
-            if last >= rows:
-                raise ValueError(f"position {last} is beyond the {rows} learned positions")
+    def use_context(self, groups: ContextGroups) -> None:
+        """Take parts of sequences from now on, which other ranks have the rest of.
+
+        Tokens are those of this rank's places then; positions and documents are of whole rows.
+        """
+        self._context_groups = groups
+        for module in self.modules():
+            if isinstance(module, MoELayer):
+                module.context_group = groups.whole
+
+    def use_experts(self, dispatcher: TokenDispatcher) -> list[ExpertPart]:
+        """See `setpoint.shapes.protocols.HasExperts`; the layers that are here, as in a stage.
+
+        Raises:
+            SetpointError: the model has no experts, or a module for each.
+        """
+        if self.config.moe is None:
+            raise SetpointError(
+                "parallel.expert: the model has no experts\nValid: 1, or set model.moe"
+            )
+        parts: list[ExpertPart] = []
+        for module in self.modules():
+            if isinstance(module, MoELayer):
+                if not isinstance(module.experts, PackedExperts):
+                    raise SetpointError(
+                        "parallel.expert divides packed experts only\n"
+                        "Valid: 1, or model.moe.packed = true"
+                    )
+                module.dispatcher = dispatcher
+                parts.append(ExpertPart(module.experts, module.experts.widths()))
+        return parts
+
+    def make_cache(self) -> KeyValueCache:
+        """Make what keeps texts that grow, for generation."""
+        return KeyValueCache()
+
+    # Rows may begin with padding, by positions that are negative there.
+    pads_left = True
+
+    @property
+    def stream_width(self) -> int:
+        """See `setpoint.shapes.protocols.Staged`."""
+        return self.config.dim
+
+    def stage_parts(self) -> list[str]:
+        """See `setpoint.shapes.protocols.Staged`; `output` is the norm before it, too."""
+        return part_names(self.config.layers)
+
+    def keep_parts(self, parts: Sequence[str]) -> None:
+        """See `setpoint.shapes.protocols.Staged`."""
+        self.layers = nn.ModuleDict(
+            {name: layer for name, layer in self.layers.items() if LAYER + name in parts}
+        )
+        is_first, is_last = "embedding" in parts, "output" in parts
+        if not is_first:
+            self.position_embedding = None
+        if not is_last:
+            self.norm = self.output = None
+        if not (is_first or (is_last and self.config.tie_embeddings)):
+            self.embedding = None
+
+    def initializers(self) -> dict[str, Initializer]:
+        """Return how embeddings and the output start; the layers speak for themselves."""
+        std = self.config.init_std
+        tokens = FirstRows(std, self.vocab_size) if self.has_padding else Normal(std)
+        rules: dict[str, Initializer] = {}
+        if self.embedding is not None:
+            rules["embedding.weight"] = tokens
+        if self.position_embedding is not None:
+            rules["position_embedding.weight"] = Normal(std)
+        if self.output is not None:
+            rules["output.weight"] = tokens
+        return rules
+
+    def tensor_plan(self) -> dict[str, str]:
+        """See `setpoint.shapes.protocols.TensorDivisible`; the layers speak for themselves."""
+        plan = {
+            "embedding": "vocabulary_rows",
+            "position_embedding": "sequence",
+            "norm": "shared_output",
+            "output": "vocabulary_columns",
+        }
+        return {name: word for name, word in plan.items() if getattr(self, name) is not None}
+
+    def units_around_layers(self) -> list[list[nn.Module]]:
+        """See `setpoint.shapes.protocols.HasUnits`."""
+        units = [
+            [module for name in names if (module := getattr(self, name)) is not None]
+            for names in units_around_layers(self.config)
+        ]
+        return [unit for unit in units if unit]
+
+    def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
+        """See `setpoint.shapes.protocols.VocabularyDivisible`."""
+        self.vocabulary_part = VocabularyPart(peers, -(-self.rows // peers.size), gathers)
+
+    def learning_rate_multipliers(self) -> dict[str, float]:
+        """Return what muP multiplies the learning rate of parameters by; see `model/scale.py`.
+
+        Returns:
+            factors by the name of the parameter; 1 for those left out, which without muP are all.
+        """
+        factors = {
+            name: self.config.rate_multiplier(name, parameter.ndim)
+            for name, parameter in self.named_parameters()
+        }
+        return {name: factor for name, factor in factors.items() if factor != 1.0}

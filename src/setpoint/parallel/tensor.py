@@ -33,12 +33,7 @@ from setpoint.shapes.peers import (
     sum_gradients,
     sum_parts,
 )
-from setpoint.shapes.protocols import (
-    WORDS,
-    FollowsDivision,
-    VocabularyDivisible,
-    tensor_plan_of,
-)
+from setpoint.shapes.protocols import WORDS, FollowsDivision, VocabularyDivisible, tensor_plan_of
 from setpoint.shapes.stored import Stored
 
 if TYPE_CHECKING:

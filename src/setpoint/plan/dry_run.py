@@ -23,12 +23,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from setpoint.config import SetpointError, draft_of, resolve
-from setpoint.model.attention.backend import SHARE_NO_HEADS
-from setpoint.model.attention.support import LIMITS
+from setpoint.model.attention.backends import SHARE_NO_HEADS
+from setpoint.model.attention.selection import LIMITS
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.layers import layers_of
+from setpoint.model.modules import FUSED
 from setpoint.model.moe.dispatch import AllToAllDispatcher, TensorParallelDispatcher
-from setpoint.model.norm.norms import FUSED
 from setpoint.model.parts import stage_sizes
 from setpoint.model.pretrained.check import check_weights
 from setpoint.model.skeleton import materialize, skeleton

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from setpoint.model.attention.config import Backend
-from setpoint.model.attention.support import LIMITS, chosen, kind_of
+from setpoint.model.attention.selection import LIMITS, chosen, kind_of
 from setpoint.model.config import LayerNormConfig, RMSNormConfig
 from setpoint.model.size import embedding_rows, window_of
 

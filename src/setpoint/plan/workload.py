@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.support import kind_of
+from setpoint.model.attention.selection import kind_of
 from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import parameters_of
 from setpoint.model.parts import part_of, part_sizes

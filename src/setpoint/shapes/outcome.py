@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from setpoint.shapes.peers import Peers, gather_parts
+from setpoint.shapes.protocols import Adapted
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Batch
@@ -121,6 +122,14 @@ class Outcome(NamedTuple):
     result: Any
     auxiliary: Tensor | None = None
     routing: Routing | None = None
+
+
+def weight_in_use(module: nn.Module) -> Tensor:
+    """The weight of a module as it computes, for code that does not call the module itself."""
+    if isinstance(module, Adapted):
+        return module.adapted_weight()
+    weight: Any = module.weight
+    return weight
 
 
 def supports_head(model: nn.Module) -> bool:

@@ -198,14 +198,6 @@ class Adapted(Protocol):
         ...
 
 
-def weight_in_use(module: nn.Module) -> Tensor:
-    """The weight of a module as it computes, for those who do not call the module itself."""
-    if isinstance(module, Adapted):
-        return module.adapted_weight()
-    weight: Any = module.weight
-    return weight
-
-
 @runtime_checkable
 class KnowsKinds(Protocol):
     """A module that says what its own parameters are for."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from setpoint.model.attention.layout import Layout
+from setpoint.model.attention.backends import RowLayout
 
 BATCH, LENGTH = 2, 11
 CPU = torch.device("cpu")
@@ -12,8 +12,8 @@ DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2], [5, 5, 5, 5, 5, 5, 
 ANEW = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2], [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4]])
 
 
-def layout(queries: int = LENGTH, **parts) -> Layout:
-    return Layout(queries=queries, keys=LENGTH, batch=BATCH, device=CPU, **parts)
+def layout(queries: int = LENGTH, **parts) -> RowLayout:
+    return RowLayout(queries=queries, keys=LENGTH, batch=BATCH, device=CPU, **parts)
 
 
 LAYOUTS = {
@@ -32,7 +32,7 @@ LAYOUTS = {
 }
 
 
-def counting(layout: Layout) -> torch.Tensor:
+def counting(layout: RowLayout) -> torch.Tensor:
     """(B, S) of the queries that are no padding."""
     if layout.positions is None:
         return torch.ones(layout.batch, layout.queries, dtype=torch.bool, device=layout.device)

@@ -14,10 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from setpoint.model.attention import blocks
-from setpoint.model.attention.backend import Scores, repeat_heads
-from setpoint.model.attention.context import over_ranks
-from setpoint.model.attention.layout import Layout, visible
-from setpoint.model.attention.selection import make_backend
+from setpoint.model.attention.attention import make_backend, over_ranks
+from setpoint.model.attention.backends import RowLayout, Scores, repeat_heads, visible
 from setpoint.shapes.batch import ContextGroups, Lengths, SequenceParts
 
 from ...ranks import fork
@@ -47,9 +45,9 @@ class Formula:
         return torch.einsum("bhsl,blhd->bshd", weights, value)
 
 
-def layouts() -> dict[str, tuple[Layout, int | None]]:
+def layouts() -> dict[str, tuple[RowLayout, int | None]]:
     """All that restricts what a position sees."""
-    plain = Layout(queries=S, keys=S, batch=B, device=torch.device("cpu"))
+    plain = RowLayout(queries=S, keys=S, batch=B, device=torch.device("cpu"))
     documents = torch.arange(S).expand(B, S) // torch.tensor([[7], [19]])
     lengths = Lengths.of_places(None, documents)
     restarted = torch.cat((torch.arange(20), torch.arange(S - 20))).expand(B, S)
@@ -57,8 +55,8 @@ def layouts() -> dict[str, tuple[Layout, int | None]]:
     padded[0, 30:] = -1
     padded[1, :5] = -1
 
-    def other(**more: Any) -> Layout:
-        return Layout(queries=S, keys=S, batch=B, device=torch.device("cpu"), **more)
+    def other(**more: Any) -> RowLayout:
+        return RowLayout(queries=S, keys=S, batch=B, device=torch.device("cpu"), **more)
 
     return {
         "causal": (plain, None),
@@ -117,7 +115,7 @@ def compare(rank: int, ring: int, ulysses: int, split: Any) -> None:
 
 
 def gradients(
-    backend: Any, tensors: list[Tensor], layout: Layout, window: int | None, options: Scores
+    backend: Any, tensors: list[Tensor], layout: RowLayout, window: int | None, options: Scores
 ) -> tuple[Tensor, ...]:
     *inputs, grad = (each.clone() for each in tensors)
     for each in inputs:

@@ -3,8 +3,8 @@
 from torch import nn
 
 from setpoint.config import resolve
+from setpoint.model.attention.attention import Attention, LatentAttention
 from setpoint.model.attention.config import MLA
-from setpoint.model.block import build_attention
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 
@@ -31,6 +31,6 @@ CONFIGS = {
 
 
 def small_attention(config: TransformerConfig, layer: int = 0) -> nn.Module:
-    attention = build_attention(config, layer)
+    attention = (Attention if config.mla is None else LatentAttention)(config, layer)
     initialize(attention, 1)
     return attention

@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from setpoint.model.attention.attention import Attention
-from setpoint.model.attention.context import attention_context
+from setpoint.model.attention.attention import Attention, attention_context
 from setpoint.model.initialize import initialize
 
 from .. import reference

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from setpoint.model.attention.backend import SDPA, Eager, Scores
+from setpoint.model.attention.attention import make_backend, missing
+from setpoint.model.attention.backends import SDPA, Eager, RowLayout, Scores, visible
 from setpoint.model.attention.flex import Flex
-from setpoint.model.attention.layout import Layout, visible
-from setpoint.model.attention.selection import make_backend, missing
 from setpoint.model.attention.varlen import Flash, Varlen
 from setpoint.model.huggingface.attention import chunked
 from setpoint.shapes.batch import Lengths
@@ -161,7 +160,7 @@ def test_chunks_are_documents_to_kernels_of_lengths():
     numbers = torch.tensor([[0] * 4 + [1] * 7, [0] * 8 + [-1] * 3])
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6], [*range(8), -1, -1, -1]])
     lengths = Lengths.of_runs(numbers.numpy())
-    whole = Layout(LENGTH, LENGTH, BATCH, numbers.device, positions, True, numbers, lengths)
+    whole = RowLayout(LENGTH, LENGTH, BATCH, numbers.device, positions, True, numbers, lengths)
     places = chunked(whole, 3, 0)
     assert places.lengths is not None
     assert places.lengths.starts.tolist() == [0, 3, 4, 7, 10, 11, 14, 17, 19, 22]

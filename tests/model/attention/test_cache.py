@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from setpoint.model.attention.attention import attention_context
 from setpoint.model.attention.cache import ROOM, KeyValueCache
-from setpoint.model.attention.context import attention_context
 
 from ..small import small_config
 from .layouts import ANEW, BATCH, CPU, DOCUMENTS, LEFT_PADDED, LENGTH, RIGHT_PADDED

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
+from setpoint.model.attention.attention import attention_context
 from setpoint.model.attention.cache import KeyValueCache
-from setpoint.model.attention.context import attention_context
 from setpoint.model.rope.config import Linear
 from setpoint.model.rope.rotation import rotation
 

@@ -1,9 +1,8 @@
 import pytest
 import torch
 
+from setpoint.model.attention.attention import LatentAttention, attention_context
 from setpoint.model.attention.cache import KeyValueCache
-from setpoint.model.attention.context import attention_context
-from setpoint.model.attention.latent import LatentAttention
 from setpoint.model.initialize import initialize
 
 from .small import CONFIGS, latent_config, small_attention

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from setpoint.model.attention.layout import visible
+from setpoint.model.attention.backends import visible
 
 from .layouts import BATCH, LAYOUTS, LENGTH, layout
 

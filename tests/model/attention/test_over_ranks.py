@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from setpoint.model.attention import blocks
+from setpoint.model.attention.attention import attention_context
+from setpoint.model.attention.backends import RowLayout
 from setpoint.model.attention.cache import KeyValueCache
-from setpoint.model.attention.context import attention_context
-from setpoint.model.attention.layout import Layout
-from setpoint.model.attention.ring import causal_plan, masked_plan
+from setpoint.model.attention.over_ranks import causal_plan, masked_plan
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, ContextGroups, Count, SequenceParts, Split
 
 from ...forks import forked
@@ -67,7 +67,7 @@ def test_what_no_query_sees_is_not_computed() -> None:
     parts = SequenceParts(4, 1, 3, 0, "contiguous")
 
     def sources(window: int | None, **more: Any) -> list[int]:
-        layout = Layout(queries=32, keys=32, batch=1, device=CPU, **more)
+        layout = RowLayout(queries=32, keys=32, batch=1, device=CPU, **more)
         plan = masked_plan(parts, layout, window)
         return [source for source in range(4) if plan[source]]
 
@@ -75,7 +75,7 @@ def test_what_no_query_sees_is_not_computed() -> None:
     assert sources(10) == [1, 2, 3]
     assert sources(None, documents=torch.arange(32)[None] // 16) == [2, 3]
     # What is seen whole needs no mask.
-    layout = Layout(queries=32, keys=32, batch=1, device=CPU, documents=torch.zeros(1, 32))
+    layout = RowLayout(queries=32, keys=32, batch=1, device=CPU, documents=torch.zeros(1, 32))
     assert [block.hides.mask for block in masked_plan(parts, layout, None)[0]] == [None]
 
 

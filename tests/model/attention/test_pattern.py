@@ -1,4 +1,4 @@
-from setpoint.model.attention.support import kind_of, kinds_of
+from setpoint.model.attention.selection import kind_of, kinds_of
 
 from ..small import small_config
 

@@ -1,6 +1,6 @@
 import pytest
 
-from setpoint.model.attention.support import attention_scale, query_size
+from setpoint.model.attention.selection import attention_scale, query_size
 from setpoint.model.config import MuP
 
 from ..small import small_config

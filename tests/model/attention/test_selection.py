@@ -4,13 +4,19 @@ import torch
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.config.values.user_code import allow_imports
-from setpoint.model.attention import selection as module
+from setpoint.model.attention import attention as module
 from setpoint.model.attention import varlen
-from setpoint.model.attention.backend import FASTEST_ON_GPU, SDPA, Eager, repeat_heads
+from setpoint.model.attention.attention import choose_backend, missing
+from setpoint.model.attention.backends import (
+    FASTEST_ON_GPU,
+    SDPA,
+    Eager,
+    RowLayout,
+    repeat_heads,
+)
 from setpoint.model.attention.flex import Flex
-from setpoint.model.attention.layout import Layout
-from setpoint.model.attention.selection import choose_backend, device_problems, missing
-from setpoint.model.attention.support import BACKENDS
+from setpoint.model.attention.probe import device_problems
+from setpoint.model.attention.selection import BACKENDS
 from setpoint.model.attention.varlen import Varlen
 from setpoint.model.config import ImportedModel
 from setpoint.presets.tiny import tiny
@@ -170,7 +176,7 @@ def test_the_flash_kernel_of_a_gpu_takes_no_mask():
 
 
 def _layout(device):
-    return Layout(queries=3, keys=3, batch=1, device=device)
+    return RowLayout(queries=3, keys=3, batch=1, device=device)
 
 
 def reasons(device="cpu", compute="fp32", training=True, **changes):

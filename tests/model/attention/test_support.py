@@ -3,7 +3,7 @@ import re
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.model.attention.support import (
+from setpoint.model.attention.selection import (
     BACKENDS,
     able,
     chosen,

@@ -12,11 +12,11 @@ from torch.nn.attention import varlen
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.config import SetpointError
-from setpoint.model.attention import selection, support
+from setpoint.model.attention import attention as attention_module
+from setpoint.model.attention import selection
 from setpoint.model.attention import varlen as module
 from setpoint.model.attention.attention import Attention
-from setpoint.model.attention.backend import PLAIN, Scores
-from setpoint.model.attention.layout import Layout, visible
+from setpoint.model.attention.backends import PLAIN, RowLayout, Scores, visible
 from setpoint.model.attention.varlen import Flash, Packed, Varlen, pack
 from setpoint.model.initialize import initialize
 from setpoint.shapes.batch import Batch, Lengths, SequenceParts
@@ -105,9 +105,9 @@ def packed_rows(seed: int, rows: int = 3, width: int = 24) -> Batch:
     )  # fmt: skip
 
 
-def layout_of(batch: Batch) -> Layout:
+def layout_of(batch: Batch) -> RowLayout:
     rows, width = batch.positions.shape
-    return Layout(
+    return RowLayout(
         width, width, rows, CPU, batch.positions, True, batch.documents, lengths=batch.lengths
     )
 
@@ -164,8 +164,8 @@ def test_sequences_that_ranks_divide_keep_the_lengths_of_whole_rows():
 def emulated(monkeypatch):
     """The kernel in plain mathematics, and a configuration that takes it on a CPU."""
     monkeypatch.setattr(varlen, "varlen_attn", kernels.varlen_attn)
-    monkeypatch.setitem(support.LIMITS, "varlen", support.LIMITS["varlen"]._replace(half=False))
-    monkeypatch.setattr(selection, "missing", lambda *_: None)
+    monkeypatch.setitem(selection.LIMITS, "varlen", selection.LIMITS["varlen"]._replace(half=False))
+    monkeypatch.setattr(attention_module, "missing", lambda *_: None)
     kernels.DTYPES.clear()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from setpoint.model.feed_forward import relu_squared
+from setpoint.model.modules import relu_squared
 from setpoint.model.moe.experts import (
     Assignments,
     ExpertKernels,

@@ -7,8 +7,7 @@ import torch
 
 from setpoint.config import resolve
 from setpoint.model.rope.config import Linear, Llama3, Yarn
-from setpoint.model.rope.frequencies import frequencies
-from setpoint.model.rope.rotation import rotation
+from setpoint.model.rope.rotation import frequencies, rotation
 
 RULES = {
     "linear": (Linear(factor=4.0), {"rope_type": "linear", "factor": 4.0}),

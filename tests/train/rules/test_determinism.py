@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.config.resolving.checks import verify
-from setpoint.model.attention.support import BACKENDS
+from setpoint.model.attention.selection import BACKENDS
 from setpoint.parallel.config import CUBLAS_VARIABLE
 from setpoint.train.rules.model import workspace_problems
 

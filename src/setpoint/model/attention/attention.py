@@ -1,23 +1,39 @@
-"""Causal self-attention with grouped queries."""
+"""Causal self-attention: of grouped queries and of latents, and what its layers share in a pass."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.backend import Scores
+from setpoint.model.attention.backends import SDPA, Backend, Eager, RowLayout, Scores
+from setpoint.model.attention.cache import KeyValueCache
+from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.config import Kind
-from setpoint.model.attention.context import AttentionContext
-from setpoint.model.attention.support import attention_scale, kind_of
-from setpoint.model.autocast import cast_once
+from setpoint.model.attention.selection import (
+    LIMITS,
+    Demands,
+    attention_scale,
+    candidates,
+    demands_of,
+    kind_of,
+    kinds_of,
+    query_size,
+)
+from setpoint.model.attention.varlen import PACKAGES, Flash, Varlen, has_package, use_flash
 from setpoint.model.initialize import Constant, Initializer, Normal
-from setpoint.model.norm.norms import build_norm
-from setpoint.model.scale import hidden_std, residual_std
+from setpoint.model.modules import build_norm, cast_once
+from setpoint.model.rope.rotation import Rotation, rotate, rotation
+from setpoint.shapes.outcome import weight_in_use
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
+    from setpoint.shapes.batch import ContextGroups, Lengths
 
 
 class Attention(nn.Module):
@@ -41,8 +57,8 @@ class Attention(nn.Module):
         self.scale = attention_scale(config)
         self.soft_cap = config.attention_soft_cap
         self.dropout = config.attention_dropout
-        self.hidden_std = hidden_std(config)
-        self.residual_std = residual_std(config)
+        self.hidden_std = config.hidden_std
+        self.residual_std = config.residual_std
         query_dim, kv_dim = config.heads * config.head_dim, config.kv_heads * config.head_dim
         bias = config.qkv_bias
         if config.merge_qkv:
@@ -108,3 +124,425 @@ class Attention(nn.Module):
         query, key, value = self.query(x), self.key(x), self.value(x)
         shape = (-1, self.head_dim)
         return query.unflatten(-1, shape), key.unflatten(-1, shape), value.unflatten(-1, shape)
+
+
+class LatentAttention(nn.Module):
+    """Attention whose keys and values are projected up from a shared latent.
+
+    With c = norm(W_down x), a head's keys are [W_key c, r] and its values W_value c, where the
+    rotated part r, computed from x, is shared by all heads: a rotation in between would keep
+    W_key from being moved to the query's side. Queries may go through a latent of their own.
+    (Multi-head latent attention, DeepSeek-V2, 2024.)
+
+    The cache holds c and r alone. For a single new token the projections up are moved over to the
+    query and to the result, which are one token, while the keys are the whole text:
+    q . W_key c = (W_key^T q) . c, and sum_j a_j W_value c_j = W_value sum_j a_j c_j.
+
+    Arguments:
+        config: the model's configuration, with `mla`.
+        layer: the index of the layer in the whole model, from 0; decides what it attends to.
+    """
+
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
+        super().__init__()
+        assert config.mla is not None
+        mla = config.mla
+        self.layer = layer
+        self.kind: Kind = kind_of(config, layer)
+        self.heads = config.heads
+        self.nope_head_dim = mla.nope_head_dim
+        self.rope_head_dim = mla.rope_head_dim
+        self.value_head_dim = mla.value_head_dim
+        self.kv_rank = mla.kv_rank
+        self.scale = attention_scale(config) or 1 / math.sqrt(query_size(config))
+        self.soft_cap = config.attention_soft_cap
+        self.dropout = config.attention_dropout
+        self.hidden_std = config.hidden_std
+        self.residual_std = config.residual_std
+        queries = config.heads * query_size(config)
+        if mla.query_rank is None:
+            self.query = nn.Linear(config.dim, queries, bias=False)
+        else:
+            self.query_down = nn.Linear(config.dim, mla.query_rank, bias=False)
+            self.query_down_norm = build_norm(config, mla.query_rank)
+            self.query_up = nn.Linear(mla.query_rank, queries, bias=False)
+        self.has_query_latent = mla.query_rank is not None
+        self.key_value_down = nn.Linear(config.dim, mla.kv_rank + mla.rope_head_dim, bias=False)
+        self.key_value_down_norm = build_norm(config, mla.kv_rank)
+        up = config.heads * (mla.nope_head_dim + mla.value_head_dim)
+        self.key_value_up = nn.Linear(mla.kv_rank, up, bias=False)
+        bias = config.attention_output_bias
+        self.output = nn.Linear(config.heads * mla.value_head_dim, config.dim, bias=bias)
+
+    def initializers(self) -> dict[str, Initializer]:
+        """Return how each projection starts; norms speak for themselves."""
+        rules: dict[str, Initializer] = {
+            f"{name}.weight": Normal(self.hidden_std)
+            for name, part in self.named_children()
+            if isinstance(part, nn.Linear)
+        }
+        rules["output.weight"] = Normal(self.residual_std)
+        if self.output.bias is not None:
+            rules["output.bias"] = Constant(0.0)
+        return rules
+
+    def tensor_plan(self) -> dict[str, str]:
+        """See `setpoint.shapes.protocols.TensorDivisible`: by heads; latents are on all ranks."""
+        query = "query_up" if self.has_query_latent else "query"
+        sizes = {
+            query: self.nope_head_dim + self.rope_head_dim,
+            "key_value_up": self.nope_head_dim + self.value_head_dim,
+        }
+        columns = {name: f"column {self.heads}*{size}" for name, size in sizes.items()}
+        return {"": "shared_input", **columns, "output": "row"}
+
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Mix information between positions."""
+        x = cast_once(x)
+        if self.has_query_latent:
+            query = self.query_up(self.query_down_norm(self.query_down(x)))
+        else:
+            query = self.query(x)
+        # Head counts are read off the shapes: under tensor parallelism they are the local ones.
+        query = query.unflatten(-1, (-1, self.nope_head_dim + self.rope_head_dim))
+        plain, turned = query.split((self.nope_head_dim, self.rope_head_dim), dim=-1)
+        turned = context.apply_rotary(turned, self.kind)
+        latent, shared = self.key_value_down(x).split((self.kv_rank, self.rope_head_dim), dim=-1)
+        latent = self.key_value_down_norm(latent)
+        shared = context.apply_rotary(shared.unsqueeze(2), self.kind)
+        latent, shared = context.update_cache(self.layer, self.kind, latent, shared)
+        if context.cache is not None and x.shape[1] == 1:
+            mixed = self._attend_to_latents(plain, turned, latent, shared, context)
+        else:
+            mixed = self._attend_to_heads(plain, turned, latent, shared, context)
+        return self.output(mixed.flatten(2))
+
+    def _attend_to_heads(
+        self,
+        plain: Tensor,
+        turned: Tensor,
+        latent: Tensor,
+        shared: Tensor,
+        context: AttentionContext,
+    ) -> Tensor:
+        """Project up to a key and a value for each head, (B, L, H, ...)."""
+        heads = self.key_value_up(latent).unflatten(
+            -1, (-1, self.nope_head_dim + self.value_head_dim)
+        )
+        key, value = heads.split((self.nope_head_dim, self.value_head_dim), dim=-1)
+        shared = shared.expand(-1, -1, key.shape[2], -1)
+        query = torch.cat((plain, turned), dim=-1)
+        return self._attend(query, torch.cat((key, shared), dim=-1), value, context)
+
+    def _attend_to_latents(
+        self,
+        plain: Tensor,
+        turned: Tensor,
+        latent: Tensor,
+        shared: Tensor,
+        context: AttentionContext,
+    ) -> Tensor:
+        """Let one key-value head, the latents (B, L, 1, kv_rank), serve all heads."""
+        up = weight_in_use(self.key_value_up).unflatten(
+            0, (-1, self.nope_head_dim + self.value_head_dim)
+        )
+        to_key, to_value = up.split((self.nope_head_dim, self.value_head_dim), dim=1)
+        query = torch.cat((torch.einsum("bshn,hnr->bshr", plain, to_key), turned), dim=-1)
+        value = latent.unsqueeze(2)
+        mixed = self._attend(query, torch.cat((value, shared), dim=-1), value, context)
+        return torch.einsum("bshr,hvr->bshv", mixed, to_value)
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext
+    ) -> Tensor:
+        scores = Scores(self.scale, self.soft_cap, self.dropout if self.training else 0.0)
+        return context.attend(self.kind, query, key, value, scores)
+
+
+# Not a NamedTuple: engines that cast the inputs of a module look into those, and rotations must
+# stay in fp32.
+@dataclass(frozen=True, slots=True, eq=False)
+class KindView:
+    """What layers of one kind share.
+
+    Arguments:
+        mask: as the backend takes it.
+        rotation: of the new positions; None: positions are not rotated.
+        first: slots of the cache before this one are masked.
+    """
+
+    backend: Backend
+    mask: Any
+    rotation: Rotation | None
+    first: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionContext:
+    """Made once for each forward pass, and handed to every layer.
+
+    Arguments:
+        cache: where keys and values of the tokens before lie; None: nowhere.
+    """
+
+    positions: Tensor
+    views: dict[Kind, KindView]
+    cache: KeyValueCache | None = None
+
+    def apply_rotary(self, x: Tensor, kind: Kind) -> Tensor:
+        """Rotate queries or keys by their positions, if the model does.
+
+        Returns:
+            the same shape and dtype.
+        """
+        by = self.views[kind].rotation
+        return x if by is None else rotate(x, by)
+
+    def attend(
+        self, kind: Kind, query: Tensor, key: Tensor, value: Tensor, scores: Scores
+    ) -> Tensor:
+        """Mix the values that the queries of a layer see; see `Backend.attend`."""
+        view = self.views[kind]
+        # Norms give fp32 under a GPU's autocast, and flash kernels take one dtype of two bytes.
+        query, key, value = map(cast_once, (query, key, value))
+        return view.backend.attend(query, key, value, view.mask, scores)
+
+    def update_cache(self, layer: int, kind: Kind, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Append what a layer keeps of the new tokens to the cache, if there is one.
+
+        Returns:
+            (B, L, ...) each: of all tokens that the layer's queries may see.
+        """
+        if self.cache is None:
+            return tensors
+        kept = tuple(map(cast_once, tensors))
+        return self.cache.append(layer, kept, self.views[kind].first)
+
+
+def attention_context(
+    config: TransformerConfig,
+    x: Tensor,
+    positions: Tensor | None = None,
+    documents: Tensor | None = None,
+    cache: KeyValueCache | None = None,
+    groups: ContextGroups | None = None,
+    *,
+    lengths: Lengths | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> AttentionContext:
+    """Prepare one forward pass.
+
+    Arguments:
+        x: (B, S, ...) tokens or hidden states, for their shape and device.
+        positions: (S,), the same in each row and without padding; or (B, S), negative where there
+            is padding. None: they count up from 0, or go on where the cache ends.
+        documents: (B, S) integers: tokens see those of their own document only. None: each row is
+            one document.
+        cache: of the tokens before; it takes up the new ones.
+        groups: the ranks that divide each sequence, of which x is this one's part; positions and
+            documents are of whole sequences then. None: sequences are whole.
+        lengths: see `RowLayout`.
+        dtype: of queries, keys and values.
+
+    Raises:
+        ValueError: positions or documents have another shape than the tokens, or positions for
+            all rows are negative; or a cache is given for a part of a sequence.
+        SetpointError: the backend does not run here.
+    """
+    batch, count = x.shape[:2]
+    if groups is not None:
+        count *= groups.parts.size
+        if cache is not None:
+            raise ValueError("a cache takes whole sequences, and ranks divide this model's")
+    _check_shape("positions", positions, batch, count)
+    _check_shape("documents", documents, batch, count)
+    if positions is not None and positions.dim() == 1:
+        _refuse_padding(positions)
+    if cache is not None:
+        layout = cache.extend((batch, count), x.device, positions, documents)
+    else:
+        layout = RowLayout(
+            queries=count,
+            keys=count,
+            batch=batch,
+            device=x.device,
+            positions=None if positions is None else torch.atleast_2d(positions),
+            padded=positions is not None and positions.dim() == 2,
+            documents=documents,
+            lengths=lengths,
+        )
+    if positions is None:
+        start = layout.keys - count
+        positions = torch.arange(start, start + count, device=x.device)
+    if groups is not None:
+        positions = groups.parts.take(positions, dim=-1)
+    turned: dict[tuple[float, bool], Rotation] = {}
+    views: dict[Kind, KindView] = {}
+    for kind in kinds_of(config):
+        window = config.sliding_window if kind == "sliding" else None
+        first = 0 if cache is None or window is None else cache.trim(layout, window)
+        masked, cached = layout.is_masked(window), cache is not None
+        ring = groups is not None and groups.ring is not None
+        name, backend = choose_backend(
+            config, x.device, dtype, masked=masked, cached=cached, ring=ring
+        )
+        if groups is not None:
+            backend = over_ranks(backend, name, groups)
+        mask = backend.prepare_mask(layout.without_first(first), window)
+        views[kind] = KindView(backend, mask, _rotation(config, kind, positions, turned), first)
+    return AttentionContext(positions, views, cache)
+
+
+def over_ranks(backend: Backend, name: BackendName, groups: ContextGroups) -> Backend:
+    """Let a backend attend to what other ranks have of the sequences.
+
+    Arguments:
+        name: of the backend; a ring computes blocks itself, by the kernels of that name.
+    """
+    over: Any = backend  # methods that are kept from the compiler have lost their types
+    # Imported here: one process has no use for them.
+    if groups.ring is not None:
+        from setpoint.model.attention.over_ranks import Ring
+
+        over = Ring(name, groups.parts, groups.ring)
+    if groups.ulysses is not None:
+        from setpoint.model.attention.over_ranks import Ulysses
+
+        over = Ulysses(over, groups.ulysses)
+    return over
+
+
+def _rotation(
+    config: TransformerConfig,
+    kind: Kind,
+    positions: Tensor,
+    known: dict[tuple[float, bool], Rotation],
+) -> Rotation | None:
+    """The rotation in layers of a kind, computed once where kinds have the same."""
+    if config.positions != "rotary":
+        return None
+    own = config.rope_base_sliding is not None and kind == "sliding"
+    base = config.rope_base_sliding if own else config.rope_base
+    assert base is not None
+    if (base, own) not in known:
+        size = config.head_dim if config.mla is None else config.mla.rope_head_dim
+        known[base, own] = rotation(positions, size, base, None if own else config.rope_scaling)
+    return known[base, own]
+
+
+def _check_shape(name: str, given: Tensor | None, batch: int, count: int) -> None:
+    shapes = [(batch, count), (count,)] if name == "positions" else [(batch, count)]
+    if given is not None and tuple(given.shape) not in shapes:
+        valid = " or ".join(map(str, shapes))
+        raise ValueError(f"{name} have shape {tuple(given.shape)}; tokens need {valid}")
+
+
+def _refuse_padding(positions: Tensor) -> None:
+    message = "positions of all rows must not be negative; give padding by (B, S) positions"
+    if positions.is_cpu and not torch.compiler.is_compiling():
+        if bool((positions < 0).any()):
+            raise ValueError(message)
+    else:
+        # Without waiting for the device.
+        torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]  # there is no other
+            (positions >= 0).all(), message
+        )
+
+
+class Chosen(NamedTuple):
+    """A backend, and its name in the configuration."""
+
+    name: BackendName
+    backend: Backend
+
+
+def choose_backend(
+    config: TransformerConfig,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    *,
+    masked: bool = False,
+    cached: bool = False,
+    ring: bool = False,
+) -> Chosen:
+    """Make the backend of some layers of a model on a device.
+
+    Arguments:
+        dtype: of queries, keys and values.
+        masked, ring: see `candidates`.
+        cached: whether keys of earlier calls are kept, whose lengths change from call to call.
+
+    Raises:
+        SetpointError: it does not run on that device, or its package is missing.
+    """
+    # With a cache auto is as on a CPU: masks have few rows, and lengths change with each call.
+    kind = "cpu" if cached else device.type
+    compute = "bf16" if dtype.itemsize == 2 else "fp32"
+    name = config.attention_backend
+    names = candidates(demands_of(config), name, kind, compute, masked=masked, ring=ring)
+    return ready(names, device, demands_of(config))
+
+
+def ready(names: tuple[BackendName, ...], device: torch.device, demands: Demands) -> Chosen:
+    """Make the first backend that has all it needs on a device.
+
+    Raises:
+        SetpointError: none has.
+    """
+    name = _ready(names, device, demands.head, demands.dropout)
+    return Chosen(name, make_backend(name))
+
+
+def _ready(
+    names: tuple[BackendName, ...], device: torch.device, head: int, dropout: bool
+) -> BackendName:
+    """The first that has all it needs, with the flash operators that it is to compute by."""
+    for name in names:
+        if missing(name, device.type) is None:
+            if device.type == "cuda":
+                use_flash(name, device, head, dropout)
+            return name
+    reason = missing(names[0], device.type)
+    raise SetpointError(f"model.attention_backend = {names[0]}: {reason}; use auto, sdpa or eager")
+
+
+# As `torch.compiler.assume_constant_result` marks it, which loads the compiler: what is installed
+# does not change, and a graph would end where it is looked up.
+_ready._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def make_backend(name: BackendName) -> Backend:
+    """Make a backend by its name."""
+    match name:
+        case "eager":
+            return Eager()
+        case "flex":
+            # Its module asks for a compiler.
+            from setpoint.model.attention.flex import Flex
+
+            return Flex()
+        case "varlen":
+            return Varlen()
+        case "flash_attention_2" | "flash_attention_3" | "flash_attention_4":
+            return Flash(int(name[-1]))
+        case _:
+            return SDPA(name)
+
+
+def missing(name: BackendName, device: str) -> str | None:
+    """Find what a backend lacks on a kind of device.
+
+    Returns:
+        what is missing, in words; None if nothing is.
+    """
+    if LIMITS[name].gpu_only and device != "cuda":
+        return f"it needs a GPU, and the device is {device}"
+    version = int(name[-1]) if name.startswith("flash_attention_") else None
+    if version is not None and not has_package(version):
+        module, source = PACKAGES[version]
+        return f"the package of {module} is not installed ({source})"
+    if name == "varlen" and find_spec("torch.nn.attention.varlen") is None:
+        return f"PyTorch {torch.__version__} has no varlen_attn, which came with 2.10"
+    if name == "flex" and device == "cuda" and find_spec("triton") is None:
+        return "its kernels are written in Triton, which is not installed (pip install triton)"
+    return None

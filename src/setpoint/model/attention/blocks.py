@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.model.attention.config import Backend as BackendName
-from setpoint.model.attention.support import LARGEST_FLASH_HEAD, LIMITS
+from setpoint.model.attention.selection import LARGEST_FLASH_HEAD, LIMITS
 
 aten = torch.ops.aten
 HALVES = (torch.bfloat16, torch.float16)

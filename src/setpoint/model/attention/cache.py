@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from setpoint.model.attention.layout import Layout
+from setpoint.model.attention.backends import RowLayout
 
 ROOM = 64
 """Slots that a layer's memory starts with at least."""
@@ -39,7 +39,7 @@ class KeyValueCache:
         device: torch.device,
         positions: Tensor | None,
         documents: Tensor | None,
-    ) -> Layout:
+    ) -> RowLayout:
         """Append positions of new tokens, before the layers append to their part.
 
         Arguments:
@@ -64,7 +64,7 @@ class KeyValueCache:
             before = self._documents
             self._documents = documents if before is None else _join(before, documents)
         self.rows, self.length = batch, self.length + count
-        return Layout(
+        return RowLayout(
             queries=count,
             keys=self.length,
             batch=batch,
@@ -74,7 +74,7 @@ class KeyValueCache:
             documents=self._documents,
         )
 
-    def trim(self, layout: Layout, window: int) -> int:
+    def trim(self, layout: RowLayout, window: int) -> int:
         """Find the keys that no query sees through a window, now or later.
 
         Arguments:

@@ -15,8 +15,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.backend import PLAIN, Backend, Scores
-from setpoint.model.attention.layout import Layout
+from setpoint.model.attention.backends import PLAIN, Backend, RowLayout, Scores
 
 # Nothing is compiled before the first call.
 _compiled: Any = torch.compile(flex_attention)
@@ -27,7 +26,7 @@ _compiled_blocks: Any = torch.compile(create_block_mask)
 class Flex(Backend):
     """`torch.nn.attention.flex_attention`, compiled on a GPU (Dong et al., 2024)."""
 
-    def prepare_mask(self, layout: Layout, window: int | None) -> BlockMask:
+    def prepare_mask(self, layout: RowLayout, window: int | None) -> BlockMask:
         """Find the blocks that are seen whole, in part and not at all."""
         if layout.positions is None and layout.documents is None:
             return _plain_blocks(layout.queries, layout.keys, window, layout.device)
@@ -69,7 +68,7 @@ class Flex(Backend):
         return mixed.transpose(1, 2)
 
 
-def sees_where(layout: Layout, window: int | None) -> Callable[..., Tensor]:
+def sees_where(layout: RowLayout, window: int | None) -> Callable[..., Tensor]:
     """The mask of `layout.visible` as a function of indices."""
     first = layout.keys - layout.queries
     positions, documents, padded = layout.positions, layout.documents, layout.padded
@@ -108,7 +107,7 @@ def capping(soft_cap: float) -> Callable[..., Tensor]:
 @lru_cache(maxsize=16)
 def _plain_blocks(queries: int, keys: int, window: int | None, device: torch.device) -> BlockMask:
     """The mask that depends on sizes alone, kept for the next step."""
-    layout = Layout(queries=queries, keys=keys, batch=1, device=device)
+    layout = RowLayout(queries=queries, keys=keys, batch=1, device=device)
     # Tensors of inference mode could not take part in training later.
     with torch.inference_mode(False):
         return _blocks(sees_where(layout, window), 1, queries, keys, device)

@@ -1,221 +1,337 @@
-"""The backend of a model on the device that is here: found, made, and tried."""
+"""Properties of attention that the configuration alone tells: limits of backends, and the choice.
+
+Nothing here needs torch, so that `check` and the plan ask the same functions as the model.
+"""
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Iterator
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
-import torch
-
-from setpoint.config import Problem, SetpointError
-from setpoint.model.attention.backend import SDPA, Backend, Eager, Scores
-from setpoint.model.attention.config import Backend as BackendName
-from setpoint.model.attention.layout import Layout
-from setpoint.model.attention.support import (
-    EVERYWHERE,
-    LIMITS,
-    Demands,
-    able,
-    candidates,
-    chosen,
-    demands_of,
-    placement_problems,
-    query_size,
-)
-from setpoint.model.attention.varlen import (
-    PACKAGES,
-    Flash,
-    Varlen,
-    has_package,
-    use_flash,
-)
-from setpoint.units.dtype import DType
+from setpoint.config import Problem
+from setpoint.model.attention.config import Backend, Kind
 
 if TYPE_CHECKING:
-    from setpoint.model.config import ModelConfig, TransformerConfig
-
-LENGTH = 16
-
-
-class Chosen(NamedTuple):
-    """A backend, and its name in the configuration."""
-
-    name: BackendName
-    backend: Backend
-
-
-def choose_backend(
-    config: TransformerConfig,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    *,
-    masked: bool = False,
-    cached: bool = False,
-    ring: bool = False,
-) -> Chosen:
-    """Make the backend of some layers of a model on a device.
-
-    Arguments:
-        dtype: of queries, keys and values.
-        masked, ring: see `candidates`.
-        cached: whether keys of earlier calls are kept, whose lengths change from call to call.
-
-    Raises:
-        SetpointError: it does not run on that device, or its package is missing.
-    """
-    # With a cache auto is as on a CPU: masks have few rows, and lengths change with each call.
-    kind = "cpu" if cached else device.type
-    compute = "bf16" if dtype.itemsize == 2 else "fp32"
-    name = config.attention_backend
-    names = candidates(demands_of(config), name, kind, compute, masked=masked, ring=ring)
-    return ready(names, device, demands_of(config))
-
-
-def ready(names: tuple[BackendName, ...], device: torch.device, demands: Demands) -> Chosen:
-    """Make the first backend that has all it needs on a device.
-
-    Raises:
-        SetpointError: none has.
-    """
-    name = _ready(names, device, demands.head, demands.dropout)
-    return Chosen(name, make_backend(name))
-
-
-def _ready(
-    names: tuple[BackendName, ...], device: torch.device, head: int, dropout: bool
-) -> BackendName:
-    """The first that has all it needs, with the flash operators that it is to compute by."""
-    for name in names:
-        if missing(name, device.type) is None:
-            if device.type == "cuda":
-                use_flash(name, device, head, dropout)
-            return name
-    reason = missing(names[0], device.type)
-    raise SetpointError(f"model.attention_backend = {names[0]}: {reason}; use auto, sdpa or eager")
-
-
-# As `torch.compiler.assume_constant_result` marks it, which loads the compiler: what is installed
-# does not change, and a graph would end where it is looked up.
-_ready._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
-
-
-def make_backend(name: BackendName) -> Backend:
-    """Make a backend by its name."""
-    match name:
-        case "eager":
-            return Eager()
-        case "flex":
-            # Its module asks for a compiler.
-            from setpoint.model.attention.flex import Flex
-
-            return Flex()
-        case "varlen":
-            return Varlen()
-        case "flash_attention_2" | "flash_attention_3" | "flash_attention_4":
-            return Flash(int(name[-1]))
-        case _:
-            return SDPA(name)
-
-
-def missing(name: BackendName, device: str) -> str | None:
-    """Find what a backend lacks on a kind of device.
-
-    Returns:
-        what is missing, in words; None if nothing is.
-    """
-    if LIMITS[name].gpu_only and device != "cuda":
-        return f"it needs a GPU, and the device is {device}"
-    version = int(name[-1]) if name.startswith("flash_attention_") else None
-    if version is not None and not has_package(version):
-        module, source = PACKAGES[version]
-        return f"the package of {module} is not installed ({source})"
-    if name == "varlen" and find_spec("torch.nn.attention.varlen") is None:
-        return f"PyTorch {torch.__version__} has no varlen_attn, which came with 2.10"
-    if name == "flex" and device == "cuda" and find_spec("triton") is None:
-        return "its kernels are written in Triton, which is not installed (pip install triton)"
-    return None
-
-
-def device_problems(
-    config: ModelConfig, device: str, compute: str, *, training: bool
-) -> Iterator[Problem]:
-    """Find why the backend of a model does not run.
-
-    The named kernels of PyTorch refuse for many reasons (the device's generation, sizes of heads,
-    dtypes, masks), so they are tried on a few positions, forward and backward.
-
-    Arguments:
-        compute: the number format of queries, keys and values: "fp32", "bf16" or "fp16".
-
-    Returns:
-        a problem of model.attention_backend, or none; none either where the device is missing,
-        which is a problem of its own.
-    """
     from setpoint.model.config import TransformerConfig
 
-    if not isinstance(config, TransformerConfig) or chosen(config) in EVERYWHERE:
-        return
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        return
-    problems = list(placement_problems(config, device, compute, training=training))
-    if not problems:
-        reason = _reason(config, torch.device(device), DType(compute).torch(), training)
-        if reason is not None:
-            valid = ("auto", *able(config, EVERYWHERE))
-            problems.append(Problem("model.attention_backend", reason, valid=valid))
-    yield from problems
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+LARGEST_FLASH_HEAD = 256
+EVERYWHERE: tuple[Backend, ...] = ("sdpa", "eager")
+SMALLEST_FLEX_HEAD = 16
+"""Triton multiplies no smaller blocks on a GPU."""
 
 
-def _reason(
-    config: TransformerConfig, device: torch.device, dtype: torch.dtype, training: bool
-) -> str | None:
-    name = chosen(config)
-    lacking = missing(name, device.type)
-    if lacking is not None:
-        return lacking
-    if name == "flex":
-        return None  # compiling it takes longer than a check may
-    return _attempt(config, device, dtype, training)
+class BackendLimits(NamedTuple):
+    """Properties of a backend.
+
+    Arguments:
+        masks: representation of documents, windows and padding: a `dense` S x S mask, a mask of
+            `blocks` that skips what is hidden, the `lengths` of sequences, or none (`causal`).
+        gpu_only: whether it runs on GPUs alone.
+        half: whether it computes in bf16 or fp16 alone on a GPU.
+        soft_cap, dropout: whether it caps scores, and drops attention weights.
+        sinks: whether queries may attend to a learned score that has no value (GPT-OSS).
+        latent: whether values may have another size than keys, as in latent attention.
+        deterministic: whether its backward pass adds in one order when it must.
+        lse: whether it gives the log of the sum of exponentials, by which a ring adds up blocks.
+    """
+
+    masks: Literal["dense", "blocks", "lengths", "causal"]
+    gpu_only: bool = False
+    half: bool = False
+    soft_cap: bool = False
+    dropout: bool = True
+    sinks: bool = False
+    latent: bool = True
+    largest_head: int | None = None
+    head_multiple: int = 1
+    deterministic: bool = True
+    lse: bool = True
 
 
-def _attempt(
-    config: TransformerConfig, device: torch.device, dtype: torch.dtype, training: bool
-) -> str | None:
-    """Run the backend on a few random positions; return why it fails."""
-    backend = choose_backend(config, device, dtype).backend
-    size = query_size(config)
-    value_size = size if config.mla is None else config.mla.value_head_dim
-    kv_heads = config.kv_heads if config.mla is None else config.heads
-    sizes = ((config.heads, size), (kv_heads, size), (kv_heads, value_size))
-    query, key, value = (
-        torch.zeros(1, LENGTH, *heads, device=device, dtype=dtype, requires_grad=training)
-        for heads in sizes
+LIMITS: Final[dict[Backend, BackendLimits]] = {
+    "eager": BackendLimits("dense", soft_cap=True, sinks=True),
+    "sdpa": BackendLimits("dense"),
+    "sdpa_flash": BackendLimits("causal", half=True, latent=False, largest_head=LARGEST_FLASH_HEAD),
+    "sdpa_efficient": BackendLimits("dense", gpu_only=True),
+    "sdpa_cudnn": BackendLimits("dense", gpu_only=True, half=True, deterministic=False),
+    "sdpa_math": BackendLimits("dense"),
+    "flex": BackendLimits("blocks", soft_cap=True, dropout=False, sinks=True, lse=False),
+    "varlen": BackendLimits(
+        "lengths", gpu_only=True, half=True, dropout=False, latent=False,
+        largest_head=LARGEST_FLASH_HEAD, head_multiple=8,
+    ),
+    "flash_attention_2": BackendLimits(
+        "lengths", gpu_only=True, half=True, soft_cap=True, latent=False,
+        largest_head=LARGEST_FLASH_HEAD,
+    ),
+    "flash_attention_3": BackendLimits(
+        "lengths", gpu_only=True, half=True, soft_cap=True, dropout=False, latent=False,
+        largest_head=LARGEST_FLASH_HEAD, head_multiple=8,
+    ),
+    # Its backward pass of sequences has no cap, and its documented head sizes end at 128.
+    "flash_attention_4": BackendLimits(
+        "lengths", gpu_only=True, half=True, dropout=False, latent=False, largest_head=128,
+        head_multiple=8,
+    ),
+}  # fmt: skip
+
+HARDWARE: Final[dict[Backend, tuple[float, float]]] = {
+    "sdpa_flash": (8.0, inf),
+    "sdpa_cudnn": (8.0, inf),
+    "varlen": (8.0, inf),
+    "flash_attention_2": (8.0, inf),
+    "flash_attention_3": (9.0, 9.9),
+    "flash_attention_4": (9.0, inf),
+}
+"""The lowest and the highest CUDA compute capability that a kernel is written for."""
+
+CAUSAL_ON_GPU: tuple[Backend, ...] = ("sdpa", "flex", "eager")
+"""Order of auto on a GPU where each position sees itself and all before it."""
+
+MASKED_ON_GPU: tuple[Backend, ...] = ("varlen", "flex", "sdpa", "eager")
+"""Order of auto on a GPU with isolated documents or windows: a dense mask comes last."""
+
+
+class Demands(NamedTuple):
+    """Properties of a model's attention that a backend must offer.
+
+    Arguments:
+        head, value_head: components of one head of queries and keys, and of values.
+        soft_cap, dropout, sinks: see `BackendLimits`.
+    """
+
+    head: int
+    value_head: int
+    soft_cap: bool = False
+    dropout: bool = False
+    sinks: bool = False
+
+
+def demands_of(config: TransformerConfig) -> Demands:
+    """Read the demands of Setpoint's own models."""
+    head = query_size(config)
+    return Demands(
+        head,
+        head if config.mla is None else config.mla.value_head_dim,
+        config.attention_soft_cap is not None,
+        config.attention_dropout > 0,
     )
-    layout = Layout(queries=LENGTH, keys=LENGTH, batch=1, device=device)
-    windows = {LENGTH // 2 if kind == "sliding" else None for kind in config.attention_pattern}
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            for window in windows:
-                dropout = config.attention_dropout if training else 0.0
-                scores = Scores(None, config.attention_soft_cap, dropout)
-                mask = backend.prepare_mask(layout, window)
-                mixed = backend.attend(query, key, value, mask, scores)
-                if training:
-                    mixed.sum().backward()
-        except (RuntimeError, SetpointError) as error:
-            why = _why([str(warning.message) for warning in said]) or _why([str(error)])
-            place = "GPU" if device.type == "cuda" else device.type.upper()
-            return f"it does not run on this {place}: {why}"
+
+
+def candidates(
+    demands: Demands,
+    name: Backend = "auto",
+    device: str = "cpu",
+    compute: str = "fp32",
+    *,
+    masked: bool = False,
+    ring: bool = False,
+) -> tuple[Backend, ...]:
+    """List the backends that can compute the attention of some layers, the fastest first.
+
+    Arguments:
+        name: the one that the configuration names, which is returned alone unless it is auto.
+        device: "cpu" or "cuda".
+        compute: dtype of queries, keys and values: "fp32", "bf16" or "fp16".
+        masked: whether isolated documents or windows narrower than the rows hide keys.
+        ring: whether a ring of ranks divides sequences, which adds up blocks.
+    """
+    if name != "auto":
+        return (name,)
+    order: tuple[Backend, ...] = EVERYWHERE
+    if device == "cuda":
+        order = MASKED_ON_GPU if masked else CAUSAL_ON_GPU
+    return tuple(
+        name
+        for name in order
+        if not any(lacking(demands, name))
+        and unplaced(demands, name, device, compute) is None
+        and (LIMITS[name].lse or not ring)
+    )
+
+
+def chosen(
+    config: TransformerConfig, device: str = "cpu", compute: str = "fp32", **layers: bool
+) -> Backend:
+    """The first of `candidates`: what auto stands for.
+
+    On a CPU that is sdpa, or eager where scores are capped. On a GPU sdpa (cuDNN first) computes
+    plain causal attention, varlen isolated documents and windows, and flex what these cannot.
+    """
+    demands, name = demands_of(config), config.attention_backend
+    return candidates(demands, name, device, compute, **layers)[0]
+
+
+class Dense(NamedTuple):
+    """Attention that holds tensors of S x S positions.
+
+    Arguments:
+        scores: whether it holds the scores of all heads; else the mask alone.
+        masked: as for `candidates`.
+    """
+
+    name: Backend
+    scores: bool
+    masked: bool
+
+
+def find_dense(
+    config: TransformerConfig, compute: str, length: int, *, documents: bool, ring: bool = False
+) -> Dense | None:
+    """Find layers whose attention holds tensors of S x S positions on a GPU.
+
+    Arguments:
+        compute, ring: as for `candidates`.
+        length: of the rows, S.
+        documents: whether these are isolated.
+    """
+    for kind in kinds_of(config):
+        window = config.sliding_window if kind == "sliding" else None
+        masked = documents or (window is not None and window < length)
+        name = chosen(config, "cuda", compute, masked=masked, ring=ring)
+        scores = name in ("eager", "sdpa_math")
+        if scores or (masked and LIMITS[name].masks == "dense"):
+            return Dense(name, scores, masked)
     return None
 
 
-def _why(words: list[str]) -> str:
-    """PyTorch's own reasons, without what it says of the kernels that were not asked for."""
-    lines = [text.partition(" (Triggered")[0].strip().partition("\n")[0] for text in words]
-    said = [line for line in lines if "not used because" not in line and "disabled" not in line]
-    return "; ".join(dict.fromkeys(line.rstrip(".") for line in said))
+def backend_problems(config: TransformerConfig) -> Iterator[Problem]:
+    """Find what the model needs and its backend cannot do on any device."""
+    for what, field in lacking(demands_of(config), config.attention_backend):
+        yield Problem(
+            "attention_backend",
+            f"{config.attention_backend} {what}",
+            valid=able(config),
+            also=(field,),
+        )
+
+
+def placement_problems(
+    config: TransformerConfig, device: str, compute: str, *, training: bool
+) -> Iterator[Problem]:
+    """Find what the backend of a model cannot do on a kind of device, wherever that is.
+
+    Arguments:
+        device: "cpu" or "cuda"; "auto" leaves open which, and with it what needs a GPU.
+        compute: the dtype of queries, keys and values: "fp32", "bf16" or "fp16".
+    """
+    if config.attention_backend == "auto":
+        return
+    demands = demands_of(config)
+    reason = unplaced(demands, config.attention_backend, device, compute, training=training)
+    if reason is not None:
+        valid = ("auto", *able(config, EVERYWHERE))
+        yield Problem("model.attention_backend", reason, valid=valid, also=("parallel.device",))
+
+
+def unplaced(
+    demands: Demands, name: Backend, device: str, compute: str, *, training: bool = True
+) -> str | None:
+    """Find why a backend does not run on a kind of device.
+
+    Arguments:
+        device, compute, training: as for `placement_problems`.
+
+    Returns:
+        the reason in words; None if there is none that needs no look at the machine.
+    """
+    limits = LIMITS[name]
+    if limits.gpu_only and device == "cpu":
+        return f"it needs a GPU, and the device is {device}"
+    if name == "flex" and device == "cpu" and training:
+        return "PyTorch has no backward pass of it for the CPU"
+    if limits.half and compute == "fp32" and (limits.gpu_only or device == "cuda"):
+        return "it computes in bf16 or fp16; set precision.compute"
+    if name == "flex" and device == "cuda" and demands.head < SMALLEST_FLEX_HEAD:
+        return f"it takes heads of {SMALLEST_FLEX_HEAD} components or more on a GPU"
+    return None
+
+
+def determinism_problems(config: TransformerConfig) -> Iterator[Problem]:
+    """Find whether a model's backend gives other sums in each run, although it must not.
+
+    The flash and memory-efficient kernels and the packages have deterministic backward passes,
+    which are taken then; those of eager, sdpa_math and flex are so by themselves, and sdpa leaves
+    cuDNN's kernel out.
+    """
+    name = config.attention_backend
+    if name != "auto" and not LIMITS[name].deterministic:
+        yield Problem(
+            "model.attention_backend",
+            "cuDNN's attention is not deterministic, and PyTorch refuses it",
+            valid=("auto", *able(config, EVERYWHERE)),
+            also=("deterministic",),
+        )
+
+
+def able(config: TransformerConfig, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:
+    """Find the backends that can do what a model needs, on some device."""
+    demands = demands_of(config)
+    return [name for name in among if not any(lacking(demands, name))]
+
+
+def lacking(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
+    """Find what a backend cannot do of what a model needs.
+
+    Returns:
+        each in words, and the field of Setpoint's own models that asks for it.
+    """
+    if name == "auto":
+        return
+    limits = LIMITS[name]
+    if demands.soft_cap and not limits.soft_cap:
+        yield "cannot cap scores", "attention_soft_cap"
+    if demands.dropout and not limits.dropout:
+        yield "cannot drop attention weights", "attention_dropout"
+    if demands.sinks and not limits.sinks:
+        yield "knows no attention sinks", "attention_backend"
+    if demands.value_head != demands.head:
+        if not limits.latent:
+            yield (
+                "needs keys and values of one size, which latent attention has not",
+                "mla.value_head_dim",
+            )
+    elif limits.largest_head is not None and demands.head > limits.largest_head:
+        yield f"takes heads of up to {limits.largest_head} components", "head_dim"
+    elif demands.head % limits.head_multiple:
+        yield f"takes heads of a multiple of {limits.head_multiple} components", "head_dim"
+
+
+def kind_of(config: TransformerConfig, layer: int) -> Kind:
+    """Find what a layer attends to.
+
+    Arguments:
+        layer: the index of the layer in the whole model, from 0.
+    """
+    return config.attention_pattern[layer % len(config.attention_pattern)]
+
+
+def kinds_of(config: TransformerConfig) -> list[Kind]:
+    """Find the kinds that the layers of a model are of."""
+    return list(dict.fromkeys(kind_of(config, layer) for layer in range(config.layers)))
+
+
+def attention_scale(config: TransformerConfig) -> float | None:
+    """Find the scale of attention, where it is not the usual one.
+
+    Under muP products of queries and keys, which are correlated after training, are scaled by
+    sqrt(base_head_dim) / head_dim (Yang et al., 2022).
+
+    Returns:
+        the factor; None for 1 / sqrt(size of queries and keys).
+    """
+    if config.attention_scale is not None:
+        return config.attention_scale
+    if config.mup is not None and config.mup.base_head_dim is not None:
+        return math.sqrt(config.mup.base_head_dim) / query_size(config)
+    return None
+
+
+def query_size(config: TransformerConfig) -> int:
+    """Count the components of one head of queries and keys."""
+    if config.mla is not None:
+        return config.mla.nope_head_dim + config.mla.rope_head_dim
+    return config.head_dim

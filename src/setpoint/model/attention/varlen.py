@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.torch_version import TorchVersion
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.backend import PLAIN, Backend, Scores
+from setpoint.model.attention.backends import PLAIN, Backend, RowLayout, Scores
 from setpoint.model.attention.config import Backend as BackendName
-from setpoint.model.attention.layout import Layout
-from setpoint.model.attention.support import LIMITS
+from setpoint.model.attention.selection import LIMITS
 
 PACKAGES: Final = {
     2: ("flash_attn", "pip install flash-attn"),
@@ -58,7 +57,7 @@ class Packed(NamedTuple):
     keys: Tensor | None = None
 
 
-def pack(layout: Layout, window: int | None) -> Packed:
+def pack(layout: RowLayout, window: int | None) -> Packed:
     """Find the sequences in a batch: rows, or the documents in them.
 
     With the lengths from the data nothing is read off the device, and padding is a sequence of its
@@ -84,7 +83,7 @@ def pack(layout: Layout, window: int | None) -> Packed:
     return _read(layout, window)._replace(window=sides)
 
 
-def _read(layout: Layout, window: int | None) -> Packed:
+def _read(layout: RowLayout, window: int | None) -> Packed:
     """Find the sequences by what positions and documents say, in one transfer to the host."""
     shape = (layout.batch, layout.keys)
     numbers = torch.arange(layout.keys, device=layout.device)[None]
@@ -153,7 +152,7 @@ class Varlen(Backend):
         self.function = function
         self.asks_for_groups = asks_for_groups
 
-    def prepare_mask(self, layout: Layout, window: int | None) -> Packed:
+    def prepare_mask(self, layout: RowLayout, window: int | None) -> Packed:
         """See `pack`."""
         return pack(layout, window)
 

@@ -19,13 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.backend import Backend, Eager, Scores, SdpaMask
+from setpoint.model.attention.attention import over_ranks, ready
+from setpoint.model.attention.backends import (
+    Backend,
+    Eager,
+    RowLayout,
+    Scores,
+    SdpaMask,
+    visible,
+)
 from setpoint.model.attention.config import Backend as BackendName
-from setpoint.model.attention.context import over_ranks
-from setpoint.model.attention.layout import Layout, visible
-from setpoint.model.attention.selection import ready
-from setpoint.model.attention.support import Demands, candidates, lacking
-from setpoint.model.autocast import cast_once
+from setpoint.model.attention.selection import Demands, candidates, lacking
+from setpoint.model.modules import cast_once
 from setpoint.shapes.batch import Lengths
 
 if TYPE_CHECKING:
@@ -54,7 +59,7 @@ class Places:
         masks: that the model asked for, by window and chunk.
     """
 
-    layout: Layout | None
+    layout: RowLayout | None
     demands: Demands
     groups: ContextGroups | None = None
     masks: dict[tuple[int | None, int | None], AttentionMask] = field(default_factory=dict)
@@ -108,7 +113,7 @@ class AttentionMask:
         prepared: the backend that offers what layers of the model need.
     """
 
-    layout: Layout
+    layout: RowLayout
     window: int | None
     groups: ContextGroups | None
     dense: Tensor | None
@@ -364,13 +369,13 @@ def _layout(
     first: int,
     mask: Tensor | None,
     device: torch.device,
-) -> Layout:
+) -> RowLayout:
     """The places of transformers' own calls, such as those of its `generate`."""
     positions = None
     if mask is not None and mask.dim() == 2 and not bool(mask.all()):
         seen = mask.to(torch.bool)
         positions = (seen.cumsum(-1) - 1).where(seen, -1)[:, first : first + keys]
-    return Layout(
+    return RowLayout(
         queries=queries,
         keys=keys,
         batch=batch,
@@ -380,7 +385,7 @@ def _layout(
     )
 
 
-def chunked(layout: Layout, chunk: int, first: int) -> Layout:
+def chunked(layout: RowLayout, chunk: int, first: int) -> RowLayout:
     """A layout in which chunks of a document are documents of their own (Llama 4)."""
     positions = layout.positions
     if positions is None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import Problem, RunError, SetpointError
-from setpoint.model.attention.layout import Layout
+from setpoint.model.attention.backends import RowLayout
 from setpoint.model.huggingface import experts, stages
 from setpoint.model.huggingface.attention import NAME, Places, demands_of, placing, trying
 from setpoint.model.huggingface.division import tensor_plan
@@ -29,9 +29,8 @@ from setpoint.model.huggingface.values import Unfit
 from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.transformer import Head
-from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart
+from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart, weight_in_use
 from setpoint.shapes.peers import Peers, sum_gradients
-from setpoint.shapes.protocols import weight_in_use
 
 if TYPE_CHECKING:
     from setpoint.model.config import HuggingFaceConfig
@@ -288,7 +287,7 @@ class HuggingFaceModel(nn.Module):
             yield
             return
         batch, count = self._shape(tokens)
-        layout = Layout(
+        layout = RowLayout(
             count, count, batch, tokens.device, positions, positions is not None, documents, lengths
         )
         places = Places(layout, self.demands, self.groups)

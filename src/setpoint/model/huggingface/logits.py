@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from setpoint.model.transformer import Output
-from setpoint.shapes.outcome import Projection, VocabularyPart
-from setpoint.shapes.protocols import weight_in_use
+from setpoint.shapes.outcome import Projection, VocabularyPart, weight_in_use
 
 SCALES = ("logit_scale", "lm_head_multiplier")
 """Keys of a config.json for the factor on logits (Cohere, Falcon H1)."""

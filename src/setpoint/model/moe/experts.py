@@ -12,10 +12,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError
-from setpoint.model.autocast import cast_once
-from setpoint.model.feed_forward import FeedForward, activation
 from setpoint.model.initialize import Initializer, Normal, PerExpert
-from setpoint.model.scale import hidden_std, residual_std
+from setpoint.model.modules import FeedForward, activation, cast_once
 from setpoint.shapes.peers import compute_sent
 from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import GroupedProducts
@@ -446,7 +444,7 @@ class PackedExperts(nn.Module):
         super().__init__()
         assert config.moe is not None
         self.implementation = config.moe.implementation
-        self.std, self.down_std = hidden_std(config), residual_std(config)
+        self.std, self.down_std = config.hidden_std, config.residual_std
         self.activation = activation(config.activation)
         count, dim, inner = config.moe.experts, config.dim, config.moe.width(config.ffn_dim)
         self.projections = ("gate", "up", "down") if config.is_gated else ("up", "down")

@@ -11,12 +11,11 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from setpoint.config.draft.config import owner_of
-from setpoint.model.feed_forward import FeedForward
 from setpoint.model.initialize import Constant, Initializer, Normal
+from setpoint.model.modules import FeedForward
 from setpoint.model.moe.dispatch import TokenDispatcher, run_locally
 from setpoint.model.moe.experts import PackedExperts, UnpackedExperts, assign, load_factors
 from setpoint.model.moe.losses import LayerRouting, balance_loss, sequence_counts, z_loss
-from setpoint.model.scale import router_std
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -59,7 +58,7 @@ class Router(nn.Module):
     def __init__(self, config: configs.RouterConfig, *, model: TransformerConfig) -> None:
         super().__init__()
         assert model.moe is not None
-        self.std = router_std(model)
+        self.std = model.router_std
         self.normalize = config.normalize
         self.route_scale = model.moe.route_scale
         self.top_k = model.moe.top_k

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from setpoint.config import Config, SetpointError
-from setpoint.model.attention.support import kind_of, query_size
+from setpoint.model.attention.selection import kind_of, query_size
 from setpoint.model.config import LayerNormConfig, RMSNormConfig, TransformerConfig
 from setpoint.model.pretrained.document import LARGEST, Document, reasons
 from setpoint.model.rope.config import Linear, Llama3, RopeScaling, Yarn

@@ -1,12 +1,12 @@
 """Rotary position embedding: positions enter attention as rotations of queries and keys."""
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from setpoint.model.rope.config import RopeScaling
-from setpoint.model.rope.frequencies import frequencies
+from setpoint.model.rope.config import Linear, Llama3, RopeScaling, Yarn
 
 
 class Rotation(NamedTuple):
@@ -60,3 +60,82 @@ def rotate(x: Tensor, by: Rotation) -> Tensor:
     """
     first, second = x.chunk(2, dim=-1)
     return (x * by.cos + torch.cat((second, first), dim=-1) * by.sin).to(x.dtype)
+
+
+class Frequencies(NamedTuple):
+    """The angles by which a head's planes turn from one position to the next.
+
+    Arguments:
+        radians: (head_dim / 2,) float64, per position.
+        scale: queries and keys are multiplied by it; 1 but for YaRN.
+    """
+
+    radians: Tensor
+    scale: float = 1.0
+
+
+def frequencies(
+    head_dim: int,
+    base: float,
+    scaling: RopeScaling | None = None,
+    device: torch.device | None = None,
+) -> Frequencies:
+    """Compute the angle of each plane per position: base^(-2i / head_dim) (RoPE, Su et al., 2021).
+
+    Arguments:
+        base: the longest wavelength is 2 * pi * base positions (in the limit of many planes).
+        scaling: the rule that slows planes down; None: none.
+    """
+    plane = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)
+    radians = base ** (-plane / head_dim)
+    match scaling:
+        case Linear():
+            # The same as to divide positions (Position Interpolation, Chen et al., 2023).
+            return Frequencies(radians / scaling.factor)
+        case Llama3():
+            return Frequencies(llama3_scaling(radians, scaling))
+        case Yarn():
+            # Larger queries and keys make attention over longer sequences sharper.
+            scale = scaling.attention_factor
+            scale = 0.1 * math.log(scaling.factor) + 1.0 if scale is None else scale
+            return Frequencies(yarn_scaling(radians, scaling, head_dim, base), scale)
+        case _:
+            return Frequencies(radians)
+
+
+def llama3_scaling(radians: Tensor, scaling: Llama3) -> Tensor:
+    """Slow the planes that turn seldom over the original length (Llama 3.1, Meta, 2024).
+
+    A plane turns t = original_length / wavelength times. It keeps the share
+    k = (t - low) / (high - low), cut to 0 .. 1, of its frequency and has the rest divided by the
+    factor: f' = k f + (1 - k) f / factor, where low and high are the two frequency factors.
+    """
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    turns = scaling.original_length * radians / (2 * math.pi)
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return kept * radians + (1 - kept) * radians / scaling.factor
+
+
+def yarn_scaling(radians: Tensor, scaling: Yarn, head_dim: int, base: float) -> Tensor:
+    """Slow the planes that turn seldom over the original length; the ramp is linear in the plane.
+
+    Plane i turns n times over the original length L at
+    i(n) = head_dim * ln(L / (2 pi n)) / (2 ln(base)). Planes up to i(beta_fast) keep their
+    frequency, planes from i(beta_slow) on have it divided by the factor, those between have a
+    part of each (YaRN, Peng et al., 2023, section 3.2).
+    """
+
+    def plane_of(turns: float) -> float:
+        length = scaling.original_length / (2 * math.pi * turns)
+        return head_dim * math.log(length) / (2 * math.log(base))
+
+    first, last = plane_of(scaling.beta_fast), plane_of(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    # The published code cuts the ramp at head_dim - 1, though there are half as many planes.
+    first, last = max(first, 0), max(min(last, head_dim - 1), 0)
+    if first == last:
+        last += 0.001
+    plane = torch.arange(radians.shape[0], dtype=radians.dtype, device=radians.device)
+    stretched = ((plane - first) / (last - first)).clamp(0, 1)
+    return (1 - stretched) * radians + stretched * radians / scaling.factor

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from setpoint.data.tokenizers.config import TokenizerConfig
-    from setpoint.model.attention.support import Dense
+    from setpoint.model.attention.selection import Dense
     from setpoint.shapes.stored import Form
     from setpoint.train.config import Job
 
@@ -152,7 +152,7 @@ def row_problems(job: Job) -> Iterator[Problem]:
 @check(when=lambda job: names_attention_backend(job.model))
 def backend_problems(job: Job) -> Iterator[Problem]:
     """Attention backends that do not go with the device, the dtype or deterministic = true."""
-    from setpoint.model.attention.support import determinism_problems, placement_problems
+    from setpoint.model.attention.selection import determinism_problems, placement_problems
 
     assert isinstance(job.model, TransformerConfig)
     if job.deterministic:
@@ -164,10 +164,10 @@ def backend_problems(job: Job) -> Iterator[Problem]:
 @check(needs="torch", when=lambda job: names_attention_backend(job.model))
 def device_problems(job: Job) -> Iterator[Problem]:
     """Attention backends that do not run on the device."""
-    from setpoint.model.attention import selection  # which needs torch
+    from setpoint.model.attention import probe  # which needs torch
 
     device, compute = job.parallel.device, job.precision.compute
-    yield from selection.device_problems(job.model, device, compute, training=True)
+    yield from probe.device_problems(job.model, device, compute, training=True)
 
 
 def dense_on_gpu(job: Job) -> Dense | None:
@@ -179,7 +179,7 @@ def dense_on_gpu(job: Job) -> Dense | None:
     asks = model.sliding_window or model.attention_soft_cap or names_attention_backend(model)
     if not (documents or asks):
         return None
-    from setpoint.model.attention.support import find_dense  # most jobs have no use for it
+    from setpoint.model.attention.selection import find_dense  # most jobs have no use for it
 
     length, ring = job.batch.sequence_length, job.parallel.degrees["ring"] > 1
     return find_dense(model, job.precision.compute, length, documents=documents, ring=ring)
@@ -194,7 +194,7 @@ def dense_on_gpu(job: Job) -> Dense | None:
 )
 def mask_cautions(job: Job) -> Iterator[Caution]:
     """Attention that holds tensors of all pairs of positions on a GPU."""
-    from setpoint.model.attention.support import LIMITS, able, demands_of, unplaced
+    from setpoint.model.attention.selection import LIMITS, able, demands_of, unplaced
 
     attention, model = dense_on_gpu(job), job.model
     assert isinstance(model, TransformerConfig)

@@ -1,5 +1,8 @@
-"""Norms: ours, those by their import path, and how a model builds them."""
+"""Modules that a block of the transformer is made of: norms and the feed-forward network."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +13,7 @@ from torch.nn import functional as F
 
 from setpoint.config import SetpointError, call_component
 from setpoint.config.draft.config import owner_of
-from setpoint.model.initialize import Constant, Initializable, Initializer, Values
+from setpoint.model.initialize import Constant, Initializable, Initializer, Normal, Values
 
 if TYPE_CHECKING:
     from setpoint.model.config import (
@@ -21,7 +24,109 @@ if TYPE_CHECKING:
     )
 
 
-def build_norm(config: "TransformerConfig", dim: int) -> nn.Module:
+def cast_once(x: Tensor) -> Tensor:
+    """Cast to the autocast dtype before several projections read the same tensor.
+
+    Autocast casts the input of every matrix product anew, forward and backward. Outside autocast
+    this does nothing.
+    """
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        return x.to(torch.get_autocast_dtype(device))
+    return x
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of the matrix products that read a tensor."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
+
+
+class FeedForward(nn.Module):
+    """Two layers at each position by itself: down(f(up(x))).
+
+    With a gated activation a second projection opens and closes the first:
+    down(f(gate(x)) * up(x)) (GLU variants, Shazeer, 2020).
+
+    Arguments:
+        config: gives dim, ffn_dim, the activation, and the scale of initialization.
+        ffn_dim: inner width; None: the configuration's.
+        bias: whether projections have biases; None: as the configuration says.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        ffn_dim: int | None = None,
+        *,
+        bias: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.std, self.down_std = config.hidden_std, config.residual_std
+        self.activation = activation(config.activation)
+        dim, inner = config.dim, ffn_dim or config.ffn_dim
+        bias = config.ffn_bias if bias is None else bias
+        self.gate = nn.Linear(dim, inner, bias=bias) if config.is_gated else None
+        self.up = nn.Linear(dim, inner, bias=bias)
+        self.down = nn.Linear(inner, dim, bias=bias)
+
+    def initializers(self) -> dict[str, Initializer]:
+        """Return how each projection starts; the one that writes to the residual is smaller."""
+        rules: dict[str, Initializer] = {}
+        for name, linear in self.named_children():
+            rules[f"{name}.weight"] = Normal(self.down_std if name == "down" else self.std)
+            if linear.bias is not None:
+                rules[f"{name}.bias"] = Constant(0.0)
+        return rules
+
+    def tensor_plan(self) -> dict[str, str]:
+        """See `setpoint.shapes.protocols.TensorDivisible`."""
+        inner = [name for name, _ in self.named_children() if name != "down"]
+        return {"": "shared_input", **dict.fromkeys(inner, "column"), "down": "row"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform each position."""
+        x = cast_once(x)
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """Compute max(x, 0)^2 (Primer, So et al., 2021)."""
+    # A product keeps the dtype, where autocast on CUDA squares in fp32.
+    positive = F.relu(x)
+    return positive * positive
+
+
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+    "geglu_tanh": partial(F.gelu, approximate="tanh"),
+    "reglu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "relu_squared": relu_squared,
+}
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """Find the function of an activation by the name that a configuration has for it.
+
+    `gelu` is exact, x * Phi(x) (Hendrycks and Gimpel, 2016), and `gelu_tanh` its approximation.
+    In the gated ones (those with `glu` in their name, Shazeer, 2020) the function is applied to
+    the gate, which then multiplies the other projection.
+
+    Arguments:
+        name: a value of `model.activation`.
+    """
+    return _FUNCTIONS[name]
+
+
+def build_norm(config: TransformerConfig, dim: int) -> nn.Module:
     """Make one norm of a model.
 
     Not by `config.norm.build`, which gives one object for one section: each norm of a model has
@@ -40,7 +145,7 @@ class LayerNorm(nn.Module):
         eps: keeps the division finite for vectors that hardly vary.
     """
 
-    def __init__(self, config: "LayerNormConfig", *, dim: int, eps: float) -> None:
+    def __init__(self, config: LayerNormConfig, *, dim: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
@@ -82,7 +187,7 @@ class RMSNorm(nn.Module):
         eps: keeps the division finite for vectors near zero.
     """
 
-    def __init__(self, config: "RMSNormConfig", *, dim: int, eps: float) -> None:
+    def __init__(self, config: RMSNormConfig, *, dim: int, eps: float) -> None:
         super().__init__()
         self.zero_centered = config.zero_centered
         self.eps = eps
@@ -156,7 +261,7 @@ def _scale(x: Tensor, eps: float) -> Tensor:
     return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
 
 
-def build_imported(config: "ImportedNorm", *, dim: int, eps: float) -> nn.Module:
+def build_imported(config: ImportedNorm, *, dim: int, eps: float) -> nn.Module:
     """Make the norm of an `import` section, and try it on a vector.
 
     It is made on the CPU, whatever the default device, and its parameters start with the values

@@ -3,9 +3,9 @@ import torch
 
 from setpoint.config.components.section import partial
 from setpoint.model.config import LayerNormConfig, RMSNormConfig
-from setpoint.model.norm.norms import build_norm
+from setpoint.model.modules import build_norm
 
-from ..small import small_config
+from .small import small_config
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.model.initialize import Constant, initialize
 from setpoint.model.transformer import Transformer
 
-from ..small import VOCAB, small_config
+from .small import VOCAB, small_config
 
 allow_imports(__name__)
 

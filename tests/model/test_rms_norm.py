@@ -5,9 +5,9 @@ from torch.nn import functional as F
 from setpoint.config import resolve
 from setpoint.model.config import RMSNormConfig
 from setpoint.model.initialize import initialize
-from setpoint.model.norm.norms import RMSNorm, rms_norm_cpu
+from setpoint.model.modules import RMSNorm, rms_norm_cpu
 
-from .. import reference
+from . import reference
 
 
 def made(dim: int, eps: float = 1e-5, *, zero_centered: bool = False) -> RMSNorm:

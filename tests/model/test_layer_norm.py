@@ -4,7 +4,7 @@ import torch
 from setpoint.config import resolve
 from setpoint.model.config import LayerNormConfig
 from setpoint.model.initialize import initialize
-from setpoint.model.norm.norms import LayerNorm
+from setpoint.model.modules import LayerNorm
 
 
 def made(dim: int, *, bias: bool = True, eps: float = 1e-3) -> LayerNorm:

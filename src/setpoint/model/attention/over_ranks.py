@@ -1,12 +1,16 @@
-"""Attention where each rank has a part of the sequence: keys and values go around a ring of ranks.
+"""Attention where each rank has a part of the sequence: a ring of ranks, and Ulysses.
 
 Ring attention (Liu et al., 2023): each rank attends to its own keys, then to those of the rank
 before it, and so on, while the next are on their way. With two runs of places a rank, one near the
 beginning and one near the end, all ranks have as much to do under a causal mask.
+
+DeepSpeed-Ulysses (Jacobs et al., 2023): each rank sends its part of the sequence and receives all
+positions of its heads; after attention that is reversed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +21,15 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.backend import PLAIN, Backend, Scores, usual_scale
+from setpoint.model.attention.backends import (
+    PLAIN,
+    Backend,
+    RowLayout,
+    Scores,
+    repeat_heads,
+    usual_scale,
+    visible,
+)
 from setpoint.model.attention.blocks import (
     CAUSAL,
     NOTHING,
@@ -27,8 +39,7 @@ from setpoint.model.attention.blocks import (
     block_gradients,
 )
 from setpoint.model.attention.config import Backend as BackendName
-from setpoint.model.attention.layout import Layout, visible
-from setpoint.model.attention.support import LIMITS
+from setpoint.model.attention.selection import LIMITS
 from setpoint.model.attention.varlen import round_up
 from setpoint.shapes.batch import Lengths, SequenceParts
 
@@ -36,7 +47,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
 
-class Block(NamedTuple):
+class BlockPair(NamedTuple):
     """Some queries of this rank and some keys of one rank of the ring.
 
     Arguments:
@@ -61,7 +72,7 @@ class Block(NamedTuple):
         return self.rows, slice(None), self.keys
 
 
-Plan = Sequence[Sequence[Block]]
+Plan = Sequence[Sequence[BlockPair]]
 """The blocks with the keys of each rank of the ring; what is seen by no query is left out."""
 
 
@@ -76,7 +87,7 @@ class Ring(Backend):
         self.kernel: BackendName = kernel
         self.parts, self.group = parts, group
 
-    def prepare_mask(self, layout: Layout, window: int | None) -> Plan:
+    def prepare_mask(self, layout: RowLayout, window: int | None) -> Plan:
         """Find what is to be computed with the keys of each rank.
 
         Arguments:
@@ -118,22 +129,22 @@ def causal_plan(parts: SequenceParts, length: int) -> Plan:
     """Which blocks lie under a causal mask alone: known without a look at any position."""
     own = length // parts.ring
     whole, first, last = slice(0, own), slice(0, own // 2), slice(own // 2, own)
-    plan: list[list[Block]] = []
+    plan: list[list[BlockPair]] = []
     for source in range(parts.ring):
         if source == parts.ring_rank:
-            plan.append([Block(whole, whole, CAUSAL)])
+            plan.append([BlockPair(whole, whole, CAUSAL)])
         elif parts.runs == 1:
-            plan.append([Block(whole, whole)] if source < parts.ring_rank else [])
+            plan.append([BlockPair(whole, whole)] if source < parts.ring_rank else [])
         elif source < parts.ring_rank:
-            plan.append([Block(whole, first)])
+            plan.append([BlockPair(whole, first)])
         else:
-            plan.append([Block(last, whole)])
+            plan.append([BlockPair(last, whole)])
     return plan
 
 
-def masked_plan(parts: SequenceParts, layout: Layout, window: int | None) -> Plan:
+def masked_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> Plan:
     """The blocks of each two runs of places between which anything is seen, with masks."""
-    found: list[tuple[int, Block, Any]] = []
+    found: list[tuple[int, BlockPair, Any]] = []
     for source, queries, keys, block in _pairs(parts, layout.keys):
         far = queries.start - keys.stop + 1
         if window is not None and layout.positions is None and far >= window:
@@ -150,7 +161,7 @@ def masked_plan(parts: SequenceParts, layout: Layout, window: int | None) -> Pla
             every = near and all(each is not None and each[:2] == whole for each in seen)
             extent = any(seen), every
         found.append((source, block._replace(hides=Hidden(mask=mask)), extent))
-    plan: list[list[Block]] = [[] for _ in range(parts.ring)]
+    plan: list[list[BlockPair]] = [[] for _ in range(parts.ring)]
     read = [extent for *_, extent in found if isinstance(extent, Tensor)]
     # One transfer, as each waits for the device; none where the host knows the lengths.
     known = iter(torch.stack(read).tolist() if read else ())
@@ -161,14 +172,14 @@ def masked_plan(parts: SequenceParts, layout: Layout, window: int | None) -> Pla
     return plan
 
 
-def sequence_plan(parts: SequenceParts, layout: Layout, window: int | None) -> Plan:
+def sequence_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> Plan:
     """The same for kernels that take lengths in place of masks; the host knows all of it.
 
     Within a run of places documents are sequences. Of an earlier run only the document that goes
     on into the queries' run is seen, by a rectangle of queries and keys, row by row.
     """
     assert layout.lengths is not None
-    plan: list[list[Block]] = [[] for _ in range(parts.ring)]
+    plan: list[list[BlockPair]] = [[] for _ in range(parts.ring)]
     for source, queries, keys, block in _pairs(parts, layout.keys):
         if queries == keys:
             plan[source].append(block._replace(hides=_sequences(layout, window, queries)))
@@ -179,7 +190,7 @@ def sequence_plan(parts: SequenceParts, layout: Layout, window: int | None) -> P
                 last, first_key, left = seen
                 at, other = block.queries.start, block.keys.stop
                 plan[source].append(
-                    Block(
+                    BlockPair(
                         slice(at, at + last - queries.start),
                         slice(other - (keys.stop - first_key), other),
                         Hidden(left=left),
@@ -189,7 +200,7 @@ def sequence_plan(parts: SequenceParts, layout: Layout, window: int | None) -> P
     return plan
 
 
-def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slice, Block]]:
+def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slice, BlockPair]]:
     """Each run of this rank with those of all ranks that are not after it.
 
     Yields:
@@ -201,7 +212,7 @@ def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slic
     own = parts.ring_part(length, parts.ring_rank)
     for source in range(parts.ring):
         pairs = [
-            (queries, keys, Block(at, other))
+            (queries, keys, BlockPair(at, other))
             for queries, at in zip(own, places, strict=True)
             for keys, other in zip(parts.ring_part(length, source), places, strict=True)
         ]
@@ -211,7 +222,7 @@ def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slic
                 yield source, queries, keys, block
 
 
-def _sequences(layout: Layout, window: int | None, run: slice) -> Hidden:
+def _sequences(layout: RowLayout, window: int | None, run: slice) -> Hidden:
     """The documents within a run of places of each row, whose places begin one as well."""
     assert layout.lengths is not None
     starts, size = layout.lengths.starts, run.stop - run.start
@@ -226,7 +237,7 @@ def _sequences(layout: Layout, window: int | None, run: slice) -> Hidden:
 
 
 def _rectangles(
-    lengths: Lengths, layout: Layout, window: int | None, queries: slice, keys: slice
+    lengths: Lengths, layout: RowLayout, window: int | None, queries: slice, keys: slice
 ) -> list[tuple[int, int, int] | None]:
     """Of each row where the queries that see an earlier run of keys end, and where these begin.
 
@@ -374,3 +385,76 @@ def _merge(mixed: Tensor, total: Tensor, out: Tensor, lse: Tensor) -> None:
     mixed.mul_((total - both).exp_().unsqueeze(-1))
     mixed.addcmul_(out.to(mixed.dtype), (lse - both).exp_().unsqueeze(-1))
     total.copy_(both)
+
+
+class Ulysses(Backend):
+    """A backend of attention whose sequences are divided among ranks.
+
+    Arguments:
+        inner: what computes attention of some heads.
+    """
+
+    def __init__(self, inner: Backend, group: ProcessGroup) -> None:
+        self.inner, self.group = inner, group
+
+    def prepare_mask(self, layout: RowLayout, window: int | None) -> Any:
+        """Prepare that of the inner backend, for whole sequences."""
+        return self.inner.prepare_mask(layout, window)
+
+    # A compiler would end its graph at each collective all the same.
+    @torch.compiler.disable
+    def attend(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, scores: Scores = PLAIN
+    ) -> Tensor:
+        """Mix the values that each query of this rank sees, wherever they are."""
+        # Each rank gets as many key-value heads as the others, and the queries that they serve.
+        times = self.group.size() // math.gcd(self.group.size(), key.shape[2])
+        key, value = repeat_heads(key, times), repeat_heads(value, times)
+        query, key, value = self._heads_of(query, key, value)
+        if scores.sinks is not None:
+            own = scores.sinks.unflatten(0, (self.group.size(), -1))[self.group.rank()]
+            scores = scores._replace(sinks=own)
+        return self._places_of(self.inner.attend(query, key, value, mask, scores))
+
+    def _heads_of(self, *tensors: Tensor) -> list[Tensor]:
+        """From (B, S / ranks, heads, D) to (B, S, heads / ranks, D), in one collective."""
+        ranks = self.group.size()
+        sent = [each.unflatten(2, (ranks, -1)).permute(2, 0, 1, 3, 4) for each in tensors]
+        got = _exchanged(torch.cat([each.flatten(1) for each in sent], dim=1), self.group)
+        parts = got.split([each[0].numel() for each in sent], dim=1)
+        return [
+            part.view(each.shape).transpose(0, 1).flatten(1, 2)
+            for part, each in zip(parts, sent, strict=True)
+        ]
+
+    def _places_of(self, mixed: Tensor) -> Tensor:
+        """From (B, S, heads / ranks, D) to (B, S / ranks, heads, D)."""
+        ranks = self.group.size()
+        sent = mixed.unflatten(1, (ranks, -1)).transpose(0, 1)
+        got = _exchanged(sent.flatten(1), self.group).view(sent.shape)
+        return got.permute(1, 2, 0, 3, 4).flatten(2, 3)
+
+
+class _AllToAll(torch.autograd.Function):
+    """Row n of (ranks, N) goes to rank n, and its gradient comes back the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        got = torch.empty_like(rows)
+        distributed.all_to_all_single(got, rows, group=group)
+        return got
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, None]:
+        got = torch.empty_like(grad, memory_format=torch.contiguous_format)
+        distributed.all_to_all_single(got, grad.contiguous(), group=ctx.group)
+        return got, None
+
+
+def _exchanged(rows: Tensor, group: ProcessGroup) -> Tensor:
+    got: Any = _AllToAll.apply(rows.contiguous(), group)
+    return got

@@ -1,0 +1,109 @@
+"""A try of the attention backend of a model on the device that is here, for `check`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from setpoint.config import Problem, SetpointError
+from setpoint.model.attention.attention import choose_backend, missing
+from setpoint.model.attention.backends import RowLayout, Scores
+from setpoint.model.attention.selection import (
+    EVERYWHERE,
+    able,
+    chosen,
+    placement_problems,
+    query_size,
+)
+from setpoint.units.dtype import DType
+
+if TYPE_CHECKING:
+    from setpoint.model.config import ModelConfig, TransformerConfig
+
+LENGTH = 16
+
+
+def device_problems(
+    config: ModelConfig, device: str, compute: str, *, training: bool
+) -> Iterator[Problem]:
+    """Find why the backend of a model does not run.
+
+    The named kernels of PyTorch refuse for many reasons (the device's generation, sizes of heads,
+    dtypes, masks), so they are tried on a few positions, forward and backward.
+
+    Arguments:
+        compute: the number format of queries, keys and values: "fp32", "bf16" or "fp16".
+
+    Returns:
+        a problem of model.attention_backend, or none; none either where the device is missing,
+        which is a problem of its own.
+    """
+    from setpoint.model.config import TransformerConfig
+
+    if not isinstance(config, TransformerConfig) or chosen(config) in EVERYWHERE:
+        return
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        return
+    problems = list(placement_problems(config, device, compute, training=training))
+    if not problems:
+        reason = _reason(config, torch.device(device), DType(compute).torch(), training)
+        if reason is not None:
+            valid = ("auto", *able(config, EVERYWHERE))
+            problems.append(Problem("model.attention_backend", reason, valid=valid))
+    yield from problems
+
+
+def _reason(
+    config: TransformerConfig, device: torch.device, dtype: torch.dtype, training: bool
+) -> str | None:
+    name = chosen(config)
+    lacking = missing(name, device.type)
+    if lacking is not None:
+        return lacking
+    if name == "flex":
+        return None  # compiling it takes longer than a check may
+    return _attempt(config, device, dtype, training)
+
+
+def _attempt(
+    config: TransformerConfig, device: torch.device, dtype: torch.dtype, training: bool
+) -> str | None:
+    """Run the backend on a few random positions; return why it fails."""
+    backend = choose_backend(config, device, dtype).backend
+    size = query_size(config)
+    value_size = size if config.mla is None else config.mla.value_head_dim
+    kv_heads = config.kv_heads if config.mla is None else config.heads
+    sizes = ((config.heads, size), (kv_heads, size), (kv_heads, value_size))
+    query, key, value = (
+        torch.zeros(1, LENGTH, *heads, device=device, dtype=dtype, requires_grad=training)
+        for heads in sizes
+    )
+    layout = RowLayout(queries=LENGTH, keys=LENGTH, batch=1, device=device)
+    windows = {LENGTH // 2 if kind == "sliding" else None for kind in config.attention_pattern}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            for window in windows:
+                dropout = config.attention_dropout if training else 0.0
+                scores = Scores(None, config.attention_soft_cap, dropout)
+                mask = backend.prepare_mask(layout, window)
+                mixed = backend.attend(query, key, value, mask, scores)
+                if training:
+                    mixed.sum().backward()
+        except (RuntimeError, SetpointError) as error:
+            why = _why([str(warning.message) for warning in said]) or _why([str(error)])
+            place = "GPU" if device.type == "cuda" else device.type.upper()
+            return f"it does not run on this {place}: {why}"
+    return None
+
+
+def _why(words: list[str]) -> str:
+    """PyTorch's own reasons, without what it says of the kernels that were not asked for."""
+    lines = [text.partition(" (Triggered")[0].strip().partition("\n")[0] for text in words]
+    said = [line for line in lines if "not used because" not in line and "disabled" not in line]
+    return "; ".join(dict.fromkeys(line.rstrip(".") for line in said))

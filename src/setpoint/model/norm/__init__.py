@@ -1,1 +1,0 @@
-"""Normalization of the residual stream."""
