@@ -5,7 +5,7 @@ from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model.attention import attention as module
-from setpoint.model.attention import varlen
+from setpoint.model.attention import probe, varlen
 from setpoint.model.attention.attention import choose_backend, missing
 from setpoint.model.attention.backends import (
     FASTEST_ON_GPU,
@@ -229,9 +229,9 @@ def test_sizes_are_tried(monkeypatch):
 @pytest.mark.parametrize("name", ["varlen", "flash_attention_2", "flash_attention_4", "sdpa_flash"])
 def test_flash_kernels_need_half_precision(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(module, "missing", lambda *_: None)
+    monkeypatch.setattr(probe, "missing", lambda *_: None)
     tried = []
-    monkeypatch.setattr(module, "_attempt", lambda *given: tried.append(given[1:]))
+    monkeypatch.setattr(probe, "_attempt", lambda *given: tried.append(given[1:]))
     changes = {"attention_backend": name, "head_dim": 8}
     expected = ["it computes in bf16 or fp16; set precision.compute"]
     assert reasons("cuda", **changes) == expected
