@@ -28,7 +28,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
-from setpoint.loss import liger, linear  # noqa: E402
+from setpoint.loss import fused  # noqa: E402
 from setpoint.loss.config import (  # noqa: E402
     ChunkedCrossEntropy,
     CrossEntropy,
@@ -83,9 +83,9 @@ def losses(device: str) -> dict[str, Loss]:
         PLAIN: whole,
         OTHER: transformers,
     }
-    if linear.missing() is None:
+    if fused.linear_missing() is None:
         sides["torch linear"] = from_hidden(resolve(LinearCrossEntropy()).build())
-    if device == "cuda" and liger.missing() is None:
+    if device == "cuda" and fused.liger_missing() is None:
         sides["liger"] = from_hidden(resolve(LigerCrossEntropy()).build())
     return sides
 

@@ -10,7 +10,7 @@ import pytest
 
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
-from setpoint.data.sources.questions import QuestionsSource, question
+from setpoint.data.sources.synthetic import QuestionsSource, question
 from setpoint.data.store import Corpus
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.inference import infer

@@ -10,9 +10,8 @@ from setpoint.config import IDENTITY, Config, ConfigError, SetpointError, resolv
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.data.config import Data, Mixture, Phase
 from setpoint.data.sources.config import Questions, Random, SourceConfig, Stdlib, Text
-from setpoint.data.sources.random import RandomSource
-from setpoint.data.sources.stdlib import StdlibSource
-from setpoint.data.sources.text import TextSource
+from setpoint.data.sources.synthetic import RandomSource
+from setpoint.data.sources.texts import StdlibSource, TextSource
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer

@@ -11,7 +11,7 @@ from setpoint.data.config import Data
 from setpoint.data.corpus import build_corpora
 from setpoint.data.ngram import ngram_baselines, ngram_bits
 from setpoint.data.sources.config import Random
-from setpoint.data.sources.random import RandomSource
+from setpoint.data.sources.synthetic import RandomSource
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 

@@ -23,7 +23,7 @@ from setpoint.data.corpus import build_corpora
 from setpoint.data.prepared import MANIFEST
 from setpoint.data.push import reshard
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
-from setpoint.data.sources.token_files import file_problems, most_tokens
+from setpoint.data.sources.tokens import file_problems, token_count
 from setpoint.data.store import open_side, read_manifest, verify
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.config import Job
@@ -79,7 +79,7 @@ def test_what_is_pushed_is_read_as_it_lies_here(
     assert push() == 0 and "commit " in capsys.readouterr().out
     assert hub.datasets["me/toks"].private
     assert not list(file_problems(tokens)) and not Path("hub").exists()  # `check` downloads nothing
-    assert most_tokens(tokens) is None
+    assert token_count(tokens) is None
     here = corpora_of(local())
     assert_all_same(here, corpora_of(tokens.paths[0]))
     assert_all_same(here, corpora_of("hf://datasets/me/toks@main/train/"))

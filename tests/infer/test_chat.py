@@ -12,7 +12,7 @@ import pytest
 
 from setpoint.cli.main import main
 from setpoint.config import ConfigError, chain_of, compose
-from setpoint.data.sources.named_templates import NAMED
+from setpoint.data.sources.chat import NAMED
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.continuation import GeneratedText, continue_prompts

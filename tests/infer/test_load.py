@@ -13,8 +13,8 @@ import torch
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.config.resolving.checks import verify
-from setpoint.data.tokenizers.chat import Piece
 from setpoint.data.tokenizers.config import HuggingFace
+from setpoint.data.tokenizers.vocabulary import Piece
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
 from setpoint.infer.loaded_model import LoadedModel, load

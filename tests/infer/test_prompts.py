@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.data.sources.messages import Conversation
+from setpoint.data.sources.chat import Conversation
 from setpoint.infer.prompts import read_prompts
 
 

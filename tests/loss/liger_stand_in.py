@@ -55,5 +55,5 @@ def liger_stand_in() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (package, below, functional):
             patch.setitem(sys.modules, module.__name__, module)
-        patch.setattr("setpoint.loss.liger.missing", lambda: None)
+        patch.setattr("setpoint.loss.fused.liger_missing", lambda: None)
         yield

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from setpoint.config import ConfigError, resolve
 from setpoint.loss.config import ChunkedCrossEntropy
-from setpoint.loss.forms import LossOutput
+from setpoint.loss.cross_entropy import LossOutput
 from setpoint.shapes.outcome import Projection
 
 from .small import OPTIONS, batch, chunked, head, plain, projection

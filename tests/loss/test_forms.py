@@ -6,7 +6,7 @@ import pytest
 
 from setpoint.config import resolve
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LossConfig
-from setpoint.loss.forms import FromHidden, Weighs
+from setpoint.loss.cross_entropy import FromHidden, Weighs
 
 
 class Plain:

@@ -10,7 +10,7 @@ import torch
 
 from setpoint.config import SetpointError, resolve
 from setpoint.loss.config import LigerCrossEntropy
-from setpoint.loss.liger import missing
+from setpoint.loss.fused import liger_missing
 
 from ..snapshots import compare
 from .liger_stand_in import liger_stand_in
@@ -38,7 +38,7 @@ def test_it_gives_what_the_plain_loss_gives(options: Any, soft_cap: float | None
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.skipif(liger_missing() is not None, reason=str(liger_missing()))
 @pytest.mark.parametrize("z_loss", [0.0, 1e-3])
 def test_on_a_gpu(z_loss: float) -> None:
     _, targets, _ = batch(rows=8, length=64)

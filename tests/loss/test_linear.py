@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 from setpoint.config import SetpointError, resolve
 from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.linear import LinearCrossEntropyLoss, missing
+from setpoint.loss.fused import LinearCrossEntropyLoss, linear_missing
 
 from ..snapshots import compare
 from .small import batch, head, plain, projection
 
-needs_torch = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+needs_torch = pytest.mark.skipif(linear_missing() is not None, reason=str(linear_missing()))
 
 
 def linear(**options: Any) -> LinearCrossEntropyLoss:
@@ -71,7 +71,7 @@ def test_nothing_valid_is_zero() -> None:
 
 def test_soft_caps_and_an_older_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    if missing() is None:
+    if linear_missing() is None:
         _, targets, _ = batch()
         hidden, matrix = head()
         with pytest.raises(SetpointError) as caught:

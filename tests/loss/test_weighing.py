@@ -1,6 +1,6 @@
 import torch
 
-from setpoint.loss.weighing import Weigher
+from setpoint.loss.cross_entropy import Weigher
 from setpoint.shapes.batch import IGNORE_INDEX
 
 TARGETS = torch.tensor([[0, 1, 2, 3], [IGNORE_INDEX, 1, 900, 5]])

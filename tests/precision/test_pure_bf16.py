@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from setpoint.config import resolve
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
-from setpoint.loss.linear import missing
+from setpoint.loss.fused import linear_missing
 from setpoint.model import load_pretrained
 from setpoint.precision.mixed_precision import cast_parameters
 from setpoint.train.objective import Objective
@@ -80,7 +80,7 @@ def test_logits_and_gradients_against_transformers(case: str, tmp_path: Path) ->
 @pytest.mark.parametrize("family", FAMILIES)
 def test_losses_and_gradients_against_fp32(family: str, loss: str) -> None:
     """Of latent attention, sigmoid routers, caps and the like, with what experts add to a loss."""
-    if loss == "linear" and (missing() or FAMILIES[family].get("logit_soft_cap")):
+    if loss == "linear" and (linear_missing() or FAMILIES[family].get("logit_soft_cap")):
         pytest.skip("torch has no such loss here")
     exact, ours = (small_model(**{**FAMILIES[family], "init_std": 0.02}) for _ in range(2))
     with torch.no_grad():

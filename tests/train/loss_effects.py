@@ -9,7 +9,7 @@ import pytest
 from torch.nn import functional as F
 
 from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.linear import missing
+from setpoint.loss.fused import linear_missing
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Projection
 from setpoint.train.build.components import build_components
@@ -22,7 +22,7 @@ from ..loss.liger_stand_in import liger_stand_in
 
 def trained(job: Job) -> list[bytes]:
     """The parameters after an update."""
-    if isinstance(job.loss, LinearCrossEntropy) and (why := missing()):
+    if isinstance(job.loss, LinearCrossEntropy) and (why := linear_missing()):
         pytest.skip(why)
     components = build_components(job)
     Loop(job, components, [], StopRequest(), Position()).step()

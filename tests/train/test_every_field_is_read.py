@@ -27,7 +27,7 @@ from setpoint.config.values.origin import DERIVED
 from setpoint.config.values.user_code import allow_imports
 from setpoint.config.words.names import dotted
 from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.linear import missing
+from setpoint.loss.fused import linear_missing
 from setpoint.model.config import PretrainedAdapter
 from setpoint.parallel.config import DeepEP, TorchFT
 from setpoint.parallel.engines import DeepSpeed
@@ -281,7 +281,7 @@ def job_flags(name: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("name", JOBS)
 def test_a_run_reads_every_field(name: str, tmp_path: Path) -> None:
     job = job_of(name, tmp_path)
-    if isinstance(job.loss, LinearCrossEntropy) and (why := missing()):
+    if isinstance(job.loss, LinearCrossEntropy) and (why := linear_missing()):
         pytest.skip(why)
     if job.precision.float8 is not None:
         pytest.importorskip("torchao")

@@ -24,7 +24,7 @@ from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import evaluation_windows
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
-from setpoint.loss.linear import missing
+from setpoint.loss.fused import linear_missing
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
@@ -133,7 +133,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_kind_of_model_sees_one_document(name: str) -> None:
-    if name == "linear loss" and (why := missing()):
+    if name == "linear loss" and (why := linear_missing()):
         pytest.skip(why)
     options = {"backend": "sdpa", **MODELS[name]}
     backend = options.pop("attention_backend", options.pop("backend"))

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.linear import missing
+from setpoint.loss.fused import linear_missing
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import StepBatch, total_count
 from setpoint.train.build.components import Components, build_components
@@ -54,7 +54,7 @@ def job_of(tmp_path: Path, portion: tuple[int, int], *flags: str) -> Job:
     micro, accumulation = portion
     sizes = (f"batch.micro_size={micro}", f"batch.accumulation={accumulation}")
     job = small_job(tmp_path, *sizes, "model.dropout=0", "duration=5 steps", *flags)
-    if isinstance(job.loss, LinearCrossEntropy) and (why := missing()):
+    if isinstance(job.loss, LinearCrossEntropy) and (why := linear_missing()):
         pytest.skip(why)
     return job
 

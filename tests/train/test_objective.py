@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from setpoint.config import ConfigError, RunError, SetpointError, resolve
 from setpoint.loss.config import CrossEntropy
-from setpoint.loss.forms import LossOutput
-from setpoint.loss.weighing import Weigher
+from setpoint.loss.cross_entropy import LossOutput, Weigher
 from setpoint.precision.config import LossScale
 from setpoint.precision.mixed_precision import LossScaler
 from setpoint.resilience.signals import StopRequest

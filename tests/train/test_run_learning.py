@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.data.sources.random import RandomSource
+from setpoint.data.sources.synthetic import RandomSource
 from setpoint.train.run import train
 
 from .small import rows, small_job

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from setpoint.config import CONFIG, MINIMAL, ORIGINS, Problem, SetpointError, did_you_mean, nearest
-from setpoint.hub.urls import is_url, protocol_problem
+from setpoint.hub.fetch import is_url, protocol_problem
 
 from .folder import (
     POINTERS,

@@ -44,7 +44,7 @@ from setpoint.config import (
     resolve,
 )
 from setpoint.files.lock import RunLock
-from setpoint.hub.urls import is_url, protocol_problem
+from setpoint.hub.fetch import is_url, protocol_problem
 from setpoint.ops.remote_survey import RemotePlace
 from setpoint.track.jsonl import EventLog
 from setpoint.track.run_directory import refuse_linked_folders

@@ -18,7 +18,7 @@ from setpoint.cli.output import emit, table
 from setpoint.cli.source import open_table
 from setpoint.config import SetpointError, for_error, plain
 from setpoint.config.record.compare import Difference, compare
-from setpoint.hub.urls import is_url
+from setpoint.hub.fetch import is_url
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.compare_tensors import TensorDifference, TensorSide

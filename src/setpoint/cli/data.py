@@ -10,7 +10,7 @@ from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, 
 from setpoint.cli.output import emit
 from setpoint.cli.source import open_source
 from setpoint.config import ConfigError, Invalid, Secret, SetpointError, verify
-from setpoint.data.sources.named_templates import NAMED
+from setpoint.data.sources.chat import NAMED
 from setpoint.files.atomic import publishing
 from setpoint.hub.upload import require_id
 from setpoint.track.progress import make_work_progress

@@ -275,10 +275,10 @@ def _naming_options() -> Iterator[None]:
 def _source(path: str) -> Any:
     """The kind of data that files are: tokens, conversations or text."""
     from setpoint.data.sources.conversations import conversations_in
-    from setpoint.data.sources.token_files import holds_tokens
+    from setpoint.data.sources.tokens import names_token_files
 
     tokens = Tokens(paths=(path,))
-    if holds_tokens(tokens):
+    if names_token_files(tokens):
         return tokens
     text = Text(paths=(path,))
     return conversations_in(text) or text

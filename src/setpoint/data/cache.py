@@ -22,7 +22,7 @@ from setpoint.data.corpus import Corpora, Show, build_corpora, build_named_corpu
 from setpoint.data.prepare import prepare
 from setpoint.data.prepared import Key, Request, brief_changes, is_prepared, key_of, size_of
 from setpoint.data.sources.config import Tokens
-from setpoint.data.sources.token_files import prepared_folders
+from setpoint.data.sources.tokens import prepared_folders
 from setpoint.data.store import (
     Corpus,
     DamagedData,

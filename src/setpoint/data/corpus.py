@@ -18,12 +18,12 @@ from setpoint.config.resolving.checks import describe_value
 from setpoint.data.config import Data
 from setpoint.data.document import Document, FileRecord, Source, TokenSource
 from setpoint.data.sources.config import SourceConfig
+from setpoint.data.sources.files import JSONL, format_of
 from setpoint.data.sources.limits import Limits
-from setpoint.data.sources.suffixes import JSONL, format_of
-from setpoint.data.sources.token_files import beyond_vocabulary
 from setpoint.data.split import split_documents, split_mixture, split_position
 from setpoint.data.store import Corpus, count_bytes
 from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
+from setpoint.data.tokenizers.vocabulary import beyond_vocabulary
 
 PIECE = 1 << 24
 """Bytes of a document that are tokenized between two reports where a tokenizer allows it."""
@@ -459,7 +459,7 @@ def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
         place = f"{file}, {unit} {int(row[0]) + 1:,}" if row else f"the document '{document.name}'"
         size = tokenizer.vocab_size
         raise SetpointError(
-            f"{where}: {beyond_vocabulary(place, wrong, at, size).message}.\n"
+            f"{where}: {beyond_vocabulary(place, wrong, at, size)}.\n"
             f"Valid: 0 to {size - 1}; tokens of this tokenizer."
         )
 

@@ -1,13 +1,67 @@
-"""Files of the Hugging Face hub, fetched into its cache."""
+"""Files on other machines: repositories of the Hugging Face hub, and URLs that fsspec opens."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from setpoint.config import SetpointError
+
+_PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
+# What the user installs where fsspec names a class of another package, or only a sentence.
+_PACKAGES = {"http": "aiohttp", "https": "aiohttp"}
+
+
+def is_url(path: str) -> bool:
+    """True if a path is a URL, such as `s3://bucket/file`."""
+    return _PROTOCOL.match(path) is not None
+
+
+def protocol_problem(url: str, extra: str) -> str:
+    """The package that is missing to open a URL, as a sentence; empty where none is.
+
+    Arguments:
+        extra: the extra of Setpoint that brings fsspec.
+    """
+    match = _PROTOCOL.match(url)
+    protocol = match[1].lower() if match else ""
+    try:
+        import fsspec
+    except ModuleNotFoundError:
+        return f"'{url}' needs the package 'fsspec'.\nValid: pip install 'setpoint[{extra}]'"
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ValueError:
+        return (
+            f"'{url}' begins with an unknown protocol, {protocol}.\n"
+            "Valid: s3://, gs://, abfs://, https://, hf://, or another one of fsspec."
+        )
+    except ImportError as error:
+        package = _PACKAGES.get(protocol) or _package(protocol)
+        return f"'{url}' needs the package {package!r} ({error}).\nValid: pip install {package}"
+    return ""
+
+
+def _package(protocol: str) -> str:
+    from fsspec.registry import known_implementations
+
+    return str(known_implementations[protocol]["class"]).partition(".")[0]
+
+
+def open_file_system(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
+    import fsspec
+
+    return fsspec.core.url_to_fs(url)
+
+
+def url_reason(error: BaseException) -> str:
+    """The error of a service, in a line: each has classes of its own."""
+    text = (str(error) or type(error).__name__).strip().partition("\n")[0]
+    return f"{text} ({type(error).__name__})"
+
 
 Kind = Literal["model", "dataset"]
 
@@ -67,11 +121,11 @@ def fetch_files(
     except (OSError, ValueError) as error:
         # All errors of the library's own are of these kinds.
         raise SetpointError(
-            f"{here} cannot be fetched from the hub: {reason_of(error, kind)}. {instead}"
+            f"{here} cannot be fetched from the hub: {hub_reason(error, kind)}. {instead}"
         ) from error
 
 
-def reason_of(error: BaseException, kind: str) -> str:
+def hub_reason(error: BaseException, kind: str) -> str:
     """The reason of an error of the hub.
 
     Arguments:

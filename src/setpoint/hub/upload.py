@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from setpoint.config import RunError, SetpointError
-from setpoint.hub.fetch import reason_of, split_hub_id
+from setpoint.hub.fetch import hub_reason, split_hub_id
 
 CARD = "README.md"
 REFUSED = (401, 402, 403)
@@ -97,7 +97,7 @@ def upload_dataset(
             status = getattr(getattr(error, "response", None), "status_code", None)
             refused = isinstance(error, RepositoryNotFoundError) or status in REFUSED
             raise RunError(
-                f"{repository}: {what}: {reason_of(error, 'data set')}. Nothing was pushed; the "
+                f"{repository}: {what}: {hub_reason(error, 'data set')}. Nothing was pushed; the "
                 "same command uploads what is missing" + f". {WRITES}" * refused
             ) from error
 

@@ -11,8 +11,7 @@ from torch import nn
 
 from setpoint.adapter.merge import merge_all
 from setpoint.config import SetpointError, load_record
-from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
-from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.data.tokenizers.tokenizer import HuggingFaceTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import TOKENIZER, find_tokenizer, read_vocabulary
 from setpoint.infer.adopt import find_weights
 from setpoint.infer.config import Inference

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from setpoint.config import ConfigError, SetpointError, did_you_mean, resolve
-from setpoint.data.sources.messages import Conversation
-from setpoint.data.sources.token_rows import RowError
-from setpoint.data.tokenizers.chat import ALIAS, Piece
-from setpoint.data.tokenizers.tokenizer import ChatTokenizer
+from setpoint.data.sources.chat import Conversation
+from setpoint.data.sources.records import RowError
+from setpoint.data.tokenizers.tokenizer import ALIAS, ChatTokenizer
+from setpoint.data.tokenizers.vocabulary import Piece
 from setpoint.infer.config import Inference
 from setpoint.infer.continuation import continue_prompts
 from setpoint.infer.loaded_model import LoadedModel

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ConfigError, Problem, SetpointError, nearest
-from setpoint.data.sources.chat_template import ChatTemplate
-from setpoint.data.sources.messages import Conversation, read_row
-from setpoint.data.sources.named_templates import fitting_template
-from setpoint.data.sources.token_rows import RowError
-from setpoint.data.tokenizers.chat import Piece
-from setpoint.data.tokenizers.vocabulary import TEMPLATE, ChatFacts
+from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_template
+from setpoint.data.sources.conversations import read_row
+from setpoint.data.sources.records import RowError
+from setpoint.data.tokenizers.vocabulary import TEMPLATE, ChatFacts, Piece
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.config import TokenIds

@@ -11,8 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from setpoint.loss.columns import add_to_targets, statistics_of_parts
-from setpoint.loss.cross_entropy import CrossEntropyLoss
-from setpoint.loss.forms import LossOutput
+from setpoint.loss.cross_entropy import CrossEntropyLoss, LossOutput
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Columns, Projection
 

@@ -118,9 +118,9 @@ class ChunkedCrossEntropy(
 class LinearCrossEntropy(
     Weighing,
     type="linear_cross_entropy",
-    owner="setpoint.loss.linear:LinearCrossEntropyLoss",
+    owner="setpoint.loss.fused:LinearCrossEntropyLoss",
     rules=(
-        Rule("setpoint.loss.linear:missing_problems",
+        Rule("setpoint.loss.fused:linear_problems",
              "Whether PyTorch has linear_cross_entropy", needs="torch"),
     ),
 ):  # fmt: skip
@@ -140,9 +140,9 @@ class LinearCrossEntropy(
 class LigerCrossEntropy(
     Ignoring,
     type="liger_cross_entropy",
-    owner="setpoint.loss.liger:LigerCrossEntropyLoss",
+    owner="setpoint.loss.fused:LigerCrossEntropyLoss",
     rules=(
-        Rule("setpoint.loss.liger:missing_problems",
+        Rule("setpoint.loss.fused:liger_problems",
              "Whether Liger and a GPU are there", needs="torch"),
     ),
 ):  # fmt: skip
@@ -160,7 +160,7 @@ class LigerCrossEntropy(
 
 
 class ImportedLoss(
-    LossConfig, ImportedComponent, type="import", owner="setpoint.loss.imported:ImportedLoss"
+    LossConfig, ImportedComponent, type="import", owner="setpoint.loss.cross_entropy:ImportedLoss"
 ):
     """Any loss by its import path, such as torch.nn.CrossEntropyLoss; other keys are its arguments.
 

@@ -1,19 +1,132 @@
 """Cross-entropy of logits, with weights, label smoothing and a z-loss."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from setpoint.config import SetpointError, call_component
 from setpoint.loss.columns import statistics
-from setpoint.loss.forms import LossOutput
-from setpoint.loss.weighing import Weigher
 from setpoint.shapes.batch import IGNORE_INDEX
-from setpoint.shapes.outcome import Columns
+from setpoint.shapes.outcome import Columns, Projection
 
 if TYPE_CHECKING:
     from setpoint.loss.config import CrossEntropy
+    from setpoint.loss.config import ImportedLoss as Section
+
+
+@runtime_checkable
+class FromHidden(Protocol):
+    """A loss that takes hidden states and the way to logits, so that it need not hold them all."""
+
+    def from_hidden(
+        self, hidden: Tensor, projection: Projection, targets: Tensor, weights: Tensor | None = None
+    ) -> Any:
+        """Compute the loss of a micro-batch.
+
+        Arguments:
+            weights: (B, S) fp32, from the data; None: all weigh 1.
+
+        Returns:
+            A `LossOutput`.
+        """
+        ...
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """A loss that leaves targets out or weighs them by itself, and takes weights of the data."""
+
+    weigh: Weigher
+
+
+@runtime_checkable
+class PerToken(Protocol):
+    """A loss whose output has `each` where `per_token` is true."""
+
+    per_token: bool
+
+
+class LossOutput(NamedTuple):
+    """Sums over the valid tokens of a micro-batch; divide by those of the whole batch.
+
+    Arguments:
+        total: fp32 scalar to run backward from, all terms with their weights; divide by the sum of
+            the tokens' weights.
+        nats: fp32 scalar without gradient: the cross-entropy alone, each token with weight one,
+            for metrics; divide by the number of tokens.
+        each: (B * S,) fp32 without gradient: the terms of `nats`, 0 where a target does not count;
+            None: not asked for.
+    """
+
+    total: Tensor
+    nats: Tensor
+    each: Tensor | None = None
+
+
+class Weigher:
+    """Joins what the data and the configuration say about the weight of each target.
+
+    A target's weight is the product of the one that the data gives and that of its token; what
+    weighs nothing does not count.
+
+    Arguments:
+        ignore_index: a token that does not count; None: all do.
+        token_weights: weights by the id of the token, as text; others weigh 1. None: all do.
+    """
+
+    def __init__(
+        self,
+        ignore_index: int | None = None,
+        token_weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self.ignore_index = ignore_index
+        self._tables: dict[torch.device, Tensor] = {}
+        if token_weights:
+            ids = [int(name) for name in token_weights]
+            # One entry beyond the last id stands for all tokens that are not named.
+            table = torch.ones(max(ids) + 2)
+            table[torch.tensor(ids)] = torch.tensor([float(w) for w in token_weights.values()])
+            self._tables[table.device] = table
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether all targets weigh what the data says."""
+        return self.ignore_index is None and not self._tables
+
+    def __call__(
+        self, targets: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Weigh targets; nothing waits for the device.
+
+        Arguments:
+            targets: int64 of any shape; IGNORE_INDEX marks what does not count.
+            weights: fp32 of that shape, from the data; None: all weigh 1.
+
+        Returns:
+            the targets, with IGNORE_INDEX at all that does not count, and their weights, 0 there;
+            None if all that count weigh 1.
+        """
+        if self.ignore_index is not None:
+            targets = targets.masked_fill(targets == self.ignore_index, IGNORE_INDEX)
+        if self._tables:
+            table = self._table(targets.device)
+            of_token = table[targets.clamp(0, len(table) - 1)]
+            weights = of_token if weights is None else weights * of_token
+        if weights is None:
+            return targets, None
+        targets = targets.masked_fill(weights == 0, IGNORE_INDEX)
+        return targets, weights.masked_fill(targets == IGNORE_INDEX, 0.0)
+
+    def _table(self, device: torch.device) -> Tensor:
+        if device not in self._tables:
+            self._tables[device] = next(iter(self._tables.values())).to(device)
+        return self._tables[device]
 
 
 class CrossEntropyLoss:
@@ -27,7 +140,7 @@ class CrossEntropyLoss:
         config: gives ignore_index, token_weights, z_loss and label_smoothing.
     """
 
-    def __init__(self, config: "CrossEntropy") -> None:
+    def __init__(self, config: CrossEntropy) -> None:
         self.weigh = Weigher(config.ignore_index, config.token_weights)
         self.z_loss = config.z_loss
         self.label_smoothing = config.label_smoothing
@@ -108,3 +221,64 @@ def _weighted_sum(each: Tensor, valid: Tensor, weights: Tensor | None) -> Tensor
     # What does not count may be infinite or no number, so it is left out, not multiplied by zero.
     each = each.where(valid, 0.0)
     return each.sum() if weights is None else (each * weights).sum()
+
+
+class ImportedLoss:
+    """A loss of another library, summed over tokens; the cross-entropy is measured beside it.
+
+    Raises:
+        SetpointError: it cannot be made, or does not sum over the valid tokens.
+    """
+
+    def __init__(self, config: Section) -> None:
+        handed = {"reduction": "sum", "ignore_index": IGNORE_INDEX}
+        self.loss: Callable[[Tensor, Tensor], Tensor] = call_component(
+            config, (), handed, tuple(handed)
+        )
+        self.per_token = False
+        self._title = f"loss.target = {config.target}"
+        self._prove_sum()
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> LossOutput:
+        """Compute the loss of one micro-batch.
+
+        Arguments:
+            logits: (B, S, V) in any floating point dtype; computed in fp32 (fp64 stays fp64).
+            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
+        """
+        flat, wanted = logits.flatten(0, 1), targets.flatten()
+        if flat.dtype != torch.float64:
+            flat = flat.float()
+        total = self.loss(flat, wanted)
+        with torch.no_grad():
+            plain = summed(flat, wanted, self.per_token)
+        return LossOutput(total, plain.nats, plain.each)
+
+    def _prove_sum(self) -> None:
+        """Try it on a token alone, on the same token twice, and beside one that does not count."""
+        row = torch.tensor([[0.5, -1.0, 0.25]])
+        target, ignored = torch.tensor([1]), torch.tensor([IGNORE_INDEX])
+        once = self._value(row, target)
+        for other, expected, words in (
+            (target, 2 * once, "twice the same token"),
+            (ignored, once, f"a token and one whose target is {IGNORE_INDEX}"),
+        ):
+            value = self._value(torch.cat((row, row)), torch.cat((target, other)))
+            if not math.isclose(value, expected, rel_tol=1e-5):
+                raise SetpointError(
+                    f"{self._title} gives {once:.6g} for one token and {value:.6g} for "
+                    f"{words}, where a sum over tokens gives {expected:.6g}; the loop divides by "
+                    f"the tokens of the whole batch"
+                )
+
+    def _value(self, logits: Tensor, targets: Tensor) -> float:
+        try:
+            value = self.loss(logits, targets)
+        except Exception as error:
+            raise SetpointError(
+                f"{self._title} cannot be called with (N, V) logits and (N,) targets: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(value, Tensor) or value.ndim:
+            raise SetpointError(f"{self._title} must return a scalar tensor")
+        return float(value)

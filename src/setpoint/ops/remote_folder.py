@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import Digest, Written, replacing, write_file
-from setpoint.hub.urls import open_file_system, reason_of
+from setpoint.hub.fetch import open_file_system, url_reason
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class RemoteFolder:
             self._write(marker, b"\n")
             self._remove(marker)
         except Exception as error:
-            raise RemoteError(f"{self.url} cannot be written: {reason_of(error)}") from error
+            raise RemoteError(f"{self.url} cannot be written: {url_reason(error)}") from error
 
     def _send(self, file: Path, path: str, written: Written | None) -> list[tuple[int, str]]:
         """Send a file unless it is there; `written` is None for one that may grow meanwhile."""
@@ -179,7 +179,7 @@ class RemoteFolder:
             raise
         except Exception as error:
             raise RemoteError(
-                f"{self.url} cannot be reached: {reason_of(error)} (credentials are those of the "
+                f"{self.url} cannot be reached: {url_reason(error)} (credentials are those of the "
                 f"environment, as the package of the service reads them)"
             ) from error
 

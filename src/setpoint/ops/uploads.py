@@ -25,7 +25,7 @@ from setpoint.checkpoint.manifest import (
 )
 from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import replacing, write_file
-from setpoint.hub.urls import reason_of
+from setpoint.hub.fetch import url_reason
 from setpoint.ops.proof import CHAIN
 from setpoint.ops.remote_run import RemoteRun
 from setpoint.train.position import Position, is_due
@@ -207,7 +207,9 @@ class Uploads:
             except _Closed:
                 return
             except Exception as error:  # each service has errors of its own
-                self._failure = str(error) if isinstance(error, SetpointError) else reason_of(error)
+                self._failure = (
+                    str(error) if isinstance(error, SetpointError) else url_reason(error)
+                )
                 self._report(
                     "upload_failed",
                     f"{self.left}: not uploaded to {self.run.url} yet: {self._failure}; tried "

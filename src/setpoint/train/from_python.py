@@ -24,8 +24,8 @@ from setpoint.config import (
 )
 from setpoint.config.values.node import is_frozen
 from setpoint.data.sources.config import Conversations, SourceConfig, Text
-from setpoint.data.sources.remote import IN_MEMORY
-from setpoint.hub.urls import open_file_system
+from setpoint.data.sources.files import IN_MEMORY
+from setpoint.hub.fetch import open_file_system
 from setpoint.parallel.rank import launched, require_launch
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback
@@ -37,7 +37,7 @@ CONVERSATION_KEYS = (
     "instruction",
     "input_ids",
 )
-"""Keys by which a row is a conversation; see `setpoint.data.sources.messages`."""
+"""Keys by which a row is a conversation; see `setpoint.data.sources.conversations`."""
 VALID_DATA = (
     "Valid: a list of str; rows with the key text, or of conversations, with the key messages, "
     "prompt and completion, or instruction and output; a datasets.Dataset or DataFrame of these"

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from setpoint.compile.split_backward import backward_pass
 from setpoint.config import SetpointError
-from setpoint.loss.accuracy import count_correct, count_correct_from_hidden
+from setpoint.loss.columns import count_correct, count_correct_from_hidden
 from setpoint.loss.config import LossConfig, tokens_named
-from setpoint.loss.forms import FromHidden, LossOutput, PerToken, Weighs
+from setpoint.loss.cross_entropy import FromHidden, LossOutput, PerToken, Weighs
 from setpoint.parallel.pipeline import Pipeline, Stage
 from setpoint.shapes.batch import IGNORE_INDEX, BySource, Count
 from setpoint.shapes.outcome import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from setpoint.loss.forms import PerToken
+from setpoint.loss.cross_entropy import PerToken
 from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import Batch

@@ -19,7 +19,7 @@ from setpoint.checkpoint.places import CHECKPOINTS, checkpoint_to_load, split_ur
 from setpoint.config import IDENTITY, RunError, SetpointError, nearest
 from setpoint.config.record.compare import Difference, recorded_differences
 from setpoint.files.atomic import digest_file
-from setpoint.hub.urls import is_url
+from setpoint.hub.fetch import is_url
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.contract import moved_rows, recorded_job, refuse_resharding
 from setpoint.train.evaluation.scores import TRAINING

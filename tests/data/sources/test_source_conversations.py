@@ -17,10 +17,16 @@ from setpoint.data.config import Data, Packing
 from setpoint.data.corpus import build_corpora
 from setpoint.data.document import Document
 from setpoint.data.packed import ConcatenatedSequences, build_packed
-from setpoint.data.sources.chat_template import ChatTemplate
+from setpoint.data.sources.chat import (
+    CHATML,
+    LLAMA3,
+    NAMED,
+    ChatTemplate,
+    Conversation,
+    fitting_template,
+)
 from setpoint.data.sources.config import Conversations
-from setpoint.data.sources.messages import Conversation, RowError
-from setpoint.data.sources.named_templates import CHATML, LLAMA3, NAMED, fitting_template
+from setpoint.data.sources.records import RowError
 from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
 

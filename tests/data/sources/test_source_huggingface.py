@@ -11,7 +11,7 @@ import pytest
 from setpoint.config import SetpointError, compose, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.sources.config import HubDataset
-from setpoint.data.sources.huggingface import HubDatasetSource
+from setpoint.data.sources.hub_dataset import HubDatasetSource
 from setpoint.train.config import Job
 
 ROWS = [{"text": f"row {n}", "meta": {"title": f"t{n}"}} for n in range(5)]

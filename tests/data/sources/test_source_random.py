@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from setpoint.data.sources.config import Random
-from setpoint.data.sources.random import RandomSource
+from setpoint.data.sources.synthetic import RandomSource
 
 
 def text(**fields: object) -> bytes:

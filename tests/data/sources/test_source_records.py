@@ -16,7 +16,7 @@ from pyarrow import csv, feather, parquet
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.sources.config import Text
-from setpoint.data.sources.text import TextSource
+from setpoint.data.sources.texts import TextSource
 
 from ...few import few
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.sources.config import Text
-from setpoint.data.sources.text import TextSource
+from setpoint.data.sources.texts import TextSource
 
 
 def read(*paths: str, **fields: str) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.data.sources.config import Stdlib
-from setpoint.data.sources.stdlib import StdlibSource
+from setpoint.data.sources.texts import StdlibSource
 
 
 def write(root: Path, name: str, data: bytes = b"x = 1\n") -> None:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.corpus import documents_of
-from setpoint.data.sources import text
+from setpoint.data.sources import texts
 from setpoint.data.sources.config import Text
-from setpoint.data.sources.formats import text_files
-from setpoint.data.sources.text import TextSource
+from setpoint.data.sources.texts import TextSource, text_files
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
 
@@ -198,7 +197,7 @@ def test_a_folder_is_all_of_its_files(folder: Path) -> None:
 
 
 def test_a_separator_across_blocks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("setpoint.data.sources.text.BLOCK", 3)
+    monkeypatch.setattr("setpoint.data.sources.texts.BLOCK", 3)
     (folder / "blocks.txt").write_text("aä--bö---c€--", encoding="utf-8")
     found = [
         d.data.decode() for d in TextSource(Text(paths=("blocks.txt",), separator="--")).documents()
@@ -231,7 +230,7 @@ def test_text_and_records_in_one_folder_are_told_apart(folder: Path) -> None:
 def test_separators_are_found_wherever_blocks_of_the_file_end(
     data: str, separator: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text, "BLOCK", block)
+    monkeypatch.setattr(texts, "BLOCK", block)
     file = tmp_path / "a.txt"
     file.write_bytes(data.encode())
     section = Text(paths=(str(file),), separator=separator)

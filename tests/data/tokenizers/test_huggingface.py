@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.tokenizers.chat import Piece
 from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
+from setpoint.data.tokenizers.tokenizer import HuggingFaceTokenizer
+from setpoint.data.tokenizers.vocabulary import Piece
 
 from ..tokenizers_here import BEGIN, END, byte_level, sentence_piece, word_piece
 

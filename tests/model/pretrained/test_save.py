@@ -9,7 +9,7 @@ import torch
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.tokenizers.config import TokenIds
-from setpoint.data.tokenizers.ids import IdTokenizer
+from setpoint.data.tokenizers.tokenizer import IdTokenizer
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK

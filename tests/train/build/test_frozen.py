@@ -11,7 +11,7 @@ import torch
 
 from setpoint.config import ConfigError, SetpointError, fingerprint, resolve
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
-from setpoint.loss.linear import missing
+from setpoint.loss.fused import linear_missing
 from setpoint.optim.config import AdamW
 from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight
@@ -32,7 +32,7 @@ FROZEN = "optimizer.frozen=['^embedding', query, router]"
 DENSE = "optimizer.frozen=['^embedding', query]"
 SIGMOID = ("model.moe.experts=4", "model.moe.router={type=sigmoid_top_k, bias_rate=0.1}")
 # Torch has it from 2.13.
-LOSS = f"loss={'chunked' if missing() else 'linear'}_cross_entropy"
+LOSS = f"loss={'chunked' if linear_missing() else 'linear'}_cross_entropy"
 CASES: dict[str, tuple[str, ...]] = {
     "masters": ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32"),
     "recompute": ("memory.activation_checkpointing=full", "loss=chunked_cross_entropy"),

@@ -70,7 +70,7 @@ def test_which_tokens_are_left_out(tmp_path: Path) -> None:
 def test_what_needs_torch_is_checked_with_it(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = f"setpoint.loss.{kind.partition('_')[0]}.missing"
+    where = f"setpoint.loss.fused.{kind.partition('_')[0]}_missing"
     job = small_job(tmp_path, f"loss={kind}")
     monkeypatch.setattr(where, lambda: "is not there")
     found = verify(job, {"torch"})

@@ -114,10 +114,10 @@ def _no_labels(field: str) -> str | None:
     return None if field.rpartition(".")[2] == "input_ids" else f"field = {field} has no labels"
 
 
-class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.stdlib:StdlibSource"):
+class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.texts:StdlibSource"):
     """The Python standard library's own source files, without tests: about 12 MB everywhere."""
 
-    sized_by = "setpoint.data.sources.stdlib:most_tokens"
+    sized_by = "setpoint.data.sources.texts:stdlib_size"
 
     name: str = field(default="stdlib", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
@@ -134,22 +134,22 @@ class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.stdlib:St
 class Text(
     SourceConfig,
     type="text",
-    owner="setpoint.data.sources.text:TextSource",
+    owner="setpoint.data.sources.texts:TextSource",
     rules=(
-        Rule("setpoint.data.sources.formats:file_problems",
+        Rule("setpoint.data.sources.texts:file_problems",
              "Whether the paths lead to files that can be read here", needs="files"),
-        Rule("setpoint.data.sources.formats:record_files",
+        Rule("setpoint.data.sources.texts:record_files",
              "Whether files of text hold text", needs="files",
              cautions={NOT_PLAIN: "files read as plain text hold records"}),
-        Rule("setpoint.data.sources.formats:field_is_dead",
+        Rule("setpoint.data.sources.texts:field_is_dead",
              "Whether any file has fields", dead=("field",)),
-        Rule("setpoint.data.sources.formats:separator_is_dead",
+        Rule("setpoint.data.sources.texts:separator_is_dead",
              "Whether any file is plain text", dead=("separator",)),
     ),
 ):  # fmt: skip
     """Your own texts: plain text in UTF-8, or a field of JSON, CSV, Parquet or Arrow rows."""
 
-    sized_by = "setpoint.data.sources.formats:most_tokens"
+    sized_by = "setpoint.data.sources.texts:text_size"
 
     name: str = field(default="text", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
@@ -208,7 +208,7 @@ class Conversations(
     type="conversations",
     owner="setpoint.data.sources.conversations:ConversationsSource",
     rules=(
-        Rule("setpoint.data.sources.formats:conversation_problems",
+        Rule("setpoint.data.sources.texts:conversation_problems",
              "Whether the paths lead to files that can be read here", needs="files"),
     ),
 ):  # fmt: skip
@@ -247,9 +247,9 @@ class Conversations(
 class HubDataset(
     SourceConfig,
     type="huggingface",
-    owner="setpoint.data.sources.huggingface:HubDatasetSource",
+    owner="setpoint.data.sources.hub_dataset:HubDatasetSource",
     rules=(
-        Rule("setpoint.data.sources.hub_files:path_problems",
+        Rule("setpoint.data.sources.hub_dataset:path_problems",
              "Whether the data set can be there", needs="files"),
     ),
 ):  # fmt: skip
@@ -311,13 +311,13 @@ class Tokens(
     type="tokens",
     owner="setpoint.data.sources.tokens:TokensSource",
     rules=(
-        Rule("setpoint.data.sources.token_files:file_problems",
+        Rule("setpoint.data.sources.tokens:file_problems",
              "Whether the paths lead to whole files of tokens", needs="files"),
     ),
 ):  # fmt: skip
     """Token ids: .npy, nanoGPT's .bin, Megatron's .bin with .idx, or prepared data."""
 
-    sized_by = "setpoint.data.sources.token_files:most_tokens"
+    sized_by = "setpoint.data.sources.tokens:token_count"
 
     name: str = field(default="tokens", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
@@ -338,7 +338,7 @@ class Tokens(
         yield from _path_problems(self.paths, "shards", "shards/*.npy")
 
 
-class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:RandomSource"):
+class Random(SourceConfig, type="random", owner="setpoint.data.sources.synthetic:RandomSource"):
     """Synthetic documents of known entropy, for tests and benchmarks."""
 
     name: str = field(default="random", pattern=NAME)
@@ -366,7 +366,7 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:Ra
 
 
 class Questions(
-    SourceConfig, type="questions", owner="setpoint.data.sources.questions:QuestionsSource"
+    SourceConfig, type="questions", owner="setpoint.data.sources.synthetic:QuestionsSource"
 ):
     """Synthetic questions about words with known answers, with the loss on the answers."""
 

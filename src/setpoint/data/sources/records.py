@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from setpoint.config import SetpointError, nearest
-from setpoint.data.sources.files import File, named_errors, need_arrow, opened
-from setpoint.data.sources.suffixes import (
+from setpoint.data.sources.files import (
     ARROW,
     CSV,
     JSONL,
     PARQUET,
+    File,
     compression_of,
+    named_errors,
+    need_arrow,
+    opened,
     suffix_of,
 )
 
@@ -58,6 +61,18 @@ class Row(NamedTuple):
     def place(self) -> str:
         """Where it is, for people, who count from 1."""
         return f"{self.file}, {self.unit} {self.number + 1:,}"
+
+
+class RowError(ValueError):
+    """What is wrong in a row; whoever reads it adds the file and the row's number."""
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, for messages."""
+    if value is None:
+        return "missing"
+    text = repr(value)
+    return f"{text if len(text) <= 40 else text[:40] + '...'}, of type {type(value).__name__}"
 
 
 class Start(NamedTuple):

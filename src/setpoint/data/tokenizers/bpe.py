@@ -14,9 +14,9 @@ from setpoint.config import SetpointError
 from setpoint.data.config import Data
 from setpoint.data.corpus import Show, documents_of
 from setpoint.data.document import Document
+from setpoint.data.sources.chat import NAMED, template_tokens
 from setpoint.data.sources.config import Filter
 from setpoint.data.sources.limits import Limits
-from setpoint.data.sources.named_templates import NAMED, template_tokens
 from setpoint.data.split import training_documents
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.tokenizers.vocabulary import EXTRA, SETTINGS, TEMPLATE, TOKENIZER

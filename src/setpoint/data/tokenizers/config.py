@@ -23,7 +23,7 @@ class Bytes(
     """Each byte is a token, and token 256 separates documents: a vocabulary of 257."""
 
 
-class TokenIds(TokenizerConfig, type="ids", owner="setpoint.data.tokenizers.ids:IdTokenizer"):
+class TokenIds(TokenizerConfig, type="ids", owner="setpoint.data.tokenizers.tokenizer:IdTokenizer"):
     """No tokenizer: the data holds token ids alone, in token files or rows of input_ids."""
 
     count: int = derived(ge=1)
@@ -50,7 +50,7 @@ class TokenIds(TokenizerConfig, type="ids", owner="setpoint.data.tokenizers.ids:
 class HuggingFace(
     TokenizerConfig,
     type="huggingface",
-    owner="setpoint.data.tokenizers.huggingface:HuggingFaceTokenizer",
+    owner="setpoint.data.tokenizers.tokenizer:HuggingFaceTokenizer",
     rules=(
         Rule("setpoint.data.tokenizers.vocabulary:file_problems",
              "Whether the tokenizer's files are there, name the separator and lack added tokens",

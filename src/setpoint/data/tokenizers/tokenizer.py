@@ -2,19 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.tokenizers.chat import Encoded, Piece, encode_bytes
 from setpoint.data.tokenizers.config import Bytes
-from setpoint.data.tokenizers.vocabulary import BYTES_CHAT, ChatFacts
+from setpoint.data.tokenizers.vocabulary import (
+    BYTES_CHAT,
+    EXTRA,
+    ChatFacts,
+    Piece,
+    Vocabulary,
+    read_vocabulary,
+)
+
+if TYPE_CHECKING:
+    from setpoint.data.tokenizers.config import HuggingFace as Section
+    from setpoint.data.tokenizers.config import TokenIds
 
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
 """Token ids in the smallest unsigned type that holds the vocabulary."""
+
+# How control tokens are spelled for a tokenizer that is to take them from nowhere else: between
+# characters that Unicode keeps for a program's own use.
+ALIAS = "\ufdd0{}\ufdd1"
+
+
+class Encoded(NamedTuple):
+    """Tokens, and where they are in the text.
+
+    Arguments:
+        tokens: (T,) ids.
+        places: (T, 2) the first character of each and the one behind its last.
+    """
+
+    tokens: npt.NDArray[np.integer[Any]]
+    places: npt.NDArray[np.int64]
+
+
+def encode_bytes(pieces: Sequence[Piece], separator: int) -> Encoded:
+    """Encode pieces as bytes; a control token is the separator."""
+    tokens: list[npt.NDArray[np.uint16]] = [np.empty(0, np.uint16)]
+    places: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+    at = 0
+    for text, control in pieces:
+        if control:
+            tokens.append(np.array([separator], np.uint16))
+            places.append(np.array([at], np.int64))
+        else:
+            data = np.frombuffer(text.encode(), np.uint8)
+            tokens.append(data.astype(np.uint16))
+            # All bytes of a character but its first are 10xxxxxx.
+            places.append(at - 1 + np.cumsum((data & 0xC0) != 0x80, dtype=np.int64))
+        at += len(text)
+    first = np.concatenate(places)
+    if not len(first):
+        return Encoded(np.concatenate(tokens), np.empty((0, 2), np.int64))
+    # A control token is as long as its text.
+    after = np.append(first[1:], at)
+    last = np.where(after > first, after, first + 1)
+    return Encoded(np.concatenate(tokens), np.stack([first, last], axis=1))
+
+
+class ChatEncoder:
+    """A Hugging Face tokenizer whose control tokens are spelled as no text can spell them.
+
+    Encoding a text with them is encoding it as a whole, with all that the tokenizer does at borders
+    (normalization, spaces in front, spaces that a token takes away), and what messages say can be
+    no control token.
+
+    Raises:
+        SetpointError: the tokenizer gives its tokens other ids when they are spelled otherwise.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, facts: ChatFacts) -> None:
+        from tokenizers import Tokenizer
+
+        self.aliases = {text: ALIAS.format(at) for at, text in enumerate(facts.controls)}
+        self.tokenizer = Tokenizer.from_str(_respelled(vocabulary.text, self.aliases))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        for text, alias in self.aliases.items():
+            if self.tokenizer.token_to_id(alias) != facts.tokens[text]:
+                raise SetpointError(
+                    f"tokenizer.path: the control token {text} of {vocabulary.where} cannot be "
+                    f"kept apart from text, so conversations cannot be encoded with it"
+                )
+
+    def encode(self, pieces: Sequence[Piece]) -> Encoded:
+        """Encode a text, with places in the text as it is spelled in `pieces`."""
+        spelled = "".join(self.aliases[text] if control else text for text, control in pieces)
+        found = self.tokenizer.encode(spelled, add_special_tokens=False)
+        places = np.array(found.offsets, np.int64).reshape(-1, 2)
+        # Where each piece begins as it is given and as it is spelled here.
+        given = np.cumsum([0, *(len(piece.text) for piece in pieces)])
+        here = np.cumsum(
+            [0, *(len(self.aliases[text]) if control else len(text) for text, control in pieces)]
+        )
+        first = np.maximum(np.searchsorted(here, places[:, 0], "right") - 1, 0)
+        last = np.maximum(np.searchsorted(here, places[:, 1], "left") - 1, 0)
+        controls = np.array([*(piece.control for piece in pieces), False])
+        # A control token is whole in one piece, of which its end is that of the piece.
+        begins = given[first] + np.where(controls[first], 0, places[:, 0] - here[first])
+        ends = np.where(
+            controls[last],
+            given[np.minimum(last + 1, len(given) - 1)],
+            given[last] + places[:, 1] - here[last],
+        )
+        return Encoded(np.array(found.ids, np.int64), np.stack([begins, ends], axis=1))
+
+
+def _respelled(text: str, aliases: Mapping[str, str]) -> str:
+    """`tokenizer.json` with other texts for control tokens, and without what it adds at the ends.
+
+    What comes after encoding is left out: it would take blanks out of the places of tokens.
+    """
+    import json
+
+    found = json.loads(text)
+    found["post_processor"] = found["truncation"] = found["padding"] = None
+    for each in found.get("added_tokens", []):
+        each["content"] = aliases.get(each["content"], each["content"])
+    model = found["model"]
+    vocab = model["vocab"]
+    if isinstance(vocab, list):
+        model["vocab"] = [[aliases.get(piece[0], piece[0]), *piece[1:]] for piece in vocab]
+    else:
+        model["vocab"] = {aliases.get(token, token): number for token, number in vocab.items()}
+    if isinstance(model.get("unk_token"), str):
+        model["unk_token"] = aliases.get(model["unk_token"], model["unk_token"])
+    return json.dumps(found, ensure_ascii=False)
 
 
 class Tokenizer(Protocol):
@@ -114,3 +238,221 @@ class ByteTokenizer:
     def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
         """Token ids of a text in pieces, of which some are the separator."""
         return encode_bytes(pieces, self.separator)
+
+
+class IdTokenizer:
+    """Stands in the place of a tokenizer where the data is ids: `tokenizer.Tokenizer`.
+
+    Attributes:
+        separates: whether an id separates documents. Where none does, documents are complete, and
+            id 0 lies between them without being read or predicted.
+    """
+
+    def __init__(self, config: TokenIds) -> None:
+        self.vocab_size = config.count
+        self.separates = config.separator is not None
+        self.separator = config.separator or 0
+        self.name = f"ids {config.separator}" if self.separates else "ids"
+        self.opening = (self.separator,) if self.separates else ()
+        # A token counts as a byte, so that bits per byte are bits per token.
+        self.token_bytes = np.ones(self.vocab_size, np.int64)
+        if self.separates:
+            self.token_bytes[self.separator] = 0
+
+    def encode(self, data: bytes) -> TokenArray:
+        """Refuse: a text has no ids here.
+
+        Raises:
+            SetpointError: always.
+        """
+        raise SetpointError(
+            "tokenizer: type = ids makes no tokens of text.\n"
+            "Valid: data of token ids; the tokenizer that made them."
+        )
+
+    def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
+        """The ids themselves, in digits with a space behind each; separators are left out."""
+        ids = np.asarray(tokens, np.int64).tolist()
+        kept = (id for id in ids if not (self.separates and id == self.separator))
+        return "".join(f"{id} " for id in kept).encode()
+
+
+SPACE = "\u2581"  # what SentencePiece writes for a space
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class HuggingFaceTokenizer:
+    """A tokenizer from `tokenizer.json`.
+
+    Special tokens stand for no bytes, and the text of one inside a document is text. A token's
+    bytes are those of the text as the tokenizer sees it: some change it first (NFC in Qwen's, a
+    space in front in Llama 2's), and then the changed text is what is counted.
+
+    Arguments:
+        config: the section: where the files are, and which token separates documents.
+        directory: where the files are instead, such as a checkpoint that keeps them; None: where
+            the section says.
+
+    Raises:
+        SetpointError: the files cannot be read, the package is missing, or the bytes of tokens
+            cannot be known, as with WordPiece, which drops spaces.
+    """
+
+    def __init__(self, config: Section, *, directory: Path | None = None) -> None:
+        path = config.path if directory is None else str(directory)
+        if directory is None and config.added:
+            read_vocabulary(path).require_new(config.added)
+        vocabulary = read_vocabulary(path, config.added)
+        try:
+            from tokenizers import Tokenizer
+        except ModuleNotFoundError as error:
+            raise SetpointError(
+                f"tokenizer.type = huggingface needs the package {error.name!r}: install {EXTRA}"
+            ) from None
+        try:
+            self.tokenizer = Tokenizer.from_str(vocabulary.text)
+        except Exception as error:
+            raise SetpointError(
+                f"tokenizer.path: tokenizer.json of {path} cannot be used: {error}"
+            ) from error
+        # A document is taken whole, and what it says is text, even where it says <|endoftext|>.
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.tokenizer.encode_special_tokens = True
+        self.path, self.added, self.document = path, config.added, vocabulary.text
+        self.vocab_size = vocabulary.size
+        separator = vocabulary.separator(config.separator)
+        self.separator = vocabulary.ids[separator]
+        self.chat = vocabulary.chat(separator)
+        self.opening = self._opening()
+        self.name = vocabulary.name(config.separator)
+        self._pieces = _pieces(vocabulary, self.separator)
+        lengths = [len(piece) for piece in self._pieces]
+        self.token_bytes: npt.NDArray[np.int64] = np.array(lengths, dtype=np.int64)
+
+    def encode(self, data: bytes) -> TokenArray:
+        """Token ids of a text.
+
+        Raises:
+            SetpointError: it is not UTF-8, with the place.
+        """
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise SetpointError(
+                f"tokenizer.type = huggingface takes UTF-8, and byte {error.start} is "
+                f"{data[error.start]:#04x}, which is none.\nValid: text in UTF-8, or --tokenizer "
+                f"bytes, which takes any bytes."
+            ) from None
+        if os.environ.get("TOKENIZERS_PARALLELISM") == "false":
+            # Faster without the offsets of tokens. Where threads are allowed this would start them,
+            # and the library then warns at every fork.
+            ids = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        else:
+            ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return np.array(ids, dtype=np.min_scalar_type(self.vocab_size - 1))
+
+    def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
+        """The bytes that ids stand for, token by token.
+
+        Arguments:
+            tokens: (T,) ids; special tokens stand for nothing.
+
+        Returns:
+            the text; part of a UTF-8 sequence may be cut at the ends.
+
+        Raises:
+            SetpointError: an id is not in the vocabulary.
+        """
+        ids = [int(token) for token in tokens]
+        wrong = [token for token in ids if not 0 <= token < self.vocab_size]
+        if wrong:
+            raise SetpointError(
+                f"tokenizer: {wrong[0]} is not a token of {self.path}.\n"
+                f"Valid: 0 to {self.vocab_size - 1}."
+            )
+        return b"".join(self._pieces[token] for token in ids)
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
+        """Token ids of a text in pieces, of which some are control tokens."""
+        return self._chat_encoder.encode(pieces)
+
+    @cached_property
+    def _chat_encoder(self) -> ChatEncoder:
+        return ChatEncoder(read_vocabulary(self.path, self.added), self.chat)
+
+    def _opening(self) -> tuple[int, ...]:
+        """What the tokenizer itself puts before a text, such as a beginning-of-text token."""
+        plain = self.tokenizer.encode("a", add_special_tokens=False).ids
+        whole = self.tokenizer.encode("a", add_special_tokens=True).ids
+        places = range(len(whole) - len(plain) + 1)
+        at = next((p for p in places if whole[p : p + len(plain)] == plain), 0)
+        return tuple(whole[:at])
+
+
+def _pieces(vocabulary: Vocabulary, separator: int) -> list[bytes]:
+    """(V,) the bytes of each token; nothing for special tokens, the separator, and gaps."""
+    kinds = set(_types(vocabulary.json))
+    model = vocabulary.json["model"]
+    pieces = [b""] * vocabulary.size
+    added = {str(each["content"]) for each in vocabulary.json.get("added_tokens", [])}
+    if "ByteLevel" in kinds:
+        read = _byte_level
+    elif model.get("byte_fallback") or "Metaspace" in kinds or SPACE in vocabulary.text:
+        read = _sentence_piece
+    else:
+        raise SetpointError(
+            f"tokenizer.path: {vocabulary.where} is of the kind {model.get('type')}, which does "
+            f"not keep the spaces of a text, so its tokens stand for no certain bytes.\n"
+            f"Valid: byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece with spaces kept "
+            f"(Llama 2, Mistral, Gemma)."
+        )
+    unknown = model.get("unk_token")
+    for token, number in vocabulary.ids.items():
+        byte = _BYTE.fullmatch(token) if model.get("byte_fallback") else None
+        if byte:
+            pieces[number] = bytes([int(byte[1], 16)])
+        elif token in vocabulary.special or token == unknown or number == separator:
+            pieces[number] = b""
+        else:
+            pieces[number] = token.encode() if token in added else read(token)
+    return pieces
+
+
+def _types(part: object) -> Iterator[str]:
+    """The types of the steps of a tokenizer, its vocabulary aside."""
+    if isinstance(part, Mapping):
+        if isinstance(part.get("type"), str):
+            yield part["type"]
+        for name, value in part.items():
+            if name not in ("vocab", "merges", "added_tokens"):
+                yield from _types(value)
+    elif isinstance(part, list):
+        for item in part:
+            yield from _types(item)
+
+
+def _sentence_piece(token: str) -> bytes:
+    return token.replace(SPACE, " ").encode()
+
+
+def _byte_level(token: str) -> bytes:
+    # A token that was added by hand may be plain text.
+    if all(sign in _BYTE_OF for sign in token):
+        return bytes(_BYTE_OF[sign] for sign in token)
+    return token.encode()
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The character that stands for each byte in byte-level BPE (GPT-2, Radford et al., 2019).
+
+    Printable ones of Latin-1 stand for themselves; the others follow from U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in printable]
+    signs = {chr(byte): byte for byte in printable}
+    signs.update({chr(0x100 + place): byte for place, byte in enumerate(hidden)})
+    return signs
+
+
+_BYTE_OF = _byte_alphabet()

@@ -28,6 +28,13 @@ TEMPLATE = "chat_template.jinja"
 EXTRA = "'setpoint[huggingface]'"
 
 
+class Piece(NamedTuple):
+    """Part of a text: a control token, or what is text whatever it spells."""
+
+    text: str
+    control: bool = False
+
+
 class ChatFacts(NamedTuple):
     """What a tokenizer knows of conversations.
 
@@ -257,6 +264,14 @@ def _of_files(tokenizer: TokenizerConfig, ask: Callable[[Vocabulary, HuggingFace
         with suppress(SetpointError):
             return ask(read_vocabulary(tokenizer.path, tokenizer.added), tokenizer)
     return None
+
+
+def beyond_vocabulary(place: object, token: int, position: int, size: int) -> str:
+    """The message about an id that is no token of the tokenizer."""
+    return (
+        f"{place} holds the token {token} at position {position:,}, and the vocabulary of "
+        f"tokenizer is {size:,}"
+    )
 
 
 def find_tokenizer(path: str) -> Path:

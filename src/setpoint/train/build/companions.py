@@ -22,7 +22,7 @@ from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.run import DESCRIPTION
 
 if TYPE_CHECKING:
-    from setpoint.data.sources.chat_template import ChatTemplate
+    from setpoint.data.sources.chat import ChatTemplate
     from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
     from setpoint.model.config import ModelConfig
     from setpoint.train.config import Job
@@ -56,7 +56,7 @@ def companions_of(
     Raises:
         SetpointError: if a file cannot be read.
     """
-    from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
+    from setpoint.data.tokenizers.tokenizer import HuggingFaceTokenizer
 
     files: Companions = {}
     if isinstance(tokenizer, HuggingFaceTokenizer):

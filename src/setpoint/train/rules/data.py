@@ -155,7 +155,7 @@ def held_out_problems(job: Job) -> Iterator[Problem]:
 
 def _documents(source: SourceConfig) -> int | None:
     if isinstance(source, Text) and source.filter is None and not source.streaming:
-        from setpoint.data.sources.formats import text_count  # most jobs have no files
+        from setpoint.data.sources.texts import text_count  # most jobs have no files
 
         return text_count(source)
     return source.documents if isinstance(source, Random) and source.filter is None else None
@@ -204,8 +204,7 @@ def leaves_out(job: Job) -> str | None:
 )
 def template_problems(job: Job) -> Iterator[Problem]:
     """Chat templates that are not there, or write tokens that the tokenizer does not have."""
-    from setpoint.data.sources.chat_template import ChatTemplate
-    from setpoint.data.sources.named_templates import fitting_template
+    from setpoint.data.sources.chat import ChatTemplate, fitting_template
     from setpoint.data.tokenizers.vocabulary import chat_facts
 
     facts = chat_facts(job.tokenizer)
@@ -233,7 +232,7 @@ def template_problems(job: Job) -> Iterator[Problem]:
 def token_problems(job: Job) -> Iterator[Problem]:
     """Prepared data, or a separator, of another tokenizer."""
     from setpoint.data.prepared import read_facts
-    from setpoint.data.sources.token_files import prepared_folders
+    from setpoint.data.sources.tokens import prepared_folders
     from setpoint.data.tokenizers.vocabulary import tokenizer_name, vocabulary_size
 
     size, name = vocabulary_size(job.tokenizer), tokenizer_name(job.tokenizer)
@@ -262,7 +261,7 @@ def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
     """Find ids that are no tokens, or parts of them, among the first ones of each file."""
     if size is None:
         return
-    from setpoint.data.sources.token_files import find_wrong_ids, token_files
+    from setpoint.data.sources.tokens import find_wrong_ids, token_files
 
     for file in token_files(source, f"{path}.paths").files.values():
         with suppress(SetpointError, OSError):  # reported by a check of the source
@@ -329,7 +328,7 @@ def sources_of(job: Job, kind: type[S]) -> Iterator[tuple[str, S]]:
 def needs_template(source: Conversations) -> bool:
     """True if a source's first row is messages, and not tokens."""
     from setpoint.data.sources.conversations import ConversationsSource
-    from setpoint.hub.urls import is_url
+    from setpoint.hub.fetch import is_url
 
     if any(map(is_url, source.paths)):  # looked at when the run starts
         return False

@@ -172,7 +172,7 @@ URL = "checkpoint.remote.url"
 @check(when=lambda job: job.checkpoint.remote is not None)
 def url_problems(job: Job) -> Iterator[Problem]:
     """A place for uploads that is no URL."""
-    from setpoint.hub.urls import is_url
+    from setpoint.hub.fetch import is_url
 
     section = job.checkpoint.remote
     assert section is not None
@@ -184,7 +184,7 @@ def url_problems(job: Job) -> Iterator[Problem]:
 @check(needs="import", when=lambda job: job.checkpoint.remote is not None)
 def protocol_problems(job: Job) -> Iterator[Problem]:
     """A URL for uploads that no installed package opens."""
-    from setpoint.hub.urls import is_url, protocol_problem
+    from setpoint.hub.fetch import is_url, protocol_problem
 
     section = job.checkpoint.remote
     assert section is not None
