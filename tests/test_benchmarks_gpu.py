@@ -15,7 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from setpoint.model.initialize import initialize
-from setpoint.model.size import training_flops
+from setpoint.model.parameters import training_flops
 from setpoint.profile.profiler import without_chatter
 
 from .forks import Forks

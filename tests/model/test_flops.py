@@ -11,12 +11,11 @@ from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.layers import count_parameters
 from setpoint.model.moe.config import MoE
-from setpoint.model.size import (
+from setpoint.model.parameters import (
     FORMULAS,
     all_parameters,
     attended,
-    attended_causally,
-    estimate_size,
+    count_parameters_of,
     pair_size,
     training_flops,
     window_of,
@@ -58,9 +57,9 @@ def met(config: TransformerConfig, length: int) -> int:
 def test_causal_attention_counts_what_masks_leave(changes, length):
     config = small_config(**changes)
     pairs = met(config, length)
-    assert attended_causally(config, length) == pair_size(config) * pairs
-    size = estimate_size(config, vocab_size=VOCAB, sequence_length=length)
-    expected = 6 * size.in_products + 6 * pair_size(config) * pairs / length
+    assert attended(config, length, is_causal=True) == pair_size(config) * pairs
+    counts = count_parameters_of(config, VOCAB)
+    expected = 6 * counts.in_products + 6 * pair_size(config) * pairs / length
     assert flops(config, "palm_causal", length) == pytest.approx(expected, rel=1e-14)
 
 
@@ -78,9 +77,9 @@ def test_products_are_those_torch_counts(changes):
         name = str(operator).removeprefix("aten.")
         if name in attention:
             attention[name] += count
-    size = estimate_size(config, vocab_size=VOCAB, sequence_length=LENGTH)
+    counts = count_parameters_of(config, VOCAB)
     products = counter.get_total_flops() - sum(attention.values())
-    assert products == 6 * size.in_products * tokens.numel()
+    assert products == 6 * counts.in_products * tokens.numel()
     if config.sliding_window is None:
         assert flops(config, "palm") * tokens.numel() == counter.get_total_flops()
     # Without a window the mask leaves (S + 1) / 2 of S positions.
@@ -88,8 +87,8 @@ def test_products_are_those_torch_counts(changes):
         **{k: v for k, v in changes.items() if k != "sliding_window"}
         | ({"attention_pattern": ("full",)} if "sliding_window" in changes else {})
     )
-    whole = flops(full, "palm") - 6 * size.in_products
-    halved = flops(full, "palm_causal") - 6 * size.in_products
+    whole = flops(full, "palm") - 6 * counts.in_products
+    halved = flops(full, "palm_causal") - 6 * counts.in_products
     assert halved / whole == pytest.approx((LENGTH + 1) / (2 * LENGTH), rel=1e-12)
 
 
@@ -117,7 +116,7 @@ def test_windows_bound_what_is_met():
     config = small_config(layers=3, attention_pattern=("sliding",), sliding_window=8)
     assert window_of(config, 4) == 4
     assert window_of(config, 64) == 8
-    assert attended(config, 64) == pair_size(config) * 3 * 8
+    assert attended(config, 64) == pair_size(config) * 64 * 3 * 8
     assert window_of(small_config(), 64) == 64
 
 

@@ -156,7 +156,7 @@ def test_ranges(name, value):
 
 def test_no_torch():
     code = (
-        "import sys, setpoint.model.config, setpoint.model.size, setpoint.loss.config, "
+        "import sys, setpoint.model.config, setpoint.model.parameters, setpoint.loss.config, "
         "setpoint.optim.config, setpoint.optim.schedule\n"
         "print([m for m in ('torch', 'numpy', 'yaml', 'rich') if m in sys.modules])"
     )

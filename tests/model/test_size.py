@@ -10,7 +10,7 @@ from setpoint.model.attention.config import MLA
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.layers import count_parameters
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
-from setpoint.model.size import estimate_size, unknown_size
+from setpoint.model.parameters import count_parameters_of, training_flops
 
 from .small import VOCAB, small_config
 
@@ -34,20 +34,7 @@ SHAPES = [
 def test_parameters_equal_those_of_the_module(changes):
     config = small_config(**changes)
     model = config.build(vocab_size=VOCAB)
-    size = estimate_size(config, vocab_size=VOCAB, sequence_length=8)
-    assert size.parameters == count_parameters(model)
-
-    def counted(*parts: str) -> int:
-        return sum(
-            parameter.numel()
-            for name, parameter in model.named_parameters()
-            if any(part in name.split(".") for part in parts)
-        )
-
-    assert size.attention == counted("attention")
-    assert size.feed_forward == counted("feed_forward")
-    assert size.norm == counted("norm", "attention_norm", "feed_forward_norm")
-    assert size.embedding == counted("embedding")
+    assert count_parameters_of(config, VOCAB).parameters == count_parameters(model)
 
 
 NORMS = [
@@ -114,15 +101,15 @@ def test_parameters_of_any_model(fields):
     config = small_config(**fields)
     with torch.device("meta"):
         model = config.build(vocab_size=VOCAB)
-    size = estimate_size(config, vocab_size=VOCAB, sequence_length=8)
-    assert size.parameters == count_parameters(model)
+    counts = count_parameters_of(config, VOCAB)
+    assert counts.parameters == count_parameters(model)
     idle = 0
     if config.moe is not None:
         width = config.ffn_dim if config.moe.expert_dim is None else config.moe.expert_dim
         expert = (3 if config.is_gated else 2) * config.dim * width
         unused = (config.moe.experts - config.moe.top_k) * expert
         idle = unused * sum(config.moe.has_experts(layer) for layer in range(config.layers))
-    assert size.active == size.parameters - idle
+    assert counts.active == counts.parameters - idle
 
 
 @pytest.mark.parametrize("changes", SHAPES)
@@ -133,14 +120,14 @@ def test_flops_equal_those_torch_counts(changes):
     # The composed attention, because torch counts nothing for the fused one on the CPU.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(tokens).sum().backward()
-    size = estimate_size(config, vocab_size=VOCAB, sequence_length=16)
-    assert counter.get_total_flops() == size.flops_per_token * tokens.numel()
+    flops = training_flops(config, "palm", vocab_size=VOCAB, sequence_length=16)
+    assert counter.get_total_flops() == flops * tokens.numel()
 
 
 def test_windows_bound_what_attention_costs():
-    def flops(length: int, **changes) -> int:
+    def flops(length: int, **changes) -> float:
         config = small_config(layers=5, **changes)
-        return estimate_size(config, vocab_size=VOCAB, sequence_length=length).flops_per_token
+        return training_flops(config, "palm", vocab_size=VOCAB, sequence_length=length)
 
     windows = {"attention_pattern": ("sliding", "sliding", "full"), "sliding_window": 8}
     assert flops(8, **windows) == flops(8)
@@ -150,8 +137,8 @@ def test_windows_bound_what_attention_costs():
 
 def test_a_foreign_norm_keeps_its_size_to_itself():
     section = partial(torch.nn.LayerNorm)
-    assert "only the norm itself" in (unknown_size(small_config(norm=section)) or "")
-    assert unknown_size(small_config()) is None
+    assert not small_config(norm=section).parameters_known
+    assert small_config().parameters_known
 
 
 def test_count_takes_shared_once():

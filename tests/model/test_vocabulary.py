@@ -1,7 +1,7 @@
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.model.size import embedding_rows, predicted_tokens, require_fit, vocab_error
+from setpoint.model.parameters import embedding_rows, predicted_tokens, require_fit, vocab_error
 
 from .small import small_config
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from setpoint.config import ConfigError, resolve
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
-from setpoint.model.parts import part_sizes
-from setpoint.model.size import estimate_size
+from setpoint.model.parameters import count_parameters_of, part_sizes, training_flops
 from setpoint.parallel.pipelining import SCHEDULES, Pipelining, balanced, ranks_of_stages
 from setpoint.shapes.protocols import StagePart
 
@@ -55,10 +54,13 @@ def test_parts_add_up_to_the_model(tied: bool) -> None:
         )
     )  # fmt: skip
     parts = part_sizes(config, vocab_size=100, sequence_length=24)
-    size = estimate_size(config, vocab_size=100, sequence_length=24)
-    assert sum(part.flops for part in parts) == size.flops_per_token
+    flops = training_flops(config, "palm", vocab_size=100, sequence_length=24)
+    assert sum(part.flops for part in parts) == flops
     twice = 100 * 32 if tied else 0
-    assert sum(part.parameters for part in parts) == size.parameters + twice
+    assert (
+        sum(part.parameters for part in parts)
+        == count_parameters_of(config, 100).parameters + twice
+    )
 
 
 def test_stages_go_round_the_ranks_or_back_over_them() -> None:

@@ -11,7 +11,7 @@ from torch import distributed
 from setpoint.cli.check_plan import render_dry_run
 from setpoint.config import SetpointError
 from setpoint.model.config import TransformerConfig
-from setpoint.model.size import training_flops
+from setpoint.model.parameters import training_flops
 from setpoint.parallel.world import world_of
 from setpoint.plan.dry_run import DryRun, dry_run, rows_by_rank
 from setpoint.plan.meter import few_layers

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.model.config import TransformerConfig
-from setpoint.model.size import estimate_size
+from setpoint.model.parameters import count_parameters_of
 from setpoint.plan.memory import rank_memory
 from setpoint.plan.topology import (
     Topology,
@@ -36,16 +36,16 @@ def test_parameters_and_flops_are_those_of_the_model(tmp_path: Path, name: str) 
     model = job.model
     assert isinstance(model, TransformerConfig)
     length = job.batch.sequence_length
-    size = estimate_size(model, vocab_size=257, sequence_length=length)
+    counts = count_parameters_of(model, 257)
     workload = Workload.of(job, 257)
-    assert workload.parameters == size.parameters
+    assert workload.parameters == counts.parameters
     # As the formula `palm`, in which attention is not causal.
     products = sum(sum(workload.kinds[each].products) for each in workload.order)
-    assert products == size.in_products
+    assert products == counts.in_products
     assert workload.layers == model.layers
     flops = sum(workload.kinds[each].forward_flops for each in workload.order)
     attended = sum(workload.kinds[each].attention_flops for each in workload.order)
-    assert flops - attended == 2 * size.in_products
+    assert flops - attended == 2 * counts.in_products
     full = sum(2 * kind.pair * length for kind in (workload.kinds[n] for n in workload.order))
     assert attended == pytest.approx(full * (length + 1) / (2 * length))
 

@@ -10,7 +10,7 @@ from torch import nn
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
 from setpoint.model.config import TransformerConfig
-from setpoint.model.size import estimate_size
+from setpoint.model.parameters import count_parameters_of
 from setpoint.train.config import Job
 
 
@@ -76,13 +76,9 @@ def assert_as_published(preset: str, parameters: int, config: Any) -> None:
     with torch.device("meta"):
         theirs = AutoModelForCausalLM.from_config(config)
     assert count(theirs) == parameters
-    size = estimate_size(
-        model,
-        vocab_size=job.tokenizer.build().vocab_size,
-        sequence_length=job.batch.sequence_length,
-    )
+    counts = count_parameters_of(model, job.tokenizer.build().vocab_size)
     selecting = sum(b.numel() for n, b in module_of(preset).named_buffers() if _selects(n))
-    assert size.parameters == parameters - selecting
+    assert counts.parameters == parameters - selecting
     assert model.max_sequence_length == config.max_position_embeddings
     assert model.norm_eps == getattr(config, "rms_norm_eps", 0) or config.layer_norm_epsilon
     assert model.init_std == config.initializer_range

@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 from setpoint.infer.config import Inference
 from setpoint.model.layers import layers_of
 from setpoint.model.moe.dispatch import build_dispatcher
-from setpoint.model.parts import stage_sizes
+from setpoint.model.parameters import stage_sizes
 from setpoint.parallel.divide import divide, sequence_parts
 from setpoint.parallel.hangs import step_begins, step_has_ended
 from setpoint.parallel.pipeline import Pipeline

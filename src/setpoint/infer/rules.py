@@ -10,8 +10,8 @@ from setpoint.infer.adopt import find_weights, kept_tokenizer
 from setpoint.infer.config import CONTROLS_AS_TEXT, FORWARD, Inference
 from setpoint.model.attention.selection import determinism_problems, placement_problems
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
+from setpoint.model.parameters import vocab_error
 from setpoint.model.pretrained.locate import is_on_hub, locate_here
-from setpoint.model.size import vocab_error
 from setpoint.precision.config import fp16_problems
 from setpoint.profile.config import rank_problems, snapshot_problem
 

@@ -1,37 +1,93 @@
-"""The parameters of a transformer from its configuration alone: their names, shapes and kinds."""
+"""Parameters of a transformer listed from its configuration alone, their sums, and its FLOPs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
 
-from setpoint.model.config import LayerNormConfig, NormConfig
-from setpoint.model.size import embedding_rows
+from setpoint.config import SetpointError
+from setpoint.model.config import LayerNormConfig, NormConfig, TransformerConfig
 from setpoint.shapes.parameter import Kind, Parameter
+from setpoint.shapes.protocols import StagePart
 
 if TYPE_CHECKING:
-    from setpoint.model.config import TransformerConfig
+    from setpoint.model.config import ModelConfig
     from setpoint.model.moe.config import MoE
 
 Sized = tuple[str, tuple[int, ...], Kind]
+LAYER = "layers."
+
+
+# The vocabulary: rows of the embedding and of the output matrix.
+
+
+def embedding_rows(config: TransformerConfig, vocab_size: int) -> int:
+    """Rows of the embedding and of the output matrix.
+
+    Arguments:
+        vocab_size: number of tokens of the tokenizer.
+
+    Returns:
+        vocab_size of the configuration, or else the tokenizer's rounded up.
+    """
+    if config.vocab_size is not None:
+        return config.vocab_size
+    step = config.vocab_multiple_of
+    return step * -(-vocab_size // step)
+
+
+def predicted_tokens(config: TransformerConfig, vocab_size: int) -> int:
+    """Number of logits of one position: the rows without those added by rounding up."""
+    return vocab_size if config.vocab_size is None else config.vocab_size
+
+
+def vocab_error(config: TransformerConfig, vocab_size: int) -> str | None:
+    """Reason why a vocabulary does not fit a tokenizer of vocab_size tokens, or None."""
+    if config.vocab_size is None or config.vocab_size >= vocab_size:
+        return None
+    return (
+        f"{config.vocab_size} rows do not hold the {vocab_size} tokens of the tokenizer, the "
+        f"highest of which would have no embedding"
+    )
+
+
+def require_fit(config: TransformerConfig, vocab_size: int) -> None:
+    """Require that a vocabulary fits a tokenizer of vocab_size tokens.
+
+    Raises:
+        SetpointError: it does not.
+    """
+    reason = vocab_error(config, vocab_size)
+    if reason is not None:
+        raise SetpointError(
+            f"model.vocab_size = {config.vocab_size}: {reason}; valid: {vocab_size} or more, or "
+            f"null for as many as there are"
+        )
+
+
+# The list.
 
 
 def parameters_of(config: TransformerConfig, vocab_size: int) -> Iterator[Parameter]:
     """List the parameters of a transformer without building it.
 
     Arguments:
-        config: a resolved configuration whose size is known; see `unknown_size`.
-        vocab_size: how many tokens the tokenizer has.
+        config: a resolved configuration with `parameters_known`.
+        vocab_size: number of tokens of the tokenizer.
 
     Returns:
         the parameters, in the order of the module's `named_parameters()`.
     """
-    for name, shape, kind in _model(config, embedding_rows(config, vocab_size)):
-        yield Parameter(name, shape, kind, config.rate_multiplier(name, len(shape)))
+    for part, listed in _parts(config, embedding_rows(config, vocab_size)):
+        prefix = f"{part}." if part.startswith(LAYER) else ""
+        for name, shape, kind in listed:
+            name = prefix + name
+            yield Parameter(name, shape, kind, config.rate_multiplier(name, len(shape)))
 
 
 def fused_parts_of(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Find modules that hold several projections one above the other, and the outputs of each."""
+    """Outputs of each projection in modules that hold several, one above the other, by name."""
     if not config.merge_qkv or config.mla is not None:
         return {}
     query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -39,13 +95,21 @@ def fused_parts_of(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     return dict.fromkeys(names, (query, key, key))
 
 
-def _model(c: TransformerConfig, rows: int) -> Iterator[Sized]:
+def _parts(c: TransformerConfig, rows: int) -> Iterator[tuple[str, Iterator[Sized]]]:
+    """Parameters of the embedding, of each layer, and of the output with the norm before it."""
+    yield "embedding", _embedding(c, rows)
+    for layer in range(c.layers):
+        yield f"{LAYER}{layer}", _block(c, layer)
+    yield "output", _output(c, rows)
+
+
+def _embedding(c: TransformerConfig, rows: int) -> Iterator[Sized]:
     yield "embedding.weight", (rows, c.dim), "embedding"
     if c.positions == "learned":
         yield "position_embedding.weight", (c.max_sequence_length, c.dim), "embedding"
-    for layer in range(c.layers):
-        for name, shape, kind in _block(c, layer):
-            yield f"layers.{layer}.{name}", shape, kind
+
+
+def _output(c: TransformerConfig, rows: int) -> Iterator[Sized]:
     yield from _norm(c.norm, "norm", c.dim)
     if not c.tie_embeddings:
         yield "output.weight", (rows, c.dim), "output"
@@ -134,3 +198,205 @@ def _norm(norm: NormConfig, name: str, dim: int) -> Iterator[Sized]:
     yield f"{name}.weight", (dim,), "norm"
     if isinstance(norm, LayerNormConfig) and norm.bias:
         yield f"{name}.bias", (dim,), "norm"
+
+
+# Its sums.
+
+
+def part_names(layers: int) -> list[str]:
+    """Name the parts of a transformer, in the order in which tokens pass them."""
+    return ["embedding", *(f"{LAYER}{layer}" for layer in range(layers)), "output"]
+
+
+def part_of(name: str) -> str:
+    """Name the part of a parameter."""
+    first, _, rest = name.partition(".")
+    if first == "layers":
+        return LAYER + rest.partition(".")[0]
+    return "embedding" if first in ("embedding", "position_embedding") else "output"
+
+
+def units_around_layers(config: TransformerConfig) -> tuple[tuple[str, ...], ...]:
+    """Modules before and after the layers whose weights are gathered together, in forward order.
+
+    The second spans the loss, which may multiply with the output matrix by itself. Empty where the
+    embedding is tied: the first operation and the loss both need it.
+    """
+    if config.tie_embeddings:
+        return ()
+    learned = ("position_embedding",) if config.positions == "learned" else ()
+    return ("embedding", *learned), ("norm", "output")
+
+
+class Counts(NamedTuple):
+    """Parameters of a model, or of a part of it.
+
+    Arguments:
+        active: those that compute one token: of routed experts, top_k in each layer.
+        in_products: those in matrix products of one token: all of `active` but norms, biases and
+            lookups; a tied embedding counts, as it is the output matrix, too.
+    """
+
+    parameters: int
+    active: int
+    in_products: int
+
+
+def _count(c: TransformerConfig, listed: Iterable[Sized]) -> Counts:
+    routed = others = in_products = 0
+    for name, shape, kind in listed:
+        size = prod(shape)
+        if ".experts." in name:
+            routed += size
+            continue
+        others += size
+        in_products += size if kind in ("matrix", "output", "router") else 0
+    used = 0 if c.moe is None else routed * c.moe.top_k // c.moe.experts
+    return Counts(others + routed, others + used, in_products + used)
+
+
+def _counts_by_part(c: TransformerConfig, rows: int) -> dict[str, Counts]:
+    """Counts of each part; the matrix of tied embeddings is in the products of the output."""
+    output = _count(c, _output(c, rows))
+    if c.tie_embeddings:
+        output = output._replace(in_products=output.in_products + rows * c.dim)
+    # Layers with experts are alike, and so are those without.
+    kinds: dict[bool, Counts] = {}
+    counts = {"embedding": _count(c, _embedding(c, rows))}
+    for layer in range(c.layers):
+        sparse = c.moe is not None and c.moe.has_experts(layer)
+        if sparse not in kinds:
+            kinds[sparse] = _count(c, _block(c, layer))
+        counts[f"{LAYER}{layer}"] = kinds[sparse]
+    return {**counts, "output": output}
+
+
+def count_parameters_of(config: TransformerConfig, vocab_size: int) -> Counts:
+    """Count the parameters of a transformer; see `parameters_of`."""
+    parts = _counts_by_part(config, embedding_rows(config, vocab_size)).values()
+    return Counts(*map(sum, zip(*parts, strict=True)))
+
+
+def part_sizes(
+    config: TransformerConfig, *, vocab_size: int, sequence_length: int
+) -> list[StagePart]:
+    """Parameters of each part, and its FLOPs per token by the formula `palm`.
+
+    FLOPs add up to `training_flops`; parameters to all of the model, and the matrix of tied
+    embeddings once more, since the first and the last part both hold it.
+
+    Returns:
+        the embedding, each layer, and the output with the norm before it.
+    """
+    rows = embedding_rows(config, vocab_size)
+    sizes: list[StagePart] = []
+    for name, counts in _counts_by_part(config, rows).items():
+        parameters, products = counts.parameters, counts.in_products
+        if name.startswith(LAYER):
+            layer = int(name.removeprefix(LAYER))
+            pattern = config.attention_pattern
+            sliding = pattern[layer % len(pattern)] == "sliding"
+            reach = window_of(config, sequence_length) if sliding else sequence_length
+            products += pair_size(config) * reach
+        elif name == "output" and config.tie_embeddings:
+            parameters += rows * config.dim
+        sizes.append(StagePart(name, parameters, 6 * products))
+    return sizes
+
+
+def stage_sizes(
+    config: ModelConfig, vocab_size: int, sequence_length: int
+) -> list[StagePart] | None:
+    """Sizes by which the stages of a pipeline are balanced; None: by their parameters."""
+    if not isinstance(config, TransformerConfig) or not config.parameters_known:
+        return None
+    return part_sizes(config, vocab_size=vocab_size, sequence_length=sequence_length)
+
+
+# FLOPs.
+
+
+def pair_size(c: TransformerConfig) -> int:
+    """Elements of a query and a value of all heads of a layer."""
+    if c.mla is None:
+        return c.heads * 2 * c.head_dim
+    return c.heads * (c.mla.nope_head_dim + c.mla.rope_head_dim + c.mla.value_head_dim)
+
+
+def window_of(c: TransformerConfig, sequence_length: int) -> int:
+    """Most positions of a sequence that a layer with a window attends to."""
+    window = c.sliding_window
+    return sequence_length if window is None else min(sequence_length, window)
+
+
+def attended(c: TransformerConfig, sequence_length: int, is_causal: bool = False) -> int:
+    """Elements of queries and values in the attention of all layers to a sequence.
+
+    Returns:
+        the sum over positions i = 1 .. S, which attend to min(S, W) positions each, or with
+        is_causal to min(i, W).
+    """
+    length, window, sliding = (
+        sequence_length,
+        window_of(c, sequence_length),
+        c.count_layers("sliding"),
+    )
+    full, slid = length * length, length * window
+    if is_causal:
+        full = length * (length + 1) // 2
+        slid = window * (window + 1) // 2 + (length - window) * window
+    return pair_size(c) * ((c.layers - sliding) * full + sliding * slid)
+
+
+class Formula(NamedTuple):
+    """A formula of FLOPs per token and its terms."""
+
+    text: str
+    meaning: str
+
+
+_HEADS = "H heads with queries of size Q and values of size V, S positions"
+_PALM = "N parameters in matrix products of a token"
+
+FORMULAS = {
+    "palm": Formula(
+        "6 N + 6 sum over layers of H (Q + V) min(S, W)",
+        f"{_PALM}, {_HEADS}, a window of W; attention as if it were not causal (PaLM, Chowdhery et "
+        f"al., 2022, appendix B)",
+    ),
+    "palm_causal": Formula(
+        "6 N + 6 sum over layers of H (Q + V) / S * sum over i = 1 .. S of min(i, W)",
+        f"{_PALM}, {_HEADS}, a window of W; palm with what a causal mask leaves of attention",
+    ),
+    "all_parameters": Formula(
+        "6 P + 6 L H (Q + V) S",
+        f"P all parameters, L layers, {_HEADS}; embeddings, norms and experts that a token does "
+        f"not choose count, and windows do not",
+    ),
+}
+"""By the names that `tracking.flops` takes. All of them count a product and a sum as two, the
+backward pass as twice the forward, and recomputation not at all."""
+
+
+def training_flops(
+    config: TransformerConfig, formula: str, *, vocab_size: int, sequence_length: int
+) -> float:
+    """Compute the floating point operations to train on one token.
+
+    Arguments:
+        formula: a name of `FORMULAS`.
+
+    Returns:
+        an integer with `palm` and `all_parameters`; a mean over the positions with `palm_causal`.
+    """
+    counts = count_parameters_of(config, vocab_size)
+    if formula == "all_parameters":
+        return all_parameters(counts.parameters, config.layers * pair_size(config), sequence_length)
+    if formula == "palm":
+        return 6 * (counts.in_products + attended(config, sequence_length) // sequence_length)
+    return 6 * (counts.in_products + attended(config, sequence_length, True) / sequence_length)
+
+
+def all_parameters(parameters: int, pair_sizes: int, sequence_length: int) -> int:
+    """Compute the formula `all_parameters`, which needs no configuration."""
+    return 6 * parameters + 6 * pair_sizes * sequence_length

@@ -22,8 +22,14 @@ from setpoint.model.modules import FeedForward, build_norm, compute_dtype
 from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.layer import MoELayer
 from setpoint.model.moe.losses import LayerRouting, combine
-from setpoint.model.parts import LAYER, part_names, units_around_layers
-from setpoint.model.size import embedding_rows, predicted_tokens, require_fit
+from setpoint.model.parameters import (
+    LAYER,
+    embedding_rows,
+    part_names,
+    predicted_tokens,
+    require_fit,
+    units_around_layers,
+)
 from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart, weight_in_use
 from setpoint.shapes.peers import Peers
 from setpoint.shapes.protocols import ExpertPart

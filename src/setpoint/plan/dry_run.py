@@ -29,7 +29,7 @@ from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.layers import layers_of
 from setpoint.model.modules import FUSED
 from setpoint.model.moe.dispatch import AllToAllDispatcher, TensorParallelDispatcher
-from setpoint.model.parts import stage_sizes
+from setpoint.model.parameters import stage_sizes
 from setpoint.model.pretrained.check import check_weights
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.optim.frozen import is_frozen

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from setpoint.model.attention.config import Backend
 from setpoint.model.attention.selection import LIMITS, chosen, kind_of
 from setpoint.model.config import LayerNormConfig, RMSNormConfig
-from setpoint.model.size import embedding_rows, window_of
+from setpoint.model.parameters import embedding_rows, window_of
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig

@@ -9,7 +9,7 @@ from setpoint.config import FILE, Need, chain_of, verify
 from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
-from setpoint.model.size import FORMULAS, estimate_size, training_flops, unknown_size
+from setpoint.model.parameters import FORMULAS, count_parameters_of, training_flops
 from setpoint.train.batch import batch_equation
 from setpoint.train.config import Job
 from setpoint.train.rules.model import known_vocabulary
@@ -90,12 +90,14 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
         vocabulary = model.vocab_size
     if vocabulary is None:
         return "the number of parameters, which the vocabulary of the tokenizer decides"
-    unknown = unknown_size(model)
-    if unknown is not None:
-        return unknown
+    if not model.parameters_known:
+        return (
+            "the number of parameters, since only the norm itself (model.norm) knows how many "
+            "it has"
+        )
     length = job.batch.sequence_length
-    size = estimate_size(model, vocab_size=vocabulary, sequence_length=length)
-    facts["parameters"] = size.parameters
+    counts = count_parameters_of(model, vocabulary)
+    facts["parameters"] = counts.parameters
     if job.optimizer.frozen or job.adapter is not None:
         # Most jobs need no list.
         from setpoint.train.build.job_parameters import adapted, adapter_report, trained
@@ -105,7 +107,7 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
             facts["adapter"] = adapter_report(job, adapter).line()
         facts["trained parameters"] = sum(prod(each.shape) for each in trained(job, vocabulary))
     if model.moe is not None:
-        facts["active parameters"] = size.active
+        facts["active parameters"] = counts.active
     formula = job.tracking.flops
     flops = training_flops(model, formula, vocab_size=vocabulary, sequence_length=length)
     facts["FLOPs per token"] = round(flops)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from setpoint.config import SetpointError
 from setpoint.memory.config import CheckpointingConfig, Operators, Parts
-from setpoint.model.parts import part_names
+from setpoint.model.parameters import part_names
 from setpoint.parallel.config import AXES, CONTEXT
 from setpoint.parallel.pipelining import SCHEDULES, balanced, ranks_of_stages
 from setpoint.plan.workload import Weight, Workload
@@ -571,7 +571,7 @@ def _shards(
 
 
 def place_of(kind: str, tied: bool) -> Place:
-    """The place of a part; see `setpoint.model.parts.units_around_layers`."""
+    """The place of a part; see `setpoint.model.parameters.units_around_layers`."""
     places: dict[str, Place] = {"layer": "layer", "embedding": "first", "output": "last"}
     return places.get(kind, "around") if kind == "layer" or not tied else "around"
 

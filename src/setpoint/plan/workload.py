@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from setpoint.config import SetpointError
 from setpoint.model.attention.selection import kind_of
 from setpoint.model.config import TransformerConfig
-from setpoint.model.parameters import parameters_of
-from setpoint.model.parts import part_of, part_sizes
-from setpoint.model.size import pair_size, predicted_tokens, window_of
+from setpoint.model.parameters import (
+    pair_size,
+    parameters_of,
+    part_of,
+    part_sizes,
+    predicted_tokens,
+    window_of,
+)
 from setpoint.optim.config import ImportedOptimizer, ScheduleFreeAdamW
 from setpoint.optim.frozen import is_frozen
 from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces

@@ -18,7 +18,7 @@ class StagePart(NamedTuple):
 
     Arguments:
         parameters: how many numbers it holds.
-        flops: operations to train on one token; see `setpoint.model.size`.
+        flops: operations to train on one token; see `setpoint.model.parameters`.
     """
 
     name: str

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model.layers import count_parameters
-from setpoint.model.size import FORMULAS
+from setpoint.model.parameters import FORMULAS
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.build.utilization import Utilization, utilization_of

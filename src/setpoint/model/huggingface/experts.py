@@ -39,8 +39,9 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
     Raises:
         SetpointError: the model has no packed experts, or ranks cannot divide their width.
     """
-    divides = isinstance(dispatcher, TensorParallelDispatcher) and dispatcher.divides
-    over = dispatcher.peers if divides else None
+    over = None
+    if isinstance(dispatcher, TensorParallelDispatcher) and dispatcher.divides:
+        over = dispatcher.peers
     parts: list[ExpertPart] = []
     for path, experts, block in experts_of(model):
         if block is not None:

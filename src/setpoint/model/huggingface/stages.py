@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.model.huggingface.logits import decoder_of
-from setpoint.model.parts import LAYER, part_names
+from setpoint.model.parameters import LAYER, part_names
 
 M = TypeVar("M", bound=nn.Module)
 LAYERS = "layers"

@@ -31,6 +31,7 @@ from setpoint.files.tensor_file import dtype_named
 from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
+from setpoint.model.parameters import embedding_rows
 from setpoint.model.pretrained.check import foreign_names, vocabulary_of
 from setpoint.model.pretrained.config_json import config_of, read_config
 from setpoint.model.pretrained.fill import Growth, PlacedWeights, Weights
@@ -47,7 +48,6 @@ from setpoint.model.pretrained.run import (
 from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.pretrained.weights import Piece
-from setpoint.model.size import embedding_rows
 from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import Named, Placeable
 from setpoint.shapes.stored import QuantizedPart, Stored, places_of_parts, stored_parts

@@ -29,7 +29,7 @@ from setpoint.data.windows import evaluation_windows
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import count_parameters, layers_of
-from setpoint.model.parts import stage_sizes
+from setpoint.model.parameters import stage_sizes
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.model.skeleton import materialize, move_buffers, skeleton

@@ -75,7 +75,7 @@ def has_rows(job: Job) -> bool:
 )
 def vocabulary_problems(job: Job) -> Iterator[Problem]:
     """A vocabulary of the model that does not hold the tokenizer's."""
-    from setpoint.model.size import embedding_rows, vocab_error
+    from setpoint.model.parameters import embedding_rows, vocab_error
 
     model = job.model
     assert isinstance(model, TransformerConfig)

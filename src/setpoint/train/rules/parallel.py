@@ -130,7 +130,7 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
 )
 def tensor_problems(job: Job) -> Iterator[Problem]:
     """Matrices and sequences that tensor parallelism cannot divide."""
-    from setpoint.model.size import embedding_rows
+    from setpoint.model.parameters import embedding_rows
 
     model, ranks = job.model, job.parallel.degrees["tensor"]
     assert isinstance(model, TransformerConfig)
@@ -257,7 +257,7 @@ def split_problems(
     split: tuple[tuple[str, ...], ...], layers: int, field: str
 ) -> Iterator[Problem]:
     """Find stages with other parts than the model's; `field` decides how many layers it has."""
-    from setpoint.model.parts import part_names
+    from setpoint.model.parameters import part_names
 
     wanted, given = part_names(layers), [name for stage in split for name in stage]
     empty = [str(number) for number, stage in enumerate(split) if not stage]
@@ -409,8 +409,7 @@ def replicated_problems(job: Job) -> Iterator[Problem]:
 @check(when=lambda job: bool(job.parallel.sharding.units))
 def unit_problems(job: Job) -> Iterator[Problem]:
     """Patterns of FSDP2 units that match no module, or one that cannot be a unit."""
-    from setpoint.model.parameters import parameters_of
-    from setpoint.model.parts import units_around_layers
+    from setpoint.model.parameters import parameters_of, units_around_layers
 
     model, patterns = job.model, job.parallel.sharding.units
     if not (
