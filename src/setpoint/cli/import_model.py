@@ -12,7 +12,7 @@ from setpoint.config.files.write import write_toml
 from setpoint.files.atomic import write_text
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.config_json import config_of
-from setpoint.model.pretrained.families import PLAIN, SIZES
+from setpoint.model.pretrained.convert import PLAIN, SIZES
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.run import job_of
 from setpoint.train.batch import Batch

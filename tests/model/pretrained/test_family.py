@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
-from setpoint.model.pretrained.families import EXPERTS, FAMILIES, PLAIN, SIZES
+from setpoint.model.pretrained.convert import EXPERTS, PLAIN, SIZES, UNCOMPARED
+from setpoint.model.pretrained.document import Document
+from setpoint.model.pretrained.families import FAMILIES
 
 # Fields that do not change the logits of finished weights: of the transformer, and of a mixture.
 NOT_WRITTEN = (
@@ -41,11 +44,13 @@ def test_every_field_is_written_fixed_or_named_as_without_effect() -> None:
     assert fields == {*SIZES, *PLAIN, *NOT_WRITTEN}
     assert len(fields) == len(SIZES) + len(PLAIN) + len(NOT_WRITTEN)
     for family in FAMILIES.values():
-        known = {*PLAIN, *EXPERTS}
-        assert family.fixed.keys() <= known
-        assert not family.written & family.fixed.keys()
-        missing = {*SIZES} - family.written
-        assert missing <= ({"rope_base"} if family.fixed.get("positions") else set()), family
+        assert family.fixed.keys() <= {*PLAIN, *EXPERTS}
+        read = family.read(Document({}, "")).keys()
+        of_sections = {path for path in read if "." in path}
+        assert read - of_sections - {*UNCOMPARED} <= {*SIZES, *PLAIN}
+        missing = {*SIZES} - read
+        latent = {"kv_heads", "head_dim"} if "mla" in family.fixed else set()
+        assert missing == latent | ({"rope_base"} if "positions" in family.fixed else set())
 
 
 def test_every_field_of_experts_is_written_fixed_or_named_as_without_effect() -> None:
@@ -53,5 +58,8 @@ def test_every_field_of_experts_is_written_fixed_or_named_as_without_effect() ->
     of_router = {"moe.router.normalize"}
     known = {*written, *EXPERTS, *(f"moe.{name}" for name in NOT_WRITTEN_OF_EXPERTS)} - of_router
     assert {f"moe.{name}" for name in MoE.__setpoint__.fields} == known
+    latent = {f"mla.{name}" for name in MLA.__setpoint__.fields}
     for family in FAMILIES.values():
-        assert "moe" not in family.fixed or written <= family.written
+        read = family.read(Document({}, "")).keys()
+        assert written <= read if "moe" in family.fixed else not written & read
+        assert latent <= read if "mla" in family.fixed else not latent & read

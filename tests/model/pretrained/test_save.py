@@ -93,7 +93,7 @@ UNWRITABLE: dict[str, dict[str, Any]] = {
     "layer norm with rotary positions": {"norm": LayerNormConfig(bias=False)},
     "no positions": {"positions": "none"},
     "muP": {"mup": MuP(base_dim=8)},
-    "scales": {"residual_scale": 0.5, "logit_scale": 2.0},
+    "scales": {"residual_scale": 0.5, "logit_scale": 2.0, "qk_norm": True},
     "a router of another kind": {
         "qk_norm": True,
         "moe": MoE(experts=4, router=SigmoidTopK(), shared_experts=1),

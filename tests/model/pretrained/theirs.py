@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VOCAB, LENGTH = 40, 24
+VOCAB, LENGTH = 40, 48
 BASE: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 32,
@@ -56,6 +56,23 @@ GEMMA = {
     "sliding_window": 6,
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
 }
+
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 12,
+    "q_lora_rank": 20,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 10,
+    "v_head_dim": 6,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.7,
+    "rms_norm_eps": 1e-6,
+}
+DEEPSEEK_YARN = {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 32, "beta_slow": 1}
 
 # model_type, and the keys that differ from BASE.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -133,6 +150,52 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gemma3 full": ("gemma3_text", {"head_dim": 16, "layer_types": ["full_attention"] * 3}),
     "gemma3 sliding": ("gemma3_text", {**GEMMA, "layer_types": ["sliding_attention"] * 3}),
+    "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "mixtral with windows": (
+        "mixtral",
+        {"num_local_experts": 4, "sliding_window": 5, "rms_norm_eps": 1e-3},
+    ),
+    "phi3": ("phi3", {"num_key_value_heads": 4}),
+    "phi3 with windows": ("phi3", {"sliding_window": 5, "resid_pdrop": 0.1}),
+    "granite": (
+        "granite",
+        {
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.3,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 6.0,
+            "attention_bias": True,
+        },
+    ),
+    "granite tied": (
+        "granite",
+        {"tie_word_embeddings": True, "mlp_bias": True, "attention_multiplier": 0.35},
+    ),
+    "gemma": ("gemma", {"head_dim": 16}),
+    "deepseek_v2": ("deepseek_v2", LATENT),
+    "deepseek_v2 with groups": (
+        "deepseek_v2",
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "rope_parameters": DEEPSEEK_YARN,
+        },
+    ),
+    "deepseek_v3": ("deepseek_v3", {**LATENT, "n_group": 4, "topk_group": 2}),
+    "deepseek_v3 with yarn": (
+        "deepseek_v3",
+        {
+            **LATENT,
+            "n_group": 1,
+            "topk_group": 1,
+            "q_lora_rank": None,
+            "norm_topk_prob": False,
+            "rope_parameters": {**DEEPSEEK_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+        },
+    ),
     "gpt2": ("gpt2", {}),
     "gpt2 with its own widths": (
         "gpt2",
@@ -157,6 +220,9 @@ def make(kind: str, keys: dict[str, Any]) -> Any:
             drawn = torch.randn(parameter.shape, generator=generator) * 0.2
             shifted = is_norm and name.endswith("weight") and not kind.startswith("gemma")
             parameter.copy_(drawn + 1.0 if shifted else drawn)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.2)
     return model.eval()
 
 

@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from setpoint.config import RunError
 from setpoint.files.tensor_header import CODES, FLOATS, TensorInfo
-from setpoint.model.parameters import parameters_of
 from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.tensor_files import list_tensors
-from setpoint.model.pretrained.weights import Part, Piece, Shape, renamed, their_shapes
+from setpoint.model.pretrained.weights import (
+    Part,
+    Piece,
+    Shape,
+    renamed,
+    tensor_shapes,
+    their_shapes,
+)
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
-    from setpoint.model.pretrained.families import Family
+    from setpoint.model.pretrained.convert import Family
 
 HEAD: Final = "lm_head.weight"
 """Name of the output matrix in transformers."""
@@ -88,7 +94,7 @@ def require_files(directory: Path, family: Family, config: TransformerConfig) ->
     """
     assert config.vocab_size is not None, "every config.json has it"
     require_depth(directory, config)
-    shapes = {each.name: each.shape for each in parameters_of(config, config.vocab_size)}
+    shapes = tensor_shapes(config, config.vocab_size)
     rows = {name: shapes[name][0] for name in ROWS if name in shapes}
     pieces, held, surplus = files_of(directory, family, config, rows, config.vocab_size)
     require_tensors(directory, their_shapes(pieces, shapes), held, surplus)

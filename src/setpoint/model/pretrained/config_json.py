@@ -18,9 +18,9 @@ from setpoint.config import (
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
-from setpoint.model.pretrained.convert import Misfit, meaning_of, shown
+from setpoint.model.pretrained.convert import PLAIN, SIZES, Family, Misfit, meaning_of, named, shown
 from setpoint.model.pretrained.document import Document, read_keys, reasons
-from setpoint.model.pretrained.families import FAMILIES, PLAIN, SIZES, Family
+from setpoint.model.pretrained.families import FAMILIES
 from setpoint.model.pretrained.locate import CONFIG, Place, locate
 
 TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -128,18 +128,20 @@ def _transformer(fields: Mapping[str, Any]) -> TransformerConfig:
             sections[section][rest] = value
         elif section not in sections:
             default = declared[path].initial()
-            same = default is not MISSING and default == value and not isinstance(value, Config)
-            if not same:
+            if default is MISSING or named(default) != named(value):
                 given[path] = value.evolve() if isinstance(value, Config) else value
-    moe, layers = sections["moe"], fields["layers"]
+    mla, moe, layers = sections["mla"], sections["moe"], fields["layers"]
+    head = mla["nope_head_dim"] + mla["rope_head_dim"] if mla else fields["head_dim"]
+    if given.get("attention_scale") == head**-0.5:
+        del given["attention_scale"]  # the usual one
     if moe:
         router = _ROUTERS[moe.pop("router", "softmax_top_k")]
         chosen = router(normalize=moe.pop("router.normalize", True))
         given["moe"] = MoE(**moe, router=chosen)
         if all(given["moe"].has_experts(layer) for layer in range(layers)):
             given.pop("ffn_dim", None)  # no layer has a feed-forward network of that width
-    if sections["mla"]:
-        given["mla"] = MLA(**sections["mla"])
+    if mla:
+        given["mla"] = MLA(**mla)
     return TransformerConfig(**given)
 
 
@@ -159,14 +161,14 @@ def family_for(config: TransformerConfig, name: str | None = None) -> Family:
         )
     nearest: tuple[list[Misfit], Family] | None = None
     for family in FAMILIES.values() if name is None else (FAMILIES[name],):
-        misfits = list(family.misfits(config))
+        misfits = family.misfits(config)
         if not misfits:
             return family
         if nearest is None or _distance(misfits) < _distance(nearest[0]):
             nearest = (misfits, family)
     assert nearest is not None
     misfits, family = nearest
-    lines = "\n  ".join(f"{m.field} = {m.value}; it would have to be {m.wanted}" for m in misfits)
+    lines = "\n  ".join(f"{misfit.field} {misfit.reason}" for misfit in misfits)
     which = f"{family.model_type} models cannot be" if name else "no family of transformers is"
     raise SetpointError(
         f"the model cannot be written in the format of Hugging Face: {which} what it is. "

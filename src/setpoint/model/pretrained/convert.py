@@ -6,15 +6,16 @@ A family of models is a list of them; see `setpoint.model.pretrained.families`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
-from setpoint.config import Config, SetpointError
+from setpoint.config import Config
 from setpoint.model.attention.selection import kind_of, query_size
 from setpoint.model.config import LayerNormConfig, RMSNormConfig, TransformerConfig
-from setpoint.model.pretrained.document import LARGEST, Document, reasons
-from setpoint.model.rope.config import Linear, Llama3, RopeScaling, Yarn
+from setpoint.model.pretrained.document import Document
+from setpoint.model.pretrained.weights import DECODER, Names, Piece, pieces_of_family
 
 Fields = dict[str, Any]
 """Fields of the transformer by their paths, such as `dim` or `moe.top_k`."""
@@ -50,12 +51,12 @@ class Misfit(NamedTuple):
     """A field whose value a family cannot express.
 
     Arguments:
-        field: path in `TransformerConfig`.
+        field: path in `TransformerConfig`, or the key that cannot be written.
+        reason: its value, and the one that it would have to be.
     """
 
     field: str
-    value: str
-    wanted: str
+    reason: str
 
 
 def value_at(config: Config, path: str) -> Any:
@@ -64,6 +65,11 @@ def value_at(config: Config, path: str) -> Any:
     for name in path.split("."):
         value = getattr(value, name)
     return value
+
+
+def layer_kinds(config: TransformerConfig) -> list[str]:
+    """The attention type of each layer, `full` or `sliding`."""
+    return [kind_of(config, layer) for layer in range(config.layers)]
 
 
 def meaning_of(config: TransformerConfig, path: str) -> object:
@@ -76,10 +82,23 @@ def meaning_of(config: TransformerConfig, path: str) -> object:
     value = value_at(config, path)
     if path == "attention_scale" and value == query_size(config) ** -0.5:
         return None
+    if path == "moe.expert_dim":
+        return expert_width(config)
     if path == "attention_pattern":
-        kinds = tuple(layer_kinds(config))
-        return kinds[:1] if len(set(kinds)) == 1 else kinds
+        return _repeated(value, config.layers)
     return named(value)
+
+
+def expert_width(config: TransformerConfig) -> int:
+    """The width of an expert."""
+    assert config.moe is not None
+    return config.moe.width(config.ffn_dim)
+
+
+def _repeated(pattern: Sequence[str], layers: int) -> tuple[str, ...]:
+    """The items of all layers, or the one that they have in common."""
+    found = tuple(pattern[layer % len(pattern)] for layer in range(layers))
+    return found[:1] if len(set(found)) == 1 else found
 
 
 def named(value: object) -> object:
@@ -103,10 +122,10 @@ def shown(value: object) -> str:
 
 
 class Rule:
-    """One or several keys of config.json and the fields that they stand for."""
+    """One or several keys of config.json and the fields that they stand for.
 
-    fields: tuple[str, ...] = ()
-    """Paths of the fields."""
+    What is written and read again must be the same fields; else a family cannot express a model.
+    """
 
     def read(self, document: Document, known: Fields) -> Fields:
         """Read the fields.
@@ -122,10 +141,159 @@ class Rule:
         del config
         return {}
 
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        """Find values of the fields that the keys cannot express."""
-        del config
-        yield from ()
+
+SIZES: Final = (
+    "max_sequence_length",
+    "dim",
+    "layers",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn_dim",
+    "rope_base",
+    "norm_eps",
+    "tie_embeddings",
+)
+"""Fields that every family writes."""
+
+PLAIN: Final[Mapping[str, object]] = {
+    "activation": "swiglu",
+    "ffn_bias": False,
+    "positions": "rotary",
+    "rope_scaling": None,
+    "rope_base_sliding": None,
+    "attention_pattern": ("full",),
+    "sliding_window": None,
+    "attention_scale": None,
+    "attention_soft_cap": None,
+    "logit_soft_cap": None,
+    "qk_norm": False,
+    "qkv_bias": False,
+    "attention_output_bias": False,
+    "mla": None,
+    "moe": None,
+    "norm": RMSNormConfig(),
+    "norm_placement": "pre",
+    "mup": None,
+    "embedding_scale": 1.0,
+    "residual_scale": 1.0,
+    "logit_scale": 1.0,
+}
+"""Values of the fields that change the logits, for a family without a rule for them."""
+
+EXPERTS: Final[Mapping[str, object]] = {
+    "moe.router": "softmax_top_k",
+    "moe.router.normalize": True,
+    "moe.every": 1,
+    "moe.first_dense": 0,
+    "moe.shared_experts": 0,
+    "moe.route_scale": 1.0,
+    "moe.groups": 1,
+    "moe.top_groups": 1,
+    "moe.capacity_factor": None,
+}
+"""The same of fields of a mixture of experts."""
+
+UNCOMPARED: Final = (
+    "vocab_size",
+    "init_std",
+    "residual_init",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "moe.balance_loss",
+    "moe.sequence_balance_loss",
+)
+"""Fields that rules read and that change no logits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One `model_type` of transformers.
+
+    Arguments:
+        model_type, architecture: in config.json; the class has the head of a language model.
+        fixed: fields of `PLAIN` and `EXPERTS` with another value in all models of the family.
+        names: modules of theirs by those of ours.
+        layer: name of a layer.
+        surplus: patterns of names of tensors, without the base, that files may hold and that are
+            not needed; `{beyond}` stands for the numbers of layers beyond the last.
+        interleaved: see `pieces_of_family`.
+    """
+
+    model_type: str
+    architecture: str
+    rules: tuple[Rule, ...]
+    fixed: Mapping[str, object] = field(default_factory=dict[str, object])
+    names: Names = field(default_factory=lambda: DECODER)
+    layer: str = "model.layers.{}"
+    surplus: tuple[str, ...] = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
+    interleaved: bool = False
+
+    @property
+    def base(self) -> str:
+        """Beginning of the names of all tensors but the head's."""
+        return f"{self.layer.partition('.')[0]}."
+
+    def read(self, document: Document) -> Fields:
+        """Read the fields of a config.json, by their paths."""
+        fields = {**PLAIN, **(EXPERTS if "moe" in self.fixed else {}), **self.fixed}
+        for rule in self.rules:
+            fields |= rule.read(document, fields)
+        return fields
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        """Write the keys of a config.json but for those that all families have."""
+        return {key: value for rule in self.rules for key, value in rule.write(config).items()}
+
+    def misfits(self, config: TransformerConfig) -> list[Misfit]:
+        """Find what the family cannot express: what is not the same when it is read again."""
+        for section in ("moe", "mla"):  # for whose fields there are rules
+            if section in self.fixed and getattr(config, section) is None:
+                return [Misfit(section, f"= null; it would have to be {self.fixed[section]}")]
+        document = Document({**self.write(config), "vocab_size": 1}, "")
+        fields = self.read(document)
+        found = [Misfit(*finding) for finding in document.findings]
+        for path in fields.keys() - UNCOMPARED - without_effect(config):
+            meaning, value = meaning_of(config, path), named(fields[path])
+            if path == "attention_scale" and _same(value, query_size(config) ** -0.5):
+                value = None
+            if path == "attention_pattern":
+                value = _repeated(fields[path], config.layers)
+            if not _same(meaning, value):
+                text = f"= {shown(meaning)}; it would have to be {shown(value)}"
+                found.append(Misfit(path, text))
+        return sorted(found)
+
+    def pieces(self, config: TransformerConfig) -> list[Piece]:
+        """List how tensors of theirs and ours are made of each other."""
+        return pieces_of_family(config, self.names, self.layer, self.interleaved)
+
+    def surplus_of(self, config: TransformerConfig) -> list[str]:
+        """Patterns of names of tensors that are passed over, with the base or without."""
+        beyond = "|".join(str(config.layers + index) for index in range(8))
+        patterns = [pattern.replace("{beyond}", beyond) for pattern in self.surplus]
+        return [f"({re.escape(self.base)})?{pattern}" for pattern in patterns]
+
+
+def without_effect(config: TransformerConfig) -> set[str]:
+    """Fields that the others leave without effect on the logits."""
+    found: set[str] = set()
+    if config.positions != "rotary":
+        found |= {"rope_base"}
+    if config.mla is not None:
+        found |= {"kv_heads", "head_dim"}
+    if config.moe is not None and config.moe.layers_with_experts(config.layers) == config.layers:
+        found |= {"ffn_dim", "ffn_bias"}
+    if "sliding" not in layer_kinds(config):
+        found |= {"sliding_window", "rope_base_sliding"}
+    return found
+
+
+def _same(left: object, right: object) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isclose(left, right, rel_tol=1e-12)
+    return left == right
 
 
 @dataclass(frozen=True)
@@ -149,31 +317,21 @@ class Key(Rule):
     read_as: Callable[[Any], Any] = lambda value: value
     write_as: Callable[[Any], Any] = lambda value: value
 
-    @property
-    def fields(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """See `Rule.fields`."""
-        return tuple(self.path.split(",")) if self.path else ()
-
     def read(self, document: Document, known: Fields) -> Fields:
         value = self.value(document)
         value = self.null(known) if value is None and self.null else self.read_as(value)
-        return dict.fromkeys(self.fields, value)
+        return dict.fromkeys(self.path.split(","), value) if self.path else {}
 
     def value(self, document: Document) -> Any:
         """The value of the key."""
         return document.value(self.name)
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
-        if not self.fields:
+        if not self.path:
             return {}
-        value = value_at(config, self.fields[0]) if self.get is None else self.get(config)
+        path = self.path.partition(",")[0]
+        value = value_at(config, path) if self.get is None else self.get(config)
         return {self.name: self.write_as(value)}
-
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        for other in self.fields[1:] if self.get is None else ():
-            wanted, value = value_at(config, self.fields[0]), value_at(config, other)
-            if value != wanted:
-                yield Misfit(other, shown(value), f"{shown(wanted)}, as {self.fields[0]}")
 
     @property
     def presence(self) -> dict[str, Any]:
@@ -241,14 +399,9 @@ class Choice(Key):
         return document.choice(self.name, self.default, self.words)
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
-        value = value_at(config, self.fields[0])
-        return {self.name: next(word for word, meaning in self.words.items() if meaning == value)}
-
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        value = value_at(config, self.fields[0])
-        if value not in self.words.values():
-            known = " or ".join(map(shown, dict.fromkeys(self.words.values())))
-            yield Misfit(self.fields[0], shown(value), known)
+        value = value_at(config, self.path)
+        words = (word for word, meaning in self.words.items() if meaning == value)
+        return {self.name: next(words, self.default)}
 
 
 @dataclass(frozen=True)
@@ -258,7 +411,7 @@ class Must(Rule):
     Arguments:
         allowed: its values, or a field that it may repeat; an absent key is allowed.
         reason: of the refusal of others.
-        writes: whether the first value is written.
+        writes: whether the first value, or that of the field, is written.
     """
 
     name: str
@@ -273,504 +426,70 @@ class Must(Rule):
         return {}
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
-        return {self.name: self.allowed[0]} if self.writes else {}
-
-
-@dataclass(frozen=True)
-class PlainInit(Rule):
-    """The initialization of families that start all projections alike."""
-
-    def read(self, document: Document, known: Fields) -> Fields:
-        return {"residual_init": "plain"}
+        if not self.writes:
+            return {}
+        allowed = self.allowed
+        first = value_at(config, allowed) if isinstance(allowed, str) else allowed[0]
+        return {self.name: first}
 
 
 @dataclass(frozen=True)
 class Computed(Rule):
-    """A field without a key, which transformers computes from others.
-
-    Arguments:
-        formula: as people read it.
-    """
+    """A field without a key, which transformers computes from others."""
 
     path: str
     compute: Callable[[Fields], Any]
-    formula: str
-
-    @property
-    def fields(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """See `Rule.fields`."""
-        return (self.path,)
 
     def read(self, document: Document, known: Fields) -> Fields:
         return {self.path: self.compute(known)}
-
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        value = value_at(config, self.path)
-        names = ("dim", "layers", "heads", "kv_heads", "head_dim")
-        if value != self.compute({name: getattr(config, name) for name in names}):
-            text = f"{value:g}" if isinstance(value, float) else shown(value)
-            yield Misfit(self.path, text, self.formula)
 
 
 class EvenHeads(Rule):
     """A width that the heads divide, as some classes of transformers demand."""
 
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        if config.dim % config.heads:
-            yield Misfit("heads", str(config.heads), f"a divisor of dim = {config.dim}")
-
-
-@dataclass(frozen=True)
-class QueryScalar(Rule):
-    """`query_pre_attn_scalar`, whose inverse root is the scale of attention; an int."""
-
-    fields = ("attention_scale",)
-
     def read(self, document: Document, known: Fields) -> Fields:
-        scalar = Number("query_pre_attn_scalar", "", 256, positive=True).value(document)
-        usual = known["head_dim"] ** -0.5
-        return {"attention_scale": None if scalar**-0.5 == usual else scalar**-0.5}
-
-    def write(self, config: TransformerConfig) -> dict[str, Any]:
-        return {"query_pre_attn_scalar": self._scalar(config)}
-
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        scale, written = config.attention_scale, self._scalar(config) ** -0.5
-        if scale is not None and not math.isclose(written, scale, rel_tol=1e-12):
-            yield Misfit("attention_scale", f"{scale:g}", "1 / sqrt(a whole number)")
-
-    @staticmethod
-    def _scalar(config: TransformerConfig) -> int:
-        scale = config.attention_scale
-        return config.head_dim if scale is None else round(scale**-2)
+        if known["dim"] % known["heads"] and not document.findings:
+            document.refuse("num_attention_heads", f"must divide dim = {known['dim']}")
+        return {}
 
 
-class DenseLayers(Rule):
+class DenseLayers(Key):
     """`mlp_only_layers`: the layers without experts, which must be the first ones."""
 
-    fields = ("moe.first_dense",)
+    def __init__(self) -> None:
+        super().__init__("mlp_only_layers", "moe.first_dense", write_as=lambda n: list(range(n)))
 
-    def read(self, document: Document, known: Fields) -> Fields:
-        dense = document.value("mlp_only_layers") or []
+    def value(self, document: Document) -> Any:
+        dense = document.value(self.name) or []
         numbers = isinstance(dense, list) and all(type(layer) is int for layer in dense)
-        first = list(range(len(dense))) if numbers else None
-        if not numbers or sorted(dense) != first or len(dense) > known["layers"]:
-            document.refuse(
-                "mlp_only_layers", "only the first layers can be without experts, as in [0, 1]"
-            )
-            dense = []
-        return {"moe.first_dense": len(dense)}
-
-    def write(self, config: TransformerConfig) -> dict[str, Any]:
-        return {"mlp_only_layers": list(range(value_at(config, "moe.first_dense")))}
-
-
-class Chosen(Rule):
-    """`num_experts_per_tok`, no more than there are experts."""
-
-    fields = ("moe.top_k",)
-
-    def __init__(self, default: Any) -> None:
-        self.default = default
-
-    def read(self, document: Document, known: Fields) -> Fields:
-        experts, name = known["moe.experts"], "num_experts_per_tok"
-        top_k = document.integer(name, self.default)
-        if top_k > experts:
-            document.refuse(name, f"there are {experts} experts only")
-        return {"moe.top_k": top_k}
-
-    def write(self, config: TransformerConfig) -> dict[str, Any]:
-        return {"num_experts_per_tok": value_at(config, "moe.top_k")}
-
-
-# Attention types of layers.
-
-KINDS: Final = {"full_attention": "full", "sliding_attention": "sliding"}
-Pattern = Callable[[Document, int, int | None], Sequence[str]]
-
-
-def shortest_pattern(kinds: Sequence[str]) -> tuple[str, ...]:
-    """The shortest pattern that gives a row when it is repeated.
-
-    Returns:
-        its beginning: `("sliding", "full")` for sliding, full, sliding.
-    """
-    for length in range(1, len(kinds)):
-        if all(kind == kinds[index % length] for index, kind in enumerate(kinds)):
-            return tuple(kinds[:length])
-    return tuple(kinds)
-
-
-def layer_kinds(config: TransformerConfig) -> list[str]:
-    """The attention type of each layer, `full` or `sliding`."""
-    return [kind_of(config, layer) for layer in range(config.layers)]
-
-
-def all_alike(document: Document, layers: int, window: int | None) -> list[str]:
-    """The attention types of a family whose layers all slide, or none does."""
-    del document
-    return ["full" if window is None else "sliding"] * layers
-
-
-def every_nth_full(count: int) -> Pattern:
-    """The attention types of a family of which every n-th layer is full, the others sliding."""
-
-    def kinds(document: Document, layers: int, window: int | None) -> list[str]:
-        return ["sliding" if (index + 1) % count else "full" for index in range(layers)]
-
-    return kinds
+        if not numbers or sorted(dense) != list(range(len(dense))):
+            document.refuse(self.name, "only the first layers can be without experts, as in [0, 1]")
+            return 0
+        return len(dense)
 
 
 @dataclass(frozen=True)
-class Windows(Rule):
-    """Sliding windows: `sliding_window` and `layer_types`.
+class Groups(Rule):
+    """`n_group` and `topk_group`, the groups of experts that a token is limited to.
 
     Arguments:
-        otherwise: attention types of a file without layer_types, from the document, the number of
-            layers and the window.
-        switch: a key without which no layer slides; empty: none.
-        listed: whether layer_types is read and written; a family without it has layers that are
-            all alike.
-        first: whether `max_window_layers` is the first layer that slides.
-        always: whether a model that does not slide has a number, too.
+        method: value of `topk_method` without which they have no effect; empty: none.
     """
 
-    otherwise: Pattern
-    default: int | None = 4096
-    switch: str = ""
-    listed: bool = True
-    first: bool = False
-    always: bool = False
-    fields = ("attention_pattern", "sliding_window")
+    method: str = ""
 
     def read(self, document: Document, known: Fields) -> Fields:
-        layers = known["layers"]
-        window = document.integer("sliding_window", self.default, optional=True)
-        if self.switch and not document.flag(self.switch, False):
-            window = None
-        kinds = list(self.otherwise(document, layers, window))
-        types = document.value("layer_types")
-        if types is not None:
-            is_list = isinstance(types, list) and all(isinstance(name, str) for name in types)
-            if not is_list or len(types) != layers or any(name not in KINDS for name in types):
-                document.refuse(
-                    "layer_types",
-                    f"must name a kind for each of {layers} layers: {', '.join(KINDS)}",
-                )
-                return {}
-            if not self.listed and kinds != [KINDS[name] for name in types]:
-                document.refuse("layer_types", "all layers are as sliding_window says")
-            kinds = [KINDS[name] for name in types]
-        if "sliding" not in kinds:
-            return {"attention_pattern": ("full",), "sliding_window": None}
-        if window is None:
-            document.refuse("layer_types", "has sliding layers, and no sliding_window is given")
-        return {"attention_pattern": shortest_pattern(kinds), "sliding_window": window}
+        groups = document.integer("n_group", 1, optional=True) or 1
+        top_groups = document.integer("topk_group", 1, optional=True) or 1
+        if self.method:
+            words = {"greedy": "", self.method: self.method}
+            groups = groups if document.choice("topk_method", "greedy", words) else 1
+        # All groups are no limit.
+        groups = groups if top_groups < groups else 1
+        return {"moe.groups": groups, "moe.top_groups": top_groups if groups > 1 else 1}
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
-        kinds = layer_kinds(config)
-        slides = "sliding" in kinds
-        window = config.sliding_window if slides else None
-        if self.always:
-            window = config.sliding_window or config.max_sequence_length
-        keys: dict[str, Any] = {"sliding_window": window}
-        if self.switch:
-            keys[self.switch] = slides
-        if self.first:
-            # transformers 4 reads this in place of layer_types, and so can the usual form.
-            keys["max_window_layers"] = kinds.index("sliding") if slides else config.layers
-        if self.listed:
-            names = {kind: name for name, kind in KINDS.items()}
-            keys["layer_types"] = [names[kind] for kind in kinds]
-        return keys
-
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        if not self.listed and len(set(layer_kinds(config))) > 1:
-            yield Misfit(
-                "attention_pattern", shown(config.attention_pattern), "[full] or [sliding]"
-            )
-
-
-# Rotary positions. transformers 4: rope_theta and rope_scaling; 5: both in rope_parameters.
-
-_ROPE_KEYS: Final = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": (
-        "factor",
-        "low_freq_factor",
-        "high_freq_factor",
-        "original_max_position_embeddings",
-    ),
-    "yarn": (
-        "factor",
-        "original_max_position_embeddings",
-        "beta_fast",
-        "beta_slow",
-        "attention_factor",
-        "mscale",
-        "mscale_all_dim",
-        "truncate",
-    ),
-}
-"""Keys of each `rope_type`."""
-
-
-@dataclass(frozen=True)
-class Rope(Rule):
-    """Rotary positions that are the same in all layers.
-
-    Arguments:
-        base: rope_theta of a file without one.
-    """
-
-    base: float = 10_000.0
-    fields: tuple[str, ...] = ("rope_base", "rope_scaling")
-
-    def read(self, document: Document, known: Fields) -> Fields:
-        length = known["max_sequence_length"]
-        given = document.number("rope_theta", None)
-        base = given or self.base
-        sources = {name: document.value(name) for name in ("rope_scaling", "rope_parameters")}
-        found = [
-            read_rope(document, name, keys, base, length) for name, keys in sources.items() if keys
-        ]
-        if len(found) == 2 and found[0] != found[1]:
-            document.refuse("rope_scaling", "contradicts rope_parameters")
-        rope_base, scaling = found[0] if found else (base, None)
-        if given is not None and given != rope_base:
-            name = "rope_scaling" if sources["rope_scaling"] else "rope_parameters"
-            document.refuse("rope_theta", f"contradicts the {rope_base:g} of {name}")
-        return {"rope_base": rope_base, "rope_scaling": scaling}
-
-    def write(self, config: TransformerConfig) -> dict[str, Any]:
-        keys = write_rope(config.rope_scaling)
-        return {
-            "rope_theta": config.rope_base,
-            "rope_scaling": keys or None,
-            "rope_parameters": {"rope_theta": config.rope_base, "rope_type": "default", **keys},
-        }
-
-
-@dataclass(frozen=True)
-class RopeByKind(Rope):
-    """Rotary positions of which sliding layers have a base of their own, without scaling.
-
-    To be listed behind `Windows`.
-
-    Arguments:
-        sliding: rope_theta of sliding layers of a file without one; None: that of full layers.
-        local: the key of transformers 4 for it; empty: none.
-    """
-
-    sliding: float | None = None
-    local: str = ""
-    fields: tuple[str, ...] = ("rope_base", "rope_scaling", "rope_base_sliding")
-
-    def read(self, document: Document, known: Fields) -> Fields:
-        length = known["max_sequence_length"]
-        base = document.number("rope_theta", None)
-        local = document.number(self.local, None) if self.local else base
-        older, newer = document.value("rope_scaling"), document.value("rope_parameters") or {}
-        if not isinstance(newer, Mapping) or set(newer) - KINDS.keys():
-            document.refuse("rope_parameters", f"must have {' and '.join(KINDS)}")
-            newer = {}
-        if not isinstance(older or {}, Mapping):
-            document.refuse("rope_scaling", "must be a mapping")
-            older = None
-        parts = cast(Mapping[str, Any], newer)
-        if not all(isinstance(keys or {}, Mapping) for keys in parts.values()):
-            document.refuse("rope_parameters", "must have a mapping for each kind of layers")
-            parts = cast(Mapping[str, Any], {})
-        full = {**(parts.get("full_attention") or {}), **(older or {})}
-        sliding = parts.get("sliding_attention") or {}
-        name, usual = "rope_parameters" if parts else "rope_scaling", self.sliding or self.base
-        rope_base, scaling = read_rope(document, name, full, base or self.base, length)
-        rope_local, stretched = read_rope(document, name, sliding, local or usual, length)
-        if stretched is not None:
-            document.refuse("rope_parameters", "positions in windows cannot be stretched")
-        for key, given, used in (
-            ("rope_theta", base, rope_base),
-            (self.local, local if self.local else None, rope_local),
-        ):
-            if given is not None and given != used:
-                document.refuse(key, f"contradicts the {used:g} of rope_parameters")
-        pattern = known.get("attention_pattern")
-        if pattern == ("sliding",):  # with one kind of layers there is one base
-            return {"rope_base": rope_local, "rope_scaling": None, "rope_base_sliding": None}
-        same = pattern == ("full",) or (rope_local, None) == (rope_base, scaling)
-        return {
-            "rope_base": rope_base,
-            "rope_scaling": scaling,
-            "rope_base_sliding": None if same else rope_local,
-        }
-
-    def write(self, config: TransformerConfig) -> dict[str, Any]:
-        keys = write_rope(config.rope_scaling)
-        full, local = config.rope_base, config.rope_base_sliding or config.rope_base
-        return {
-            "rope_theta": full,
-            **({self.local: local} if self.local else {}),
-            "rope_scaling": keys or None,
-            "rope_parameters": {
-                "full_attention": {"rope_theta": full, "rope_type": "default", **keys},
-                "sliding_attention": {"rope_theta": local, "rope_type": "default"},
-            },
-        }
-
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        slides = "sliding" in layer_kinds(config)
-        if slides and config.rope_scaling is not None and config.rope_base_sliding is None:
-            yield Misfit("rope_base_sliding", "null", "a number, with rope_scaling")
-
-
-@dataclass(frozen=True)
-class LatentRope(Rope):
-    """Rotary positions of latent attention, whose YaRN scales all products of queries and keys.
-
-    The scale of attention is magnitude(mscale_all_dim)^2 / sqrt(query size), with magnitude(m) =
-    0.1 m ln(factor) + 1, and that of rotated components magnitude(mscale) /
-    magnitude(mscale_all_dim) (DeepSeek-V2, 2024).
-    """
-
-    fields: tuple[str, ...] = ("rope_base", "rope_scaling", "attention_scale")
-
-    def read(self, document: Document, known: Fields) -> Fields:
-        fields = super().read(document, known)
-        keys = document.value("rope_scaling") or document.value("rope_parameters")
-        scaling, scale = fields["rope_scaling"], None
-        if isinstance(scaling, Yarn) and keys.get("mscale_all_dim"):
-            size = known["mla.nope_head_dim"] + known["mla.rope_head_dim"]
-            scale = _magnitude(scaling.factor, keys["mscale_all_dim"]) ** 2 / math.sqrt(size)
-        return {**fields, "attention_scale": scale}
-
-    def write(self, config: TransformerConfig) -> dict[str, Any]:
-        keys, scaling = super().write(config), config.rope_scaling
-        if meaning_of(config, "attention_scale") is None or not isinstance(scaling, Yarn):
-            return keys
-        assert config.attention_scale is not None
-        factor = scaling.factor
-        whole = math.sqrt(config.attention_scale * math.sqrt(query_size(config)))
-        rotated = scaling.attention_factor or _magnitude(factor, 1.0)
-        mscales = {"mscale": rotated * whole, "mscale_all_dim": whole}
-        # Rounded, so that what was read is written as it was.
-        given = {n: round((v - 1) / (0.1 * math.log(factor)), 9) for n, v in mscales.items()}
-        for rules in (keys["rope_scaling"], keys["rope_parameters"]):
-            rules.pop("attention_factor", None)
-            rules |= given
-        return keys
-
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        scale, scaling = meaning_of(config, "attention_scale"), config.rope_scaling
-        stretched = isinstance(scaling, Yarn) and scaling.factor > 1
-        if isinstance(scale, float) and not (stretched and scale * query_size(config) ** 0.5 > 1):
-            yield Misfit("attention_scale", f"{scale:g}", "null, or larger with YaRN")
-
-
-def read_rope(
-    document: Document, name: str, rules: Any, base: float, length: int
-) -> tuple[float, RopeScaling | None]:
-    """Read rope_theta and the scaling of one mapping.
-
-    Arguments:
-        name: key of the mapping.
-        base: where the mapping has no rope_theta.
-        length: of the model, the original one where the mapping has none.
-    """
-    if not isinstance(rules, Mapping):
-        document.refuse(name, "must be a mapping")
-        return base, None
-    given = dict(cast(Mapping[str, Any], rules))
-    theta = given.pop("rope_theta", None)
-    old_kind = given.pop("type", None)
-    kind = given.pop("rope_type", old_kind) or "default"
-    given = {key: value for key, value in given.items() if value is not None}
-    if given.pop("partial_rotary_factor", 1.0) != 1.0:
-        document.refuse(name, "rotates only a part of each head, which is not supported")
-    if not isinstance(kind, str) or kind not in _ROPE_KEYS:
-        known = ", ".join(_ROPE_KEYS)
-        document.refuse(name, f"the rule {kind!r} is not known here; known: {known}")
-        return base, None
-    unknown = [key for key in given if key not in _ROPE_KEYS[kind]]
-    if unknown:
-        document.refuse(name, f"the rule {kind!r} has no {', '.join(unknown)}")
-        return base, None
-    if theta is not None and not _is_number(theta):
-        document.refuse(name, "rope_theta must be a number")
-        return base, None
-    base = base if theta is None else float(theta)
-    if kind == "default":
-        return base, None
-    wrong = [k for k, v in given.items() if k != "truncate" and not _is_number(v)]
-    if wrong:
-        document.refuse(name, f"the rule {kind!r}: {wrong[0]} must be a number")
-        return base, None
-    if kind in ("llama3", "yarn"):
-        original = given.setdefault("original_max_position_embeddings", length)
-        if original < 1:
-            document.refuse(name, f"the rule {kind!r}: the original length must be at least 1")
-            return base, None
-        if kind == "yarn":
-            given.setdefault("factor", length / original)
-    if "factor" not in given:
-        document.refuse(name, f"the rule {kind!r}: it needs a factor")
-        return base, None
-    try:
-        return base, _scaling(kind, given)
-    except SetpointError as error:
-        document.refuse(name, f"the rule {kind!r}: {reasons(error)}")
-        return base, None
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and -LARGEST < cast(float, value) < LARGEST
-
-
-def _scaling(kind: str, given: Mapping[str, Any]) -> RopeScaling:
-    factor = float(given["factor"])
-    if kind == "linear":
-        return Linear(factor=factor)
-    original = int(given["original_max_position_embeddings"])
-    if kind == "llama3":
-        return Llama3(
-            factor=factor,
-            low_frequency_factor=float(given.get("low_freq_factor", 1.0)),
-            high_frequency_factor=float(given.get("high_freq_factor", 4.0)),
-            original_length=original,
-        )
-    attention = given.get("attention_factor")
-    scale, scale_all = given.get("mscale"), given.get("mscale_all_dim")
-    if attention is None and scale and scale_all:
-        attention = _magnitude(factor, scale) / _magnitude(factor, scale_all)
-    return Yarn(
-        factor=factor,
-        original_length=original,
-        beta_fast=float(given.get("beta_fast", 32.0)),
-        beta_slow=float(given.get("beta_slow", 1.0)),
-        attention_factor=None if attention is None else float(attention),
-        truncate=bool(given.get("truncate", True)),
-    )
-
-
-def _magnitude(factor: float, scale: float) -> float:
-    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
-
-
-def write_rope(scaling: RopeScaling | None) -> dict[str, Any]:
-    """The mapping of a scaling without rope_theta; {} without one."""
-    if scaling is None:
-        return {}
-    rules: dict[str, Any] = {"rope_type": type(scaling).__setpoint__.tag, "factor": scaling.factor}
-    if isinstance(scaling, Llama3):
-        rules["low_freq_factor"] = scaling.low_frequency_factor
-        rules["high_freq_factor"] = scaling.high_frequency_factor
-        rules["original_max_position_embeddings"] = scaling.original_length
-    elif isinstance(scaling, Yarn):
-        rules["original_max_position_embeddings"] = scaling.original_length
-        rules["beta_fast"] = scaling.beta_fast
-        rules["beta_slow"] = scaling.beta_slow
-        rules["truncate"] = scaling.truncate
-        if scaling.attention_factor is not None:
-            rules["attention_factor"] = scaling.attention_factor
-    return rules
+        assert config.moe is not None
+        groups, top_groups = config.moe.groups, config.moe.top_groups
+        method = {"topk_method": self.method if groups > 1 else "greedy"} if self.method else {}
+        return {"n_group": groups, "topk_group": top_groups, **method}

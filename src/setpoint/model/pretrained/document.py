@@ -87,7 +87,8 @@ class Document:
         self.path = path
         self._keys = keys
         self._read: set[str] = set()
-        self._findings: list[str] = []
+        self.findings: list[tuple[str, str]] = []
+        """Keys with what is wrong about them."""
 
     def has(self, name: str) -> bool:
         """Whether a key is there and not null.
@@ -162,8 +163,8 @@ class Document:
     def refuse(self, name: str, why: str) -> None:
         """Add a finding."""
         self._read.add(name)
-        shown = f" = {_shown(self._keys[name])}" if name in self._keys else ""
-        self._findings.append(f"{name}{shown}: {why}")
+        shown = f"= {_shown(self._keys[name])}: " if name in self._keys else ": "
+        self.findings.append((name, f"{shown}{why}"))
 
     def finish(self) -> None:
         """Refuse what was not read, and report all findings.
@@ -182,12 +183,13 @@ class Document:
         for name in unknown:
             if self._keys[name] is not None:
                 self.refuse(name, "is not known here, and might change the model")
-        if self._findings:
+        if self.findings:
             # Files are read by one reader, whatever the type.
-            same = all(finding.startswith(KEY) for finding in self._findings)
+            same = all(name.startswith(KEY) for name, _ in self.findings)
+            lines = [f"{name}{'' if why[0] == ':' else ' '}{why}" for name, why in self.findings]
             raise SetpointError(
                 f"{self.path} describes a model that Setpoint's transformer cannot be:\n  "
-                + "\n  ".join(self._findings)
+                + "\n  ".join(lines)
                 + ("" if same else '\n`type = "huggingface"` trains it with transformers as it is.')
             )
 

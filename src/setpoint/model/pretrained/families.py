@@ -7,172 +7,42 @@ compares its logits with those of transformers, both ways.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
+from setpoint.model.attention.selection import query_size
 from setpoint.model.config import LayerNormConfig, RMSNormConfig, TransformerConfig
 from setpoint.model.pretrained.convert import (
+    GATED,
+    REQUIRED,
     UNGATED,
     Choice,
-    Chosen,
     Computed,
     DenseLayers,
     EvenHeads,
+    Family,
     Fields,
     Flag,
+    Groups,
     Int,
     Key,
-    Misfit,
     Must,
     Number,
-    PlainInit,
-    QueryScalar,
+    Rule,
+    expert_width,
+)
+from setpoint.model.pretrained.positions import (
+    LatentRope,
     Rope,
     RopeByKind,
-    Rule,
     Windows,
     all_alike,
     every_nth_full,
-    meaning_of,
-    named,
-    shown,
 )
-from setpoint.model.pretrained.weights import (
-    DECODER,
-    QKV,
-    Names,
-    Piece,
-    Theirs,
-    fused,
-    pieces_of_family,
-)
+from setpoint.model.pretrained.weights import DECODER, QKV, Names, Theirs, fused
 
 if TYPE_CHECKING:
     from setpoint.model.pretrained.document import Document
-
-SIZES: Final = (
-    "max_sequence_length",
-    "dim",
-    "layers",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "ffn_dim",
-    "rope_base",
-    "norm_eps",
-    "tie_embeddings",
-)
-"""Fields that every family writes."""
-
-PLAIN: Final[Mapping[str, object]] = {
-    "activation": "swiglu",
-    "ffn_bias": False,
-    "positions": "rotary",
-    "rope_scaling": None,
-    "rope_base_sliding": None,
-    "attention_pattern": ("full",),
-    "sliding_window": None,
-    "attention_scale": None,
-    "attention_soft_cap": None,
-    "logit_soft_cap": None,
-    "qk_norm": False,
-    "qkv_bias": False,
-    "attention_output_bias": False,
-    "mla": None,
-    "moe": None,
-    "norm": RMSNormConfig(),
-    "norm_placement": "pre",
-    "mup": None,
-    "embedding_scale": 1.0,
-    "residual_scale": 1.0,
-    "logit_scale": 1.0,
-}
-"""Values of the fields that change the logits, for a family without a rule for them."""
-
-EXPERTS: Final[Mapping[str, object]] = {
-    "moe.router": "softmax_top_k",
-    "moe.router.normalize": True,
-    "moe.every": 1,
-    "moe.first_dense": 0,
-    "moe.shared_experts": 0,
-    "moe.route_scale": 1.0,
-    "moe.groups": 1,
-    "moe.top_groups": 1,
-    "moe.capacity_factor": None,
-}
-"""The same of fields of a mixture of experts."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """One `model_type` of transformers.
-
-    Arguments:
-        model_type, architecture: in config.json; the class has the head of a language model.
-        fixed: fields of `PLAIN` and `EXPERTS` with another value in all models of the family.
-        names: modules of theirs by those of ours.
-        layer: name of a layer.
-        surplus: patterns of names of tensors, without the base, that files may hold and that are
-            not needed; `{beyond}` stands for the numbers of layers beyond the last.
-        interleaved: see `pieces_of_family`.
-    """
-
-    model_type: str
-    architecture: str
-    rules: tuple[Rule, ...]
-    fixed: Mapping[str, object] = field(default_factory=dict[str, object])
-    names: Names = field(default_factory=lambda: DECODER)
-    layer: str = "model.layers.{}"
-    surplus: tuple[str, ...] = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
-    interleaved: bool = False
-
-    @property
-    def base(self) -> str:
-        """Beginning of the names of all tensors but the head's."""
-        return f"{self.layer.partition('.')[0]}."
-
-    @property
-    def written(self) -> frozenset[str]:
-        """Fields that have a rule."""
-        return frozenset(path for rule in self.rules for path in rule.fields)
-
-    def read(self, document: Document) -> Fields:
-        """Read the fields of a config.json, by their paths."""
-        fields = dict(self.fixed)
-        for rule in self.rules:
-            fields |= rule.read(document, fields)
-        return fields
-
-    def write(self, config: TransformerConfig) -> dict[str, Any]:
-        """Write the keys of a config.json but for those that all families have."""
-        return {key: value for rule in self.rules for key, value in rule.write(config).items()}
-
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        """Find what the family cannot express."""
-        wanted = {**PLAIN, **(EXPERTS if "moe" in self.fixed else {}), **self.fixed}
-        written, absent = self.written, False
-        for path, value in wanted.items():
-            section = path.partition(".")[0]
-            if path in written or (section != path and getattr(config, section) is None):
-                continue
-            if (meaning := meaning_of(config, path)) != named(value):
-                absent |= path in ("moe", "mla")
-                yield Misfit(path, shown(meaning), shown(named(value)))
-        if not absent:  # else some rules have no field
-            for rule in self.rules:
-                yield from rule.misfits(config)
-
-    def pieces(self, config: TransformerConfig) -> list[Piece]:
-        """List how tensors of theirs and ours are made of each other."""
-        return pieces_of_family(config, self.names, self.layer, self.interleaved)
-
-    def surplus_of(self, config: TransformerConfig) -> list[str]:
-        """Patterns of names of tensors that are passed over, with the base or without."""
-        beyond = "|".join(str(config.layers + index) for index in range(8))
-        patterns = [pattern.replace("{beyond}", beyond) for pattern in self.surplus]
-        return [f"({re.escape(self.base)})?{pattern}" for pattern in patterns]
 
 
 def decoder(
@@ -183,7 +53,9 @@ def decoder(
     eps: float = 1e-6,
     activation: str = "hidden_act",
     usual: str = "silu",
+    words: Mapping[str, str] = GATED,
     tied: bool = False,
+    latent: bool = False,
 ) -> tuple[Rule, ...]:
     """Rules that Llama and those after it have in common, but for positions.
 
@@ -191,27 +63,45 @@ def decoder(
         kv_heads, head_dim, length, eps, usual, tied: values of absent keys; None: as many as heads,
             hidden_size / heads.
         activation: name of its key.
+        words: its values.
+        latent: whether attention is latent, so that heads are no parts of the width.
     """
+    heads: tuple[Rule, ...] = (
+        Int("num_key_value_heads", "kv_heads", kv_heads, null=lambda known: known["heads"]),
+        Int("head_dim", "head_dim", head_dim, null=lambda known: known["dim"] // known["heads"]),
+    )
+    if latent:
+        heads = (
+            Must("num_key_value_heads", "heads", "latent attention has no such heads", writes=True),
+            Key("head_dim"),  # which is qk_rope_head_dim
+            Key("qk_head_dim"),
+        )
     return (
         Int("vocab_size", "vocab_size"),
         Int("hidden_size", "dim"),
         Int("num_attention_heads", "heads"),
-        Int("num_key_value_heads", "kv_heads", kv_heads, null=lambda known: known["heads"]),
-        Int("head_dim", "head_dim", head_dim, null=lambda known: known["dim"] // known["heads"]),
+        *heads,
         Int("max_position_embeddings", "max_sequence_length", length),
         Int("num_hidden_layers", "layers"),
         Int("intermediate_size", "ffn_dim"),
-        Choice(activation, "activation", usual),
+        Choice(activation, "activation", usual, words=words),
         Number("rms_norm_eps", "norm_eps", eps),
         # Some classes take no more than 1, and it has no effect on weights that are there.
         Number("initializer_range", "init_std", 0.02, write_as=lambda std: min(std, 1.0)),
-        PlainInit(),
+        Computed("residual_init", lambda _: "plain"),
         Flag("tie_word_embeddings", "tie_embeddings", tied),
         Number("attention_dropout", "attention_dropout", 0.0, null=lambda _: 0.0),
     )
 
 
 BIASES = Flag("attention_bias", "qkv_bias,attention_output_bias", False)
+NO_BIAS = Must("attention_bias", (False,), "the model has no such biases", writes=True)
+CAUSAL = Must(
+    "use_bidirectional_attention",
+    (False, None),
+    "positions would see what comes after them",
+    writes=True,
+)
 ALL_ALIKE = Windows(all_alike, listed=False)
 NO_ROUTER_LOGITS = Must("output_router_logits", (False, True, None), "", writes=True)
 
@@ -231,27 +121,16 @@ def gemma3_pattern(document: Document, layers: int, window: int | None) -> list[
     return list(every_nth_full(every)(document, layers, window))
 
 
-def expert_width(config: TransformerConfig) -> int:
-    """The width of an expert."""
-    assert config.moe is not None
-    return config.moe.width(config.ffn_dim)
+def inverse(value: float) -> float:
+    """1 / value, without the rounding error of a whole number."""
+    whole = round(1 / value)
+    return float(whole) if math.isclose(whole, 1 / value, rel_tol=1e-12) else 1 / value
 
 
-class UnscaledAttention(Rule):
-    """`scale_attn_weights` of GPT-2: whether attention has its usual scale, or none."""
-
-    fields = ("attention_scale",)
-
-    def read(self, document: Document, known: Fields) -> Fields:
-        return {"attention_scale": None if document.flag("scale_attn_weights", True) else 1.0}
-
-    def write(self, config: TransformerConfig) -> dict[str, Any]:
-        return {"scale_attn_weights": config.attention_scale != 1.0}
-
-    def misfits(self, config: TransformerConfig) -> Iterator[Misfit]:
-        scale = meaning_of(config, "attention_scale")
-        if scale not in (None, 1.0):
-            yield Misfit("attention_scale", f"{scale:g}", "null or 1")
+def query_scale(config: TransformerConfig) -> float:
+    """The scale of attention."""
+    scale = config.attention_scale
+    return query_size(config) ** -0.5 if scale is None else scale
 
 
 class OldActivation(Rule):
@@ -278,20 +157,24 @@ def gemma(length: int, cap: float | None) -> tuple[Rule, ...]:
             usual="gelu_pytorch_tanh",
             tied=True,
         ),
-        Must(
-            "use_bidirectional_attention",
-            (False, None),
-            "positions would see what comes after them",
-            writes=True,
-        ),
+        CAUSAL,
         BIASES,
         EvenHeads(),
-        Computed("embedding_scale", lambda known: math.sqrt(known["dim"]), "sqrt(dim)"),
-        QueryScalar(),
+        Computed("embedding_scale", lambda known: math.sqrt(known["dim"])),
+        Number(
+            "query_pre_attn_scalar",
+            "attention_scale",
+            256,
+            get=query_scale,
+            positive=True,
+            read_as=lambda scalar: scalar**-0.5,
+            write_as=lambda scale: round(scale**-2),
+        ),
         Number("final_logit_softcapping", "logit_soft_cap", cap, null=lambda _: None),
     )
 
 
+MLA_NAME: Final = "latent attention"
 MOE: Final = "a mixture of experts"
 SANDWICH: Final[Names] = {
     **DECODER,
@@ -347,7 +230,7 @@ QWEN3_MOE = Family(
         Windows(all_alike, switch="use_sliding_window", listed=False),
         # transformers 5 writes num_local_experts for what it and 4 call num_experts.
         Int("num_experts", "moe.experts", 128, other="num_local_experts"),
-        Chosen(8),
+        Int("num_experts_per_tok", "moe.top_k", 8),
         Int("decoder_sparse_step", "moe.every", 1),
         DenseLayers(),
         Int("moe_intermediate_size", "moe.expert_dim", 768, get=expert_width),
@@ -356,6 +239,170 @@ QWEN3_MOE = Family(
         NO_ROUTER_LOGITS,
     ),
     fixed={"qk_norm": True, "moe": MOE},
+)
+
+
+EXPERTS_ONLY = Int("intermediate_size", "ffn_dim,moe.expert_dim", get=expert_width)
+NO_JITTER = Must("router_jitter_noise", (0.0, 0), "routers have no noise here")
+
+MIXTRAL = Family(
+    model_type="mixtral",
+    architecture="MixtralForCausalLM",
+    rules=(
+        *decoder(kv_heads=8, length=131_072, eps=1e-5),
+        Rope(1_000_000.0),
+        Windows(all_alike, default=None, listed=False),
+        Int("num_local_experts", "moe.experts", 8),
+        Int("num_experts_per_tok", "moe.top_k", 2),
+        EXPERTS_ONLY,
+        Number("router_aux_loss_coef", "moe.balance_loss", 0.001),
+        NO_JITTER,
+        NO_ROUTER_LOGITS,
+    ),
+    fixed={"moe": MOE},
+    names={
+        **DECODER,
+        "feed_forward.router": "block_sparse_moe.gate",
+        "feed_forward.experts.gate": "block_sparse_moe.experts.{}.w1",
+        "feed_forward.experts.up": "block_sparse_moe.experts.{}.w3",
+        "feed_forward.experts.down": "block_sparse_moe.experts.{}.w2",
+    },
+)
+
+PHI3 = Family(
+    model_type="phi3",
+    architecture="Phi3ForCausalLM",
+    rules=(
+        *decoder(length=4096, eps=1e-5),
+        Rope(),
+        Windows(all_alike, default=None, listed=False),
+        Key("original_max_position_embeddings"),  # of a scaling that is refused
+        NO_BIAS,
+        Number("resid_pdrop", "dropout", 0.0),
+        Number("embd_pdrop", "embedding_dropout", 0.0),
+    ),
+    names={
+        **DECODER,
+        **fused("self_attn.qkv_proj", *QKV),
+        **fused("mlp.gate_up_proj", "feed_forward.gate", "feed_forward.up"),
+    },
+)
+
+GRANITE = Family(
+    model_type="granite",
+    architecture="GraniteForCausalLM",
+    rules=(
+        *decoder(length=2048),
+        Rope(),
+        BIASES,
+        Flag("mlp_bias", "ffn_bias", False),
+        Number("embedding_multiplier", "embedding_scale", 1.0, positive=True),
+        Number("residual_multiplier", "residual_scale", 1.0, positive=True),
+        Number("attention_multiplier", "attention_scale", 1.0, get=query_scale, positive=True),
+        Number(
+            "logits_scaling", "logit_scale", 1.0, read_as=inverse, write_as=inverse, positive=True
+        ),
+    ),
+)
+
+GEMMA = Family(
+    model_type="gemma",
+    architecture="GemmaForCausalLM",
+    rules=(
+        Must("hidden_activation", (None, "gelu_pytorch_tanh"), "hidden_act is what is read"),
+        *decoder(
+            kv_heads=16,
+            head_dim=256,
+            length=8192,
+            usual="gelu_pytorch_tanh",
+            words={"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu_tanh"},
+            tied=True,
+        ),
+        Rope(),
+        CAUSAL,
+        BIASES,
+        Computed("embedding_scale", lambda known: math.sqrt(known["dim"])),
+    ),
+    fixed={"norm": RMSNormConfig(zero_centered=True)},
+)
+
+LATENT: Final = (
+    Int("q_lora_rank", "mla.query_rank", 1536, null=lambda _: None),
+    Int("kv_lora_rank", "mla.kv_rank", 512),
+    Int("qk_rope_head_dim", "mla.rope_head_dim", 64),
+    Int("qk_nope_head_dim", "mla.nope_head_dim", 128),
+    Int("v_head_dim", "mla.value_head_dim", 128),
+)
+"""Rules of latent attention."""
+DEEPSEEK: tuple[Rule, ...] = (
+    *decoder(length=4096, latent=True),
+    Must("rms_norm_eps", (1e-6,), "must be 1e-06, as norms of latents have it"),
+    *LATENT,
+    LatentRope(),
+    NO_BIAS,
+    Key("ep_size"),
+    Key("num_nextn_predict_layers"),  # layers beyond the last, for speculation
+    Key("num_mtp_layers"),
+    Must("moe_layer_freq", (1,), "only first_k_dense_replace leaves layers without experts"),
+    Int("moe_intermediate_size", "moe.expert_dim", get=expert_width),
+    Int("n_shared_experts", "moe.shared_experts"),
+    Number("routed_scaling_factor", "moe.route_scale", positive=True),
+    Number("aux_loss_alpha", "moe.sequence_balance_loss", 0.0),
+    Must("seq_aux", (True,), "the loss is one of sequences"),
+    Computed("moe.balance_loss", lambda _: 0.0),
+    NO_ROUTER_LOGITS,
+)
+"""Rules that DeepSeek V2 and V3 have in common."""
+DEEPSEEK_NAMES: Final[Names] = {
+    **DECODER,
+    "attention.query_down": "self_attn.q_a_proj",
+    "attention.query_down_norm": "self_attn.q_a_layernorm",
+    "attention.query_up": "self_attn.q_b_proj",
+    "attention.key_value_down": "self_attn.kv_a_proj_with_mqa",
+    "attention.key_value_down_norm": "self_attn.kv_a_layernorm",
+    "attention.key_value_up": "self_attn.kv_b_proj",
+    "feed_forward.shared.gate": "mlp.shared_experts.gate_proj",
+    "feed_forward.shared.up": "mlp.shared_experts.up_proj",
+    "feed_forward.shared.down": "mlp.shared_experts.down_proj",
+}
+
+DEEPSEEK_V2 = Family(
+    model_type="deepseek_v2",
+    architecture="DeepseekV2ForCausalLM",
+    rules=(
+        *DEEPSEEK,
+        EvenHeads(),
+        Int("n_routed_experts", "moe.experts", 64),
+        Int("num_experts_per_tok", "moe.top_k", REQUIRED),
+        Int("first_k_dense_replace", "moe.first_dense", 0, at_least=0),
+        Groups("group_limited_greedy"),
+        Must("scoring_func", ("softmax",), "scores are a softmax in these models"),
+        Must("norm_topk_prob", (False,), "transformers does not normalize them", writes=True),
+        Must("mlp_bias", (False,), "the model has no such biases"),
+    ),
+    fixed={"mla": MLA_NAME, "moe": MOE, "moe.router.normalize": False},
+    names=DEEPSEEK_NAMES,
+    interleaved=True,
+)
+
+DEEPSEEK_V3 = Family(
+    model_type="deepseek_v3",
+    architecture="DeepseekV3ForCausalLM",
+    rules=(
+        *DEEPSEEK,
+        Int("n_routed_experts", "moe.experts", 256, other="num_local_experts"),
+        Int("num_experts_per_tok", "moe.top_k", 8),
+        Int("first_k_dense_replace", "moe.first_dense", 3, at_least=0),
+        Groups(),
+        Flag("norm_topk_prob", "moe.router.normalize", True),
+        Must("scoring_func", ("sigmoid",), "scores are sigmoids in these models"),
+        Must("topk_method", ("noaux_tc",), "experts are chosen with a bias in these models"),
+        Must("rope_interleave", (True,), "rotated pairs are neighbours", writes=True),
+    ),
+    fixed={"mla": MLA_NAME, "moe": MOE, "moe.router": "sigmoid_top_k"},
+    names={**DEEPSEEK_NAMES, "feed_forward.router.bias": "mlp.gate.e_score_correction_bias"},
+    surplus=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"layers\.({beyond})\..*"),
+    interleaved=True,
 )
 
 GEMMA2 = Family(
@@ -405,15 +452,21 @@ GPT2 = Family(
             for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")
         ),
         Int("n_layer", "layers"),
-        Computed("kv_heads", lambda known: known["heads"], "heads"),
-        Computed("head_dim", lambda known: known["dim"] // known["heads"], "dim / heads"),
+        Computed("kv_heads", lambda known: known["heads"]),
+        Computed("head_dim", lambda known: known["dim"] // known["heads"]),
         EvenHeads(),
         Int("n_inner", "ffn_dim", None, null=lambda known: 4 * known["dim"]),
         Choice("activation_function", "activation", "gelu_new", words=UNGATED),
         Number("layer_norm_epsilon", "norm_eps", 1e-5),
         Number("initializer_range", "init_std", 0.02),
         Flag("tie_word_embeddings", "tie_embeddings", True),
-        UnscaledAttention(),
+        Flag(
+            "scale_attn_weights",
+            "attention_scale",
+            True,
+            read_as=lambda usual: None if usual else 1.0,
+            write_as=lambda scale: scale != 1.0,
+        ),
         Number("resid_pdrop", "dropout", 0.1),
         Number("attn_pdrop", "attention_dropout", 0.1),
         Number("embd_pdrop", "embedding_dropout", 0.1),
@@ -445,6 +498,21 @@ GPT2 = Family(
 
 FAMILIES: Final = {
     family.model_type: family
-    for family in (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA2, GEMMA3, GPT2)
+    for family in (
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+        QWEN3,
+        GRANITE,
+        PHI3,
+        QWEN3_MOE,
+        MIXTRAL,
+        DEEPSEEK_V2,
+        DEEPSEEK_V3,
+        GEMMA,
+        GEMMA2,
+        GEMMA3,
+        GPT2,
+    )
 }
 """By `model_type`; the plainest first, since a model is exported as the first that can be it."""

@@ -15,7 +15,7 @@ from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerCon
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours, restore
 from setpoint.model.pretrained.compare import require_depth
 from setpoint.model.pretrained.config_json import read_config
-from setpoint.model.pretrained.families import Family
+from setpoint.model.pretrained.convert import Family
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.read_tensor import SharedReader, weight_dtype
 from setpoint.model.pretrained.run import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -128,14 +128,26 @@ class _Held:
     """The weights that a model has in memory, of which ranks may hold parts."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.tensors = {plain_name(n): p.detach() for n, p in model.named_parameters()}
+        self.tensors = {name: tensor.detach() for name, tensor in _tensors(model)}
+        self._last: tuple[str, Tensor] | None = None
 
     def dtype(self, ours: str) -> torch.dtype:
         return self.tensors[ours].dtype
 
     def read(self, reader: TensorReader, piece: Piece) -> Tensor:
         del reader
-        return whole_of(block(self.tensors[piece.ours], piece.of_ours))
+        if piece.of_ours is None or piece.of_ours.length is None:
+            return whole_of(block(self.tensors[piece.ours], piece.of_ours))
+        if self._last is None or self._last[0] != piece.ours:  # of which further rows follow
+            self._last = None
+            self._last = piece.ours, whole_of(self.tensors[piece.ours])
+        return block(self._last[1], piece.of_ours)
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of a model, and the buffers that files hold: biases of routers."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        yield plain_name(name), tensor
 
 
 class _Stored:
@@ -161,15 +173,18 @@ def _writer(
 ) -> Callable[[Path], None]:
     """What writes the config.json and the weights of a transformer of ours."""
     family = family_for(model.config, name)
-    ours = {plain_name(n): tuple(p.shape) for n, p in model.named_parameters()}
+    ours = {name: tuple(tensor.shape) for name, tensor in _tensors(model)}
+    buffers = {plain_name(name) for name, _ in model.named_buffers()}
     pieces = pieces_of(family, model.config, *rows_of(model))
     groups: dict[str, list[Piece]] = {}
     for piece in pieces:
         groups.setdefault(piece.theirs, []).append(piece)
     shapes = their_shapes(pieces, ours)
-    planned = [
-        Planned(n, shape, dtype or held.dtype(groups[n][0].ours)) for n, shape in shapes.items()
-    ]
+    planned: list[Planned] = []
+    for theirs, shape in shapes.items():
+        first = groups[theirs][0].ours
+        wanted = None if first in buffers else dtype  # which are read in fp32 only
+        planned.append(Planned(theirs, shape, wanted or held.dtype(first)))
     kinds = {tensor.dtype for tensor in planned}
     main = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
     keys = write_config(

@@ -10,7 +10,7 @@ from setpoint.config import RunError
 from setpoint.files.tensor_header import FLOATS, TensorInfo
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.compare import HEAD, ROWS, files_of
-from setpoint.model.pretrained.families import Family
+from setpoint.model.pretrained.convert import Family
 from setpoint.model.pretrained.fill import Growth, Weights
 from setpoint.model.pretrained.read_tensor import TensorReader
 

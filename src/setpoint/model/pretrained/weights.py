@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from setpoint.model.moe.config import SigmoidTopK
 from setpoint.model.parameters import fused_parts_of, parameters_of
 
 if TYPE_CHECKING:
@@ -71,6 +72,21 @@ def their_shapes(pieces: Iterable[Piece], ours: Mapping[str, Shape]) -> dict[str
 def renamed(pieces: Iterable[Piece], rename: Callable[[str], str]) -> list[Piece]:
     """The same pieces with other names of their tensors."""
     return [piece._replace(theirs=rename(piece.theirs)) for piece in pieces]
+
+
+def tensor_shapes(config: TransformerConfig, tokens: int) -> dict[str, Shape]:
+    """The tensors that a file holds of a transformer: parameters, and biases of routers.
+
+    Arguments:
+        tokens: of the vocabulary.
+    """
+    shapes = {each.name: tuple(each.shape) for each in parameters_of(config, tokens)}
+    moe = config.moe
+    if moe is not None and isinstance(moe.router, SigmoidTopK):
+        for layer in range(config.layers):
+            if moe.has_experts(layer):
+                shapes[f"layers.{layer}.feed_forward.router.bias"] = (moe.experts,)
+    return shapes
 
 
 class Theirs(NamedTuple):
@@ -186,8 +202,7 @@ def pieces_of_family(
 
 def _blocks(config: TransformerConfig, names: Names) -> Iterator[_Block]:
     merged = fused_parts_of(config)
-    tokens = config.vocab_size or 1
-    for name, shape, *_ in parameters_of(config, tokens):
+    for name, shape in tensor_shapes(config, config.vocab_size or 1).items():
         match = _LAYER.fullmatch(name)
         layer, path = match.groups() if match else ("", name)
         if match := _EXPERT.fullmatch(path):
@@ -203,15 +218,11 @@ def _blocks(config: TransformerConfig, names: Names) -> Iterator[_Block]:
                 part = Part(0, sum(sizes[:index]), sizes[index])
                 kind = path.rpartition(".")[2]
                 yield _Block(name, layer, module, kind, sizes[index], part)
+        elif path in names:
+            yield _Block(name, layer, path, "", shape[0])
         else:
             module, _, kind = path.rpartition(".")
             yield _Block(name, layer, module, kind, shape[0])
-    bias = "feed_forward.router.bias"
-    if config.moe is not None and bias in names:
-        for layer in range(config.layers):
-            if config.moe.has_experts(layer):
-                of = f"layers.{layer}"
-                yield _Block(f"{of}.{bias}", of, bias, "", config.moe.experts)
 
 
 def _rotated(config: TransformerConfig) -> dict[str, tuple[int, int, int]]:

@@ -1,0 +1,383 @@
+"""Rules for attention types of layers and for rotary positions.
+
+transformers 4 has rope_theta and rope_scaling; 5 has both in rope_parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from setpoint.config import SetpointError
+from setpoint.model.attention.selection import query_size
+from setpoint.model.config import TransformerConfig
+from setpoint.model.pretrained.convert import (
+    Fields,
+    Rule,
+    layer_kinds,
+    meaning_of,
+)
+from setpoint.model.pretrained.document import LARGEST, Document, reasons
+from setpoint.model.rope.config import Linear, Llama3, RopeScaling, Yarn
+
+KINDS: Final = {"full_attention": "full", "sliding_attention": "sliding"}
+Pattern = Callable[[Document, int, int | None], Sequence[str]]
+
+
+def shortest_pattern(kinds: Sequence[str]) -> tuple[str, ...]:
+    """The shortest pattern that gives a row when it is repeated.
+
+    Returns:
+        its beginning: `("sliding", "full")` for sliding, full, sliding.
+    """
+    for length in range(1, len(kinds)):
+        if all(kind == kinds[index % length] for index, kind in enumerate(kinds)):
+            return tuple(kinds[:length])
+    return tuple(kinds)
+
+
+def all_alike(document: Document, layers: int, window: int | None) -> list[str]:
+    """The attention types of a family whose layers all slide, or none does."""
+    del document
+    return ["full" if window is None else "sliding"] * layers
+
+
+def every_nth_full(count: int) -> Pattern:
+    """The attention types of a family of which every n-th layer is full, the others sliding."""
+
+    def kinds(document: Document, layers: int, window: int | None) -> list[str]:
+        return ["sliding" if (index + 1) % count else "full" for index in range(layers)]
+
+    return kinds
+
+
+@dataclass(frozen=True)
+class Windows(Rule):
+    """Sliding windows: `sliding_window` and `layer_types`.
+
+    Arguments:
+        otherwise: attention types of a file without layer_types, from the document, the number of
+            layers and the window.
+        switch: a key without which no layer slides; empty: none.
+        listed: whether layer_types is read and written; a family without it has layers that are
+            all alike.
+        first: whether `max_window_layers` is the first layer that slides.
+        always: whether a model that does not slide has a number, too.
+    """
+
+    otherwise: Pattern
+    default: int | None = 4096
+    switch: str = ""
+    listed: bool = True
+    first: bool = False
+    always: bool = False
+
+    def read(self, document: Document, known: Fields) -> Fields:
+        layers = known["layers"]
+        window = document.integer("sliding_window", self.default, optional=True)
+        if self.switch and not document.flag(self.switch, False):
+            window = None
+        kinds = list(self.otherwise(document, layers, window))
+        types = document.value("layer_types")
+        if types is not None:
+            is_list = isinstance(types, list) and all(isinstance(name, str) for name in types)
+            if not is_list or len(types) != layers or any(name not in KINDS for name in types):
+                document.refuse(
+                    "layer_types",
+                    f"must name a kind for each of {layers} layers: {', '.join(KINDS)}",
+                )
+                return {}
+            if not self.listed and kinds != [KINDS[name] for name in types]:
+                document.refuse("layer_types", "all layers are as sliding_window says")
+            kinds = [KINDS[name] for name in types]
+        if "sliding" not in kinds:
+            return {"attention_pattern": ("full",), "sliding_window": None}
+        if window is None:
+            document.refuse("layer_types", "has sliding layers, and no sliding_window is given")
+        return {"attention_pattern": shortest_pattern(kinds), "sliding_window": window}
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        kinds = layer_kinds(config)
+        slides = "sliding" in kinds
+        window = config.sliding_window if slides else None
+        if self.always:
+            window = config.sliding_window or config.max_sequence_length
+        keys: dict[str, Any] = {"sliding_window": window}
+        if self.switch:
+            keys[self.switch] = slides
+        if self.first:
+            # transformers 4 reads this in place of layer_types, and so can the usual form.
+            keys["max_window_layers"] = kinds.index("sliding") if slides else config.layers
+        if self.listed:
+            names = {kind: name for name, kind in KINDS.items()}
+            keys["layer_types"] = [names[kind] for kind in kinds]
+        return keys
+
+
+_ROPE_KEYS: Final = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": (
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    ),
+    "yarn": (
+        "factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "attention_factor",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+    ),
+}
+"""Keys of each `rope_type`."""
+
+
+@dataclass(frozen=True)
+class Rope(Rule):
+    """Rotary positions that are the same in all layers.
+
+    Arguments:
+        base: rope_theta of a file without one.
+    """
+
+    base: float = 10_000.0
+
+    def read(self, document: Document, known: Fields) -> Fields:
+        length = known["max_sequence_length"]
+        given = document.number("rope_theta", None)
+        base = given or self.base
+        sources = {name: document.value(name) for name in ("rope_scaling", "rope_parameters")}
+        found = [
+            read_rope(document, name, keys, base, length) for name, keys in sources.items() if keys
+        ]
+        if len(found) == 2 and found[0] != found[1]:
+            document.refuse("rope_scaling", "contradicts rope_parameters")
+        rope_base, scaling = found[0] if found else (base, None)
+        if given is not None and given != rope_base:
+            name = "rope_scaling" if sources["rope_scaling"] else "rope_parameters"
+            document.refuse("rope_theta", f"contradicts the {rope_base:g} of {name}")
+        return {"rope_base": rope_base, "rope_scaling": scaling}
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        keys = write_rope(config.rope_scaling)
+        return {
+            "rope_theta": config.rope_base,
+            "rope_scaling": keys or None,
+            "rope_parameters": {"rope_theta": config.rope_base, "rope_type": "default", **keys},
+        }
+
+
+@dataclass(frozen=True)
+class RopeByKind(Rope):
+    """Rotary positions of which sliding layers have a base of their own, without scaling.
+
+    To be listed behind `Windows`.
+
+    Arguments:
+        sliding: rope_theta of sliding layers of a file without one; None: that of full layers.
+        local: the key of transformers 4 for it; empty: none.
+    """
+
+    sliding: float | None = None
+    local: str = ""
+
+    def read(self, document: Document, known: Fields) -> Fields:
+        length = known["max_sequence_length"]
+        base = document.number("rope_theta", None)
+        local = document.number(self.local, None) if self.local else base
+        older, newer = document.value("rope_scaling"), document.value("rope_parameters") or {}
+        if not isinstance(newer, Mapping) or set(newer) - KINDS.keys():
+            document.refuse("rope_parameters", f"must have {' and '.join(KINDS)}")
+            newer = {}
+        if not isinstance(older or {}, Mapping):
+            document.refuse("rope_scaling", "must be a mapping")
+            older = None
+        parts = cast(Mapping[str, Any], newer)
+        if not all(isinstance(keys or {}, Mapping) for keys in parts.values()):
+            document.refuse("rope_parameters", "must have a mapping for each kind of layers")
+            parts = cast(Mapping[str, Any], {})
+        full = {**(parts.get("full_attention") or {}), **(older or {})}
+        sliding = parts.get("sliding_attention") or {}
+        name, usual = "rope_parameters" if parts else "rope_scaling", self.sliding or self.base
+        rope_base, scaling = read_rope(document, name, full, base or self.base, length)
+        rope_local, stretched = read_rope(document, name, sliding, local or usual, length)
+        if stretched is not None:
+            document.refuse("rope_parameters", "positions in windows cannot be stretched")
+        for key, given, used in (
+            ("rope_theta", base, rope_base),
+            (self.local, local if self.local else None, rope_local),
+        ):
+            if given is not None and given != used:
+                document.refuse(key, f"contradicts the {used:g} of rope_parameters")
+        pattern = known.get("attention_pattern")
+        if pattern == ("sliding",):  # with one kind of layers there is one base
+            return {"rope_base": rope_local, "rope_scaling": None, "rope_base_sliding": None}
+        same = pattern == ("full",) or (rope_local, None) == (rope_base, scaling)
+        return {
+            "rope_base": rope_base,
+            "rope_scaling": scaling,
+            "rope_base_sliding": None if same else rope_local,
+        }
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        keys = write_rope(config.rope_scaling)
+        full, local = config.rope_base, config.rope_base_sliding or config.rope_base
+        return {
+            "rope_theta": full,
+            **({self.local: local} if self.local else {}),
+            "rope_scaling": keys or None,
+            "rope_parameters": {
+                "full_attention": {"rope_theta": full, "rope_type": "default", **keys},
+                "sliding_attention": {"rope_theta": local, "rope_type": "default"},
+            },
+        }
+
+
+@dataclass(frozen=True)
+class LatentRope(Rope):
+    """Rotary positions of latent attention, whose YaRN scales all products of queries and keys.
+
+    The scale of attention is magnitude(mscale_all_dim)^2 / sqrt(query size), with magnitude(m) =
+    0.1 m ln(factor) + 1, and that of rotated components magnitude(mscale) /
+    magnitude(mscale_all_dim) (DeepSeek-V2, 2024).
+    """
+
+    def read(self, document: Document, known: Fields) -> Fields:
+        fields = super().read(document, known)
+        keys = document.value("rope_scaling") or document.value("rope_parameters")
+        scaling, scale = fields["rope_scaling"], None
+        if isinstance(scaling, Yarn) and keys.get("mscale_all_dim"):
+            size = known["mla.nope_head_dim"] + known["mla.rope_head_dim"]
+            scale = _magnitude(scaling.factor, keys["mscale_all_dim"]) ** 2 / math.sqrt(size)
+        return {**fields, "attention_scale": scale}
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        keys, scaling = super().write(config), config.rope_scaling
+        if meaning_of(config, "attention_scale") is None or not isinstance(scaling, Yarn):
+            return keys
+        assert config.attention_scale is not None
+        factor = scaling.factor
+        whole = math.sqrt(config.attention_scale * math.sqrt(query_size(config)))
+        rotated = scaling.attention_factor or _magnitude(factor, 1.0)
+        mscales = {"mscale": rotated * whole, "mscale_all_dim": whole}
+        # Rounded, so that what was read is written as it was.
+        given = {n: round((v - 1) / (0.1 * math.log(factor)), 9) for n, v in mscales.items()}
+        for rules in (keys["rope_scaling"], keys["rope_parameters"]):
+            rules.pop("attention_factor", None)
+            rules |= given
+        return keys
+
+
+def read_rope(
+    document: Document, name: str, rules: Any, base: float, length: int
+) -> tuple[float, RopeScaling | None]:
+    """Read rope_theta and the scaling of one mapping.
+
+    Arguments:
+        name: key of the mapping.
+        base: where the mapping has no rope_theta.
+        length: of the model, the original one where the mapping has none.
+    """
+    if not isinstance(rules, Mapping):
+        document.refuse(name, "must be a mapping")
+        return base, None
+    given = dict(cast(Mapping[str, Any], rules))
+    theta = given.pop("rope_theta", None)
+    old_kind = given.pop("type", None)
+    kind = given.pop("rope_type", old_kind) or "default"
+    given = {key: value for key, value in given.items() if value is not None}
+    if given.pop("partial_rotary_factor", 1.0) != 1.0:
+        document.refuse(name, "rotates only a part of each head, which is not supported")
+    if not isinstance(kind, str) or kind not in _ROPE_KEYS:
+        known = ", ".join(_ROPE_KEYS)
+        document.refuse(name, f"the rule {kind!r} is not known here; known: {known}")
+        return base, None
+    unknown = [key for key in given if key not in _ROPE_KEYS[kind]]
+    if unknown:
+        document.refuse(name, f"the rule {kind!r} has no {', '.join(unknown)}")
+        return base, None
+    if theta is not None and not _is_number(theta):
+        document.refuse(name, "rope_theta must be a number")
+        return base, None
+    base = base if theta is None else float(theta)
+    if kind == "default":
+        return base, None
+    wrong = [k for k, v in given.items() if k != "truncate" and not _is_number(v)]
+    if wrong:
+        document.refuse(name, f"the rule {kind!r}: {wrong[0]} must be a number")
+        return base, None
+    if kind in ("llama3", "yarn"):
+        original = given.setdefault("original_max_position_embeddings", length)
+        if original < 1:
+            document.refuse(name, f"the rule {kind!r}: the original length must be at least 1")
+            return base, None
+        if kind == "yarn":
+            given.setdefault("factor", length / original)
+    if "factor" not in given:
+        document.refuse(name, f"the rule {kind!r}: it needs a factor")
+        return base, None
+    try:
+        return base, _scaling(kind, given)
+    except SetpointError as error:
+        document.refuse(name, f"the rule {kind!r}: {reasons(error)}")
+        return base, None
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and -LARGEST < cast(float, value) < LARGEST
+
+
+def _scaling(kind: str, given: Mapping[str, Any]) -> RopeScaling:
+    factor = float(given["factor"])
+    if kind == "linear":
+        return Linear(factor=factor)
+    original = int(given["original_max_position_embeddings"])
+    if kind == "llama3":
+        return Llama3(
+            factor=factor,
+            low_frequency_factor=float(given.get("low_freq_factor", 1.0)),
+            high_frequency_factor=float(given.get("high_freq_factor", 4.0)),
+            original_length=original,
+        )
+    attention = given.get("attention_factor")
+    scale, scale_all = given.get("mscale"), given.get("mscale_all_dim")
+    if attention is None and scale and scale_all:
+        attention = _magnitude(factor, scale) / _magnitude(factor, scale_all)
+    return Yarn(
+        factor=factor,
+        original_length=original,
+        beta_fast=float(given.get("beta_fast", 32.0)),
+        beta_slow=float(given.get("beta_slow", 1.0)),
+        attention_factor=None if attention is None else float(attention),
+        truncate=bool(given.get("truncate", True)),
+    )
+
+
+def _magnitude(factor: float, scale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+
+def write_rope(scaling: RopeScaling | None) -> dict[str, Any]:
+    """The mapping of a scaling without rope_theta; {} without one."""
+    if scaling is None:
+        return {}
+    rules: dict[str, Any] = {"rope_type": type(scaling).__setpoint__.tag, "factor": scaling.factor}
+    if isinstance(scaling, Llama3):
+        rules["low_freq_factor"] = scaling.low_frequency_factor
+        rules["high_freq_factor"] = scaling.high_frequency_factor
+        rules["original_max_position_embeddings"] = scaling.original_length
+    elif isinstance(scaling, Yarn):
+        rules["original_max_position_embeddings"] = scaling.original_length
+        rules["beta_fast"] = scaling.beta_fast
+        rules["beta_slow"] = scaling.beta_slow
+        rules["truncate"] = scaling.truncate
+        if scaling.attention_factor is not None:
+            rules["attention_factor"] = scaling.attention_factor
+    return rules
