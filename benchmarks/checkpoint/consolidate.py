@@ -26,8 +26,8 @@ from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import compose, record_files  # noqa: E402
 from setpoint.model import save_pretrained  # noqa: E402
+from setpoint.model.build import materialize, skeleton  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
-from setpoint.model.skeleton import materialize, skeleton  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
 
 WAYS = ("huggingface", "whole")

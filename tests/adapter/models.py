@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from setpoint.adapter.apply import adapt
 from setpoint.adapter.config import AdapterConfig
 from setpoint.config import resolve
+from setpoint.model.build import materialize, skeleton
 from setpoint.model.config import LayerNormConfig, TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
 from setpoint.model.parameters import fused_parts_of
-from setpoint.model.skeleton import materialize, skeleton
 from setpoint.train.build.adapter import adapter_rules, start_magnitudes
 from setpoint.train.build.job_parameters import trained_parameters
 

@@ -13,7 +13,7 @@ from setpoint.memory.activation_offload import (
     offload_activations,
 )
 from setpoint.memory.config import ActivationOffload, CheckpointingConfig, Full, Operators, Parts
-from setpoint.model.layers import layers_of
+from setpoint.model.inspection import layers_of
 from setpoint.units import ByteSize
 
 from ..model.families import sparse

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from setpoint.model import initialize as initialization
-from setpoint.model.initialize import Normal, initialize
+from setpoint.model.initialize import NormalInit, initialize
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.determinism import seed_everything
 
@@ -59,8 +59,8 @@ class Table(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(1001, 300))
 
-    def initializers(self) -> dict[str, Normal]:
-        return {"weight": Normal(0.5)}
+    def initializers(self) -> dict[str, NormalInit]:
+        return {"weight": NormalInit(0.5)}
 
 
 def blocks() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from setpoint.config import SetpointError, resolve
 from setpoint.config.components.section import partial
 from setpoint.config.values.user_code import allow_imports
-from setpoint.model.initialize import Constant, initialize
+from setpoint.model.initialize import ConstantInit, initialize
 from setpoint.model.transformer import Transformer
 
 from .small import VOCAB, small_config
@@ -30,8 +30,8 @@ class Scale(nn.Module):
 class Ruled(Scale):
     """One that says itself how it starts."""
 
-    def initializers(self) -> dict[str, Constant]:
-        return {"gain": Constant(3.0)}
+    def initializers(self) -> dict[str, ConstantInit]:
+        return {"gain": ConstantInit(3.0)}
 
 
 def model_with(target: Any, **arguments: Any) -> Transformer:

@@ -8,9 +8,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from setpoint.config import SetpointError
 from setpoint.model.initialize import (
-    Constant,
+    ConstantInit,
     FirstRows,
-    Normal,
+    NormalInit,
     PerExpert,
     Place,
     block_generator,
@@ -152,17 +152,17 @@ class Partly(nn.Module):
 
 def test_a_parameter_without_a_rule_is_an_error():
     with pytest.raises(SetpointError, match=r"no module says how to initialize: b$"):
-        initialize(Partly({"a": Normal(1.0)}), 0)
+        initialize(Partly({"a": NormalInit(1.0)}), 0)
 
 
 def test_a_rule_without_a_parameter_is_an_error():
-    rules = {"a": Normal(1.0), "b": Constant(2.0), "c": Normal(1.0)}
+    rules = {"a": NormalInit(1.0), "b": ConstantInit(2.0), "c": NormalInit(1.0)}
     with pytest.raises(SetpointError, match=r"not there: c$"):
         initialize(Partly(rules), 0)
 
 
 def test_what_is_no_rule_is_an_error():
-    rules: Any = {"a": Normal(1.0), "b": 0.02}
+    rules: Any = {"a": NormalInit(1.0), "b": 0.02}
     with pytest.raises(SetpointError, match=r"gives 0.02 for b; it must give a rule"):
         initialize(Partly(rules), 0)
 
@@ -173,7 +173,7 @@ def test_generators_are_fresh_each_time():
 
 
 @pytest.mark.parametrize(
-    "rule", [Normal(0.5), Constant(2.0), FirstRows(0.5, 600), PerExpert(Normal(0.5))]
+    "rule", [NormalInit(0.5), ConstantInit(2.0), FirstRows(0.5, 600), PerExpert(NormalInit(0.5))]
 )
 def test_any_rows_are_those_of_the_whole(rule: Any) -> None:
     shape = (3, 200, 400) if isinstance(rule, PerExpert) else (1000, 300)
@@ -184,14 +184,14 @@ def test_any_rows_are_those_of_the_whole(rule: Any) -> None:
     for first, last in ((0, 1), (1, 3), (2, 3), (217, 219), (500, 700), (599, 1000)):
         if last <= shape[0]:
             assert torch.equal(rule.rows(of, first, last), whole[first:last])
-    if not isinstance(rule, Constant):
+    if not isinstance(rule, ConstantInit):
         drawn = whole[:600].flatten()
         assert abs(float(drawn.std()) - 0.5) < 0.005
         assert len(drawn.unique()) > 0.9 * len(drawn)  # blocks are not alike
 
 
 def test_threads_change_no_bit() -> None:
-    rules = {name: Normal(0.02) for name in ("a", "b", "c")}
+    rules = {name: NormalInit(0.02) for name in ("a", "b", "c")}
     found: list[dict[str, torch.Tensor]] = []
     before = torch.get_num_threads()
     for threads in (1, 3):

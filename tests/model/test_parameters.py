@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, given, settings
 
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
-from setpoint.model.kinds import parameter_kinds
+from setpoint.model.inspection import parameter_kinds
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.parameters import parameters_of
 from setpoint.optim.groups import multipliers_of

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from setpoint.config.components.section import partial
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
-from setpoint.model.layers import count_parameters
+from setpoint.model.inspection import count_parameters
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.parameters import count_parameters_of, training_flops
 

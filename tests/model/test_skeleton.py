@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from setpoint.config import resolve
+from setpoint.model.build import skeleton
 from setpoint.model.config import LayerNormConfig, TransformerConfig
 from setpoint.model.moe.config import MoE
-from setpoint.model.skeleton import skeleton
 
 from .pretrained.ours import SMALL
 
@@ -36,7 +36,7 @@ def test_it_imports_little() -> None:
         "import sys, torch;"
         "from setpoint.config import resolve;"
         "from setpoint.model.config import TransformerConfig;"
-        "from setpoint.model.skeleton import skeleton;"
+        "from setpoint.model.build import skeleton;"
         "import setpoint.model.transformer;"
         "skeleton(resolve(TransformerConfig(max_sequence_length=8)), 20);"
         "sys.exit('sympy' in sys.modules)"

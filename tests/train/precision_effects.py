@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
-from setpoint.model.skeleton import skeleton
 from setpoint.precision.config import converted
 from setpoint.precision.float8 import why_not
 from setpoint.precision.mixed_precision import shard_dtypes

@@ -27,10 +27,10 @@ from setpoint.infer.config import Inference, Weights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
 from setpoint.model.attention.attention import choose_backend
+from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
-from setpoint.model.layers import layers_of
+from setpoint.model.inspection import layers_of
 from setpoint.model.moe import experts
-from setpoint.model.skeleton import skeleton
 from setpoint.parallel import hangs
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device

@@ -24,15 +24,15 @@ from setpoint.infer.config import Inference
 from setpoint.infer.distributed import Division, ModelRunner
 from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
+from setpoint.model.build import move_buffers
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
-from setpoint.model.kinds import inputs_first, packed_experts, parameter_kinds
+from setpoint.model.inspection import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.base import is_ours
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import load_checkpoint, load_directory, read_whole
 from setpoint.model.pretrained.run import tokenizer_of
 from setpoint.model.pretrained.save import ends_of
-from setpoint.model.skeleton import move_buffers
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.divide import reader_of
 from setpoint.parallel.world import World

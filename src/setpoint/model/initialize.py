@@ -1,7 +1,7 @@
 """Initialization that depends on the seed and a parameter's name, and on nothing else."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
@@ -25,8 +25,8 @@ MOST_THREADS = 8
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"})
 
 
-class Place(NamedTuple):
-    """What a parameter is drawn by.
+class DrawKey(NamedTuple):
+    """Key of the random numbers of a parameter.
 
     Arguments:
         shape: its whole shape, of all ranks together; of one dimension at least.
@@ -38,57 +38,37 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Normal:
-    """Draw from a normal distribution with mean zero.
-
-    Rows are drawn by blocks of BLOCK elements or one row, each from a generator of its own.
-    """
+class NormalInit:
+    """Draw from a normal distribution with mean zero, by blocks; see `draw_rows`."""
 
     std: float
 
-    def rows(self, of: Place, first: int, last: int) -> Tensor:
+    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
         """Rows of the whole parameter, in fp32 on the CPU."""
-        size = block_rows(of.shape)
-        blocks = [
-            self._block(of, number, size) for number in range(first // size, -(-last // size))
-        ]
-        drawn = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-        start = first - first // size * size
-        return drawn[start : start + last - first]
-
-    def _block(self, of: Place, number: int, size: int) -> Tensor:
-        rows = min(size, of.shape[0] - number * size)
-        generator = block_generator(of.seed, of.name, number)
-        return torch.empty(rows, *of.shape[1:]).normal_(0.0, self.std, generator=generator)
+        return draw_rows(of, first, last, lambda x, g: x.normal_(0.0, self.std, generator=g))
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
-    """Draw from a uniform distribution between -bound and bound, by blocks as `Normal` does."""
+class UniformInit:
+    """Draw from a uniform distribution between -bound and bound, by blocks; see `draw_rows`."""
 
     bound: float
 
-    def rows(self, of: Place, first: int, last: int) -> Tensor:
-        """See `Normal.rows`."""
-        size = block_rows(of.shape)
-        blocks: list[Tensor] = []
-        for number in range(first // size, -(-last // size)):
-            rows = min(size, of.shape[0] - number * size)
-            generator = block_generator(of.seed, of.name, number)
-            block = torch.empty(rows, *of.shape[1:])
-            blocks.append(block.uniform_(-self.bound, self.bound, generator=generator))
-        start = first - first // size * size
-        return torch.cat(blocks)[start : start + last - first]
+    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+        """See `NormalInit.rows`."""
+        return draw_rows(
+            of, first, last, lambda x, g: x.uniform_(-self.bound, self.bound, generator=g)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantInit:
     """Set every element to one value."""
 
     value: float
 
-    def rows(self, of: Place, first: int, last: int) -> Tensor:
-        """See `Normal.rows`."""
+    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+        """See `NormalInit.rows`."""
         return torch.full((last - first, *of.shape[1:]), self.value)
 
 
@@ -102,13 +82,13 @@ class FirstRows:
     std: float
     count: int
 
-    def rows(self, of: Place, first: int, last: int) -> Tensor:
-        """See `Normal.rows`."""
+    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+        """See `NormalInit.rows`."""
         found = torch.zeros(last - first, *of.shape[1:])
         if first < self.count:
             drawn = of._replace(shape=(self.count, *of.shape[1:]))
             end = min(last, self.count)
-            found[: end - first] = Normal(self.std).rows(drawn, first, end)
+            found[: end - first] = NormalInit(self.std).rows(drawn, first, end)
         return found
 
 
@@ -118,8 +98,8 @@ class Values:
 
     values: Tensor
 
-    def rows(self, of: Place, first: int, last: int) -> Tensor:
-        """See `Normal.rows`."""
+    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+        """See `NormalInit.rows`."""
         return self.values.reshape(of.shape)[first:last]
 
 
@@ -132,20 +112,20 @@ class PerExpert:
     experts are the same, and an expert is the same wherever it lies.
     """
 
-    rule: Normal
+    rule: NormalInit
 
-    def rows(self, of: Place, first: int, last: int) -> Tensor:
-        """See `Normal.rows`; a row is an expert."""
+    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+        """See `NormalInit.rows`; a row is an expert."""
         path, _, projection = of.name.rpartition(".")
         inputs, outputs = of.shape[1:]
         found = torch.empty(last - first, inputs, outputs)
         for expert in range(first, last):
-            own = Place(of.seed, f"{path}.{expert}.{projection}.weight", (outputs, inputs))
+            own = DrawKey(of.seed, f"{path}.{expert}.{projection}.weight", (outputs, inputs))
             found[expert - first] = self.rule.rows(own, 0, outputs).T
         return found
 
 
-Initializer = Normal | Uniform | Constant | FirstRows | Values | PerExpert
+Initializer = NormalInit | UniformInit | ConstantInit | FirstRows | Values | PerExpert
 
 
 @runtime_checkable
@@ -197,7 +177,7 @@ def initialize(
     for name, rule in rules.items():
         if not isinstance(rule, Initializer):
             raise SetpointError(
-                f"initializers() gives {rule!r} for {name}; it must give a rule, such as Normal"
+                f"initializers() gives {rule!r} for {name}; it must give a rule, such as NormalInit"
             )
     for name, parameter in parameters.items():
         if parameter.is_meta:
@@ -206,7 +186,7 @@ def initialize(
             )
     fill_by(parameters, rules, seed)
     for name, each in stored.items():
-        of = Place(seed, name, each.whole)
+        of = DrawKey(seed, name, each.whole)
         for first, last in each.pieces():
             each.put(rules[name].rows(of, first, last), first)
 
@@ -233,7 +213,7 @@ def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], 
 @torch.no_grad()
 def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
     """Draw what lies here of a parameter, a piece of some blocks at a time."""
-    of = Place(seed, name, tuple(parameter.shape) or (1,))
+    of = DrawKey(seed, name, tuple(parameter.shape) or (1,))
     here = local_ranges(parameter)
     if here is None:
         full = rule.rows(of, 0, of.shape[0]).reshape(parameter.shape)
@@ -252,6 +232,20 @@ def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
         first = end
 
 
+def draw_rows(
+    of: DrawKey, first: int, last: int, draw: Callable[[Tensor, torch.Generator], Tensor]
+) -> Tensor:
+    """Draw rows of a parameter by blocks of `block_rows`, each from a generator of its own."""
+    size = block_rows(of.shape)
+    blocks: list[Tensor] = []
+    for number in range(first // size, -(-last // size)):
+        block = torch.empty(min(size, of.shape[0] - number * size), *of.shape[1:])
+        blocks.append(draw(block, block_generator(of.seed, of.name, number)))
+    drawn = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+    start = first - first // size * size
+    return drawn[start : start + last - first]
+
+
 def block_rows(shape: tuple[int, ...]) -> int:
     """How many rows of a parameter are drawn from one generator."""
     return max(1, BLOCK // max(1, prod(shape[1:])))
@@ -264,17 +258,13 @@ def block_generator(seed: int, name: str, block: int) -> torch.Generator:
 
 
 def collect_rules(module: nn.Module) -> dict[str, Initializer]:
-    """Collect what all modules say about how parameters and buffers start."""
+    """Collect the rules of all modules, for parameters and buffers."""
     return {
         plain_name(f"{path}.{name}" if path else name): rule
         for path, part in module.named_modules()
-        for name, rule in _rules_of(part)
+        if isinstance(part, Initializable)
+        for name, rule in part.initializers().items()
     }
-
-
-def _rules_of(module: nn.Module) -> Iterator[tuple[str, Initializer]]:
-    if isinstance(module, Initializable):
-        yield from module.initializers().items()
 
 
 def plain_name(name: str) -> str:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from setpoint.config import SetpointError, call_component
 from setpoint.config.draft.config import owner_of
-from setpoint.model.initialize import Constant, Initializable, Initializer, Normal, Values
+from setpoint.model.initialize import ConstantInit, Initializable, Initializer, NormalInit, Values
 
 if TYPE_CHECKING:
     from setpoint.model.config import (
@@ -76,9 +76,9 @@ class FeedForward(nn.Module):
         """Return how each projection starts; the one that writes to the residual is smaller."""
         rules: dict[str, Initializer] = {}
         for name, linear in self.named_children():
-            rules[f"{name}.weight"] = Normal(self.down_std if name == "down" else self.std)
+            rules[f"{name}.weight"] = NormalInit(self.down_std if name == "down" else self.std)
             if linear.bias is not None:
-                rules[f"{name}.bias"] = Constant(0.0)
+                rules[f"{name}.bias"] = ConstantInit(0.0)
         return rules
 
     def tensor_plan(self) -> dict[str, str]:
@@ -153,9 +153,9 @@ class LayerNorm(nn.Module):
 
     def initializers(self) -> dict[str, Initializer]:
         """Return how the parameters start: as the identity."""
-        rules: dict[str, Initializer] = {"weight": Constant(1.0)}
+        rules: dict[str, Initializer] = {"weight": ConstantInit(1.0)}
         if self.bias is not None:
-            rules["bias"] = Constant(0.0)
+            rules["bias"] = ConstantInit(0.0)
         return rules
 
     def forward(self, x: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ class RMSNorm(nn.Module):
 
     def initializers(self) -> dict[str, Initializer]:
         """Return how the weight starts: as the identity."""
-        return {"weight": Constant(self._identity)}
+        return {"weight": ConstantInit(self._identity)}
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize the last axis.

@@ -17,7 +17,7 @@ from setpoint.model.attention.attention import (
     attention_context,
 )
 from setpoint.model.attention.cache import KeyValueCache
-from setpoint.model.initialize import FirstRows, Initializer, Normal
+from setpoint.model.initialize import FirstRows, Initializer, NormalInit
 from setpoint.model.modules import FeedForward, build_norm, compute_dtype
 from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.layer import MoELayer
@@ -342,12 +342,12 @@ class Transformer(nn.Module):
     def initializers(self) -> dict[str, Initializer]:
         """Return how embeddings and the output start; the layers speak for themselves."""
         std = self.config.init_std
-        tokens = FirstRows(std, self.vocab_size) if self.has_padding else Normal(std)
+        tokens = FirstRows(std, self.vocab_size) if self.has_padding else NormalInit(std)
         rules: dict[str, Initializer] = {}
         if self.embedding is not None:
             rules["embedding.weight"] = tokens
         if self.position_embedding is not None:
-            rules["position_embedding.weight"] = Normal(std)
+            rules["position_embedding.weight"] = NormalInit(std)
         if self.output is not None:
             rules["output.weight"] = tokens
         return rules

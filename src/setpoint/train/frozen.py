@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from setpoint.checkpoint.manifest import Base
 from setpoint.files.tensor_file import DTYPES
+from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.locate import Place, locate
-from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import as_placed, part_here
 from setpoint.train.build.job_parameters import add_adapter
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from setpoint.model.build import materialize, skeleton
 from setpoint.model.initialize import initialize
-from setpoint.model.skeleton import materialize, skeleton
 from setpoint.shapes.placed import part_here, whole_of
 
 from ...model.small import VOCAB, small_config

@@ -17,12 +17,12 @@ from setpoint.adapter.quantize.apply import noise_of, quantize_base
 from setpoint.adapter.quantize.config import FP8, NF4, NVFP4, Int8, Noise, Quantization
 from setpoint.adapter.quantize.weight import QuantizedExperts
 from setpoint.config import resolve
+from setpoint.model.build import materialize, skeleton
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.model.pretrained.tensors import weights_of
-from setpoint.model.skeleton import materialize, skeleton
 from setpoint.train.build.adapter import adapter_rules, start_magnitudes
 from setpoint.train.build.job_parameters import trained_parameters
 

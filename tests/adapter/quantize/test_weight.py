@@ -14,8 +14,8 @@ from setpoint.adapter.quantize.config import FP8, NF4, NVFP4, Int8, Noise, Quant
 from setpoint.adapter.quantize.formats import NF4_GAP
 from setpoint.adapter.quantize.weight import StepNoise, quantize_module
 from setpoint.config import SetpointError, resolve
+from setpoint.model.build import materialize, skeleton
 from setpoint.model.initialize import initialize
-from setpoint.model.skeleton import materialize, skeleton
 from setpoint.precision.mixed_precision import cast_parameters
 
 from ...model.small import VOCAB, small_config, small_model

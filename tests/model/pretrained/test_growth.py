@@ -15,10 +15,10 @@ from setpoint.cli.main import main
 from setpoint.config import SetpointError, verify
 from setpoint.config.draft.plain import to_minimal
 from setpoint.model import config_from_pretrained, load_pretrained
+from setpoint.model.build import skeleton
 from setpoint.model.pretrained.base import start_weights
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.read_tensor import TensorReader
-from setpoint.model.skeleton import skeleton
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job

@@ -15,11 +15,11 @@ from setpoint.adapter.quantize.config import FP8
 from setpoint.config import resolve
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.model import load_pretrained
+from setpoint.model.build import skeleton
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import dequantize
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.start import start_from
-from setpoint.model.skeleton import skeleton
 
 from .ours import directory
 from .quantized_files import KEPT, quantize_files

@@ -19,6 +19,7 @@ from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import Export
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
+from setpoint.model.build import skeleton
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import dequantize
@@ -27,7 +28,6 @@ from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.quantized import dense_tensors, unread_quantization
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.start import start_from
-from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import stored_weights
 from setpoint.train.run import train

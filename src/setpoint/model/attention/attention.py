@@ -26,7 +26,7 @@ from setpoint.model.attention.selection import (
     query_size,
 )
 from setpoint.model.attention.varlen import PACKAGES, Flash, Varlen, has_package, use_flash
-from setpoint.model.initialize import Constant, Initializer, Normal
+from setpoint.model.initialize import ConstantInit, Initializer, NormalInit
 from setpoint.model.modules import build_norm, cast_once
 from setpoint.model.rope.rotation import Rotation, rotate, rotation
 from setpoint.shapes.outcome import weight_in_use
@@ -78,9 +78,9 @@ class Attention(nn.Module):
         for name, part in self.named_children():
             if isinstance(part, nn.Linear):
                 std = self.residual_std if part is self.output else self.hidden_std
-                rules[f"{name}.weight"] = Normal(std)
+                rules[f"{name}.weight"] = NormalInit(std)
                 if part.bias is not None:
-                    rules[f"{name}.bias"] = Constant(0.0)
+                    rules[f"{name}.bias"] = ConstantInit(0.0)
         return rules
 
     def tensor_plan(self) -> dict[str, str]:
@@ -177,13 +177,13 @@ class LatentAttention(nn.Module):
     def initializers(self) -> dict[str, Initializer]:
         """Return how each projection starts; norms speak for themselves."""
         rules: dict[str, Initializer] = {
-            f"{name}.weight": Normal(self.hidden_std)
+            f"{name}.weight": NormalInit(self.hidden_std)
             for name, part in self.named_children()
             if isinstance(part, nn.Linear)
         }
-        rules["output.weight"] = Normal(self.residual_std)
+        rules["output.weight"] = NormalInit(self.residual_std)
         if self.output.bias is not None:
-            rules["output.bias"] = Constant(0.0)
+            rules["output.bias"] = ConstantInit(0.0)
         return rules
 
     def tensor_plan(self) -> dict[str, str]:

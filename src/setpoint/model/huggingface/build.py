@@ -21,7 +21,7 @@ from setpoint.model.huggingface.attention import NAME, register
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.huggingface.model_files import read_model
 from setpoint.model.huggingface.values import Unfit
-from setpoint.model.layers import count_parameters, evaluating
+from setpoint.model.inspection import count_parameters, evaluating
 
 if TYPE_CHECKING:
     from pathlib import Path

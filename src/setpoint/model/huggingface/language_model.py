@@ -26,7 +26,7 @@ from setpoint.model.huggingface.model_files import Sources, read_model, write_mo
 from setpoint.model.huggingface.rows import positions_in, rows_apart
 from setpoint.model.huggingface.text_cache import TextCache
 from setpoint.model.huggingface.values import Unfit
-from setpoint.model.layers import evaluating, layers_of
+from setpoint.model.inspection import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.transformer import Head
 from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart, weight_in_use

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError
-from setpoint.model.initialize import Initializer, Normal, PerExpert
+from setpoint.model.initialize import Initializer, NormalInit, PerExpert
 from setpoint.model.modules import FeedForward, activation, cast_once
 from setpoint.shapes.peers import compute_sent
 from setpoint.shapes.placed import part_here
@@ -461,7 +461,7 @@ class PackedExperts(nn.Module):
     def initializers(self) -> dict[str, Initializer]:
         """Return the initializer of each projection: each expert as a module by itself."""
         return {
-            name: PerExpert(Normal(self.down_std if name == "down" else self.std))
+            name: PerExpert(NormalInit(self.down_std if name == "down" else self.std))
             for name in self.projections
         }
 

@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from setpoint.config.draft.config import owner_of
-from setpoint.model.initialize import Constant, Initializer, Normal
+from setpoint.model.initialize import ConstantInit, Initializer, NormalInit
 from setpoint.model.modules import FeedForward
 from setpoint.model.moe.dispatch import TokenDispatcher, run_locally
 from setpoint.model.moe.experts import PackedExperts, UnpackedExperts, assign, load_factors
@@ -68,8 +68,8 @@ class Router(nn.Module):
 
     def initializers(self) -> dict[str, Initializer]:
         """Return the initializers of the matrix, and of the bias where there is one."""
-        rules: dict[str, Initializer] = {"weight": Normal(self.std)}
-        return rules if self.bias is None else {**rules, "bias": Constant(0.0)}
+        rules: dict[str, Initializer] = {"weight": NormalInit(self.std)}
+        return rules if self.bias is None else {**rules, "bias": ConstantInit(0.0)}
 
     def forward(self, x: Tensor) -> RouterOutput:
         """Choose experts for (T, dim) tokens."""

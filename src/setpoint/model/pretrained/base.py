@@ -28,7 +28,7 @@ from setpoint.checkpoint.manifest import (
 from setpoint.config import ImportedComponent, RunError, SetpointError
 from setpoint.files.atomic import Written, digest_file
 from setpoint.files.tensor_file import dtype_named
-from setpoint.model.build import build_model
+from setpoint.model.build import build_model, skeleton
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.parameters import embedding_rows
@@ -48,7 +48,6 @@ from setpoint.model.pretrained.run import (
 from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.pretrained.weights import Piece
-from setpoint.model.skeleton import skeleton
 from setpoint.shapes.placed import Named, Placeable
 from setpoint.shapes.stored import QuantizedPart, Stored, places_of_parts, stored_parts
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from setpoint.files.tensor_file import DTYPES, dtype_named
 from setpoint.files.tensor_header import Encoding, TensorInfo
-from setpoint.model.initialize import Constant, collect_rules, plain_name
+from setpoint.model.build import materialize
+from setpoint.model.initialize import ConstantInit, collect_rules, plain_name
 from setpoint.model.pretrained.compare import ROWS, require_tensors
 from setpoint.model.pretrained.dequantize import require_sound
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.weights import Part, Piece, Shape, their_shapes
-from setpoint.model.skeleton import materialize
 from setpoint.shapes.placed import Placeable, as_placed, in_memory, local_ranges, put
 from setpoint.shapes.stored import Coded, Stored, stored_weights
 
@@ -121,7 +121,7 @@ class Weights:
                 elif name in empty:
                     made = torch.empty_like(buffer, device=device)
                     rule = collect_rules(module)[plain_name(name)]
-                    assert isinstance(rule, Constant), "only what is the same in every run"
+                    assert isinstance(rule, ConstantInit), "only what is the same in every run"
                     made.fill_(rule.value)
                 else:
                     continue

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from setpoint.config import SetpointError
-from setpoint.model.build import build_model
+from setpoint.model.build import build_model, skeleton
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours, restore
 from setpoint.model.pretrained.compare import require_depth
@@ -25,7 +25,6 @@ from setpoint.model.pretrained.run import (
     tokenizer_of,
 )
 from setpoint.model.pretrained.tensors import weights_of
-from setpoint.model.skeleton import skeleton
 from setpoint.shapes.peers import OneReader
 
 Divide = Callable[[nn.Module], None]

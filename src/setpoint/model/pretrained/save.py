@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from setpoint.config import SetpointError
 from setpoint.files.atomic import publishing
 from setpoint.files.tensor_file import dtype_named
+from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.initialize import plain_name
@@ -32,7 +33,6 @@ from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
 from setpoint.model.pretrained.tensor_files import Planned, write_tensors
 from setpoint.model.pretrained.tensors import rows_of
 from setpoint.model.pretrained.weights import Piece, their_shapes
-from setpoint.model.skeleton import skeleton
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.placed import whole_of
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from setpoint.adapter.apply import adapter_parameters
 from setpoint.adapter.low_rank import ExpertAdapter, LowRank, adapters_of
 from setpoint.adapter.quantize.weight import QuantizedWeight
-from setpoint.model.initialize import Constant, Initializer, Normal, Uniform, fill_by
-from setpoint.model.skeleton import materialize
+from setpoint.model.build import materialize
+from setpoint.model.initialize import ConstantInit, Initializer, NormalInit, UniformInit, fill_by
 from setpoint.shapes.placed import put, whole_of
 from setpoint.shapes.stored import CHILD as QUANTIZED
 
@@ -32,10 +32,10 @@ def adapter_rules(model: nn.Module, after_merge: bool = False) -> dict[str, Init
     rules: dict[str, Initializer] = {}
     for path, adapter in adapters_of(model).items():
         for name, (kind, spread) in adapter.spreads(after_merge).items():
-            normal = Normal(spread) if spread else Constant(0.0)
-            rules[f"{path}.{name}"] = Uniform(spread) if kind == "uniform" else normal
+            normal = NormalInit(spread) if spread else ConstantInit(0.0)
+            rules[f"{path}.{name}"] = UniformInit(spread) if kind == "uniform" else normal
         if adapter.magnitude is not None:
-            rules[f"{path}.magnitude"] = Constant(1.0)
+            rules[f"{path}.magnitude"] = ConstantInit(1.0)
     return rules
 
 

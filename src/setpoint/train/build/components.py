@@ -26,13 +26,13 @@ from setpoint.data.store import Corpus, DataIdentity
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import evaluation_windows
+from setpoint.model.build import materialize, move_buffers, skeleton
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import Initializable, initialize
-from setpoint.model.layers import count_parameters, layers_of
+from setpoint.model.inspection import count_parameters, layers_of
 from setpoint.model.parameters import stage_sizes
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
-from setpoint.model.skeleton import materialize, move_buffers, skeleton
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.determinism import seed_everything
 from setpoint.parallel.divide import divide, reader_of, sequence_parts
