@@ -9,10 +9,10 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from setpoint.config import SetpointError
 from setpoint.model.initialize import (
     ConstantInit,
+    DrawKey,
     FirstRows,
     NormalInit,
     PerExpert,
-    Place,
     block_generator,
     block_rows,
     fill_by,
@@ -177,7 +177,7 @@ def test_generators_are_fresh_each_time():
 )
 def test_any_rows_are_those_of_the_whole(rule: Any) -> None:
     shape = (3, 200, 400) if isinstance(rule, PerExpert) else (1000, 300)
-    of = Place(3, "layers.0.experts.up", shape)
+    of = DrawKey(3, "layers.0.experts.up", shape)
     assert 1 <= block_rows(shape) < 300
     whole = rule.rows(of, 0, shape[0])
     assert whole.shape == shape
