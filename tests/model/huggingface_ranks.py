@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from transformers.integrations import moe
 
-from setpoint.model.huggingface import build
+from setpoint.model.huggingface import builder
 from setpoint.model.inspection import layers_of
 from setpoint.parallel.world import World
 from setpoint.train.build.components import build_components
@@ -86,7 +86,7 @@ class _Wide:
 def wide(kinds: list[str]) -> Iterator[None]:
     """Let fp32 mean fp64, also where transformers names it."""
     wide_torch: Any = _Wide()
-    build.torch = wide_torch
+    builder.torch = wide_torch
     moe._can_use_grouped_mm = lambda *_: False  # which takes no fp64
     torch.Tensor.float = torch.Tensor.double
     for family in {kind.partition("+")[0] for kind in kinds}:

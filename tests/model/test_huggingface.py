@@ -19,7 +19,7 @@ from setpoint.config.resolving.checks import verify
 from setpoint.files.tensor_header import TensorInfo
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.huggingface import model_files
-from setpoint.model.huggingface.values import Unfit
+from setpoint.model.huggingface.architecture import Unfit
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job

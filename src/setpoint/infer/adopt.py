@@ -42,7 +42,7 @@ from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
 from setpoint.infer.tasks import EXPORTED, Export, Generation
 from setpoint.model.config import HuggingFaceConfig
-from setpoint.model.huggingface.values import longest_in
+from setpoint.model.huggingface.architecture import longest_in
 from setpoint.model.pretrained.check import vocabulary_in
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.hub import GENERATION

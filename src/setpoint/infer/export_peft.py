@@ -22,8 +22,8 @@ from setpoint.adapter.low_rank import (
     adapters_of,
 )
 from setpoint.config import SetpointError
-from setpoint.model.huggingface.experts import experts_of
 from setpoint.model.huggingface.language_model import HuggingFaceModel
+from setpoint.model.huggingface.model_parallel import experts_of
 from setpoint.model.pretrained.compare import HEAD, pieces_of
 from setpoint.model.pretrained.config_json import family_for
 from setpoint.model.pretrained.hub import TOKENIZER_FILES

@@ -587,7 +587,7 @@ class ImportedModel(
 class HuggingFaceConfig(
     ModelConfig,
     type="huggingface",
-    owner="setpoint.model.huggingface.build:build_huggingface",
+    owner="setpoint.model.huggingface.builder:build_huggingface",
     rules=(
         Rule("setpoint.model.pretrained.check:check_config",
              "Whether its config.json is there and goes with the section", needs="files"),

@@ -9,7 +9,7 @@ from setpoint.model.attention.attention import make_backend, missing
 from setpoint.model.attention.backends import SDPA, Eager, RowLayout, Scores, visible
 from setpoint.model.attention.flex import Flex
 from setpoint.model.attention.varlen import Flash, Varlen
-from setpoint.model.huggingface.attention import chunked
+from setpoint.model.huggingface.attention_interface import chunked
 from setpoint.shapes.batch import Lengths
 
 from . import kernels

@@ -1,12 +1,17 @@
-"""Architectures of transformers: their config.json, with the overrides of a section."""
+"""Architectures of transformers: a config.json with the overrides of a section, and its checks.
+
+Nothing here imports torch or transformers before `architecture` is called, so that `check` asks the
+same functions as the model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import Problem, SetpointError, did_you_mean, nearest
-from setpoint.model.huggingface.values import Unfit, type_problems, value_problems
+from setpoint.config import ConfigError, Problem, SetpointError, did_you_mean, is_mapping, nearest
+from setpoint.config.resolving.checks import describe_value
+from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.quantized import KEY
@@ -15,17 +20,137 @@ from setpoint.shapes.torchao import quiet_torchao
 if TYPE_CHECKING:
     from setpoint.model.config import HuggingFaceConfig
 
-_PACKAGE = "model.type = huggingface needs the package {}: install 'setpoint[huggingface]'"
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+"""Keys for the number of experts of a layer."""
+TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
+"""Keys for the number of experts of a token."""
+
+
+class Unfit(SetpointError):
+    """A field of the section with which no model can be built.
+
+    Arguments:
+        problem: relative to `model`.
+    """
+
+    def __init__(self, section: HuggingFaceConfig, problem: Problem) -> None:
+        super().__init__(section, problem)
+        self.section = section
+        self.problem = problem
+
+    def __str__(self) -> str:
+        value, origin = self._describe(self.problem.path)
+        also = ["model.{} = {} ({})".format(name, *self._describe(name))
+                for name in self.problem.also]  # fmt: skip
+        placed = self.problem.placed(f"model.{self.problem.path}", value, origin, also)
+        return str(ConfigError([placed]))
+
+    def _describe(self, path: str) -> tuple[str | None, str | None]:
+        return describe_value(self.section, ("model",), path)
+
+
+def value_problems(
+    section: HuggingFaceConfig, read: Callable[[str], Any], vocab_size: int | None = None
+) -> Iterator[Problem]:
+    """Find numbers that conflict with each other, or with the section.
+
+    Arguments:
+        read: returns the value of a key, with the overrides; None if absent.
+        vocab_size: number of tokens of the tokenizer; None if unknown.
+    """
+    given = section.overrides.dump()
+    rows, longest = _number(read, ("vocab_size",))[1], longest_in(read)
+    if None not in (rows, vocab_size) and rows < vocab_size:
+        yield Problem(
+            "overrides.vocab_size",
+            f"{rows} rows of the embedding do not hold the {vocab_size} tokens of the tokenizer",
+            valid=(str(vocab_size),),
+            also=("config",),
+            hint="Rows of new tokens begin as the mean of those of pretrained weights."
+            if section.pretrained is not None
+            else f"Or a tokenizer with {rows} tokens or less.",
+        )
+    if longest is not None and section.max_sequence_length > longest:
+        yield Problem(
+            "max_sequence_length",
+            f"{section.max_sequence_length} is more than the {longest} positions of config.json",
+            valid=(str(longest),),
+            also=("config",),
+        )
+    heads, shared = read("num_attention_heads"), read("num_key_value_heads")
+    names = [key for key in ("num_key_value_heads", "num_attention_heads") if key in given]
+    # Latent attention has a key-value head for each head, whatever this says.
+    is_read = type(heads) is type(shared) is int and not read("kv_lora_rank")
+    if names and is_read and (shared < 1 or heads % shared):
+        yield Problem(
+            f"overrides.{names[0]}",
+            f"{heads} heads cannot be shared evenly by {shared} key-value heads",
+            valid=[str(each) for each in nearest_divisors(heads, shared)]
+            if names[0] == "num_key_value_heads"
+            else [str(each) for each in nearest_multiples(heads, shared)],
+            also=[*(f"overrides.{key}" for key in names[1:]), "config"],
+        )
+    # Overrides may name a key by another of its names.
+    counts, choices = (sorted(each, key=lambda key: key not in given) for each in (EXPERTS, TOP_K))
+    (count_key, count), (key, chosen) = _number(read, counts), _number(read, choices)
+    if count is not None and chosen is not None and chosen > count > 0:
+        own = [each for each in (*TOP_K, *EXPERTS) if each in given]
+        path = f"overrides.{own[0]}" if own else "config"
+        too_few = bool(own) and own[0] in EXPERTS
+        yield Problem(
+            path,
+            f"a token cannot be given to {chosen} experts ({key}), as there are {count} "
+            f"({count_key})",
+            valid=(f"{chosen} or more" if too_few else f"1 to {count}",) if own else (),
+            also=[f"overrides.{each}" for each in own[1:]],
+        )
+
+
+def type_problems(given: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[Problem]:
+    """Find overrides of another type than the value in config.json."""
+    for key, value in given.items():
+        wanted, found = _type_of(stored.get(key)), _type_of(value)
+        if None in (wanted, found) or wanted == found or key.endswith("_token_id"):
+            continue
+        yield Problem(
+            f"overrides.{key}",
+            f"must be {wanted}, as in config.json ({stored[key]!r}), and is {found}",
+            also=("config",),
+        )
+
+
+def longest_in(read: Callable[[str], Any]) -> int | None:
+    """Maximum number of positions of the model; None if its config.json does not say."""
+    return _number(read, ("max_position_embeddings", "n_positions"))[1]
+
+
+def _number(read: Callable[[str], Any], names: Sequence[str]) -> tuple[str, Any]:
+    """The first of some keys with an int, and that int; None in its place if none has."""
+    values = ((name, read(name)) for name in names)
+    return next(((name, value) for name, value in values if type(value) is int), (names[0], None))
+
+
+def _type_of(value: object) -> str | None:
+    """The type of a JSON value in words; None for null, which is any."""
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, str):
+        return "a str"
+    if is_mapping(value):
+        return "a mapping"
+    return "a list" if isinstance(value, list | tuple) else None
 
 
 def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
     """Read the config.json that a section names, without its overrides.
 
     Returns:
-        the keys; of a kind of models, which has no file, its name alone.
+        the keys; of a model type of transformers, which has no file, its name alone.
 
     Raises:
-        SetpointError: if there is no such file.
+        SetpointError: there is no such file.
     """
     if config.names_a_kind:
         return {"model_type": config.config}
@@ -49,14 +174,14 @@ def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
 def architecture(
     config: HuggingFaceConfig, keys: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Any:
-    """Make the config of transformers.
+    """Build the config of transformers.
 
     Arguments:
         keys: of the config.json.
-        overrides: those of the section, or some of them.
+        overrides: of the section, or some of them.
 
     Raises:
-        Unfit: transformers has no such kind of models, no such key, or one of another type.
+        Unfit: transformers has no such model type or key, or the key has another type.
         Exception: as its classes raise it, where a value is wrong.
     """
     transformers = import_transformers()
@@ -94,33 +219,25 @@ def architecture(
     return type(known).from_dict({**raw, **overrides})
 
 
-def require_fit(config: HuggingFaceConfig, keys: Any, vocab_size: int) -> None:
-    """Refuse an architecture whose numbers do not go together, or with the section.
-
-    Raises:
-        Unfit: see `value_problems`.
-    """
-    text = keys.get_text_config()
-    for problem in value_problems(config, lambda key: getattr(text, key, None), vocab_size):
-        raise Unfit(config, problem)
-
-
 def import_transformers() -> Any:
-    """Import the package, whose models import torchao where it is installed.
+    """Import transformers.
 
     Raises:
         SetpointError: it is not installed.
     """
-    quiet_torchao()
+    quiet_torchao()  # which models of transformers import
     try:
         import transformers
     except ModuleNotFoundError as error:
-        raise SetpointError(_PACKAGE.format(repr(error.name))) from None
+        raise SetpointError(
+            f"model.type = huggingface needs the package {error.name!r}: install "
+            f"'setpoint[huggingface]'"
+        ) from None
     return transformers
 
 
 def one_line(error: Exception) -> str:
-    """What an error of transformers says, on one line and not too long."""
+    """The message of an error of transformers, on one line of at most 200 characters."""
     text = " ".join(str(error).split())
     if not text or isinstance(error, LookupError):  # which says no more than a key
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__

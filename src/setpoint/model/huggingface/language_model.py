@@ -12,9 +12,18 @@ from torch import Tensor, nn
 
 from setpoint.config import Problem, RunError, SetpointError
 from setpoint.model.attention.backends import RowLayout
-from setpoint.model.huggingface import experts, stages
-from setpoint.model.huggingface.attention import NAME, Places, demands_of, placing, trying
-from setpoint.model.huggingface.division import tensor_plan
+from setpoint.model.huggingface import model_parallel
+from setpoint.model.huggingface.architecture import Unfit
+from setpoint.model.huggingface.attention_interface import (
+    NAME,
+    Places,
+    TextCache,
+    demands_of,
+    placing,
+    positions_in,
+    rows_apart,
+    trying,
+)
 from setpoint.model.huggingface.logits import (
     Logits,
     balance_loss,
@@ -23,9 +32,6 @@ from setpoint.model.huggingface.logits import (
     read_logits,
 )
 from setpoint.model.huggingface.model_files import Sources, read_model, write_model
-from setpoint.model.huggingface.rows import positions_in, rows_apart
-from setpoint.model.huggingface.text_cache import TextCache
-from setpoint.model.huggingface.values import Unfit
 from setpoint.model.inspection import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.transformer import Head
@@ -456,7 +462,7 @@ class HuggingFaceModel(nn.Module):
 
     def use_experts(self, exchange: TokenDispatcher) -> list[ExpertPart]:
         """See `setpoint.shapes.protocols.HasExperts`."""
-        return experts.use_experts(self.model, exchange)
+        return model_parallel.use_experts(self.model, exchange)
 
     @property
     def stream_width(self) -> int:
@@ -465,16 +471,16 @@ class HuggingFaceModel(nn.Module):
 
     def stage_parts(self) -> list[str]:
         """See `setpoint.shapes.protocols.Staged`; `output` is the norm before it, too."""
-        return stages.parts_of(self.model)
+        return model_parallel.parts_of(self.model)
 
     def part_modules(self, part: str) -> list[nn.Module]:
         """The modules of a part, by whose size stages are balanced."""
-        return stages.modules_of(self.model, part)
+        return model_parallel.modules_of(self.model, part)
 
     def keep_parts(self, parts: Sequence[str]) -> None:
         """See `setpoint.shapes.protocols.Staged`."""
         self.is_part = True
-        self.model = stages.keep_parts(self.model, parts)
+        self.model = model_parallel.keep_parts(self.model, parts)
 
     def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
         """See `setpoint.shapes.protocols.VocabularyDivisible`."""
@@ -489,7 +495,9 @@ class HuggingFaceModel(nn.Module):
         Raises:
             SetpointError: it has none, or one with modules that are divided in other ways.
         """
-        plan = {f"model.{path}": word for path, word in tensor_plan(self.model).items()}
+        plan = {
+            f"model.{path}": word for path, word in model_parallel.tensor_plan(self.model).items()
+        }
         if self.logits is not None and self.output is not None:
             output = next(f"model.{n}" for n, m in self.model.named_modules() if m is self.output)
             plan = {path: word for path, word in plan.items() if path != output}

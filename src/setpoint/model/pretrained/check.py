@@ -9,7 +9,7 @@ from typing import Any
 from setpoint.config import Problem, SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
-from setpoint.model.huggingface.values import type_problems, value_problems
+from setpoint.model.huggingface.architecture import type_problems, value_problems
 from setpoint.model.parameters import embedding_rows
 from setpoint.model.pretrained.compare import require_files
 from setpoint.model.pretrained.config_json import Different, config_of, differences, read_config
@@ -72,7 +72,7 @@ def check_weights(config: HuggingFaceConfig) -> Iterator[Problem]:
 
     if any(find_spec(name) is None for name in ("torch", "transformers", "accelerate")):
         return
-    from setpoint.model.huggingface.build import unfit_weights
+    from setpoint.model.huggingface.builder import unfit_weights
 
     assert config.pretrained is not None
     try:

@@ -32,8 +32,8 @@ def family_problems(job: Job) -> Iterator[Problem]:
     assert isinstance(section, HuggingFaceConfig)
     if find_spec("transformers") is None or find_spec("torch") is None:
         return
-    from setpoint.model.huggingface.build import try_huggingface
-    from setpoint.model.huggingface.values import Unfit
+    from setpoint.model.huggingface.architecture import Unfit
+    from setpoint.model.huggingface.builder import try_huggingface
     from setpoint.model.pretrained.check import check_config, declared_vocabulary
     from setpoint.model.pretrained.document import read_keys
     from setpoint.model.pretrained.locate import locate_here
@@ -60,7 +60,7 @@ def family_problems(job: Job) -> Iterator[Problem]:
 
 def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
     """Find axes by which the model cannot be divided, with degrees by which it can."""
-    from setpoint.model.huggingface.axes import undivided
+    from setpoint.model.huggingface.builder import undivided
     from setpoint.train.build.job_parameters import add_adapter
 
     try:

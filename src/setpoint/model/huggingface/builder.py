@@ -1,65 +1,74 @@
-"""The making of a model of transformers, and what is tried before it is trained."""
+"""Building a model of transformers, and finding before training what it cannot do."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
+from torch import nn
 
 from setpoint.config import Problem, SetpointError
 from setpoint.model.huggingface.architecture import (
+    Unfit,
     architecture,
     config_keys,
     import_transformers,
     one_line,
-    require_fit,
+    value_problems,
 )
-from setpoint.model.huggingface.attention import NAME, register
-from setpoint.model.huggingface.language_model import HuggingFaceModel
+from setpoint.model.huggingface.attention_interface import NAME, register
+from setpoint.model.huggingface.language_model import ATTENDING, HuggingFaceModel
+from setpoint.model.huggingface.logits import read_logits
 from setpoint.model.huggingface.model_files import read_model
-from setpoint.model.huggingface.values import Unfit
+from setpoint.model.huggingface.model_parallel import (
+    experts_of,
+    parts_of,
+    tensor_plan,
+    why_no_width,
+)
 from setpoint.model.inspection import count_parameters, evaluating
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from setpoint.model.config import HuggingFaceConfig
+    from setpoint.parallel.config import Parallel
 
 CAUSAL = 1e-4
-"""Share of the largest logit that rounding may change where the tokens behind differ."""
+"""Share of the largest logit that rounding may change where later tokens differ."""
 
 SUPPORTS = {
     "sdpa": "_supports_sdpa",
     "flash_attention_2": "_supports_flash_attn",
     "flex_attention": "_supports_flex_attn",
 }
-"""Flags of transformers' classes by the attention that they tell of."""
+"""Flags of transformers' classes for each attention."""
 
 ON_GPU = ("flash_attention_2", "flex_attention")
-"""Attention that is trained on GPUs alone; on the CPU eager is tried in its place."""
+"""Attention on GPUs alone; on the CPU eager is tried in its place."""
 
 SMALL = 2**24
-"""Parameters up to which a check makes the model with values, to try what a run tries."""
+"""Parameters up to which a check builds the model with values, to try what a run tries."""
 
 
 def build_huggingface(
     config: HuggingFaceConfig, vocab_size: int, keys: Mapping[str, Any] | None = None
 ) -> HuggingFaceModel:
-    """Make a model of transformers, with random weights from torch's generator.
+    """Build a model of transformers, with random weights from torch's generator.
 
     Arguments:
-        vocab_size: how many tokens the tokenizer has.
-        keys: of the config.json; None: they are read from where `config.config` says.
+        vocab_size: number of tokens of the tokenizer.
+        keys: of the config.json; None: those of `config.config`.
 
     Returns:
         the model in training mode, its parameters in fp32.
 
     Raises:
-        Unfit: transformers cannot make the model, its vocabulary does not hold the tokenizer's, it
-            takes shorter sequences, it fails on tokens, or tokens see those behind them.
+        Unfit: transformers cannot build the model, its vocabulary is smaller than the tokenizer's,
+            it takes shorter sequences, it fails on tokens, or tokens see later ones.
         SetpointError: transformers is missing, or there is no config.json.
     """
     transformers = import_transformers()
@@ -71,7 +80,9 @@ def build_huggingface(
         raise
     except Exception as error:  # whatever its classes raise, a value is wrong
         _blame(config, keys, "transformers cannot read the architecture", error)
-    require_fit(config, theirs, vocab_size)
+    text = theirs.get_text_config()
+    for problem in value_problems(config, lambda key: getattr(text, key, None), vocab_size):
+        raise Unfit(config, problem)
     if type(theirs) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         why = f"{type(theirs).__name__} is of no language model that transformers has"
         raise Unfit(config, Problem("config", why))
@@ -111,13 +122,10 @@ def build_huggingface(
 def unfit_weights(
     config: HuggingFaceConfig, directory: Path, tokens: int | None
 ) -> SetpointError | None:
-    """Say why the weights of a directory are not those of a model, by the headers of files.
+    """Reason why weights of a directory do not fit a model, by the headers of files, or None.
 
     Arguments:
-        tokens: for which they have rows, where a model with more grows those of others.
-
-    Returns:
-        None if they are, or transformers makes no such model.
+        tokens: for which they have rows; a larger vocabulary of the model is no misfit.
     """
     try:
         theirs = architecture(config, config_keys(config), config.overrides.dump())
@@ -137,7 +145,7 @@ def unfit_weights(
 
 
 def try_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceModel:
-    """Make a model on the meta device, and try what training tries as far as that costs little.
+    """Build a model on the meta device, and try what training tries as far as that costs little.
 
     Raises:
         SetpointError: see `build_huggingface`.
@@ -151,7 +159,7 @@ def try_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceMo
 
 
 def _make(theirs: Any, attention: str | None, **more: Any) -> Any:
-    """Make the model of a copy of a config, which keeps what it is made with."""
+    """Build the model of a copy of a config, which stores what it is built with."""
     make = import_transformers().AutoModelForCausalLM.from_config
     # Not with torch's present default, and not with what config.json says the weights are in.
     given = {"attn_implementation": attention, "dtype": torch.float32, **more}
@@ -159,7 +167,7 @@ def _make(theirs: Any, attention: str | None, **more: Any) -> Any:
 
 
 def _refuse_attention(config: HuggingFaceConfig, theirs: Any, why: str) -> NoReturn:
-    """Refuse the attention of a section, and name all that the family takes on this machine."""
+    """Refuse the attention of a section, and name all that the family supports on this machine."""
     kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(theirs)]
     can_run = {"sdpa": True, "flash_attention_2": False, "flex_attention": False}
     if torch.cuda.is_available():
@@ -179,7 +187,7 @@ def _refuse_attention(config: HuggingFaceConfig, theirs: Any, why: str) -> NoRet
 
 
 def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
-    """Try a model on two texts that differ in the last token: the first must not know of it."""
+    """Try a model on two texts that differ in the last token: other logits must be equal."""
     tokens = torch.tensor([[1, 1], [1, 2]])  # not 0, which many pad with and embed as zero
     # Trying it must not change what random numbers come next.
     with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):
@@ -202,7 +210,7 @@ def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
 def _blame(
     config: HuggingFaceConfig, keys: Mapping[str, Any], what: str, error: Exception
 ) -> NoReturn:
-    """Refuse the overrides without one of which a model can be made and called, or all of them."""
+    """Refuse the overrides without one of which a model can be built and called, or all of them."""
     names = [f"overrides.{key}" for key in _culprits(config, keys)]
     if not names:
         names = ["overrides"] if config.overrides.dump() else ["config"]
@@ -227,12 +235,11 @@ def _culprits(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> list[str]:
 
 
 def _error_of_shapes(theirs: Any) -> Exception | None:
-    """The error of making a model without memory, and of calling it with tokens."""
+    """The error of building a model on the meta device and calling it with tokens, or None."""
     kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(theirs)]
-    # What experts are computed by where no value decides how.
-    more = (
-        {"experts_implementation": "batched_mm"} if kind._can_set_experts_implementation() else {}
-    )
+    more = {}
+    if kind._can_set_experts_implementation():  # one that reads no values
+        more["experts_implementation"] = "batched_mm"
     try:
         with torch.device("meta"), torch.no_grad():
             tokens = torch.ones(1, 4, dtype=torch.int64)
@@ -242,3 +249,122 @@ def _error_of_shapes(theirs: Any) -> Exception | None:
     except Exception as error:  # whatever its layers raise
         return error
     return None
+
+
+class Undivided(NamedTuple):
+    """A field of `parallel` by which a model cannot be divided."""
+
+    field: str
+    why: str
+
+
+def undivided(made: HuggingFaceModel, parallel: Parallel) -> Iterator[Undivided]:
+    """Find the axes by which a model cannot be divided.
+
+    Arguments:
+        made: on the meta device, with the adapter of the job.
+    """
+    model: Any = made.model
+    kind = type(model).__name__
+    degrees = parallel.degrees
+    if degrees["tensor"] > 1:
+        yield from _undivided_matrices(model, degrees["tensor"])
+    if degrees["pipeline"] > 1:
+        try:
+            parts = parts_of(model)
+            if parallel.pipelining.split is None:
+                yield from _too_many_stages(kind, parts, parallel)
+        except SetpointError as error:
+            yield Undivided("pipeline", _reason(error))
+        if read_logits(model) is None:
+            why = f"the output matrix of {kind} has a bias, which no head knows"
+            yield Undivided("pipeline", why)
+    for axis in ("ring", "ulysses"):
+        if degrees[axis] > 1:
+            yield from _undivided_sequences(made, axis, degrees)
+    if parallel.divides_experts:
+        yield from _undivided_experts(model, parallel)
+
+
+def _too_many_stages(kind: str, parts: list[str], parallel: Parallel) -> Iterator[Undivided]:
+    ranks = parallel.degrees["pipeline"]
+    count = parallel.pipelining.stages(ranks)
+    if count > len(parts):
+        each = count // ranks
+        total = f"{ranks} ranks with {each} stages each = {count}" if each > 1 else f"{count}"
+        why = f"{total} stages are more than the {len(parts)} parts of {kind}: the embedding, "
+        yield Undivided("pipeline", f"{why}{len(parts) - 2} layers and the output")
+
+
+def _undivided_matrices(model: Any, size: int) -> Iterator[Undivided]:
+    try:
+        plan = tensor_plan(model)
+    except SetpointError as error:
+        yield Undivided("tensor", _reason(error))
+        return
+    for path, word in plan.items():
+        name, _, pieces = word.partition(" ")
+        module: Any = model.get_submodule(path.rpartition(".")[0] if name == "part" else path)
+        if pieces:
+            shared = "key-value " if path.endswith(("k_proj", "v_proj")) else ""
+            count, what = int(pieces.partition("*")[0]), f"{shared}heads"
+        elif name == "column":
+            count, what = module.out_features, "outputs"
+        elif name in ("row", "row_whole_input"):
+            count, what = module.in_features, "inputs"
+        elif name == "part":
+            count, what = module.get_parameter(path.rpartition(".")[2]).shape[0], "elements"
+        else:
+            continue
+        if count % size:
+            yield Undivided("tensor", f"{size} ranks cannot divide the {count} {what} of {path}")
+            return
+    rows = model.config.get_text_config().vocab_size
+    if rows <= (size - 1) * -(-rows // size):
+        yield Undivided("tensor", f"{size} ranks leave none of the {rows} tokens to the last one")
+
+
+def _undivided_sequences(
+    made: HuggingFaceModel, axis: str, degrees: Mapping[str, int]
+) -> Iterator[Undivided]:
+    keys: Any = made.model.config
+    text = keys.get_text_config()
+    kind = type(made.model).__name__
+    others = set(getattr(text, "layer_types", None) or ()) - ATTENDING - {"attention"}
+    if made.attention != NAME or others:
+        what = f"layers of {', '.join(sorted(others))}" if others else f"{made.attention} attention"
+        yield Undivided(axis, f"{kind} takes whole sequences, as it has {what}")
+    elif made.balances:
+        yield Undivided(
+            axis, "model.overrides.output_router_logits = true needs the routers of whole sequences"
+        )
+    elif axis == "ring" and made.demands.sinks:
+        yield Undivided(axis, f"{kind} has attention sinks, which are in no block of a ring")
+    elif axis == "ulysses":
+        heads = text.num_attention_heads // degrees["tensor"]
+        if heads % degrees[axis]:
+            why = f"{degrees[axis]} ranks cannot divide the {heads} heads that a rank has"
+            yield Undivided(axis, why)
+
+
+def _undivided_experts(model: nn.Module, parallel: Parallel) -> Iterator[Undivided]:
+    ranks, inner = parallel.expert, parallel.expert_tensor
+    all_experts = experts_of(model)
+    kind = type(model).__name__
+    if not all_experts:
+        axis = "expert" if ranks > 1 else "expert_tensor"
+        yield Undivided(axis, f"{kind} has no experts in one tensor for each projection")
+    for path, experts, _ in all_experts:
+        count = next(experts.parameters()).shape[0]
+        if count % ranks:
+            yield Undivided("expert", f"{ranks} ranks cannot divide the {count} experts of {kind}")
+            return
+        why = why_no_width(path, experts, inner) if inner > 1 else None
+        if why is not None:
+            yield Undivided("expert_tensor", why)
+            return
+
+
+def _reason(error: SetpointError) -> str:
+    """The text of an error between the field and the valid values."""
+    return str(error).partition(": ")[2].partition("\n")[0]

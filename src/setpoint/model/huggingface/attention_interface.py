@@ -402,3 +402,96 @@ def chunked(layout: RowLayout, chunk: int, first: int) -> RowLayout:
         starts = np.concatenate((*starts, lengths.starts[-1:]))
         lengths = Lengths.of(starts).to(lengths.cumulative.device)
     return replace(layout, documents=documents, lengths=lengths)
+
+
+class Rows(NamedTuple):
+    """Places of the tokens of packed rows where each document has a row.
+
+    Arguments:
+        valid: (B, S) which tokens are no padding.
+        row, column: (tokens,) the place of each of these.
+    """
+
+    valid: Tensor
+    row: Tensor
+    column: Tensor
+    shape: tuple[int, int]
+
+    def put(self, packed: Tensor) -> Tensor:
+        """Lay (B, S, ...) values into rows of documents, with zeros as padding."""
+        apart = packed.new_zeros(*self.shape, *packed.shape[2:])
+        apart[self.row, self.column] = packed[self.valid]
+        return apart
+
+    def take(self, apart: Tensor) -> Tensor:
+        """Lay values of documents back into packed rows."""
+        packed = apart.new_zeros(*self.valid.shape, *apart.shape[2:])
+        packed[self.valid] = apart[self.row, self.column]
+        return packed
+
+
+def rows_apart(documents: Tensor, positions: Tensor) -> Rows:
+    """Find the places of packed documents in rows of their own; see `positions_in`."""
+    valid = documents >= 0
+    row, column = (positions == 0).flatten().cumsum(0)[valid.flatten()] - 1, positions[valid]
+    return Rows(valid, row, column, (int(row.max()) + 1, int(column.max()) + 1))
+
+
+def positions_in(documents: Tensor) -> Tensor:
+    """(B, S) positions that restart in each document; -1 for padding."""
+    places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = documents != documents.roll(1, dims=1)
+    begins[:, 0] = True
+    starts = places.where(begins, 0).cummax(dim=1).values
+    return (places - starts).where(documents >= 0, -1)
+
+
+class TextCache:
+    """A cache of transformers, and where the padding of its rows is.
+
+    It is used as `setpoint.model.attention.cache.KeyValueCache`.
+
+    Arguments:
+        model: whose layers it is for.
+    """
+
+    def __init__(self, model: Any) -> None:
+        from transformers import DynamicCache
+
+        self.kept = DynamicCache(config=model.config)
+        self.length = 0
+        self._seen: Tensor | None = None
+
+    def extend(self, tokens: Tensor, positions: Tensor | None) -> dict[str, Tensor]:
+        """Append places of new tokens, before the layers append to their part.
+
+        Arguments:
+            tokens: (B, S).
+            positions: (S,) or (B, S), negative for padding; None: they count on.
+
+        Returns:
+            (B, S) position ids; and (B, L) what is no padding, where there is any.
+        """
+        batch, count = tokens.shape
+        if positions is None:
+            positions = torch.arange(self.length, self.length + count, device=tokens.device)
+        positions = positions.expand(batch, count)
+        seen = positions >= 0
+        if self._seen is None and self.length and not bool(seen.all()):
+            self._seen = seen.new_ones(batch, self.length)
+        if self._seen is not None:
+            self._seen = torch.cat((self._seen, seen), dim=1)
+        elif not self.length and not bool(seen.all()):
+            self._seen = seen
+        self.length += count
+        given = {"position_ids": positions.clamp(min=0)}
+        return given if self._seen is None else {**given, "attention_mask": self._seen.long()}
+
+    def select(self, rows: Tensor) -> None:
+        """Keep some rows of the batch, in the order given."""
+        for layer in self.kept.layers:
+            # Recurrent layers have one method for both.
+            pick: Any = getattr(layer, "batch_select_indices", None) or layer.reorder_cache
+            pick(rows)
+        if self._seen is not None:
+            self._seen = self._seen[rows]

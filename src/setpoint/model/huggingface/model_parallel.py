@@ -1,0 +1,470 @@
+"""Models of transformers divided among ranks: tensor plans, pipeline stages, and experts."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.model.huggingface.logits import decoder_of
+from setpoint.model.moe.dispatch import TensorParallelDispatcher
+from setpoint.model.moe.experts import (
+    Assignments,
+    assign,
+    gather,
+    grouped_product,
+    looped_product,
+    row_groups,
+    spread,
+    sum_choices,
+    why_not_grouped,
+)
+from setpoint.model.parameters import LAYER, part_names
+from setpoint.shapes.placed import part_here
+from setpoint.shapes.protocols import ExpertPart
+from setpoint.shapes.stored import CHILD
+
+if TYPE_CHECKING:
+    from setpoint.model.moe.dispatch import TokenDispatcher
+    from setpoint.shapes.peers import Peers
+
+M = TypeVar("M", bound=nn.Module)
+
+
+# Tensor parallelism: transformers' own plans in Setpoint's words, and plans for attention that
+# these leave out; see `setpoint.shapes.protocols.TensorDivisible`.
+
+WORDS = {
+    "colwise": "column",
+    "rowwise": "row",
+    "rowwise_rep": "row",
+    "rowwise_split_input": "row_whole_input",
+    "colwise_gather_output": "column_gathered",
+    "colwise_rep": "column_gathered",
+    "embedding_rowwise": "vocabulary_rows",
+    "replicated_with_grad_allreduce": "sum_gradients",
+}
+"""Words of transformers' tensor-parallel plans, and of Setpoint's."""
+
+ELSEWHERE = (
+    "moe_tp_experts", "packed_colwise", "packed_rowwise", "grouped_gemm", "ep_router",
+    "ep_dispatch_experts", "moe_identity_expert", "replicate",
+)  # fmt: skip
+"""Words for packed experts, which `parallel.expert` and `expert_tensor` divide, and for what all
+ranks have."""
+
+PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj"}
+LATENT = {"kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj"}
+
+
+def tensor_plan(model: Any) -> dict[str, str]:
+    """Make the plan of a model.
+
+    Raises:
+        SetpointError: it has none, or one with modules that are divided in other ways.
+    """
+    given: dict[str, str] = getattr(model, "_tp_plan", None) or {}
+    kind = type(model).__name__
+    unknown = sorted(set(given.values()) - WORDS.keys() - set(ELSEWHERE))
+    if unknown:
+        raise SetpointError(
+            f"parallel.tensor: the plan of transformers for {kind} divides modules by "
+            f"{', '.join(unknown)}, and what can be done is {', '.join(WORDS)}\nValid: 1"
+        )
+    plan: dict[str, str] = {}
+    for pattern, word in given.items():
+        if word in ELSEWHERE:
+            continue
+        matches = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+        for path, module in model.named_modules():
+            # Words for parameters are those of experts; there, no module has the name.
+            if matches.fullmatch(path):
+                plan[path] = WORDS[word] + _heads_of(model, path, module)
+    for path, module in model.named_modules():
+        if not any(name.startswith(f"{path}.") for name in plan):
+            plan |= _attention_plan(model, path, module)
+    if not plan:
+        raise SetpointError(
+            f"parallel.tensor: transformers has no tensor-parallel plan for {kind}\nValid: 1"
+        )
+    return plan
+
+
+def _heads_of(model: Any, path: str, module: nn.Module) -> str:
+    """Number and size of the heads in the outputs of a projection, as a `column` says it."""
+    keys = model.config.get_text_config()
+    heads = getattr(keys, "num_attention_heads", None)
+    key_heads = getattr(keys, "num_key_value_heads", None) or heads
+    count = {"q_proj": heads, "k_proj": key_heads, "v_proj": key_heads}.get(path.split(".")[-1])
+    if not count or not isinstance(module, nn.Linear) or module.out_features % count:
+        return ""
+    return f" {count}*{module.out_features // count}"
+
+
+def _attention_plan(model: Any, path: str, module: nn.Module) -> dict[str, str]:
+    """Divide attention by its heads, where its projections are the usual ones."""
+    children = dict(module.named_children())
+    heads = model.config.get_text_config().num_attention_heads
+    if LATENT <= children.keys() <= LATENT | {"q_proj", "q_a_proj", "q_a_layernorm", "q_b_proj"}:
+        columns = {
+            name: f"column {heads}*{children[name].out_features // heads}"
+            for name in ("q_proj", "q_b_proj", "kv_b_proj")
+            if name in children
+        }
+        named = {"": "shared_input", **columns, "o_proj": "row"}
+    elif children.keys() == PROJECTIONS:
+        columns = {
+            name: "column" + _heads_of(model, name, children[name])
+            for name in ("q_proj", "k_proj", "v_proj")
+        }
+        named = {"": "shared_input", **columns, "o_proj": "row"}
+    else:
+        return {}
+    parameters = dict(module.named_parameters(recurse=False))
+    if parameters.keys() - {"sinks"}:
+        return {}
+    named |= dict.fromkeys(parameters, "part")
+    return {f"{path}.{name}".rstrip("."): word for name, word in named.items()}
+
+
+# Pipeline stages.
+
+LAYERS = "layers"
+USUAL = ("embed_tokens", LAYERS, "norm")
+"""Modules that tokens pass, in families without a plan for pipelines."""
+
+
+def parts_of(model: Any) -> list[str]:
+    """Name the parts; `output` is what follows the layers, too.
+
+    Raises:
+        SetpointError: the order of its modules is unknown, or stages cannot compute its balance
+            loss.
+    """
+    kind = type(model).__name__
+    names, decoder = _path(model), decoder_of(model)
+    is_usual = all(isinstance(getattr(decoder, name, None), nn.Module) for name in names)
+    layers = getattr(decoder, LAYERS, None)
+    if not is_usual or LAYERS not in names or not isinstance(layers, nn.ModuleList):
+        raise SetpointError(
+            f"parallel.pipeline: {kind} of transformers has no plan for pipelines, and no "
+            f"{', '.join(USUAL)}\nValid: 1"
+        )
+    if getattr(model.config, "output_router_logits", False):
+        raise SetpointError(
+            "parallel.pipeline: model.overrides.output_router_logits = true asks for a balance "
+            "loss over the routers of all layers together, and each stage has some of them\n"
+            "Valid: 1, or output_router_logits = false"
+        )
+    return part_names(len(decoder.layers))
+
+
+def modules_of(model: Any, part: str) -> list[nn.Module]:
+    """The modules of a part."""
+    decoder, names = decoder_of(model), _path(model)
+    if part.startswith(LAYER):
+        return [decoder.layers[int(part.removeprefix(LAYER))]]
+    middle = names.index(LAYERS)
+    if part == "embedding":
+        return [getattr(decoder, name) for name in names[:middle]]
+    after = [getattr(decoder, name) for name in names[middle + 1 :]]
+    return [*after, model.get_output_embeddings()]
+
+
+def keep_parts(model: Any, parts: Sequence[str]) -> Any:
+    """Build a model with some parts of another; the stream passes unchanged in place of others."""
+    names, whole = _path(model), decoder_of(model)
+    made, decoder = _shallow(model), _shallow(whole)
+    path = next(name for name, child in model.named_children() if child is whole)
+    setattr(made, path, decoder)
+    kept = {int(name.removeprefix(LAYER)) for name in parts if name.startswith(LAYER)}
+    decoder.layers = StageLayers(whole.layers, kept)
+    is_first, is_last = "embedding" in parts, "output" in parts
+    output = model.get_output_embeddings()
+    tied = output is not None and output.weight is model.get_input_embeddings().weight
+    middle = names.index(LAYERS)
+    for name in names[:middle] if not is_first else ():
+        is_embedding = getattr(whole, name) is model.get_input_embeddings()
+        if not is_embedding:
+            setattr(decoder, name, nn.Identity())
+        elif not (is_last and tied):
+            setattr(decoder, name, None)
+    if not is_last:
+        for name in names[middle + 1 :]:
+            setattr(decoder, name, nn.Identity())
+        head = next(name for name, child in model.named_children() if child is output)
+        setattr(made, head, None)
+    return made
+
+
+def _shallow(module: M) -> M:
+    """A copy whose modules are the same, and can be replaced by others."""
+    made = copy.copy(module)
+    for key, value in vars(made).items():
+        if isinstance(value, dict):
+            made.__dict__[key] = value.copy()
+    return made
+
+
+class StageLayers(nn.ModuleList):
+    """Some layers of a list, under their names.
+
+    Iteration gives all layers; those of other stages return their input.
+    """
+
+    def __init__(self, whole: nn.ModuleList, kept: set[int]) -> None:
+        super().__init__()
+        self.total = len(whole)
+        for number in sorted(kept):
+            self.add_module(str(number), whole[number])
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._modules.get(str(number), _pass) for number in range(self.total))
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+
+def _pass(hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
+    return hidden_states
+
+
+def _path(model: Any) -> list[str]:
+    """Names of the modules that tokens pass in the decoder."""
+    keys = model.config.get_text_config()
+    return list(getattr(keys, "base_model_pp_plan", None) or USUAL)
+
+
+# Packed experts, dispatched as Setpoint's own.
+
+BLOCKS = ("Llama4TextMoe",)
+"""Blocks whose experts take all tokens, weighted; their forward pass is replaced."""
+
+
+def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPart]:
+    """See `setpoint.shapes.protocols.HasExperts`.
+
+    Raises:
+        SetpointError: the model has no packed experts, or ranks cannot divide their width.
+    """
+    over = None
+    if isinstance(dispatcher, TensorParallelDispatcher) and dispatcher.divides:
+        over = dispatcher.peers
+    parts: list[ExpertPart] = []
+    for path, experts, block in experts_of(model):
+        if block is not None:
+            _change(block, _Block, {})
+            block.dispatcher = dispatcher
+        parts.append(_part(path, experts, _Weighted if block is None else _Scaled, over))
+        experts.dispatcher = dispatcher
+    if not parts:
+        raise SetpointError(
+            f"parallel.expert: {type(model).__name__} of transformers has no experts in one tensor "
+            f"for each projection\nValid: 1"
+        )
+    return parts
+
+
+def experts_of(model: nn.Module) -> list[tuple[str, Any, Any]]:
+    """Find packed experts: path, module, and the block around them where it is one of `BLOCKS`."""
+    found: list[tuple[str, Any, Any]] = []
+    for path, module in model.named_modules():
+        if type(module).__name__ in BLOCKS:
+            found.append((f"{path}.experts", module.experts, module))
+        elif isinstance(getattr(module, "_is_expert_parallel", None), bool):
+            found.append((path, module, None))
+    return found
+
+
+class _Widths(NamedTuple):
+    """Dimensions of the inner width of experts.
+
+    Arguments:
+        widths: by parameter, the dimension that ranks divide.
+        halves: by parameter, the dimension with all gates before all values of the other
+            projection; ranks have all of it, and compute with their part of each half.
+    """
+
+    widths: dict[str, int]
+    halves: dict[str, int]
+
+
+def _widths(experts: Any) -> _Widths:
+    names = experts._parameters.keys()
+    transposed = getattr(experts, "is_transposed", True)
+    into, out = (2, 1) if transposed else (1, 2)
+    dims = {name: into for name in names if name in ("gate_up_proj", "up_proj")}
+    dims |= {name: 1 for name in names if name in ("gate_up_proj_bias", "up_proj_bias")}
+    widths = {"down_proj": out}
+    halves: dict[str, int] = {}
+    for name, dim in dims.items():
+        has_halves = name.startswith("gate") and getattr(experts, "is_concatenated", True)
+        (halves if has_halves else widths)[name] = dim
+    return _Widths(widths, halves)
+
+
+def why_no_width(path: str, experts: Any, size: int) -> str | None:
+    """Reason why ranks cannot divide the inner width of experts, or None."""
+    dims = _widths(experts)
+    unknown = experts._parameters.keys() - {*dims.widths, *dims.halves, "down_proj_bias"}
+    if unknown:
+        return f"it is not known how {', '.join(sorted(unknown))} of {path} are divided"
+    if any(True for part in experts.children() for _ in part.parameters()):
+        return f"the experts of {path} have adapters, of which ranks cannot divide the inner width"
+    width = experts.down_proj.shape[dims.widths["down_proj"]]
+    return f"{size} ranks cannot divide experts of {width}, as in {path}" if width % size else None
+
+
+def _part(path: str, experts: Any, behaves: type[_Experts], over: Peers | None) -> ExpertPart:
+    dims = _widths(experts)
+    why = None if over is None else why_no_width(path, experts, over.size)
+    if over is not None and why is not None:
+        raise SetpointError(f"parallel.expert_tensor = {over.size}: {why}\nValid: 1")
+    own = dict(experts._parameters)
+    readers = {name: _reader(name, dims.halves.get(name), over) for name in own}
+    experts._first = next(iter(own))
+    _change(experts, behaves, readers)
+    whole = tuple(name for name in own if name not in dims.widths)
+    experts._summed = whole if over is not None else ()
+    return ExpertPart(experts, dims.widths)
+
+
+def _change(module: nn.Module, behaves: type, readers: dict[str, property]) -> None:
+    module.__class__ = _class_of(type(module), behaves, tuple(readers.items()))
+
+
+@cache
+def _class_of(cls: type, behaves: type, readers: tuple[tuple[str, property], ...]) -> type:
+    # What adapts experts stands before what divides them: it changes what they compute with.
+    *adapts, own = cls.__bases__ if len(cls.__bases__) > 1 else (cls,)
+    bases = (*adapts, behaves, own)
+    return type(cls.__name__, bases, {**dict(readers), "__module__": cls.__module__})
+
+
+@cache
+def _reader(name: str, halves: int | None, over: Peers | None) -> property:
+    """A parameter as this rank computes with it."""
+
+    def read(experts: Any) -> Tensor:
+        if name in experts.__dict__:
+            return experts.__dict__[name]  # with what an adapter adds
+        weight = experts._parameters[name]
+        mesh = getattr(weight, "device_mesh", None)
+        if mesh is not None and mesh.ndim > (1 if over is None else 2):
+            # FSDP2 shards it now, and looks for the parameter that it has put there.
+            return weight
+        part = part_here(weight)
+        if over is not None and halves is not None:
+            both = part.unflatten(halves, (2, -1))
+            return over.part(both, halves + 1).flatten(halves, halves + 1)
+        if over is not None and name == "down_proj_bias" and over.rank:
+            return part * 0.0  # what each rank adds would be added as often as there are ranks
+        return part
+
+    return property(read)
+
+
+def _total(experts: Any) -> int:
+    """The number of experts on all ranks."""
+    first = experts._parameters[experts._first]
+    return experts._modules[CHILD][experts._first].whole[0] if first is None else first.shape[0]
+
+
+class _Experts:
+    """Experts of which this rank has some, called with rows as `PackedExperts` are.
+
+    What subclasses add stands before the module's own class.
+    """
+
+    _first: str
+    dispatcher: Any
+    rows: Any
+    """Computes weighted results of rows, those of an expert after those of the one before."""
+
+    @property
+    def num_experts(self) -> int:
+        """The number of experts on this rank."""
+        return getattr(self, self._first).shape[0]
+
+    @num_experts.setter
+    def num_experts(self, count: int) -> None:
+        del count
+
+    def compute(
+        self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
+    ) -> Tensor:
+        """See `PackedExperts.forward`; gradients are not scaled by `factors`."""
+        assert factors is None
+        slots, ends = assigned.slots, assigned.ends
+        rows = gather(x, slots, weights.shape[1])
+        own = weights.flatten().index_select(0, slots).unsqueeze(1)
+        if len(rows):
+            results = self.rows(rows, own, ends)
+        else:
+            # A row of zeros, so that gradients go the same way on all ranks.
+            results = self.rows(
+                rows.sum(0, keepdim=True), own.sum(0, keepdim=True), ends.clamp(min=1)
+            )[:0]
+        choices = spread(results, slots, weights.numel()).unflatten(0, weights.shape)
+        return sum_choices(choices)
+
+
+class _Weighted(_Experts):
+    """Experts whose results are weighted."""
+
+    def forward(self, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        module: Any = self
+        assigned, _ = assign(index, _total(module))
+        return self.dispatcher(self.compute, hidden_states, weights, assigned)()
+
+    def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+        index = row_groups(len(rows), ends)
+        above: Any = super()
+        return above.forward(rows, index.unsqueeze(1), weights).to(rows.dtype)
+
+
+class _Scaled(_Experts):
+    """Experts whose input is weighted (Llama 4)."""
+
+    gate_up_proj: Tensor
+    down_proj: Tensor
+    act_fn: Callable[[Tensor], Tensor]
+
+    def forward(self, x: Tensor, weights: Tensor, index: Tensor, dispatcher: Any) -> Tensor:
+        module: Any = self
+        assigned, _ = assign(index, _total(module))
+        return dispatcher(self.compute, x, weights, assigned)()
+
+    def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+        product = looped_product
+        if why_not_grouped(self.gate_up_proj) is None and why_not_grouped(self.down_proj) is None:
+            product, ends = grouped_product, ends.to(torch.int32)
+        gate, up = product(rows * weights, self.gate_up_proj, ends).chunk(2, dim=-1)
+        return product(up * self.act_fn(gate), self.down_proj, ends)
+
+
+class _Block:
+    """A block of Llama 4 whose experts get the tokens that chose them, and not all."""
+
+    router: nn.Module
+    shared_expert: nn.Module
+    experts: nn.Module
+    dispatcher: Any
+    hidden_dim: int
+    top_k: int
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = hidden_states.reshape(-1, self.hidden_dim)
+        scores, logits = self.router(tokens)
+        index = logits.topk(self.top_k, dim=1).indices
+        routed = self.experts(tokens, scores.gather(1, index), index, self.dispatcher)
+        return self.shared_expert(tokens) + routed, logits
