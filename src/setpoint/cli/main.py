@@ -46,6 +46,7 @@ COMMANDS = {
     "schema": "print the JSON Schema of configuration files, for editors",
     "migrate": "bring files and records of older versions up to date",
     "import": "print the configuration of a pretrained model",
+    "convert": "write a file of another system as a file of Setpoint",
     "infer": "run an inference job: evaluate, generate, export",
     "generate": "generate text with a trained model",
     "evaluate": "evaluate a trained model on text",

@@ -124,6 +124,9 @@ class Option(NamedTuple):
 
 WITH = Option("--with", "Apply a modifier, as 'smoke(steps=5)'; it beats files.", "MODIFIER", True)
 FILE = Option("--file", "Put a further configuration file on top of the source.", "FILE", True)
+STRICT = Option(
+    "--strict", "Refuse a file of another system that is not converted without a report."
+)
 IMPORT = Option("--import", "Import a module first: classes and presets of yours.", "MODULE", True)
 WORLD_SIZE = Option("--world-size", "Resolve for this many ranks.", "N", type=int)
 STDIN = Option("--config-from-stdin", "Put a configuration file from standard input on top.")
@@ -160,7 +163,7 @@ SOURCES = ("source", "other_source", "a", "b", "more")
 """Names of arguments that are configurations, in manuals."""
 SHORT = {"-h": HELP.name, "-o": "--output"}
 """Options that can be typed with one letter."""
-COMMON = (WITH, FILE, IMPORT)
+COMMON = (WITH, FILE, IMPORT, STRICT)
 """Options of each command that composes a configuration."""
 RANKED = (*COMMON, WORLD_SIZE, JSON)
 """Options of commands that print one, for any number of ranks."""

@@ -14,6 +14,7 @@ from setpoint.config import (
     Composition,
     Config,
     Origin,
+    Problem,
     SetpointError,
     chain_of,
     compose,
@@ -29,12 +30,20 @@ from setpoint.config.layers.presets import preset_named, presets
 from setpoint.config.record.compare import Table, leaf_table, recorded_table
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
 from setpoint.config.values.user_code import find_user_function
+from setpoint.interop.dialect import (
+    DIALECTS,
+    ConvertedDocument,
+    read_foreign,
+    recognize,
+    split_dialect,
+)
 
 if TYPE_CHECKING:
     from setpoint.config import Document
     from setpoint.config.files.document import Format
 
-RUN, CHECKPOINT, REVISION, OTHER = "run", "checkpoint", "revision", "other"
+RUN, CHECKPOINT, REVISION = "run", "checkpoint", "revision"
+FOREIGN, OTHER = "foreign", "other"
 """The kinds of sources; the first three are, or become, a folder with a record."""
 MANIFEST = "manifest.json"
 POINTERS = ("latest", "best")
@@ -72,6 +81,8 @@ def open_source(
         label, files = source.name, [source, *files]
     elif source == "-":
         label, files = "standard input", [read_standard_input(arguments), *files]
+    elif source is not None and (foreign := split_dialect(source)):
+        files = [read_foreign(*foreign), *files]
     elif source is not None:
         start, notes = _open_start(source, root, arguments)
     if given.has("--config-from-stdin") and "-" not in arguments.positional:
@@ -94,19 +105,39 @@ def open_source(
         meant = f" (did you mean {near[close[0]]}?)" if close else ""
         more = f", and no file or directory of that name here{meant}"
         raise SetpointError(unknown + more + str(error).removeprefix(unknown)) from None
+    from setpoint.cli.output import print_notes
+
+    is_file = isinstance(source, str) and names_file(source) and kind_of(source) == OTHER
+    if composition.problems and is_file and (dialect := recognize(str(source))):
+        composition = open_source(f"{dialect}:{source}", arguments, overrides=overrides)
+        print_notes([f"{source} is a file of {DIALECTS[dialect]}, read as {dialect}:{source}"])
+        return composition
     _set_ranks_and_device(composition, given)
     composition.notes[:0] = notes
+    if files and isinstance(files[0], ConvertedDocument):
+        _add_reports(composition, files[0], strict=arguments.has("--strict"))
     if root.__module__ == "setpoint.infer.config":
         from setpoint.infer.adopt import adopt
 
         # What the weights come with lies under all layers, and is known only after them.
         composition.problems.extend(adopt(composition.draft))
-    if composition.notes:
-        from setpoint.cli.output import print_notes
-
-        print_notes(composition.notes)
+    print_notes(composition.notes)
     composition.label = label
     return composition
+
+
+def _add_reports(
+    composition: Composition[Any], document: ConvertedDocument, *, strict: bool
+) -> None:
+    """Report the keys of another system that did not simply become fields."""
+    composition.problems.extend(document.problems)
+    if not strict:
+        composition.notes.extend(map(str, document.reports))
+        return
+    composition.problems.extend(
+        Problem(report.key, f"{report.kind}: {report.text}", origin=report.place)
+        for report in document.reports
+    )
 
 
 def _open_start(
@@ -186,7 +217,7 @@ def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
         or bool(arguments.overrides)
         or any(name.startswith(prefix) for name in os.environ)
     )
-    if kind == OTHER or (overrides and is_changed):
+    if kind in (OTHER, FOREIGN) or (overrides and is_changed):
         return leaf_table(open_source(source, arguments, overrides=overrides).resolve())
     with open_record(source, kind, arguments) as folder:
         table, notes = recorded_table(root_of(source, arguments), folder)
@@ -258,10 +289,13 @@ def kind_of(source: str) -> str:
     exists as a file or folder is that. Of `A:B`, see `is_revision`.
 
     Returns:
-        `RUN` for a folder, `CHECKPOINT`, `REVISION`, or `OTHER`: a preset, a file or a function.
+        `RUN` for a folder, `CHECKPOINT`, `REVISION`, `FOREIGN` for `DIALECT:FILE`, or `OTHER`: a
+        preset, a file or a function.
     """
     if preset_named(source):
         return OTHER
+    if split_dialect(source):
+        return FOREIGN
     if os.path.isdir(source):
         is_checkpoint = os.path.isfile(os.path.join(source, MANIFEST))
         return CHECKPOINT if is_checkpoint else RUN

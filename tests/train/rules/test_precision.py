@@ -14,7 +14,6 @@ from setpoint.parallel.device import choose_device
 from setpoint.train.build.components import build_components
 from setpoint.train.rules.model import (
     float8_device_problems,
-    idle_reduction,
     idle_rounding,
     linear_layers,
 )
@@ -56,7 +55,6 @@ def test_words(tmp_path: Path) -> None:
         "a state of somebody's": (
             "optimizer={type=import, target=torch.optim.SGD}", "precision.optimizer_state=fp32"),
         "rounding of nothing": ("optimizer=anyprecision_adamw", "optimizer.rounding=nearest"),
-        "a sum of one": (*SHORT, "precision.reduce=fp32", "batch.accumulation=1"),
         "float8 without a GPU": FLOAT8,
         "float8 of fp32": (GPU, "precision.float8={}"),
         "float8 of odd sizes": (
@@ -113,10 +111,6 @@ def test_what_has_no_effect(tmp_path: Path) -> None:
     assert idle_rounding(small_job(tmp_path, any_precision)) is not None
     for flags in (SHORT, ("precision.optimizer_state=bf16",)):
         assert idle_rounding(small_job(tmp_path, any_precision, *flags)) is None
-    wide = (*SHORT, "precision.reduce=fp32")
-    assert idle_reduction(small_job(tmp_path, *wide)) is None
-    ranks = ("parallel.world_size=2", "batch.accumulation=1")
-    assert idle_reduction(small_job(tmp_path, *wide, *ranks)) is None
     ranks = ("parallel.world_size=2", "parallel.shard=2")
     whole = "parallel.sharding.accumulation=unsharded"
     assert paths(tmp_path, whole) == ["parallel.sharding.accumulation"]

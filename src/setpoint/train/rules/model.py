@@ -368,15 +368,6 @@ def idle_rounding(job: Job) -> str | None:
     return "the weights that it updates and its state are in fp32, and nothing is rounded"
 
 
-@dead("precision.reduce")
-def idle_reduction(job: Job) -> str | None:
-    """A dtype of sums of gradients where none are added up."""
-    widened = (job.precision.params, job.precision.reduce) == ("bf16", "fp32")
-    if widened and job.batch.accumulation == job.parallel.data_ranks == 1:
-        return "gradients of one micro-batch on one rank are not added up"
-    return None
-
-
 @dead("precision.gather")
 def idle_gather(job: Job) -> str | None:
     """A dtype of gathered weights where no fp32 weights are gathered."""

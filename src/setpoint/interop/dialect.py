@@ -1,0 +1,309 @@
+"""Configuration files of other systems as configurations of Setpoint: what all dialects share.
+
+A dialect declares every key of its system: the system's own default, and the field of Setpoint with
+the conversion of the value; or why the key is refused, or has no effect there either. What depends
+on several keys, such as the batch, is a function of the dialect. A conversion also writes the
+system's defaults, so that a file means here what it means there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from setpoint.config import Document, Problem, SetpointError, did_you_mean
+from setpoint.config.files.document import Place, names_file
+from setpoint.config.files.read import read_file
+from setpoint.config.words.plain_data import PlainScalar, guess
+
+if TYPE_CHECKING:
+    from setpoint.config.words.names import Path
+
+DIALECTS = {"kempnerforge": "KempnerForge", "xorl": "xorl"}
+"""Modules of this package with a dialect each, and their names in text."""
+Kind = Literal["refused", "without effect", "differs", "needs a decision"]
+REQUIRED = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of another system.
+
+    Arguments:
+        default: the system's own; `REQUIRED` if there is none.
+        path: the field of Setpoint with the same meaning; empty if a function of the dialect
+            converts the key together with others.
+        values: the values of the field by those of the key, for choices by name.
+        unit: `{} steps` and the like, for fields whose values have a unit.
+        refused: the reason why Setpoint has no such thing; a value other than the default is
+            reported.
+        essential: without what is refused the file means nothing, so it is an error.
+        idle: the reason why the key has no effect in the other system either.
+    """
+
+    default: object = REQUIRED
+    path: str = ""
+    values: Mapping[object, object] | None = None
+    unit: str = ""
+    refused: str = ""
+    essential: bool = False
+    idle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A key that did not simply become a field, with its place and the reason."""
+
+    kind: Kind
+    key: str
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.key}: {self.kind}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The configuration files of one system.
+
+    Arguments:
+        release: the release whose defaults are written out.
+        signature: keys of which a file has at least one, and no file of another system any.
+        complete: converts what depends on several keys.
+    """
+
+    name: str
+    release: str
+    keys: Mapping[str, Key]
+    signature: Sequence[str]
+    complete: Callable[[Conversion], None]
+
+
+class ConvertedDocument(Document):
+    """A file of another system as data of Setpoint; positions are those of the keys it came from.
+
+    Arguments:
+        places: `file:line:column` of each value, or the default that it is, by path.
+        reports: keys that did not simply become fields.
+        problems: unknown keys, and values that have no counterpart.
+    """
+
+    __slots__ = ("dialect", "places", "problems", "reports")
+
+    def __init__(self, name: str, dialect: Dialect, conversion: Conversion) -> None:
+        super().__init__(name, "json", conversion.data, "", lambda: Place(0))
+        self.dialect = dialect
+        self.places = conversion.places
+        self.reports = conversion.reports
+        self.problems = conversion.problems
+
+    def where(self, path: Path) -> str:
+        """The place of the key that a value came from."""
+        for length in range(len(path), 0, -1):
+            if place := self.places.get(tuple(path[:length])):
+                return place
+        return self.name
+
+
+class Conversion:
+    """One file on its way: its values and defaults on one side, fields of Setpoint on the other."""
+
+    def __init__(self, dialect: Dialect, document: Document) -> None:
+        self.dialect = dialect
+        self.document = document
+        self.data: dict[str, Any] = {}
+        self.places: dict[Path, str] = {}
+        self.reports: list[Report] = []
+        self.problems: list[Problem] = []
+        data = cast("dict[str, object]", _typed(document.data))
+        self.values = dict(_leaves(data, dialect.keys))
+
+    def given(self, key: str) -> bool:
+        """True if the file has a key."""
+        return key in self.values
+
+    def value(self, key: str) -> Any:
+        """The value of a key: the file's, or the system's default."""
+        if key in self.values:
+            return self.values[key]
+        default = self.dialect.keys[key].default
+        return None if default is REQUIRED else default
+
+    def number(self, key: str) -> Any:
+        """The value of a key that is a number; the default after a problem."""
+        value = self.value(key)
+        if value is None or _fits(value, 0.0):
+            return value
+        self.wrong(key, f"a number, but {value!r}")
+        del self.values[key]
+        return self.value(key)
+
+    def sections(self, key: str) -> list[dict[str, Any]]:
+        """The value of a key that is a list of mappings; those that are some."""
+        items = cast("list[object]", self.value(key) or [])
+        mappings = [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
+        if len(mappings) < len(items):
+            self.wrong(key, "a list of mappings")
+        return mappings
+
+    def names(self, key: str) -> list[str]:
+        """The value of a key that is a list of names, or null; those that are some."""
+        value = self.value(key)
+        items = cast("list[object]", value) if isinstance(value, list) else [value] * bool(value)
+        names = [item for item in items if isinstance(item, str)]
+        if len(names) < len(items):
+            self.wrong(key, "a list of names")
+        return names
+
+    def place(self, *keys: str) -> str:
+        """The place of the first of some keys that the file has, or whose default it is."""
+        for key in keys:
+            if self.given(key):
+                return self.document.where(tuple(key.split(".")))
+        name = f"{self.document.name} ({self.dialect.name}"
+        return f"{name}'s default of {keys[0]})" if keys else f"{name})"
+
+    def set(self, path: str, value: object, *keys: str) -> None:
+        """Give a field a value, which comes from some keys."""
+        *sections, last = path.split(".")
+        target = self.data
+        for section in sections:
+            target = target.setdefault(section, {})
+        target[last] = value
+        self.places[tuple(path.split("."))] = self.place(*keys)
+
+    def set_items(self, path: str, items: Sequence[Mapping[str, object]], *keys: str) -> None:
+        """Give a field a list of sections."""
+        self.set(path, [{k: v for k, v in item.items() if v is not None} for item in items], *keys)
+
+    def report(self, kind: Kind, key: str, text: str) -> None:
+        """Report a key that did not simply become a field."""
+        self.reports.append(Report(kind, key, self.place(key), text))
+
+    def wrong(self, key: str, expected: str) -> None:
+        """Report a value that the other system does not take either, or that means nothing here."""
+        self.problems.append(Problem(key, f"is not {expected}", origin=self.place(key)))
+
+    def convert(self) -> None:
+        """Convert all keys, then what depends on several of them."""
+        known = self.dialect.keys
+        for key, value in [*self.values.items()]:
+            if key in known and not _fits(value, known[key].default):
+                self.wrong(key, f"{_kind(known[key].default)}, but {value!r}")
+                del self.values[key]
+            if key not in known:
+                meant = did_you_mean(key, list(known), " ")
+                message = f"unknown key of {self.dialect.name}"
+                self.problems.append(
+                    Problem(key, message, hint=meant.strip(), origin=self.place(key))
+                )
+        for name, key in known.items():
+            value = self.value(name)
+            if key.refused:
+                if self.given(name) and value != key.default and key.essential:
+                    self.problems.append(Problem(name, key.refused, origin=self.place(name)))
+                elif self.given(name) and value != key.default:
+                    self.report("refused", name, key.refused)
+            elif key.idle:
+                if self.given(name) and value != key.default:
+                    self.report("without effect", name, f"in {self.dialect.name}, too: {key.idle}")
+            elif key.path and value is not None:
+                self._set_plain(name, key, value)
+        self.dialect.complete(self)
+
+    def _set_plain(self, name: str, key: Key, value: object) -> None:
+        if key.values is not None:
+            if not isinstance(value, str | bool | int) or value not in key.values:
+                self.wrong(name, "one of " + ", ".join(map(str, key.values)))
+                return
+            value = key.values[value]
+        elif key.unit:
+            value = key.unit.format(self.number(name))
+        self.set(key.path, value, name)
+
+
+def _fits(value: object, default: object) -> bool:
+    """True if a value is of the type of a default; an int is a float, but a bool is no number."""
+    if default is None or default is REQUIRED:
+        return True
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(default, bool) and isinstance(value, bool)
+    if isinstance(default, float):
+        return isinstance(value, int | float)
+    return isinstance(value, list | tuple if isinstance(default, tuple) else type(default))
+
+
+def _kind(default: object) -> str:
+    """The type of a default in words."""
+    kinds = {bool: "true or false", int: "an int", float: "a number", str: "a text",
+             dict: "a mapping"}  # fmt: skip
+    return kinds.get(type(default), "a list")
+
+
+def _typed(value: object) -> object:
+    """A value of a file with scalars of YAML as bools and numbers where they look like some."""
+    if isinstance(value, PlainScalar):
+        return guess(value)
+    if isinstance(value, dict):
+        return {key: _typed(item) for key, item in cast("dict[str, object]", value).items()}
+    if isinstance(value, list):
+        return [_typed(item) for item in cast("list[object]", value)]
+    return value
+
+
+def _leaves(data: Mapping[str, object], known: Mapping[str, Key]) -> list[tuple[str, object]]:
+    """Keys with their full names; a table that is the value of a key is not entered."""
+    found: list[tuple[str, object]] = []
+
+    def enter(prefix: str, table: Mapping[str, object]) -> None:
+        for key, value in table.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, Mapping) and name not in known:
+                enter(f"{name}.", cast("Mapping[str, object]", value))
+            else:
+                found.append((name, value))
+
+    enter("", data)
+    return found
+
+
+def dialect_named(name: str) -> Dialect:
+    """Import the dialect of a system by its name on the command line."""
+    return cast("Dialect", import_module(f"setpoint.interop.{name}").DIALECT)
+
+
+def split_dialect(source: str) -> tuple[str, str] | None:
+    """The dialect and the file of `DIALECT:FILE`; None for other sources."""
+    name, colon, file = source.partition(":")
+    name = name.lower()
+    return (name, file) if colon and name in DIALECTS and names_file(file) else None
+
+
+def recognize(path: str) -> str | None:
+    """The dialect of a file by its keys; None if they leave a doubt, or it is Setpoint's own."""
+    document = read_file(path)
+    for name in DIALECTS:
+        dialect = dialect_named(name)
+        keys = [key for key, _ in _leaves(document.data, dialect.keys)]
+        is_known = keys and all(key in dialect.keys for key in keys)
+        if is_known and any(key in keys for key in dialect.signature):
+            return name
+    return None
+
+
+def read_foreign(name: str, path: str) -> ConvertedDocument:
+    """Read and convert a file of another system.
+
+    Raises:
+        SetpointError: if the file cannot be read.
+    """
+    dialect = dialect_named(name)
+    if not os.path.exists(path):
+        raise SetpointError(f"there is no file {path}")
+    conversion = Conversion(dialect, read_file(path))
+    conversion.convert()
+    return ConvertedDocument(path, dialect, conversion)

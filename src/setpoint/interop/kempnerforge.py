@@ -1,0 +1,560 @@
+"""KempnerForge's TOML files: ten tables, whose defaults are those of its configuration classes.
+
+Formulas, as KempnerForge's training script has them: ranks = dp_replicate * dp_shard * tp * pp * cp
+* ep, of which dp_replicate * dp_shard see different data; a step has grad_accum_steps batches of
+batch_size on each of these. The rate of step s, from 0, is s / W of the peak in a warm-up of W
+steps, and then decays over decay_steps, or what is left of max_steps.
+"""
+
+from __future__ import annotations
+
+from setpoint.interop.dialect import Conversion, Dialect, Key
+
+BATCH = "batch.micro_size"
+IMAGES = "images reach no model of Setpoint: batches hold tokens"
+MIXTURE_NEEDED = "phases and annealing act on a mixture (data.datasets) only"
+VISION = (
+    "model.vlm",
+    "vlm",
+    "vision_encoder",
+    "adapter",
+    "video",
+    "frame_selector",
+    "time_embedding",
+)
+"""Tables of models of images and video."""
+
+KEYS = {
+    # Ranks.
+    "distributed.dp_shard": Key(-1),
+    "distributed.dp_replicate": Key(1, "parallel.replicate"),
+    "distributed.tp": Key(1, "parallel.tensor"),
+    "distributed.pp": Key(1, "parallel.pipeline"),
+    "distributed.pp_schedule": Key("1f1b"),
+    "distributed.cp": Key(1, "parallel.ring"),
+    "distributed.ep": Key(1, "parallel.expert"),
+    "distributed.backend": Key("cpu:gloo,cuda:nccl"),
+    "distributed.nccl_timeout_sec": Key(1800, "parallel.timeout"),
+    # The loop.
+    "train.batch_size": Key(8),
+    "train.seq_len": Key(2048, "batch.sequence_length"),
+    "train.max_steps": Key(100_000, "duration", unit="{} steps"),
+    "train.grad_accum_steps": Key(1),
+    "train.grad_clip_norm": Key(1.0, "optimizer.clip_norm"),
+    "train.seed": Key(42, "seed"),
+    "train.data_seed": Key(None),
+    "train.compile_model": Key(True),
+    "train.mixed_precision": Key("bf16"),
+    "train.activation_checkpointing": Key("none"),
+    "train.loss_fn": Key("cross_entropy"),
+    "train.z_loss_weight": Key(0.0, "loss.z_loss"),
+    "train.ce_chunk_size": Key(0),
+    "train.shutdown_timeout_sec": Key(600.0, "resilience.grace_period"),
+    "train.nccl_health_check_interval": Key(0),
+    # Model.
+    "model.model_type": Key("transformer"),
+    "model.dim": Key(4096, "model.dim"),
+    "model.n_layers": Key(32, "model.layers"),
+    "model.n_heads": Key(32, "model.heads"),
+    "model.n_kv_heads": Key(None, "model.kv_heads"),
+    "model.vocab_size": Key(32_000, "model.vocab_size"),
+    "model.ffn_dim_multiplier": Key(1.0),
+    "model.ffn_hidden_dim": Key(None),
+    "model.norm_type": Key(
+        "rmsnorm", "model.norm", {"rmsnorm": "rms_norm", "layernorm": "layer_norm"}
+    ),
+    "model.norm_eps": Key(1e-5, "model.norm_eps"),
+    "model.activation": Key(
+        "silu", "model.activation", {"silu": "swiglu", "gelu": "gelu", "relu": "relu"}
+    ),
+    "model.max_seq_len": Key(2048, "model.max_sequence_length"),
+    "model.rope_theta": Key(10_000.0, "model.rope_base"),
+    "model.tie_embeddings": Key(False, "model.tie_embeddings"),
+    "model.qk_norm": Key(False, "model.qk_norm"),
+    "model.init_std": Key(0.02, "model.init_std"),
+    "model.sdpa_backend": Key(
+        "auto",
+        "model.attention_backend",
+        {
+            "auto": "sdpa",
+            "flash": "sdpa_flash",
+            "efficient": "sdpa_efficient",
+            "cudnn": "sdpa_cudnn",
+            "math": "sdpa_math",
+        },
+    ),
+    # Experts.
+    "model.num_experts": Key(0),
+    "model.moe_top_k": Key(2),
+    "model.moe_frequency": Key(1),
+    "model.moe_router": Key("softmax_topk"),
+    "model.moe_shared_experts": Key(0),
+    "model.moe_aux_loss_weight": Key(0.01),
+    "model.moe_capacity_factor": Key(0.0),
+    "model.moe_sequence_aux_loss_weight": Key(0.0),
+    "model.moe_gradient_scale": Key(False),
+    "model.moe_bias_schedule": Key("constant"),
+    "model.moe_packed_experts": Key(False),
+    "model.moe_expert_ffn_multiplier": Key(1.0),
+    "model.moe_router_z_loss_weight": Key(0.0),
+    # Optimizer and schedule.
+    "optimizer.name": Key("adamw"),
+    "optimizer.lr": Key(3e-4, "optimizer.lr"),
+    "optimizer.weight_decay": Key(0.1, "optimizer.weight_decay"),
+    "optimizer.betas": Key((0.9, 0.95), "optimizer.betas"),
+    "optimizer.eps": Key(1e-8),
+    "optimizer.fused": Key(True),
+    "optimizer.muon_momentum": Key(0.95),
+    "optimizer.muon_ns_steps": Key(5),
+    "optimizer.muon_adam_lr": Key(None),
+    "optimizer.schedule_free_warmup_steps": Key(0),
+    "scheduler.name": Key("cosine"),
+    "scheduler.warmup_steps": Key(2000),
+    "scheduler.decay_steps": Key(None),
+    "scheduler.min_lr_ratio": Key(0.1),
+    "scheduler.stable_steps": Key(None),
+    "scheduler.wsd_decay_type": Key("cosine"),
+    "scheduler.rex_alpha": Key(1.0),
+    # Data.
+    "data.dataset_path": Key(""),
+    "data.file_pattern": Key("*.npy"),
+    "data.tokenizer_path": Key(""),
+    "data.num_workers": Key(4, "data.loader.workers"),
+    "data.pin_memory": Key(True, "data.loader.pin_memory"),
+    "data.prefetch_factor": Key(2, "data.loader.prefetch"),
+    "data.hf_dataset_name": Key(None),
+    "data.hf_dataset_config": Key(None),
+    "data.hf_dataset_split": Key("train"),
+    "data.hf_dataset_text_field": Key("text"),
+    "data.hf_streaming": Key(False),
+    "data.pack_sequences": Key(False),
+    "data.datasets": Key([]),
+    "data.mix_temperature": Key(1.0),
+    "data.phases": Key([]),
+    "data.anneal_start_step": Key(0),
+    "data.anneal_weights": Key({}),
+    "data.hf_dataset_image_field": Key("image", refused=IMAGES),
+    "data.hf_dataset_prompt_field": Key("", refused=IMAGES),
+    "data.hf_image_size": Key(224, refused=IMAGES),
+    # Evaluation.
+    "eval.enabled": Key(False),
+    "eval.interval": Key(1000),
+    "eval.steps": Key(50),
+    "eval.dataset_path": Key(""),
+    "eval.file_pattern": Key("*.npy"),
+    "eval.hf_dataset_name": Key(None),
+    "eval.hf_dataset_config": Key(None),
+    "eval.hf_dataset_split": Key("validation"),
+    # Records.
+    "checkpoint.dir": Key("checkpoints"),
+    "checkpoint.interval": Key(1000, "checkpoint.every", unit="{} steps"),
+    "checkpoint.async_mode": Key(
+        "disabled",
+        "checkpoint.mode",
+        {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"},
+    ),
+    "checkpoint.keep_last_n": Key(3, "checkpoint.keep"),
+    "checkpoint.load_path": Key(None, "checkpoint.load"),
+    "checkpoint.export_dtype": Key(
+        "bfloat16", idle="only the script of exports reads it; here `setpoint export --dtype`"
+    ),
+    "checkpoint.exclude_from_loading": Key(
+        [], idle="the training script does not pass it on; here checkpoint.exclude"
+    ),
+    "checkpoint.dyn_ckpt_window.start": Key(0),
+    "checkpoint.dyn_ckpt_window.stop": Key(512),
+    "checkpoint.dyn_ckpt_window.strategy": Key("power2"),
+    "checkpoint.ignore_freeze_mismatch": Key(
+        False, idle="only models of images freeze parts; here `setpoint train --accept`"
+    ),
+    "metrics.log_interval": Key(10, "tracking.every", unit="{} steps"),
+    "metrics.enable_wandb": Key(False),
+    "metrics.enable_tensorboard": Key(False),
+    "metrics.wandb_project": Key("kempnerforge"),
+    "metrics.wandb_run_name": Key(None),
+    "metrics.wandb_run_id": Key(""),
+    "metrics.tensorboard_dir": Key("tb_logs"),
+    "profiling.enable": Key(False),
+    "profiling.start_step": Key(5),
+    "profiling.end_step": Key(8),
+    "profiling.trace_dir": Key("profiler_traces"),
+} | dict.fromkeys(VISION, Key(None, refused=IMAGES, essential=True))
+"""All keys, with the defaults of the configuration classes."""
+
+
+def _complete(c: Conversion) -> None:
+    """Convert what depends on several keys."""
+    c.set("model.type", "transformer")
+    c.set("model.residual_init", "depth_scaled")
+    if c.value("model.model_type") != "transformer":
+        c.wrong("model.model_type", f"'transformer': {IMAGES}")
+    _batch(c)
+    keys = ("model.ffn_hidden_dim", "model.ffn_dim_multiplier", "model.dim")
+    c.set("model.ffn_dim", _width(c), *keys)
+    _experts(c)
+    _precision(c)
+    _optimizer(c)
+    _schedule(c)
+    _loss(c)
+    _data(c)
+    _evaluation(c)
+    _records(c)
+
+
+def _batch(c: Conversion) -> None:
+    """Ranks and batch: ranks of one expert group see the same data there, different data here."""
+    shard, expert = c.number("distributed.dp_shard"), c.number("distributed.ep")
+    if expert > 1 and shard > 0:
+        c.set("parallel.shard", shard * expert, "distributed.dp_shard", "distributed.ep")
+    else:
+        c.set("parallel.shard", shard, "distributed.dp_shard")
+    c.set("parallel.device", "cuda")
+    backend = c.value("distributed.backend")
+    if c.given("distributed.backend") and backend not in ("nccl", "cpu:gloo,cuda:nccl"):
+        c.set("parallel.backend", backend, "distributed.backend")
+    if c.number("distributed.pp") > 1:
+        schedule = c.value("distributed.pp_schedule")
+        if schedule not in ("1f1b", "gpipe", "interleaved_1f1b"):
+            c.wrong("distributed.pp_schedule", "one of 1f1b, gpipe, interleaved_1f1b")
+        c.set("parallel.pipelining.schedule", schedule, "distributed.pp_schedule")
+    size, passes = c.number("train.batch_size"), c.number("train.grad_accum_steps")
+    keys = ("train.batch_size", "train.grad_accum_steps")
+    if expert > 1 and (size * passes) % expert:
+        text = (
+            f"the {expert} ranks of an expert group train the same {size * passes} sequences there "
+            f"and divide them here, which does not come out even; choose a batch.global_size"
+        )
+        c.report("needs a decision", "distributed.ep", text)
+    elif expert > 1:
+        # The same sequences as a whole, divided among the ranks of the expert groups as well.
+        micro = size // expert if size % expert == 0 else 1
+        c.set(BATCH, micro, *keys, "distributed.ep")
+        c.set("batch.accumulation", size * passes // expert // micro, *keys, "distributed.ep")
+    else:
+        c.set(BATCH, size, "train.batch_size")
+        c.set("batch.accumulation", passes, "train.grad_accum_steps")
+
+
+def _width(c: Conversion) -> int:
+    """Width of the feed-forward network, rounded up to a multiple of 256 unless given."""
+    if (given := c.number("model.ffn_hidden_dim")) is not None:
+        return given
+    raw = int(4 * c.number("model.dim") * (2 / 3) * c.number("model.ffn_dim_multiplier"))
+    return 256 * -(-raw // 256)
+
+
+def _experts(c: Conversion) -> None:
+    """Experts: the section is absent where there are none."""
+    experts = c.number("model.num_experts")
+    if not experts:
+        return
+    c.set("model.moe.experts", experts, "model.num_experts")
+    c.set("model.moe.top_k", c.number("model.moe_top_k"), "model.moe_top_k")
+    c.set("model.moe.every", c.number("model.moe_frequency"), "model.moe_frequency")
+    c.set(
+        "model.moe.balance_loss", c.number("model.moe_aux_loss_weight"), "model.moe_aux_loss_weight"
+    )
+    packed = bool(c.value("model.moe_packed_experts")) or c.number("distributed.ep") > 1
+    c.set("model.moe.packed", packed, "model.moe_packed_experts", "distributed.ep")
+    router = c.value("model.moe_router")
+    routers = {"softmax_topk": "softmax_top_k", "sigmoid_topk": "sigmoid_top_k"}
+    if router not in routers:
+        c.wrong("model.moe_router", "one of " + ", ".join(routers))
+        return
+    c.set("model.moe.router.type", routers[router], "model.moe_router")
+    if router == "sigmoid_topk":
+        schedule = c.value("model.moe_bias_schedule")
+        c.set("model.moe.router.bias_schedule", schedule, "model.moe_bias_schedule")
+        c.report(
+            "differs",
+            "model.moe_router",
+            "the bias chooses experts only; there it moves the weights of the chosen, too, and is "
+            "updated in each forward pass from the counts of one rank",
+        )
+        if weight := c.number("model.moe_sequence_aux_loss_weight"):
+            # There it is multiplied by the weight of the other loss, too.
+            product = weight * c.number("model.moe_aux_loss_weight")
+            c.set(
+                "model.moe.sequence_balance_loss",
+                product,
+                "model.moe_sequence_aux_loss_weight",
+                "model.moe_aux_loss_weight",
+            )
+    if c.number("model.moe_shared_experts"):
+        # Any number makes one network of the usual width there.
+        c.set("model.moe.shared_experts", 1, "model.moe_shared_experts")
+    if factor := c.number("model.moe_capacity_factor"):
+        c.set("model.moe.capacity_factor", factor, "model.moe_capacity_factor")
+        c.report(
+            "differs",
+            "model.moe_capacity_factor",
+            "the capacity is one of all choices together; there each of the top-k choices has one",
+        )
+    if (multiplier := c.number("model.moe_expert_ffn_multiplier")) != 1:
+        width = 16 * round(_width(c) * multiplier / 16)
+        c.set("model.moe.expert_dim", width, "model.moe_expert_ffn_multiplier")
+    if weight := c.number("model.moe_router_z_loss_weight"):
+        c.set("model.moe.router_z_loss", weight, "model.moe_router_z_loss_weight")
+    if c.value("model.moe_gradient_scale"):
+        c.set("model.moe.gradient_scale", True, "model.moe_gradient_scale")
+        c.report("differs", "model.moe_gradient_scale", "gradients are scaled, not outputs")
+
+
+def _precision(c: Conversion) -> None:
+    """Weights, products and optimizer state in one dtype, gradients summed in fp32."""
+    key, name = "train.mixed_precision", c.value("train.mixed_precision")
+    if name not in ("bf16", "fp16", "fp32", "fp8"):
+        c.wrong(key, "one of bf16, fp16, fp32, fp8")
+        return
+    if name == "fp16":
+        c.set("precision.compute", "fp16", key)
+        c.set("precision.loss_scale", {}, key)
+        c.report("differs", key, "weights stay in fp32, and the loss is scaled; there they do not")
+    elif name != "fp32":
+        c.set("precision.params", "bf16", key)
+        c.set("precision.compute", "bf16", key)
+        c.set("precision.reduce", "fp32", key)
+    if name == "fp8":
+        c.set("precision.float8.recipe", "tensorwise", key)
+    if c.value("train.compile_model"):
+        c.set("compile", {}, "train.compile_model")
+    modes = {"none": None, "full": "full", "selective": "operators"}
+    mode = c.value("train.activation_checkpointing")
+    if mode not in modes:
+        c.wrong("train.activation_checkpointing", "one of " + ", ".join(modes))
+    elif modes[mode]:
+        path = "memory.activation_checkpointing.type"
+        c.set(path, modes[mode], "train.activation_checkpointing")
+
+
+def _optimizer(c: Conversion) -> None:
+    """Decay applies to weights of two dimensions or more, embeddings included."""
+    name = c.value("optimizer.name")
+    if name not in ("adamw", "lion", "muon", "schedule_free_adamw"):
+        c.wrong("optimizer.name", "one of adamw, lion, muon, schedule_free_adamw")
+        return
+    c.set("optimizer.type", name, "optimizer.name")
+    c.set("optimizer.no_decay", ["norm", "bias", "vector"])
+    if name != "lion":
+        c.set("optimizer.eps", c.number("optimizer.eps"), "optimizer.eps")
+    if name == "adamw" and c.value("optimizer.fused"):
+        c.set("optimizer.implementation", "fused", "optimizer.fused")
+    if name == "muon":
+        c.set("optimizer.momentum", c.number("optimizer.muon_momentum"), "optimizer.muon_momentum")
+        c.set("optimizer.steps", c.number("optimizer.muon_ns_steps"), "optimizer.muon_ns_steps")
+        c.set("optimizer.nesterov", False)
+        c.set("optimizer.adjust_lr", "original")
+        rate = c.number("optimizer.muon_adam_lr") or c.number("optimizer.lr")
+        c.set("optimizer.adamw_lr", rate, "optimizer.muon_adam_lr", "optimizer.lr")
+        text = (
+            "embedding and output use AdamW; there Muon, unless one side is more than 10 times the "
+            "other. A sharded matrix is orthogonalized whole; there each rank its part"
+        )
+        c.report("differs", "optimizer.name", text)
+
+
+def _schedule(c: Conversion) -> None:
+    """Steps of warm-up, of a plateau and of the decay, from the end of the one before."""
+    name, warmup = c.value("scheduler.name"), c.number("scheduler.warmup_steps")
+    free = c.number("optimizer.schedule_free_warmup_steps")
+    is_free = c.value("optimizer.name") == "schedule_free_adamw"
+    names = {"cosine": "cosine", "linear": "linear", "wsd": "wsd", "constant": "constant",
+             "rex": "polynomial", "none": "none"}  # fmt: skip
+    if name not in names:
+        c.wrong("scheduler.name", "one of " + ", ".join(names))
+        return
+    if name == "none" and is_free and free:
+        c.set("schedule.type", "constant", "optimizer.schedule_free_warmup_steps")
+        path, key = "schedule.warmup", "optimizer.schedule_free_warmup_steps"
+        c.set(path, f"{free} steps", key)
+        return
+    if is_free and free:
+        text = "beside a schedule with a warm-up of its own; set schedule.warmup"
+        c.report("needs a decision", "optimizer.schedule_free_warmup_steps", text)
+    c.set("schedule.type", names[name], "scheduler.name")
+    if name == "none":
+        return
+    c.set("schedule.warmup", f"{warmup} steps", "scheduler.warmup_steps")
+    if warmup:
+        c.report(
+            "differs",
+            "scheduler.warmup_steps",
+            f"the first step has 1/{warmup} of the rate, not 0: the warm-up is one step ahead",
+        )
+    if name == "constant":
+        return
+    stable = (c.number("scheduler.stable_steps") or 0) if name == "wsd" else 0
+    total = c.number("train.max_steps")
+    decay = c.number("scheduler.decay_steps") or total - warmup - stable
+    if decay <= 0:
+        c.set("schedule.type", "constant", "scheduler.warmup_steps", "train.max_steps")
+        return
+    keys = ("scheduler.decay_steps", "train.max_steps")
+    c.set("schedule.horizon", f"{warmup + stable + decay} steps", *keys)
+    c.set("schedule.floor", c.number("scheduler.min_lr_ratio"), "scheduler.min_lr_ratio")
+    if name == "wsd":
+        c.set("schedule.decay_length", f"{decay} steps", "scheduler.decay_steps", "train.max_steps")
+        c.set("schedule.decay", c.value("scheduler.wsd_decay_type"), "scheduler.wsd_decay_type")
+    if name == "rex":
+        c.set("schedule.power", c.number("scheduler.rex_alpha"), "scheduler.rex_alpha")
+        c.set("schedule.hard_floor", True)
+
+
+def _loss(c: Conversion) -> None:
+    name = c.value("train.loss_fn")
+    if name not in ("cross_entropy", "chunked_cross_entropy"):
+        c.wrong("train.loss_fn", "one of cross_entropy, chunked_cross_entropy")
+        return
+    c.set("loss.type", name, "train.loss_fn")
+    if name == "chunked_cross_entropy":
+        c.set("loss.chunk_size", c.number("train.ce_chunk_size") or 4096, "train.ce_chunk_size")
+
+
+def _token_files(c: Conversion, folder: str, pattern: str) -> dict[str, object]:
+    return {"type": "tokens", "paths": [f"{folder.rstrip('/')}/{pattern}"]}
+
+
+def _data(c: Conversion) -> None:
+    """One source, a mixture, or random tokens where no data is named."""
+    c.set("data.held_out", 0)
+    if (seed := c.value("train.data_seed")) is not None:
+        c.set("data.seed", seed, "train.data_seed")
+    is_tokens = bool(c.value("data.dataset_path"))
+    column, split = c.value("data.hf_dataset_text_field"), c.value("data.hf_dataset_split")
+    datasets = c.sections("data.datasets")
+    if datasets:
+        items: list[dict[str, object]] = []
+        for number, dataset in enumerate(datasets):
+            common = {"name": dataset.get("name") or f"source-{number}",
+                      "weight": dataset.get("weight", 1.0)}  # fmt: skip
+            if dataset.get("path"):
+                source = _token_files(c, dataset["path"], c.value("data.file_pattern"))
+            else:
+                source = {"type": "huggingface", "path": dataset.get("hf_name"), "split": split,
+                          "subset": dataset.get("hf_config") or None, "field": column}  # fmt: skip
+            items.append({**source, **common})
+        c.set_items("data.sources", items, "data.datasets")
+        c.set("data.mixture.temperature", c.number("data.mix_temperature"), "data.mix_temperature")
+        is_tokens = any(item["type"] == "tokens" for item in items)
+        _phases(c)
+    elif is_tokens:
+        source = _token_files(c, c.value("data.dataset_path"), c.value("data.file_pattern"))
+        c.set_items("data.sources", [source], "data.dataset_path")
+    elif name := c.value("data.hf_dataset_name"):
+        source = {"type": "huggingface", "path": name, "subset": c.value("data.hf_dataset_config"),
+                  "split": split, "field": column,
+                  "streaming": c.value("data.hf_streaming") or None}  # fmt: skip
+        c.set_items("data.sources", [source], "data.hf_dataset_name")
+    else:
+        # The training script draws tokens at random where no data is named.
+        c.set_items("data.sources", [{"type": "random", "pattern": "uniform"}], "data.dataset_path")
+    if not datasets and (c.value("data.phases") or c.value("data.anneal_start_step")):
+        key = "data.phases" if c.value("data.phases") else "data.anneal_start_step"
+        c.report("without effect", key, f"in KempnerForge, too: {MIXTURE_NEEDED}")
+    tokenizer = c.value("data.tokenizer_path")
+    if tokenizer:
+        c.set("tokenizer.type", "huggingface", "data.tokenizer_path")
+        c.set("tokenizer.path", tokenizer, "data.tokenizer_path")
+    elif is_tokens:
+        c.set("tokenizer.type", "ids", "data.dataset_path")
+    if c.value("data.pack_sequences"):
+        c.set("data.packing.isolate", True, "data.pack_sequences")
+    elif tokenizer or not is_tokens:
+        c.set("data.packing.isolate", False, "data.pack_sequences")
+
+
+def _phases(c: Conversion) -> None:
+    phases = c.sections("data.phases")
+    start, weights = c.number("data.anneal_start_step"), c.value("data.anneal_weights")
+    if phases:
+        items = [
+            {
+                "start": f"{phase.get('start_step', 0)} steps",
+                "weights": phase.get("dataset_weights") or None,
+                "lr_factor": phase.get("lr_scale", 1.0),
+            }
+            for phase in phases
+        ]
+        c.set_items("data.phases", items, "data.phases")
+    elif start and weights:
+        c.set("data.anneal.start", f"{start} steps", "data.anneal_start_step")
+        c.set("data.anneal.weights", weights, "data.anneal_weights")
+
+
+def _evaluation(c: Conversion) -> None:
+    """Batches of every data rank, as a number of sequences."""
+    if not c.value("eval.enabled"):
+        c.set("evaluation", None, "eval.enabled")
+        return
+    c.set("evaluation.every", f"{c.number('eval.interval')} steps", "eval.interval")
+    keys = ("eval.steps", "train.batch_size")
+    ranks = c.number("distributed.dp_replicate") * max(1, c.number("distributed.dp_shard"))
+    count = c.number("eval.steps") * c.number("train.batch_size") * ranks
+    if c.number("distributed.dp_shard") < 1:
+        text = f"batches on each rank; {count} sequences are those of one rank. Multiply"
+        c.report("differs", "eval.steps", text)
+    if folder := c.value("eval.dataset_path"):
+        source, key = _token_files(c, folder, c.value("eval.file_pattern")), "eval.dataset_path"
+    elif name := c.value("eval.hf_dataset_name"):
+        source, key = (
+            {"type": "huggingface", "path": name, "split": c.value("eval.hf_dataset_split")},
+            "eval.hf_dataset_name",
+        )
+        if subset := c.value("eval.hf_dataset_config"):
+            source["subset"] = subset
+    else:
+        c.wrong("eval.enabled", "possible without eval.dataset_path or eval.hf_dataset_name")
+        return
+    c.set_items(
+        "evaluation.datasets",
+        [{"name": "eval", "sources": [source], "sequences": count}],
+        key,
+        *keys,
+    )
+
+
+def _records(c: Conversion) -> None:
+    """Run directories, trackers, profiles and health checks."""
+    c.set("workspace", c.value("checkpoint.dir"), "checkpoint.dir")
+    window = "checkpoint.dyn_ckpt_window"
+    if any(c.given(f"{window}.{end}") for end in ("start", "stop", "strategy")):
+        start, stop = c.number(f"{window}.start"), c.number(f"{window}.stop")
+        powers = [start + 2**k for k in range(63) if start + 2**k <= stop]
+        keys = (f"{window}.start", f"{window}.stop", f"{window}.strategy")
+        c.set("checkpoint.at", ([start] if start else []) + powers, *keys)
+        c.set("checkpoint.at_start", start == 0, *keys)
+    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
+    if c.value("metrics.enable_tensorboard"):
+        directory = c.value("metrics.tensorboard_dir")
+        trackers.append({"type": "tensorboard", "directory": directory})
+    if c.value("metrics.enable_wandb"):
+        trackers.append(
+            {
+                "type": "wandb",
+                "project": c.value("metrics.wandb_project"),
+                "name": c.value("metrics.wandb_run_name"),
+                "run_id": c.value("metrics.wandb_run_id") or None,
+            }
+        )
+    c.set_items("tracking.trackers", trackers, "metrics.enable_wandb", "metrics.enable_tensorboard")
+    if interval := c.number("train.nccl_health_check_interval"):
+        path, key = "resilience.liveness_every", "train.nccl_health_check_interval"
+        c.set(path, f"{interval} steps", key)
+    # Ten losses in a row that are not finite end a run there; each is skipped before.
+    c.set("resilience.non_finite", {"type": "skip", "limit": 10})
+    if c.value("profiling.enable"):
+        start, end = c.number("profiling.start_step"), c.number("profiling.end_step")
+        c.set("profiling.wait", max(0, start - 1), "profiling.start_step")
+        c.set("profiling.warmup", 1, "profiling.start_step")
+        c.set("profiling.active", end - start, "profiling.end_step", "profiling.start_step")
+        c.set("profiling.directory", c.value("profiling.trace_dir"), "profiling.trace_dir")
+
+
+DIALECT = Dialect(
+    name="KempnerForge",
+    release="0.1",
+    keys=KEYS,
+    signature=("train.grad_accum_steps", "distributed.dp_shard", "model.n_kv_heads",
+               "scheduler.min_lr_ratio"),
+    complete=_complete,
+)  # fmt: skip

@@ -1,0 +1,508 @@
+"""xorl's YAML files of local training: the sections model, data, train and lora.
+
+Formulas, as xorl has them: the ranks left by ulysses, ring, tensor and pipeline are replicate *
+shard data ranks; experts are divided over data and context ranks. A step has
+gradient_accumulation_steps micro-batches of packed rows on each data rank. Over T steps the rate
+rises from lr_start for T * lr_warmup_ratio steps, and has fallen to lr_min, an absolute rate, at
+T * lr_decay_ratio.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
+
+MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens"
+DISTILLATION = "there is no distillation; a loss of your own gets logits and targets"
+UNREAD = "the trainer does not read it"
+ATTENTION = {None: "auto", "eager": "eager", "sdpa": "sdpa"} | dict.fromkeys(
+    ("native", "flash_attention_3", "flash_attention_4"), "setpoint"
+)
+"""Kernels by name; Setpoint's attention chooses among those for packed documents by the device."""
+
+KEYS = {
+    # Model.
+    "model.model_path": Key(None),
+    "model.config_path": Key(None),
+    "model.tokenizer_path": Key(None),
+    "model.attn_implementation": Key("flash_attention_3"),
+    "model.merge_qkv": Key(True),
+    "model.foundation": Key({}),
+    "model.basic_modules": Key([]),
+    "model.encoders": Key({}, refused=MEDIA, essential=True),
+    "model.moe_implementation": Key(None),
+    "model.ep_dispatch": Key("alltoall"),
+    "model.deepep_buffer_size_gb": Key(2.0),
+    "model.deepep_num_sms": Key(20),
+    "model.deepep_async_combine": Key(False),
+    "model.rmsnorm_mode": Key("native"),
+    "model.train_router": Key(True),
+    # Data.
+    "data.datasets": Key(REQUIRED),
+    "data.test_datasets": Key([], idle=UNREAD),
+    "data.val_set_size": Key(None, idle=UNREAD),
+    "data.dataset_prepared_path": Key("last_prepared_dataset"),
+    "data.select_columns": Key(None),
+    "data.dataloader_num_workers": Key(8, "data.loader.workers"),
+    "data.dataloader_prefetch_factor": Key(2, "data.loader.prefetch"),
+    "data.dataloader_pin_memory": Key(True, "data.loader.pin_memory"),
+    "data.dataloader_drop_last": Key(True),
+    "data.shuffle_merged_datasets": Key(True, "data.shuffle"),
+    "data.shuffle_before_merging_datasets": Key(False),
+    "data.dataset_num_proc": Key(None),
+    "data.dataset_shard_num": Key(None),
+    "data.dataset_shard_idx": Key(None),
+    "data.num_dataset_shards_to_save": Key(None),
+    "data.skip_prepare_dataset": Key(False),
+    "data.push_dataset_to_hub": Key(None),
+    "data.hf_use_auth_token": Key(None),
+    "data.is_preprocess": Key(False),
+    "data.sample_packing_method": Key("sequential"),
+    "data.sample_packing_sequence_len": Key(32_000, "batch.sequence_length"),
+    "data.sample_packing_group_size": Key(100_000),
+    "data.sample_packing_sequentially": Key(None, idle=UNREAD),
+    "data.sample_packing_mp_start_method": Key(None),
+    "data.sample_packing_bin_size": Key(None),
+    "data.eval_sample_packing": Key(None, idle=UNREAD),
+    "data.pad_to_multiple_of": Key(128, "data.packing.pad_to_multiple_of"),
+    # Ranks.
+    "train.data_parallel_mode": Key("fsdp2"),
+    "train.data_parallel_shard_size": Key(-1),
+    "train.data_parallel_replicate_size": Key(-1),
+    "train.tensor_parallel_size": Key(1, "parallel.tensor"),
+    "train.pipeline_parallel_size": Key(1, "parallel.pipeline"),
+    "train.pipeline_parallel_schedule": Key("1F1B"),
+    "train.pipeline_parallel_virtual_stages": Key(1),
+    "train.pp_variable_seq_lengths": Key(True),
+    "train.expert_parallel_size": Key(1, "parallel.expert"),
+    "train.ulysses_parallel_size": Key(1, "parallel.ulysses"),
+    "train.ringattn_parallel_size": Key(1, "parallel.ring"),
+    "train.cp_fsdp_mode": Key("all"),
+    "train.reshard_after_forward": Key(None),
+    "train.enable_full_shard": Key(True),
+    "train.enable_forward_prefetch": Key(True),
+    "train.enable_backward_prefetch": Key(None),
+    "train.ep_outside": Key(False),
+    "train.ep_intranode": Key(True),
+    # The loop.
+    "train.seed": Key(42, "seed"),
+    "train.enable_full_determinism": Key(False, "deterministic"),
+    "train.allow_cuda_launch_blocking": Key(False),
+    "train.micro_batch_size": Key(1, "batch.micro_size"),
+    "train.gradient_accumulation_steps": Key(1, "batch.accumulation"),
+    "train.num_train_epochs": Key(1),
+    "train.max_steps": Key(None),
+    "train.max_grad_norm": Key(1.0, "optimizer.clip_norm"),
+    "train.optimizer": Key("adamw"),
+    "train.optimizer_dtype": Key("bf16"),
+    "train.lr": Key(5e-5),
+    "train.weight_decay": Key(0.0, "optimizer.weight_decay"),
+    "train.no_decay_modules": Key([], idle=UNREAD),
+    "train.no_decay_params": Key([], idle=UNREAD),
+    "train.cautious_weight_decay": Key(False),
+    "train.muon_lr": Key(0.02),
+    "train.muon_momentum": Key(0.95),
+    "train.muon_nesterov": Key(True),
+    "train.muon_ns_steps": Key(5),
+    "train.muon_adjust_lr_fn": Key(None),
+    "train.muon_distributed_mode": Key("shard_local"),
+    "train.muon_ns_algorithm": Key("gram_newton_schulz"),
+    "train.lr_min": Key(1e-7),
+    "train.lr_start": Key(0.0),
+    "train.lr_warmup_ratio": Key(0.0),
+    "train.lr_decay_style": Key("constant"),
+    "train.lr_decay_ratio": Key(1.0),
+    # Precision and memory.
+    "train.enable_mixed_precision": Key(True),
+    "train.fsdp_reduce_dtype": Key("fp32"),
+    "train.enable_gradient_checkpointing": Key(True),
+    "train.gradient_checkpointing_method": Key(None),
+    "train.enable_reentrant": Key(False),
+    "train.recompute_modules": Key(None),
+    "train.moe_checkpoint_method": Key(None),
+    "train.enable_activation_offload": Key(False),
+    "train.activation_gpu_limit": Key(0.0),
+    "train.init_device": Key("cuda"),
+    "train.load_weights_mode": Key("broadcast"),
+    "train.empty_cache_steps": Key(500, "memory.empty_cache", unit="{} steps"),
+    "train.gc_steps": Key(500, idle=UNREAD),
+    "train.enable_compile": Key(False),
+    "train.ce_mode": Key(None),
+    # Records.
+    "train.output_dir": Key(REQUIRED, "workspace"),
+    "train.ckpt_manager": Key("dcp"),
+    "train.save_steps": Key(0),
+    "train.save_epochs": Key(1),
+    "train.save_async": Key(False, idle=UNREAD),
+    "train.save_hf_weights": Key(True),
+    "train.load_checkpoint_path": Key(None),
+    "train.load_optimizer": Key(True),
+    "train.repo_commit": Key(None),
+    "train.log_format": Key(
+        "progress_bar", "tracking.progress", {"progress_bar": "bar", "structured": "lines"}
+    ),
+    "train.use_wandb": Key(True),
+    "train.wandb_project": Key("Xorl"),
+    "train.wandb_name": Key(None),
+    "train.wandb_tags": Key(None),
+    "train.wandb_log_interval": Key(1, "tracking.every", unit="{} steps"),
+    "train.enable_profiling": Key(False),
+    "train.profile_start_step": Key(1),
+    "train.profile_end_step": Key(2),
+    "train.profile_trace_dir": Key("./trace"),
+    "train.profile_record_shapes": Key(True),
+    "train.profile_profile_memory": Key(True),
+    "train.profile_with_stack": Key(True),
+    "train.profile_rank0_only": Key(True),
+    # Adapters.
+    "lora.enable_lora": Key(False),
+    "lora.enable_qlora": Key(False),
+    "lora.lora_rank": Key(16),
+    "lora.lora_alpha": Key(16),
+    "lora.lora_b_init_std": Key(0.0),
+    "lora.lora_target_modules": Key(None),
+    "lora.unfuse_for_lora": Key(False),
+    "lora.save_lora_only": Key(False),
+    "lora.quant_format": Key("nvfp4"),
+    "lora.quant_group_size": Key(16, idle="each format has a group size of its own"),
+    "lora.exclude_modules": Key(None),
+    "lora.merge_lora_interval": Key(0),
+    "lora.reset_optimizer_on_merge": Key(False),
+    "lora.enable_aqn": Key(False),
+    "lora.aqn_alpha": Key(1.0),
+    "distill.enable_distillation": Key(False, refused=DISTILLATION, essential=True),
+    "distill.teacher_model_path": Key(None, refused=DISTILLATION),
+    "distill.distillation_loss_type": Key(None, refused=DISTILLATION),
+    "distill.distillation_loss_weight": Key(None, refused=DISTILLATION),
+}  # fmt: skip
+"""All keys, with the defaults of the argument classes."""
+
+
+def _complete(c: Conversion) -> None:
+    """Convert what depends on several keys."""
+    _model(c)
+    _ranks(c)
+    _loop(c)
+    _optimizer(c)
+    _schedule(c)
+    _memory(c)
+    _data(c)
+    _adapter(c)
+    _records(c)
+
+
+def _model(c: Conversion) -> None:
+    """A model of transformers by its directory or id, with Setpoint's attention."""
+    weights, config = c.value("model.model_path"), c.value("model.config_path")
+    source = config or weights
+    if not source:
+        c.wrong("model.model_path", "given, nor is model.config_path")
+        return
+    c.set("model.type", "huggingface")
+    if weights:
+        c.set("model.pretrained", weights, "model.model_path")
+    if config and config != weights:
+        c.set("model.config", config, "model.config_path")
+    backend = c.value("model.attn_implementation")
+    if backend not in ATTENTION:
+        c.wrong("model.attn_implementation", "one of " + ", ".join(filter(None, ATTENTION)))
+    else:
+        c.set("model.attention_backend", ATTENTION[backend], "model.attn_implementation")
+    if c.value("model.foundation"):
+        c.set("model.overrides", c.value("model.foundation"), "model.foundation")
+    c.set("tokenizer.type", "huggingface", "model.tokenizer_path")
+    tokenizer = c.value("model.tokenizer_path") or source
+    c.set(
+        "tokenizer.path", tokenizer, "model.tokenizer_path", "model.config_path", "model.model_path"
+    )
+    if c.value("model.basic_modules"):
+        text = "classes of modules there, patterns of names here: set parallel.sharding.units"
+        c.report("needs a decision", "model.basic_modules", text)
+    if c.value("model.moe_implementation") in ("triton", "quack"):
+        text = "its kernels of experts are not used; products of packed experts are grouped"
+        c.report("refused", "model.moe_implementation", text)
+    if c.value("model.ep_dispatch") == "deepep" and c.number("train.expert_parallel_size") > 1:
+        c.set("parallel.dispatch.type", "deepep", "model.ep_dispatch")
+        size = f"{c.number('model.deepep_buffer_size_gb'):g} GB"
+        c.set("parallel.dispatch.buffer_size", size, "model.deepep_buffer_size_gb")
+        c.set("parallel.dispatch.sms", c.number("model.deepep_num_sms"), "model.deepep_num_sms")
+        combine = c.value("model.deepep_async_combine")
+        c.set("parallel.dispatch.async_combine", combine, "model.deepep_async_combine")
+    if not c.value("model.train_router"):
+        c.set("optimizer.frozen", ["router"], "model.train_router")
+
+
+def _ranks(c: Conversion) -> None:
+    """Degrees, of which -1 is the ranks that are left."""
+    c.set("parallel.device", "cuda")
+    mode, key = c.value("train.data_parallel_mode"), "train.data_parallel_mode"
+    shard = c.number("train.data_parallel_shard_size")
+    replicate = c.number("train.data_parallel_replicate_size")
+    if mode == "ddp":
+        c.set("parallel.replicate", replicate if replicate > 0 else -1, key)
+    elif mode == "fsdp2":
+        c.set("parallel.shard", shard if shard > 0 else -1, "train.data_parallel_shard_size")
+        if shard > 0 or replicate > 0:
+            path = "train.data_parallel_replicate_size"
+            c.set("parallel.replicate", replicate if replicate > 0 else -1, path)
+    elif mode != "none":
+        c.wrong(key, "one of none, ddp, fsdp2")
+    over = c.number("train.ulysses_parallel_size") * c.number("train.ringattn_parallel_size") > 1
+    if over and mode == "fsdp2":
+        modes = {"all": "all", "ulysses_only": "ulysses", "ring_only": "ring", "none": "none"}
+        chosen = c.value("train.cp_fsdp_mode")
+        if chosen not in modes:
+            c.wrong("train.cp_fsdp_mode", "one of " + ", ".join(modes))
+        else:
+            c.set("parallel.shard_over_context", modes[chosen], "train.cp_fsdp_mode")
+    if c.value("train.reshard_after_forward") is not None:
+        reshard = c.value("train.reshard_after_forward")
+        c.set("parallel.reshard", reshard, "train.reshard_after_forward")
+    elif not c.value("train.enable_full_shard"):
+        c.set("parallel.reshard", False, "train.enable_full_shard")
+    if c.number("train.pipeline_parallel_size") > 1:
+        schedules = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_1f1b"}
+        name = c.value("train.pipeline_parallel_schedule")
+        if name not in schedules:
+            c.wrong("train.pipeline_parallel_schedule", "one of " + ", ".join(schedules))
+        else:
+            path = "parallel.pipelining.schedule"
+            c.set(path, schedules[name], "train.pipeline_parallel_schedule")
+        if (stages := c.number("train.pipeline_parallel_virtual_stages")) > 1:
+            path = "parallel.pipelining.stages_per_rank"
+            c.set(path, stages, "train.pipeline_parallel_virtual_stages")
+    if c.value("train.ep_outside") and c.number("train.expert_parallel_size") > 1:
+        c.set("parallel.expert_mesh_order", "expert_major", "train.ep_outside")
+
+
+def _loop(c: Conversion) -> None:
+    """The end: epochs, or a number of steps that comes first; and the dtypes."""
+    epochs, steps = f"{c.number('train.num_train_epochs')} epochs", c.number("train.max_steps")
+    keys = ("train.max_steps", "train.num_train_epochs")
+    c.set("duration", [epochs, f"{steps} steps"] if steps else epochs, *keys)
+    if c.value("train.enable_mixed_precision"):
+        c.set("precision.compute", "bf16", "train.enable_mixed_precision")
+    if reduce := c.value("train.fsdp_reduce_dtype"):
+        c.set("precision.reduce", reduce, "train.fsdp_reduce_dtype")
+    if c.value("train.enable_compile"):
+        c.set("compile", {}, "train.enable_compile")
+    if c.value("train.ce_mode") not in (None, "eager"):
+        c.set("loss.type", "chunked_cross_entropy", "train.ce_mode")
+
+
+def _optimizer(c: Conversion) -> None:
+    """AdamW with betas 0.9 and 0.95; decay for weights of two dimensions or more."""
+    name, rate = c.value("train.optimizer"), c.number("train.lr")
+    if name not in ("adamw", "anyprecision_adamw", "sgd", "muon"):
+        c.wrong("train.optimizer", "one of adamw, anyprecision_adamw, sgd, muon")
+        return
+    c.set("optimizer.type", name, "train.optimizer")
+    c.set("optimizer.no_decay", ["norm", "bias", "vector"])
+    if name == "sgd":
+        c.set("optimizer.momentum", 0.0)
+    else:
+        c.set("optimizer.betas", [0.9, 0.95])
+        c.set("optimizer.eps", 1e-8)
+    if name == "muon":
+        c.set("optimizer.lr", c.number("train.muon_lr"), "train.muon_lr")
+        c.set("optimizer.adamw_lr", rate, "train.lr")
+        c.set("optimizer.momentum", c.number("train.muon_momentum"), "train.muon_momentum")
+        c.set("optimizer.nesterov", c.value("train.muon_nesterov"), "train.muon_nesterov")
+        c.set("optimizer.steps", c.number("train.muon_ns_steps"), "train.muon_ns_steps")
+        adjust = c.value("train.muon_adjust_lr_fn") or "original"
+        c.set("optimizer.adjust_lr", adjust, "train.muon_adjust_lr_fn")
+    else:
+        c.set("optimizer.lr", rate, "train.lr")
+    if c.value("train.cautious_weight_decay") and name != "sgd":
+        c.set("optimizer.cautious_weight_decay", True, "train.cautious_weight_decay")
+    state = c.value("train.optimizer_dtype")
+    if state not in ("fp32", "bf16"):
+        c.wrong("train.optimizer_dtype", "one of fp32, bf16")
+    elif name in ("anyprecision_adamw", "muon") and state == "bf16":
+        c.set("precision.optimizer_state", "bf16", "train.optimizer_dtype")
+
+
+def _schedule(c: Conversion) -> None:
+    """A warm-up, and a decay that ends at a share of the run; rates as factors of the peak."""
+    styles = {"constant": "constant", "linear": "linear", "cosine": "cosine"}
+    style, peak = c.value("train.lr_decay_style"), c.number("train.lr")
+    if style not in styles:
+        c.wrong("train.lr_decay_style", "one of " + ", ".join(styles))
+        return
+    c.set("schedule.type", styles[style], "train.lr_decay_style")
+    share = c.number("train.lr_decay_ratio") if style != "constant" else 1
+    # Here a share of the warm-up is one of the shorter horizon, there of the run.
+    if warmup := c.number("train.lr_warmup_ratio") / (share or 1):
+        c.set("schedule.warmup", f"{100 * warmup:.10g} %", "train.lr_warmup_ratio")
+        if start := c.number("train.lr_start"):
+            c.set("schedule.warmup_from", start / (peak or 1), "train.lr_start", "train.lr")
+        text = "the first step of W has 1/W of the rate, not 0: the warm-up is one step ahead"
+        c.report("differs", "train.lr_warmup_ratio", text)
+    elif style != "constant":
+        c.set("schedule.warmup", "0 steps", "train.lr_warmup_ratio")
+    if style != "constant":
+        c.set("schedule.floor", c.number("train.lr_min") / (peak or 1), "train.lr_min", "train.lr")
+        if share < 1:
+            c.set("schedule.horizon_share", share, "train.lr_decay_ratio")
+
+
+def _memory(c: Conversion) -> None:
+    """Recomputation of layers or their parts, and offload."""
+    path = "memory.activation_checkpointing"
+    if c.value("train.enable_gradient_checkpointing"):
+        parts = {"self_attn": "attention", "mlp": "feed_forward"}
+        modules = c.names("train.recompute_modules")
+        if c.value("train.moe_checkpoint_method") == "moe_act":
+            c.set(f"{path}.type", "operators", "train.moe_checkpoint_method")
+            c.set(f"{path}.save", ["exchange"], "train.moe_checkpoint_method")
+        elif modules:
+            if unknown := [name for name in modules if name not in parts]:
+                c.wrong("train.recompute_modules", f"self_attn or mlp ({', '.join(unknown)})")
+            c.set(f"{path}.type", "parts", "train.recompute_modules")
+            names = [parts[name] for name in modules if name in parts]
+            c.set(f"{path}.parts", names, "train.recompute_modules")
+        else:
+            c.set(f"{path}.type", "full", "train.enable_gradient_checkpointing")
+            if c.value("train.enable_reentrant"):
+                c.set(f"{path}.reentrant", True, "train.enable_reentrant")
+    if c.value("train.enable_activation_offload"):
+        limit = f"{c.number('train.activation_gpu_limit'):g} GB"
+        c.set("memory.activation_offload.limit", limit, "train.activation_gpu_limit")
+    if c.value("train.init_device") == "cpu":
+        c.set("parallel.init_device", "cpu", "train.init_device")
+
+
+def _data(c: Conversion) -> None:
+    """Rows of tokens and labels, packed; `dummy` stands for rows at random."""
+    datasets = [entry for entry in c.sections("data.datasets") if "path" in entry]
+    if not datasets:
+        c.wrong("data.datasets", "a list of data sets with a path each")
+        return
+    items = [_source(c, entry, number, len(datasets)) for number, entry in enumerate(datasets)]
+    c.set_items("data.sources", items, "data.datasets")
+    c.set("data.held_out", 0)
+    methods = {"sequential": "next_fit", "multipack": "first_fit_decreasing"}
+    method = c.value("data.sample_packing_method")
+    if method not in methods:
+        c.wrong("data.sample_packing_method", "one of " + ", ".join(methods))
+        return
+    c.set("data.packing.method", methods[method], "data.sample_packing_method")
+    if method == "multipack":
+        path, key = "data.packing.group_size", "data.sample_packing_group_size"
+        c.set(path, c.number(key), key)
+        text = "lengths are sorted in each group (first-fit decreasing); there they are not"
+        c.report("differs", "data.sample_packing_method", text)
+    c.set(
+        "data.prepare.folder", c.value("data.dataset_prepared_path"), "data.dataset_prepared_path"
+    )
+    if workers := c.value("data.dataset_num_proc"):
+        c.set("data.prepare.workers", workers, "data.dataset_num_proc")
+
+
+def _source(c: Conversion, entry: dict[str, Any], number: int, count: int) -> dict[str, object]:
+    longest = entry.get("max_seq_len")
+    if entry["path"] == "dummy":
+        length = min(longest or 8192, c.number("data.sample_packing_sequence_len"))
+        source: dict[str, object] = {"type": "random", "pattern": "uniform", "length": length,
+                                     "documents": entry.get("num_samples")}  # fmt: skip
+    else:
+        source = {
+            "type": "huggingface", "path": entry["path"], "subset": entry.get("name"),
+            "split": entry.get("split"), "revision": entry.get("revision"),
+            "data_files": _listed(entry.get("data_files")),
+            "field": "input_ids" if entry.get("type") == "tokenized" else None,
+        }  # fmt: skip
+        if c.value("data.hf_use_auth_token"):
+            source["token"] = "env:HF_TOKEN"
+        limits = {
+            "longest": longest,
+            "shards": entry.get("shards") or c.value("data.dataset_shard_num"),
+            "shard": entry.get("shards_idx") or c.value("data.dataset_shard_idx"),
+        }
+        if any(value is not None for value in limits.values()):
+            source["filter"] = {key: value for key, value in limits.items() if value is not None}
+    if count > 1:
+        source["name"] = f"source-{number}"
+    return source
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _adapter(c: Conversion) -> None:
+    """LoRA, or over a quantized base QLoRA, whose switch implies the other."""
+    is_quantized = c.value("lora.enable_qlora")
+    if not (is_quantized or c.value("lora.enable_lora")):
+        return
+    switch = "lora.enable_qlora" if is_quantized else "lora.enable_lora"
+    c.set("adapter.type", "qlora" if is_quantized else "lora", switch)
+    c.set("adapter.rank", c.number("lora.lora_rank"), "lora.lora_rank")
+    c.set("adapter.alpha", float(c.number("lora.lora_alpha")), "lora.lora_alpha")
+    if std := c.number("lora.lora_b_init_std"):
+        c.set("adapter.b_std", std, "lora.lora_b_init_std")
+    if targets := c.names("lora.lora_target_modules"):
+        c.set("adapter.targets", targets, "lora.lora_target_modules")
+    if c.value("lora.unfuse_for_lora"):
+        c.set("adapter.fused_projections", "split", "lora.unfuse_for_lora")
+    if is_quantized:
+        formats = {"nvfp4": "nvfp4", "block_fp8": "fp8", "nf4": "nf4"}
+        name = c.value("lora.quant_format")
+        if name not in formats:
+            c.wrong("lora.quant_format", "one of " + ", ".join(formats))
+            return
+        c.set("adapter.quantize.type", formats[name], "lora.quant_format")
+        if exclude := c.names("lora.exclude_modules"):
+            c.set("adapter.quantize.exclude", exclude, "lora.exclude_modules")
+        if c.value("lora.enable_aqn"):
+            c.set("adapter.quantize.noise.alpha", c.number("lora.aqn_alpha"), "lora.aqn_alpha")
+    if interval := c.number("lora.merge_lora_interval"):
+        c.set("adapter.merge.every", f"{interval} steps", "lora.merge_lora_interval")
+        state = "drop" if c.value("lora.reset_optimizer_on_merge") else "keep"
+        c.set("adapter.merge.optimizer_state", state, "lora.reset_optimizer_on_merge")
+
+
+def _records(c: Conversion) -> None:
+    """Checkpoints, trackers and profiles."""
+    c.set("evaluation", None)
+    steps, epochs = c.number("train.save_steps"), c.number("train.save_epochs")
+    periods = [f"{steps} steps"] * bool(steps) + [f"{epochs} epochs"] * bool(epochs)
+    keys = ("train.save_steps", "train.save_epochs")
+    c.set("checkpoint.every", periods[0] if periods else "last_step", *keys)
+    if len(periods) > 1:
+        c.set("checkpoint.also_every", periods[1], "train.save_epochs")
+    c.set("checkpoint.keep", None)
+    if c.value("train.save_hf_weights"):
+        c.set("checkpoint.export", {}, "train.save_hf_weights")
+    load = c.value("train.load_checkpoint_path")
+    if load and load != "auto":
+        c.set("checkpoint.load", load, "train.load_checkpoint_path")
+        if not c.value("train.load_optimizer"):
+            c.set("checkpoint.exclude", ["optimizer"], "train.load_optimizer")
+    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
+    if c.value("train.use_wandb"):
+        names = ("project", "name", "tags")
+        wandb = {name: c.value(f"train.wandb_{name}") for name in names}
+        trackers.append({"type": "wandb", **wandb})
+    c.set_items("tracking.trackers", trackers, "train.use_wandb")
+    if c.value("train.enable_profiling"):
+        start, end = c.number("train.profile_start_step"), c.number("train.profile_end_step")
+        c.set("profiling.wait", max(0, start - 1), "train.profile_start_step")
+        c.set("profiling.warmup", int(start > 0), "train.profile_start_step")
+        c.set("profiling.active", end - start, "train.profile_end_step", "train.profile_start_step")
+        for name, key in (("shapes", "record_shapes"), ("memory", "profile_memory"),
+                          ("stacks", "with_stack"), ("directory", "trace_dir")):  # fmt: skip
+            c.set(f"profiling.{name}", c.value(f"train.profile_{key}"), f"train.profile_{key}")
+        if not c.value("train.profile_rank0_only"):
+            c.set("profiling.ranks", None, "train.profile_rank0_only")
+
+
+DIALECT = Dialect(
+    name="xorl",
+    release="0.1",
+    keys=KEYS,
+    signature=("train.data_parallel_mode", "train.lr_decay_style", "data.sample_packing_method",
+               "train.ulysses_parallel_size", "train.ckpt_manager"),
+    complete=_complete,
+)  # fmt: skip

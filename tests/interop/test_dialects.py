@@ -1,0 +1,94 @@
+"""Each dialect has every key with its default, and converts or reports any subset of them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from setpoint.interop.dialect import DIALECTS, REQUIRED, Conversion, dialect_named
+
+ANSWERS = Path(__file__).parents[1] / "coverage" / "answers.toml"
+
+
+def documented(system: str) -> dict[str, dict[str, Any]]:
+    tables = tomllib.loads(ANSWERS.read_text()).values()
+    answers = {key: answer for table in tables for key, answer in table.items()}
+    return {
+        key.removeprefix(f"{system} "): answer
+        for key, answer in answers.items()
+        if key.startswith(f"{system} ") and not {"[", "<"} & {*key}
+        and answer.get("kind") not in ("computed", "section")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_key_is_there_with_its_default(name: str) -> None:
+    dialect = dialect_named(name)
+    for key, answer in documented(dialect.name).items():
+        assert key in dialect.keys, key
+        default = dialect.keys[key].default
+        if " = " in answer.get("takes", ""):
+            text = answer["takes"].partition(" = ")[2]
+            words: dict[str, object] = {"null": None, "true": True, "false": False}
+            if text == "<required>":
+                assert default is REQUIRED, key
+            elif not text.startswith(("=", "env ")):
+                shown = str(list(default)) if isinstance(default, tuple) else str(default)
+                assert shown == str(words.get(text, text)), key
+        elif "choices" in answer and default:
+            assert default in answer["choices"], key
+
+
+class Memory:
+    """A file in memory, whose keys are whole names."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.name = "memory.toml"
+
+    def where(self, path: tuple[str, ...]) -> str:
+        return f"memory.toml:{len(path)}:1"
+
+
+VALUES = st.sampled_from(
+    [
+        None,
+        1,
+        2,
+        0,
+        -1,
+        0.5,
+        True,
+        False,
+        "text",
+        "1",
+        [],
+        [1],
+        ["a"],
+        {},
+        {"a": 1},
+        [{"path": "x"}],
+    ]
+)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@given(data=st.data())
+def test_any_keys_convert_or_are_reported(name: str, data: st.DataObject) -> None:
+    dialect = dialect_named(name)
+    own = {
+        key: st.one_of(st.sampled_from([entry.default, *(entry.values or {})]), VALUES)
+        for key, entry in dialect.keys.items()
+    }
+    chosen = data.draw(st.lists(st.sampled_from([*dialect.keys]), max_size=12, unique=True))
+    values = {key: data.draw(own[key]) for key in chosen}
+    values = {key: value for key, value in values.items() if value is not REQUIRED}
+    conversion = Conversion(dialect, Memory(values))  # pyright: ignore[reportArgumentType]
+    conversion.convert()
+    named = {problem.path for problem in conversion.problems}
+    assert named | {report.key for report in conversion.reports} <= {*dialect.keys}
