@@ -144,7 +144,8 @@ class Conversion:
 
     def sections(self, key: str) -> list[dict[str, Any]]:
         """The value of a key that is a list of mappings; those that are some."""
-        items = cast("list[object]", self.value(key) or [])
+        value = self.value(key) or []
+        items = cast("list[object]", value) if isinstance(value, list) else [value]
         mappings = [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
         if len(mappings) < len(items):
             self.wrong(key, "a list of mappings")
