@@ -122,6 +122,7 @@ KEYS = {
     "train.recompute_modules": Key(None),
     "train.moe_checkpoint_method": Key(None),
     "train.enable_activation_offload": Key(False),
+    "train.enable_fsdp_offload": Key(False),
     "train.activation_gpu_limit": Key(0.0),
     "train.init_device": Key("cuda"),
     "train.load_weights_mode": Key("broadcast"),
@@ -369,6 +370,8 @@ def _memory(c: Conversion) -> None:
     if c.value("train.enable_activation_offload"):
         limit = f"{c.number('train.activation_gpu_limit'):g} GB"
         c.set("memory.activation_offload.limit", limit, "train.activation_gpu_limit")
+    if c.value("train.enable_fsdp_offload"):
+        c.set("parallel.sharding.offload", True, "train.enable_fsdp_offload")
     if c.value("train.init_device") == "cpu":
         c.set("parallel.init_device", "cpu", "train.init_device")
 
