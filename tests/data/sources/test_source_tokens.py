@@ -114,7 +114,7 @@ def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:
         (np.array([[1]]), "with shape (1, 1)"),
         (np.array([], np.uint16), "with shape (0,)"),
         (np.array([9, 9], np.uint16), "holds no tokens but separators"),
-        (np.array([{}], dtype=object), "holds an array of |O"),
+        (np.array([{}], dtype=object), "holds an array of object"),
     ],
 )
 def test_wrong_tokens_are_named(tmp_path: Path, ids: Any, words: str) -> None:

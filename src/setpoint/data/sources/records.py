@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,8 +26,8 @@ from setpoint.data.sources.files import (
     suffix_of,
 )
 
-# Bytes of a CSV file that are parsed at a time; from a row on that is longer, the next.
-CSV_BLOCKS = (1 << 20, 1 << 24, 1 << 28)
+LONGEST = 1 << 28  # characters of a value of CSV, and of a row of a JSON array
+BINARY_OF = {"string": "binary", "large_string": "large_binary"}
 BUFFER = 1 << 20  # bytes of a column of a Parquet file that are read at a time
 BATCH = 256  # rows of a Parquet file that are decoded at a time
 SHOWN_KEYS = 12
@@ -266,7 +268,7 @@ def _items(name: str, where: str, blocks: Iterator[bytes], before: int) -> Itera
                 continue
             except (ValueError, RecursionError) as found:
                 error = found
-        is_over = (sign and wanted) or len(text) - at > CSV_BLOCKS[-1]
+        is_over = (sign and wanted) or len(text) - at > LONGEST
         block = None if is_over else next(blocks, None)
         if block is None:
             raise SetpointError(_not_json(where, place, text[at:], error))
@@ -325,63 +327,50 @@ def _not_json(where: str, place: str, text: str, error: Exception) -> str:
 def _csv(
     name: str, file: File, where: str, columns: Sequence[str] | None, start: Start
 ) -> Iterator[Row]:
-    arrow = need_arrow("CSV files", where)
-    from pyarrow import csv
-
-    delimiter = "\t" if suffix_of(str(file)) == ".tsv" else ","
-    header = _csv_header(name, file, where, delimiter)
-    chosen = _present(columns, header, name, where)
-    done = start.row
-    for block in CSV_BLOCKS:
-        with opened(file, where) as stream:
-            try:
-                # As bytes: what is not UTF-8 is then found in its row, and no type is guessed.
-                reader = csv.open_csv(
-                    stream,
-                    read_options=csv.ReadOptions(block_size=block, use_threads=False),
-                    parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                    convert_options=csv.ConvertOptions(
-                        column_types=dict.fromkeys(header, arrow.binary()),
-                        include_columns=chosen,
-                        check_utf8=False,
-                    ),
-                )
-                for row in _rows_of_batches(reader, name, where, done):
-                    done = row.number + 1
-                    yield row
-                return
-            except arrow.ArrowInvalid as error:
-                if "straddling" not in str(error):  # a row that is longer than a block
-                    raise
-    raise SetpointError(
-        f"{where}: {name}: a row after row {done:,} is longer than {CSV_BLOCKS[-1]:,} bytes.\n"
-        "Valid: shorter rows; a quote that is not closed makes one row of all that follows."
-    )
-
-
-def _csv_header(name: str, file: File, where: str, delimiter: str) -> list[str]:
-    import csv
-    import io
-
+    csv.field_size_limit(LONGEST)
+    number, header = 0, list[str]()
     with opened(file, where) as stream:
+        # Bytes that are not UTF-8 are kept as they are, so that their row can be named.
+        text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+        delimiter = "\t" if suffix_of(str(file)) == ".tsv" else ","
+        rows = csv.reader(text, delimiter=delimiter, strict=True)
         try:
-            # What is not UTF-8 in the rows below is named with its row when they are read.
-            text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
-            header = next(csv.reader(text, delimiter=delimiter), [])
-            text.detach()
+            header = next(rows, [])
+            twice = sorted({column for column in header if header.count(column) > 1})
+            if not header or twice:
+                reason = f"names the column {twice[0]!r} twice" if twice else "is empty"
+                raise SetpointError(
+                    f"{where}: the first row of {name} {reason}.\n"
+                    "Valid: a table whose first row names its columns."
+                )
+            chosen = [header.index(column) for column in _present(columns, header, name, where)]
+            for cells in filter(None, rows):
+                if len(cells) != len(header):
+                    raise csv.Error(f"{len(header)} columns are named, and it has {len(cells)}")
+                if number >= start.row:
+                    values = {header[at]: _utf8(cells[at], name, number, where) for at in chosen}
+                    yield Row(name, "row", number, values)
+                number += 1
         except csv.Error as error:
             raise SetpointError(
-                f"{where}: the first row of {name} is no row of column names: {error}.\n"
-                "Valid: a table whose first row names its columns."
+                f"{where}: {name}, row {number + 1:,} cannot be read: {error}.\n"
+                "Valid: a value for each column; quotes that are closed and doubled inside values."
             ) from None
-    twice = sorted({column for column in header if header.count(column) > 1})
-    if not header or twice:
-        reason = f"names the column {twice[0]!r} twice" if twice else "is empty"
-        raise SetpointError(
-            f"{where}: the first row of {name} {reason}.\n"
-            "Valid: a table whose first row names its columns."
-        )
-    return header
+        finally:
+            text.detach()
+
+
+def _utf8(value: str | bytes, name: str, number: int, where: str) -> str:
+    """A text of a table, checked."""
+    try:
+        if isinstance(value, str):
+            if value.isascii():
+                return value
+            value = value.encode("utf-8", "surrogateescape")
+        return value.decode()
+    except UnicodeDecodeError as error:
+        place = f"{name}, row {number + 1:,}"
+        raise not_utf8(where, place, error.object, error.start, error.reason) from None
 
 
 def _parquet(
@@ -484,27 +473,21 @@ def _rows_of_batches(
 
 
 def _values(column: Any, name: str, first: int, where: str) -> list[object]:
+    values: list[object]
     try:
         values = column.to_pylist()
-    except UnicodeDecodeError:  # arrow does not look; it says neither row nor offset
-        values = [_bytes_of(column, index) for index in range(len(column))]
-    if not any(isinstance(value, bytes) for value in values):
-        return values
-    for index, value in enumerate(values):
-        if isinstance(value, bytes):
-            try:
-                values[index] = value.decode()
-            except UnicodeDecodeError as error:
-                place = f"{name}, row {first + index + 1:,}"
-                raise not_utf8(where, place, value, error.start, error.reason) from None
+    except UnicodeDecodeError as error:  # of which row is not said
+        binary = BINARY_OF.get(str(column.type))
+        if binary is None:  # of a list or record
+            place = f"{name}, row {first + 1:,} or one after it,"
+            raise not_utf8(where, place, error.object, error.start, error.reason) from None
+        values = column.view(binary).to_pylist()
+    if any(isinstance(value, bytes) for value in values):
+        values = [
+            _utf8(value, name, number, where) if isinstance(value, bytes) else value
+            for number, value in enumerate(values, first)
+        ]
     return values
-
-
-def _bytes_of(column: Any, index: int) -> object:
-    try:
-        return column[index].as_py()
-    except UnicodeDecodeError as error:
-        return error.object
 
 
 _Reader = Callable[[str, File, str, Sequence[str] | None, Start], Iterator[Row]]

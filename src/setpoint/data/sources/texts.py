@@ -417,7 +417,7 @@ def _unreadable(
     local = ((name, file) for name, file in files.items() if isinstance(file, Path))
     for name, file in islice(local, MOST_FILES):
         kind = format_in(file)
-        if kind in (CSV, PARQUET, ARROW) and importlib.util.find_spec("pyarrow") is None:
+        if kind in (PARQUET, ARROW) and importlib.util.find_spec("pyarrow") is None:
             continue  # which is a problem of its own
         try:
             if kind != TEXT:
@@ -437,7 +437,7 @@ def _unreadable(
 def _packages(found: Found, format_in: Callable[[File], str]) -> Iterator[Problem]:
     for file in found.files.values():
         kind = format_in(file)
-        if kind in (TEXT, JSONL) and compression_of(str(file)) != ".zst":
+        if kind in (TEXT, JSONL, CSV) and compression_of(str(file)) != ".zst":
             continue
         if importlib.util.find_spec("pyarrow") is None:
             message, hint = f"{file} needs the package 'pyarrow'", f"pip install {EXTRA}"

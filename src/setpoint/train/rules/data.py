@@ -261,11 +261,12 @@ def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
     """Find ids that are no tokens, or parts of them, among the first ones of each file."""
     if size is None:
         return
-    from setpoint.data.sources.tokens import find_wrong_ids, token_files
+    from setpoint.data.sources.tokens import find_wrong_ids, layout_of, token_files
 
     for file in token_files(source, f"{path}.paths").files.values():
         with suppress(SetpointError, OSError):  # reported by a check of the source
-            wrong = find_wrong_ids(Path(str(file)), source.token_dtype, path, size)
+            local = Path(str(file))
+            wrong = find_wrong_ids(local, layout_of(local, source.token_dtype, path), size)
             if wrong is not None:
                 yield Problem(
                     f"{path}.{wrong.field}",
