@@ -137,9 +137,7 @@ class Text(
     owner="setpoint.data.sources.texts:TextSource",
     rules=(
         Rule("setpoint.data.sources.texts:file_problems",
-             "Whether the paths lead to files that can be read here", needs="files"),
-        Rule("setpoint.data.sources.texts:record_files",
-             "Whether files of text hold text", needs="files",
+             "Whether the paths lead to files that can be read here", needs="files",
              cautions={NOT_PLAIN: "files read as plain text hold records"}),
         Rule("setpoint.data.sources.texts:field_is_dead",
              "Whether any file has fields", dead=("field",)),
@@ -208,7 +206,7 @@ class Conversations(
     type="conversations",
     owner="setpoint.data.sources.conversations:ConversationsSource",
     rules=(
-        Rule("setpoint.data.sources.texts:conversation_problems",
+        Rule("setpoint.data.sources.texts:file_problems",
              "Whether the paths lead to files that can be read here", needs="files"),
     ),
 ):  # fmt: skip

@@ -16,7 +16,7 @@ from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_templ
 from setpoint.data.sources.config import Conversations, Text
 from setpoint.data.sources.files import ARROW, PARQUET, TEXT, format_of, inputs_of
 from setpoint.data.sources.records import Row, RowError, kind_of, read_rows
-from setpoint.data.sources.texts import conversation_files, record_format, text_files
+from setpoint.data.sources.texts import format_in, text_files
 from setpoint.data.sources.tokens import TokenizedRow, read_tokens
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
@@ -308,7 +308,7 @@ class ConversationsSource:
 
     def inputs(self) -> Iterator[str]:
         """See `inputs_of`."""
-        return inputs_of(conversation_files(self.config, f"{self.where}.paths").checked())
+        return inputs_of(text_files(self.config, f"{self.where}.paths").checked())
 
     def _wrong(self, row: Row, error: RowError) -> SetpointError:
         return SetpointError(f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}")
@@ -387,9 +387,9 @@ class ConversationsSource:
 
     def _rows(self) -> Iterator[tuple[Row, bool]]:
         """The rows of all files, and whether they are those of a table."""
-        files = conversation_files(self.config, f"{self.where}.paths").checked()
+        files = text_files(self.config, f"{self.where}.paths").checked()
         for name, file in files.items():
-            kind = record_format(file)
+            kind = format_in(self.config, file)
             for row in read_rows(name, file, kind, where=self.where):
                 yield row, kind in (PARQUET, ARROW)
 

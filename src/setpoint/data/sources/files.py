@@ -6,43 +6,43 @@ import glob
 import io
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from setpoint.config import Problem, SetpointError
 from setpoint.hub.fetch import is_url, open_file_system, protocol_problem, url_reason
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 TEXT, JSONL, CSV, PARQUET, ARROW = "text", "jsonl", "csv", "parquet", "arrow"
 SUFFIXES = {
-    ".jsonl": JSONL,
-    ".ndjson": JSONL,
-    ".json": JSONL,
-    ".csv": CSV,
-    ".tsv": CSV,
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), JSONL),
+    **dict.fromkeys((".csv", ".tsv"), CSV),
     ".parquet": PARQUET,
-    ".arrow": ARROW,
-    ".feather": ARROW,
+    **dict.fromkeys((".arrow", ".feather"), ARROW),
 }
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "pyarrow"}
+"""The package that decompresses files, by their suffix."""
+IN_MEMORY = "memory://setpoint/"
+"""The folder of the data that `train(data=...)` was given; the digest of its content follows."""
+HERE = "here"  # stands for the path of a source that does not know its own
+SKIPPED = 1 << 20  # bytes that are skipped at a time
+NEARBY = 5  # entries of a folder that a message names
+EXTRA = "'setpoint[data]'"
+_STATES = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
 
 
 def suffix_of(path: str) -> str:
     """The suffix of a path or URL in lower case, that of its compression left aside: `.jsonl`."""
-    name = PurePosixPath(path.partition("?")[0] if "://" in path else path)
-    if name.suffix.lower() in COMPRESSED:
-        name = name.with_suffix("")
-    return name.suffix.lower()
+    name = PurePosixPath(path.partition("?")[0] if is_url(path) else path)
+    return PurePosixPath(name.stem if compression_of(path) else name).suffix.lower()
 
 
 def compression_of(path: str) -> str:
     """The suffix of a compressed file; empty for others."""
-    suffix = PurePosixPath(path.partition("?")[0] if "://" in path else path).suffix.lower()
+    suffix = PurePosixPath(path.partition("?")[0] if is_url(path) else path).suffix.lower()
     return suffix if suffix in COMPRESSED else ""
 
 
@@ -51,13 +51,9 @@ def format_of(path: str) -> str:
     return SUFFIXES.get(suffix_of(path), TEXT)
 
 
-IN_MEMORY = "memory://setpoint/"
-"""The folder of the data that `train(data=...)` was given; the digest of its content follows."""
-
-
 @dataclass(frozen=True, slots=True)
-class Remote:
-    """A file behind a URL."""
+class RemoteFile:
+    """A file at a URL, which is read in blocks as they are needed."""
 
     url: str
 
@@ -75,12 +71,12 @@ class Remote:
         return PurePosixPath(self.name).suffix
 
     def open(self, mode: str = "rb") -> Any:
-        """Open it; it is read as it is needed, in blocks."""
+        """Open it by fsspec."""
         system, path = open_file_system(self.url)
         return system.open(path, mode)
 
     def state(self) -> str:
-        """What the service tells that changes with the content, as far as it does."""
+        """Size, tag and times that the service reports, which change with the content."""
         if self.url.startswith(IN_MEMORY):
             return self.url  # which holds the digest of the content
         system, path = open_file_system(self.url)
@@ -88,81 +84,12 @@ class Remote:
         return " ".join(f"{name}={known[name]}" for name in _STATES if known.get(name) is not None)
 
 
-_STATES = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
-
-
-def find_remote(pattern: str, where: str) -> Iterator[tuple[str, Remote, bool]]:
-    """The files of a URL: one file, a folder, or a glob.
-
-    Yields:
-        relative name, file, and whether a folder was listed.
-
-    Raises:
-        SetpointError: there is none, or the service does not answer.
-    """
-    try:
-        found, base, listed = _listed(pattern)
-    except Exception as error:  # each service has its own
-        raise SetpointError(
-            f"{where}: '{pattern}' cannot be listed: {url_reason(error)}.\n"
-            "Valid: a URL that can be reached; credentials are those of the environment, as the "
-            "package of the service reads them."
-        ) from error
-    if not found and pattern.startswith(IN_MEMORY):
-        raise SetpointError(
-            f"{where}: {pattern} is data that a Python program has passed to train(data=...), and "
-            f"this process does not have it.\nValid: train(..., data=...) with the same data; or "
-            f"the same rows in a file data.jsonl: --{where} data.jsonl --accept data"
-        )
-    if not found:
-        raise SetpointError(
-            f"{where}: '{pattern}' leads to no file.\n"
-            "Valid: the URL of a file or a folder, or a glob; '**' crosses folders."
-        )
-    for url, path in found:
-        relative = path[len(base) :].lstrip("/") if base else ""
-        yield relative or PurePosixPath(path.partition("?")[0]).name, Remote(url), listed
-
-
-def _listed(pattern: str) -> tuple[list[tuple[str, str]], str, bool]:
-    """URLs and paths of the files, the folder that names are relative to, whether it is listed."""
-    system, path = open_file_system(pattern)
-
-    def urls(paths: list[str]) -> list[tuple[str, str]]:
-        return [(str(system.unstrip_protocol(each)), each) for each in sorted(paths)]
-
-    # A question mark and brackets are usual in URLs of the web, and no wildcards there.
-    magic = "*" if pattern.startswith("http") else "*?["
-    if any(sign in path for sign in magic):
-        found = [each for each in system.glob(path) if not system.isdir(each)]
-        first = min(path.index(sign) for sign in magic if sign in path)
-        return urls(found), path[:first].rpartition("/")[0], False
-    # On the web a folder is what ends in a slash: a page of links.
-    folder = path.endswith("/") if pattern.startswith("http") else system.isdir(path)
-    if not folder and system.exists(path):
-        return urls([path]), "", False
-    if folder:
-        base = path.rstrip("/")
-        found = [each for each in system.find(path) if "/." not in each[len(base) :]]
-        return urls(found), base, True
-    if pattern.startswith("http"):
-        # There `exists` is false of a server that does not answer or refuses, too: ask for why.
-        with suppress(FileNotFoundError):
-            system.cat_file(path, 0, 1)
-    return [], "", False
-
-
-HERE = "here"  # stands for the path of a source that does not know its own
-SKIPPED = 1 << 20  # bytes that are skipped at a time
-NEARBY = 5  # entries of a folder that a message names
-EXTRA = "'setpoint[data]'"
-
-File = Path | Remote
+File = Path | RemoteFile
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What paths lead to.
+class FileList:
+    """The files that paths lead to.
 
     Arguments:
         files: by document name, in the order of the paths; those of one path sorted.
@@ -190,7 +117,7 @@ def find_files(
     field: str,
     wanted: Callable[[File], bool] | None = None,
     remote: bool = True,
-) -> Found:
+) -> FileList:
     """Find the files of paths, folders and globs; nothing is opened.
 
     A file is named by its path relative to the folder, or to the part of the glob before the first
@@ -210,11 +137,11 @@ def find_files(
             f"{field}: [] names no file.\n"
             "Valid: at least one path or glob, such as 'notes.txt' or 'corpus/**/*.md'."
         )
-    found: dict[str, File] = {}
+    files: dict[str, File] = {}
     for index, pattern in paths.items() if isinstance(paths, Mapping) else enumerate(paths):
         where = f"{field}.{index}"
         try:
-            expanded = _expand(pattern, where, wanted, remote)
+            expanded = (_expand_url if is_url(pattern) else _expand)(pattern, where, wanted, remote)
         except SetpointError as error:
             errors[where] = error
             continue
@@ -224,73 +151,55 @@ def find_files(
                 f"{error.strerror}.\nValid: an absolute path or glob."
             )
             continue
-        for relative, path in sorted(expanded, key=lambda each: each[0]):
+        for relative, file in sorted(expanded, key=lambda pair: pair[0]):
             document = f"{name}/{relative}"
-            if found.setdefault(document, path) != path:
-                errors.setdefault(
-                    field,
-                    SetpointError(
-                        f"{field}: {found[document]} and {path} would both be the document "
-                        f"'{document}'.\n"
-                        "Valid: a glob above both folders, or two sources with their own name."
-                    ),
+            if files.setdefault(document, file) != file and field not in errors:
+                errors[field] = SetpointError(
+                    f"{field}: {files[document]} and {file} would both be the document "
+                    f"'{document}'.\n"
+                    "Valid: a glob above both folders, or two sources with their own name."
                 )
     # One file reached through two patterns has two names: the first in order is kept.
     unique: dict[File, str] = {}
-    for document, path in found.items():
-        unique.setdefault(path, document)
-    return Found({document: path for path, document in unique.items()}, errors)
+    for document, file in files.items():
+        unique.setdefault(file, document)
+    return FileList({document: file for file, document in unique.items()}, errors)
 
 
 def _expand(
-    pattern: str, where: str, wanted: Callable[[File], bool] | None, remote: bool
+    pattern: str, where: str, wanted: Callable[[File], bool] | None, _: bool
 ) -> list[tuple[str, File]]:
-    """Turn one path, folder, glob or URL into pairs of relative name and file."""
-    if is_url(pattern):
-        problem = protocol_problem(pattern, "data")
-        if problem:
-            raise SetpointError(f"{where}: {problem}")
-        if not remote:
-            return []
-        return [
-            (relative, file)
-            for relative, file, listed in find_remote(pattern, where)
-            if not listed or wanted is None or wanted(file)
-        ]
+    """Turn one path, folder or glob into pairs of relative name and file."""
     # os.path answers False where pathlib raises: a folder without permission, a name too long.
     literal = Path(os.path.expanduser(pattern))
     if os.path.isfile(literal):  # before globbing: a file may have brackets in its name
         return [(literal.name, Path(os.path.abspath(literal)))]
-    if os.path.isdir(literal):
-        return _in_folder(pattern, literal, where, wanted)
-    if not glob.has_magic(pattern):
+    if folder := os.path.isdir(literal):
+        base = Path(os.path.abspath(literal))
+        files = _globbed(os.path.join(glob.escape(str(base)), "**", "*"))
+        kind = "file of the format" if files else "file that is not hidden"
+        wrong = f"the folder '{pattern}' holds no {kind}", "a folder with files, or a glob"
+    elif glob.has_magic(pattern):
+        base = Path(literal.anchor)
+        for part in literal.relative_to(literal.anchor).parts[:-1]:
+            if glob.has_magic(part):
+                break
+            base /= part
+        base = Path(os.path.abspath(base))
+        files = _globbed(str(literal))
+        wrong = (
+            f"'{pattern}' matches no file (searched below {base})",
+            "a glob that matches; '**' crosses folders",
+        )
+    else:
         raise SetpointError(
             f"{where}: '{pattern}' does not exist, or cannot be reached (relative paths start at "
             f"{Path.cwd()}).\nValid: an existing file or folder, or a glob. {_nearby(literal)}"
         )
-    base = Path(os.path.abspath(_fixed_part(literal)))
-    files = _globbed(str(literal))
-    if not files:
-        raise SetpointError(
-            f"{where}: '{pattern}' matches no file (searched below {base}).\n"
-            f"Valid: a glob that matches; '**' crosses folders. {_nearby(base / '*')}"
-        )
-    return [(path.relative_to(base).as_posix(), path) for path in files]
-
-
-def _in_folder(
-    pattern: str, folder: Path, where: str, wanted: Callable[[File], bool] | None
-) -> list[tuple[str, File]]:
-    base = Path(os.path.abspath(folder))
-    files = _globbed(os.path.join(glob.escape(str(base)), "**", "*"))
-    chosen = [path for path in files if wanted is None or wanted(path)]
+    chosen = [file for file in files if not folder or wanted is None or wanted(file)]
     if not chosen:
-        kind = "file that is not hidden" if not files else "file of the format"
-        raise SetpointError(
-            f"{where}: the folder '{pattern}' holds no {kind}.\n"
-            f"Valid: a folder with files, or a glob. {_nearby(base / '*')}"
-        )
-    return [(path.relative_to(base).as_posix(), path) for path in chosen]
+        raise SetpointError(f"{where}: {wrong[0]}.\nValid: {wrong[1]}. {_nearby(base / '*')}")
+    return [(file.relative_to(base).as_posix(), file) for file in chosen]
 
 
 def _globbed(pattern: str) -> set[Path]:
@@ -298,18 +207,8 @@ def _globbed(pattern: str) -> set[Path]:
     return {path for path in (Path(os.path.abspath(m)) for m in matches) if os.path.isfile(path)}
 
 
-def _fixed_part(pattern: Path) -> Path:
-    """The folders before the first wildcard."""
-    fixed = Path(pattern.anchor)
-    for part in pattern.relative_to(pattern.anchor).parts[:-1]:
-        if glob.has_magic(part):
-            break
-        fixed = fixed / part
-    return fixed
-
-
 def _nearby(path: Path) -> str:
-    """What does exist beside a path that does not, for the end of a message."""
+    """Entries of the folder nearest to a path that does not exist, for the end of a message."""
     folder = path.parent
     while not os.path.isdir(folder) and folder != folder.parent:
         folder = folder.parent
@@ -323,37 +222,90 @@ def _nearby(path: Path) -> str:
     return f"{os.path.abspath(folder)} holds {', '.join(entries[:NEARBY])}{more}."
 
 
-def problems_of(errors: dict[str, SetpointError]) -> Iterator[Problem]:
+def _expand_url(
+    pattern: str, where: str, wanted: Callable[[File], bool] | None, remote: bool
+) -> list[tuple[str, File]]:
+    """Turn the URL of a file, a folder or a glob into pairs of relative name and file."""
+    if problem := protocol_problem(pattern, "data"):
+        raise SetpointError(f"{where}: {problem}")
+    if not remote:
+        return []
+    try:
+        paths, base, is_folder = _list_url(pattern)
+    except Exception as error:  # each service has its own
+        raise SetpointError(
+            f"{where}: '{pattern}' cannot be listed: {url_reason(error)}.\n"
+            "Valid: a URL that can be reached; credentials are those of the environment, as the "
+            "package of the service reads them."
+        ) from error
+    if not paths and pattern.startswith(IN_MEMORY):
+        raise SetpointError(
+            f"{where}: {pattern} is data that a Python program has passed to train(data=...), and "
+            f"this process does not have it.\nValid: train(..., data=...) with the same data; or "
+            f"the same rows in a file data.jsonl: --{where} data.jsonl --accept data"
+        )
+    if not paths:
+        raise SetpointError(
+            f"{where}: '{pattern}' leads to no file.\n"
+            "Valid: the URL of a file or a folder, or a glob; '**' crosses folders."
+        )
+    system, _ = open_file_system(pattern)
+    files = ((path, RemoteFile(str(system.unstrip_protocol(path)))) for path in paths)
+    return [
+        (path[len(base) :].lstrip("/") if base else file.name, file)
+        for path, file in files
+        if not is_folder or wanted is None or wanted(file)
+    ]
+
+
+def _list_url(pattern: str) -> tuple[list[str], str, bool]:
+    """Paths of the files, the folder that names are relative to, and whether it is listed."""
+    system, path = open_file_system(pattern)
+    web = pattern.startswith("http")
+    # A question mark and brackets are usual in URLs of the web, and no wildcards there.
+    magic = [path.index(sign) for sign in ("*" if web else "*?[") if sign in path]
+    if magic:
+        files = [each for each in system.glob(path) if not system.isdir(each)]
+        return files, path[: min(magic)].rpartition("/")[0], False
+    # On the web a folder is what ends in a slash: a page of links.
+    if path.endswith("/") if web else system.isdir(path):
+        base = path.rstrip("/")
+        return [each for each in system.find(path) if "/." not in each[len(base) :]], base, True
+    if system.exists(path):
+        return [path], "", False
+    if web:
+        # There `exists` is false of a server that does not answer or refuses, too: ask for why.
+        with suppress(FileNotFoundError):
+            system.cat_file(path, 0, 1)
+    return [], "", False
+
+
+def problems_of(errors: Mapping[str, SetpointError]) -> Iterator[Problem]:
     """The errors of files that were looked for with `HERE` as the path of their section."""
     for path, error in errors.items():
         # The error of the data names the field first and what is valid last.
         message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
-        hint = f"Valid: {valid}" if valid else ""
-        yield Problem(path.removeprefix(f"{HERE}."), message, hint=hint)
+        yield Problem(path.removeprefix(f"{HERE}."), message, hint=f"Valid: {valid}" * bool(valid))
 
 
-def size_of(files: dict[str, File]) -> int | None:
+def size_of(files: Mapping[str, File]) -> int | None:
     """Bytes of all files; None where one lies elsewhere, or is compressed."""
-    total = 0
-    for file in files.values():
-        if not isinstance(file, Path) or compression_of(str(file)):
-            return None
-        total += file.stat().st_size
-    return total
+    if any(not isinstance(file, Path) or compression_of(str(file)) for file in files.values()):
+        return None
+    return sum(file.stat().st_size for file in files.values() if isinstance(file, Path))
 
 
-def inputs_of(files: dict[str, File]) -> Iterator[str]:
+def inputs_of(files: Mapping[str, File]) -> Iterator[str]:
     """A line for each file: its name, a tab, and what changes when its content does.
 
-    That is size and modification time; of a URL what the service tells of it.
+    That is size and modification time; of a URL what the service reports.
     """
     for name, file in files.items():
         if isinstance(file, Path):
             status = file.stat()
-            state = f"{status.st_size} {status.st_mtime_ns}"
+            yield f"{name}\t{status.st_size} {status.st_mtime_ns}"
         else:
-            state = file.state()
-        yield f"{name}\t{state}"
+            yield f"{name}\t{file.state()}"
 
 
 @contextmanager
@@ -375,29 +327,18 @@ def opened(file: File, where: str, offset: int = 0) -> Iterator[BinaryIO]:
             if offset:
                 raw.seek(offset)
             yield cast(BinaryIO, raw)
+            return
+        if compression == ".zst":
+            arrow = need_arrow("files that end in .zst", where)
+            stream = io.BufferedReader(arrow.input_stream(raw, compression="zstd"))
         else:
-            with _decompressed(cast(BinaryIO, raw), compression, where) as stream:
-                while offset > 0:  # not all decompressors can seek
-                    skipped = len(stream.read(min(offset, SKIPPED)))
-                    offset -= skipped or offset
-                yield stream
-
-
-def _decompressed(raw: BinaryIO, compression: str, where: str) -> BinaryIO:
-    if compression == ".gz":
-        import gzip
-
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
-    if compression == ".bz2":
-        import bz2
-
-        return cast(BinaryIO, bz2.BZ2File(raw))
-    if compression == ".xz":
-        import lzma
-
-        return cast(BinaryIO, lzma.LZMAFile(raw))
-    arrow = need_arrow("files that end in .zst", where)
-    return cast(BinaryIO, io.BufferedReader(arrow.input_stream(raw, compression="zstd")))
+            # Each has an `open` that takes a file in place of a name.
+            stream = import_module(COMPRESSED[compression]).open(raw, "rb")
+        with stream:
+            while offset > 0:  # not all decompressors can seek
+                skipped = len(stream.read(min(offset, SKIPPED)))
+                offset -= skipped or offset
+            yield cast(BinaryIO, stream)
 
 
 def need_arrow(what: str, where: str) -> Any:
@@ -417,39 +358,29 @@ def need_arrow(what: str, where: str) -> Any:
 
 @contextmanager
 def named_errors(file: File, where: str) -> Iterator[None]:
-    """Say which file it is that cannot be read or is damaged.
+    """Name the file that cannot be read or is damaged.
 
     Raises:
         SetpointError: the error, with the file.
     """
     try:
         yield
-    except SetpointError:
-        raise
-    except UnicodeDecodeError:
-        raise  # a reader's own, who knows the row
+    except (SetpointError, UnicodeDecodeError):
+        raise  # the latter is a reader's own, who knows the row
     except PermissionError as error:
         raise SetpointError(
             f"{where}: cannot read {file}: {error.strerror}.\nValid: a file this user may read."
         ) from error
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise SetpointError(_damaged(file, where, error)) from error
     except Exception as error:
-        if _is_of(error, "lzma") or not isinstance(file, Path):  # libraries have their own kinds
-            raise SetpointError(_damaged(file, where, error)) from error
-        raise
-
-
-def _is_of(error: Exception, *modules: str) -> bool:
-    return type(error).__module__.lstrip("_").partition(".")[0] in modules
-
-
-def _damaged(file: File, where: str, error: Exception) -> str:
-    text = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()
-    reason = text.partition("\n")[0].rstrip(".")
-    if isinstance(error, EOFError):
-        reason = f"it is cut short ({reason})"
-    return (
-        f"{where}: cannot read {file}: {reason}.\n"
-        "Valid: a whole file of the format that its suffix or `format` says."
-    )
+        # Libraries have errors of their own: that of lzma, and those of services.
+        known = isinstance(error, (OSError, EOFError, zlib.error, ValueError))
+        if not known and isinstance(file, Path) and type(error).__name__ != "LZMAError":
+            raise
+        text = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()
+        reason = text.partition("\n")[0].rstrip(".")
+        if isinstance(error, EOFError):
+            reason = f"it is cut short ({reason})"
+        raise SetpointError(
+            f"{where}: cannot read {file}: {reason}.\n"
+            "Valid: a whole file of the format that its suffix or `format` says."
+        ) from error

@@ -27,7 +27,7 @@ from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.files import (
     HERE,
     File,
-    Found,
+    FileList,
     find_files,
     inputs_of,
     named_errors,
@@ -167,7 +167,7 @@ def _without_separators(ids: Ids, start: int, end: int, separator: int) -> tuple
     return start, end
 
 
-def token_files(config: Tokens, field: str, *, fetch: bool = False) -> Found:
+def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
     """The files of a source but for those of prepared data.
 
     Arguments:
@@ -178,7 +178,7 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> Found:
     local = _local_paths(config, field, fetch)
     wanted = {index: path for index, path in local.items() if not is_prepared(Path(path))}
     if not wanted:
-        return Found({}, {})
+        return FileList({}, {})
     found = find_files(wanted, name=config.name, field=field, wanted=_is_wanted, remote=False)
     for index, path in wanted.items():
         if is_url(path) and f"{field}.{index}" not in found.errors:
