@@ -1,4 +1,4 @@
-"""Batches, from the data to the model and its loss, and the part of a batch that a rank has."""
+"""Batches of the data, lengths of their documents, and the part of a sequence on a rank."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 IGNORE_INDEX: Final = -100
-"""The target of a position that takes no part in the loss; PyTorch's own default."""
+"""Target of a position outside the loss; PyTorch's default."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lengths:
-    """Lengths of the documents in the rows of a batch, in order, as the host knows them.
+    """Lengths of the documents of a batch, known to the host; varlen kernels' cu_seqlens.
 
-    Padding is at the end of a row and counts as one more document, so that those of a row add up
-    to S. Kernels for sequences of any length take them in place of a mask.
+    Padding is at the end of a row and counts as one more document: each row adds up to S.
 
     Arguments:
-        starts: (N + 1,) int32, the first place of each document among the B * S of all rows, and
-            B * S; stays on the host.
-        cumulative: the same, where the batch is.
+        starts: (N + 1,) int32, first position of each document among all B * S, then B * S; on
+            the host.
+        cumulative: the same on the device of the batch.
     """
 
     starts: npt.NDArray[np.int32]
@@ -38,13 +37,13 @@ class Lengths:
 
     @classmethod
     def of(cls, starts: npt.NDArray[Any]) -> Lengths:
-        """From the starts alone."""
+        """Lengths with these starts, on the CPU."""
         starts = starts.astype(np.int32)
         return cls(starts, torch.from_numpy(starts))
 
     @classmethod
     def of_runs(cls, numbers: npt.NDArray[Any]) -> Lengths:
-        """From (B, S) numbers that are equal within a document and differ from its neighbours'."""
+        """Lengths of runs of equal numbers in (B, S)."""
         begins = np.ones(numbers.shape, np.bool_)
         np.not_equal(numbers[:, 1:], numbers[:, :-1], out=begins[:, 1:])
         return cls.of(np.append(np.flatnonzero(begins), numbers.size))
@@ -53,18 +52,18 @@ class Lengths:
     def of_places(
         cls, positions: torch.Tensor | None, documents: torch.Tensor | None
     ) -> Lengths | None:
-        """From what a batch on the host says, with padding at the end of rows."""
+        """Lengths in a batch on the host, padded at the end of rows; None if rows are whole."""
         if documents is None:
             documents = None if positions is None else positions < 0
         return None if documents is None else cls.of_runs(documents.numpy())
 
     @property
     def longest(self) -> int:
-        """Places of the longest document."""
+        """Length of the longest document."""
         return int(np.diff(self.starts).max())
 
     def padded(self, rows: int, missing: int) -> Lengths:
-        """With some places of padding more at the end of each of the rows."""
+        """Lengths after `missing` more positions of padding at the end of each row."""
         width = int(self.starts[-1]) // rows
         # A row's new padding begins where the row ended, which is where the next one began.
         moved = self.starts + self.starts // width * missing
@@ -73,36 +72,33 @@ class Lengths:
         return Lengths.of(starts).to(self.cumulative.device)
 
     def to(self, device: torch.device) -> Lengths:
-        """Move what a kernel reads, without waiting."""
+        """Move the cumulative lengths, asynchronously."""
         return replace(self, cumulative=self.cumulative.to(device, non_blocking=True))
 
     def pin_memory(self) -> Lengths:
-        """See `Batch.pin_memory`."""
+        """Copy the cumulative lengths to pinned memory."""
         return replace(self, cumulative=self.cumulative.pin_memory())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Sequences side by side: what goes in, and what comes one token later.
+    """Input tokens and their targets, the next tokens.
 
     Arguments:
-        inputs: (B, S) int64 tokens.
-        targets: (B, S) int64; `IGNORE_INDEX` where nothing is to be predicted.
-        tokens: how many tokens the model reads, padding left out.
-        target_tokens: how many targets are not marked with `IGNORE_INDEX`.
-        target_bytes: how many bytes those stand for. A separator is predicted but is no byte:
-            bits per byte = sum of -log2 p over `target_tokens` / `target_bytes`.
-        weights: (B, S) fp32, how much each target weighs in the loss; a target that weighs 0 does
-            not count. None: all weigh 1.
-        positions: (B, S) integers, negative for padding that no token is to see. None: 0 .. S - 1;
-            padding is at the end then, where causal attention hides it.
-        documents: (B, S) integers; a token sees those of its own document only. None: all.
-        lengths: of the documents, or where these are not told apart of what comes before padding.
-            None: all rows are whole, or the lengths are unknown.
-        source: (B,) int64, which of the sources of the data each row is from; stays on the host.
-            None: it is not known.
-        sources: (B, S) int64, which of them each target is from; stays on the host. None: all of
-            a row are from that of the row.
+        inputs: (B, S) int64.
+        targets: (B, S) int64; `IGNORE_INDEX` where nothing is predicted.
+        tokens: number of input tokens, without padding.
+        target_tokens: number of targets other than `IGNORE_INDEX`.
+        target_bytes: number of bytes of these. A separator is predicted but has no byte: bits per
+            byte = sum of -log2 p over `target_tokens` / `target_bytes`.
+        weights: (B, S) fp32 weight of each target in the loss; 0 does not count. None: all 1.
+        positions: (B, S) integers, negative for padding, which is masked. None: 0 .. S - 1, with
+            padding at the end, which causal attention hides.
+        documents: (B, S) integers; tokens attend within their own document. None: to the row.
+        lengths: of the documents; without `documents` of the part before padding. None: rows are
+            whole, or lengths unknown.
+        source: (B,) int64 data source of each row, on the host; None if unknown.
+        sources: (B, S) int64 data source of each target, on the host; None: that of the row.
     """
 
     inputs: torch.Tensor
@@ -118,7 +114,7 @@ class Batch:
     sources: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
-        """Move the tensors, which the model and its loss read."""
+        """Move the tensors that the model and its loss read."""
         tensors = {name: getattr(self, name) for name in TENSORS}
         # From memory that is not pinned the host waits all the same.
         ahead = device.type == "cuda"
@@ -131,7 +127,7 @@ class Batch:
         return replace(self, **moved, lengths=lengths)
 
     def padded(self, missing: int) -> Batch:
-        """Rows that are longer by some places at their end, which count nowhere."""
+        """Rows with `missing` more positions of padding at their end."""
         if not missing:
             return self
         ends = {**PADDING, "sources": 0}  # of targets that do not count
@@ -145,7 +141,7 @@ class Batch:
         return replace(self, **longer, lengths=lengths)
 
     def pin_memory(self) -> Batch:
-        """Copy the tensors to where a GPU reads them while it computes."""
+        """Copy the tensors to pinned memory."""
         tensors = {name: getattr(self, name) for name in TENSORS}
         pinned = {
             name: tensor.pin_memory() for name, tensor in tensors.items() if tensor is not None
@@ -155,20 +151,19 @@ class Batch:
 
 
 TENSORS = ("inputs", "targets", "weights", "positions", "documents")
-# What stands behind the end of a row.
+# Values of padding.
 PADDING = {"inputs": 0, "targets": IGNORE_INDEX, "weights": 0, "positions": -1, "documents": -1}
 
 
 class Count(NamedTuple):
-    """Counts of a batch: tokens, targets and their weight.
+    """Counts of a batch.
 
     Arguments:
-        tokens: that the model reads, without padding, whatever their targets weigh. Durations,
-            schedules and throughput are counted in these, and what the model adds to the loss is a
-            mean over them.
+        tokens: input tokens without padding: the unit of durations, schedules and throughput; the
+            model's own loss terms are means over them.
         targets: that count; the cross-entropy is a mean over these.
-        weight: of these targets; the loss is divided by it.
-        valid: (B, S) which targets count; None: all that the data marks.
+        weight: of these targets; the divisor of the loss.
+        valid: (B, S) mask of these targets; None: all that the data marks.
     """
 
     tokens: int
@@ -178,12 +173,11 @@ class Count(NamedTuple):
 
 
 class BySource(NamedTuple):
-    """Counts of a step by data source; empty for a single source.
+    """Numbers of a step by data source; empty for a single source.
 
     Arguments:
-        sequences: how many of the batch.
         targets: that count.
-        nats: sums of the cross-entropy over these; empty where the loss gives no single tokens.
+        nats: sums of the cross-entropy over these; empty where the loss has none of single tokens.
     """
 
     sequences: tuple[int, ...] = ()
@@ -195,13 +189,7 @@ ONE_SOURCE: Final = BySource()
 
 
 class StepBatch(NamedTuple):
-    """The micro-batches of one step of this rank.
-
-    Arguments:
-        counts: what counts of each micro-batch.
-        rank_total: what counts of all of them.
-        by_source: what is counted of each source.
-    """
+    """The micro-batches of one step of this rank, with the counts of each and of all."""
 
     batches: Sequence[Batch]
     counts: Sequence[Count]
@@ -223,15 +211,15 @@ Split = Literal["zigzag", "contiguous"]
 
 @dataclass(frozen=True, slots=True)
 class SequenceParts:
-    """The places of each sequence that a rank has.
+    """Division of each sequence among ranks (context parallelism).
 
-    The ring divides a sequence first: into one run of places a rank, or, as later places attend to
-    more keys than earlier ones, into two runs of which one is as far from the end as the other is
-    from the beginning. Ulysses then cuts what a rank of the ring has into runs of equal length.
+    The ring divides a sequence first: into one run of positions a rank, or (zigzag) two, one as
+    far from the end as the other from the beginning, as later positions attend to more keys.
+    Ulysses then cuts a ring rank's part into runs of equal length.
 
     Arguments:
-        ring, ulysses: how many ranks divide a sequence, in all ring * ulysses.
-        ring_rank, ulysses_rank: of this process among them.
+        ring, ulysses: degrees; ring * ulysses ranks divide a sequence.
+        ring_rank, ulysses_rank: of this process.
     """
 
     ring: int = 1
@@ -242,31 +230,27 @@ class SequenceParts:
 
     @property
     def size(self) -> int:
-        """The number of ranks that divide a sequence."""
+        """Number of ranks that divide a sequence."""
         return self.ring * self.ulysses
 
     @property
     def rank(self) -> int:
-        """The number of this process among them."""
+        """Rank of this process among them."""
         return self.ring_rank * self.ulysses + self.ulysses_rank
 
     @property
     def runs(self) -> int:
-        """The number of runs of places on a rank of the ring."""
+        """Number of runs of positions on a rank of the ring."""
         return 2 if self.ring > 1 and self.split == "zigzag" else 1
 
     def ring_part(self, length: int, rank: int) -> list[slice]:
-        """The places of one rank of the ring, in order.
-
-        Arguments:
-            length: of the whole sequence, a multiple of ring * runs.
-        """
+        """Positions of one rank of the ring, of a length that ring * runs divides."""
         run = length // (self.ring * self.runs)
         firsts = [rank] if self.runs == 1 else [rank, 2 * self.ring - 1 - rank]
         return [slice(first * run, (first + 1) * run) for first in firsts]
 
     def take(self, tensor: Tensor, dim: int = 1) -> Tensor:
-        """This rank's part of a tensor with all places in one dimension."""
+        """This rank's part of a tensor along the sequence dimension."""
         length = tensor.shape[dim]
         runs = self.ring_part(length, self.ring_rank)
         part = [tensor.narrow(dim, run.start, run.stop - run.start) for run in runs]
@@ -275,18 +259,22 @@ class SequenceParts:
         return whole.narrow(dim, self.ulysses_rank * share, share)
 
     def cut(self, batch: Batch) -> Batch:
-        """This rank's part of a batch that all ranks of the sequence have read.
-
-        Rows whose length does not divide are padded at the end.
+        """This rank's part of a batch, padded to a length that divides.
 
         Returns:
-            inputs, targets, weights and sources of this rank's places; positions, documents and
-            lengths stay those of whole rows, as attention asks for the places of others too; and
-            so do the counts.
+            inputs, targets, weights and sources of this rank's positions; positions, documents and
+            lengths, which attention needs, and counts stay those of whole rows.
         """
         if self.size == 1:
             return batch
-        batch = _padded(batch, self.size * self.runs)
+        more = -batch.inputs.shape[1] % (self.size * self.runs)
+        if more and batch.positions is None:
+            rows, length = batch.inputs.shape
+            device = batch.inputs.device
+            positions = torch.arange(length, device=device).expand(rows, length)
+            lengths = Lengths.of(np.arange(rows + 1) * length).to(device)
+            batch = replace(batch, positions=positions, lengths=lengths)
+        batch = batch.padded(more)
         parts = {
             name: self.take(value).contiguous()
             for name in ("inputs", "targets", "weights", "sources")
@@ -295,7 +283,7 @@ class SequenceParts:
         return replace(batch, **parts)
 
     def take_valid(self, count: Count) -> Tensor | None:
-        """This rank's part of the mask of targets that count; None if the count has none."""
+        """This rank's part of `count.valid`."""
         if self.size == 1 or count.valid is None:
             return count.valid
         ends = -count.valid.shape[1] % (self.size * self.runs)
@@ -303,32 +291,16 @@ class SequenceParts:
 
 
 WHOLE: Final = SequenceParts()
-"""Sequences that one rank has all of."""
+"""Sequences that no ranks divide."""
 
 
 class ContextGroups(NamedTuple):
-    """The ranks that divide sequences with this one.
+    """The ranks that divide sequences: along the ring, along Ulysses, and along both.
 
-    Arguments:
-        ring, ulysses: along one of the axes; None where it has one rank.
-        whole: along both.
+    A group of one rank is None.
     """
 
     parts: SequenceParts
     ring: ProcessGroup | None = None
     ulysses: ProcessGroup | None = None
     whole: ProcessGroup | None = None
-
-
-def _padded(batch: Batch, multiple: int) -> Batch:
-    """Rows with padding that no token sees, up to a multiple of a length."""
-    length = batch.inputs.shape[1]
-    more = -length % multiple
-    if not more:
-        return batch
-    if batch.positions is None:
-        places = torch.arange(length, device=batch.inputs.device)
-        rows = batch.inputs.shape[0]
-        lengths = Lengths.of(np.arange(rows + 1) * length).to(batch.inputs.device)
-        batch = replace(batch, positions=places.expand(batch.inputs.shape), lengths=lengths)
-    return batch.padded(more)

@@ -1,4 +1,4 @@
-"""Metrics that a user's code logs in a step, until they are written in a row."""
+"""Metrics logged by a user's code, collected until the next row."""
 
 from __future__ import annotations
 
@@ -43,12 +43,11 @@ _collecting: MetricLog | None = None
 def log(*, reduce: Reduce = "mean", **metrics: float | Tensor) -> None:
     """Log metrics from the forward pass of a model or a loss, as `Loop.log` does from a callback.
 
-    Outside of the forward passes of a training step, as in evaluations, in generation and where
-    activations are recomputed, nothing is logged.
+    Only forward passes of training steps log: not evaluation, generation or recomputation.
 
     Arguments:
         reduce: see `MetricLog.add`.
-        metrics: numbers or tensors of one element, by name; a device is not waited for.
+        metrics: numbers or tensors of one element, by name; without device synchronization.
 
     Raises:
         RunError: see `MetricLog.add`.
@@ -65,7 +64,7 @@ _collect: Any = _add
 
 
 def keep_out_of_graphs() -> None:
-    """Let compiled code call `log` eagerly; this imports the compiler, which takes seconds."""
+    """Let compiled code call `log` eagerly; imports the compiler."""
     global _collect
     reason = "a metric is logged outside of a graph, and fullgraph has one only"
     _collect = torch.compiler.disable(_add, reason=reason)
@@ -73,15 +72,15 @@ def keep_out_of_graphs() -> None:
 
 @dataclass(slots=True)
 class Total:
-    """The values of a metric since the last row, reduced.
+    """A metric since the last row, reduced.
 
-    Sums are exact, so that neither the order of ranks nor a checkpoint between two rows matters.
+    Sums are exact: neither the order of ranks nor a checkpoint between rows changes them.
 
     Arguments:
-        count: how many values there are.
-        exact: the sum of those that are finite.
-        odd: the sum of the others, 0 without any.
-        value: the smallest, the largest or the last one.
+        count: number of values.
+        exact: sum of the finite ones.
+        odd: sum of the others, or 0.
+        value: the smallest, largest or last one.
         step: of the last one.
         whole: whether all are of type `int`.
     """
@@ -95,7 +94,7 @@ class Total:
     whole: bool = True
 
     def add(self, value: float, step: int) -> None:
-        """Take one more value."""
+        """Add a value."""
         self.whole = self.whole and isinstance(value, int)
         if self.reduce in ("mean", "sum"):
             if isinstance(value, int) or math.isfinite(value):
@@ -107,7 +106,7 @@ class Total:
         self.count += 1
 
     def merge(self, other: Total) -> None:
-        """Take what another rank has, whose number is higher."""
+        """Merge the total of a higher rank."""
         self.exact += other.exact
         self.odd += other.odd
         newer = self.reduce != "last" or other.step > self.step
@@ -124,7 +123,7 @@ class Total:
         return value < self.value if self.reduce == "min" else value > self.value
 
     def result(self) -> float:
-        """The metric; NaN and infinite values are not left out."""
+        """The reduced metric, NaN and infinity included."""
         if self.reduce not in ("mean", "sum"):
             return self.value
         if self.odd:
@@ -138,7 +137,7 @@ class Total:
             return math.inf if exact > 0 else -math.inf
 
     def state(self) -> list[Any]:
-        """The state for a checkpoint, as JSON."""
+        """State for a checkpoint, as JSON."""
         texts = (str(self.exact), repr(self.odd), repr(self.value))
         return [self.reduce, self.count, *texts, self.step, self.whole]
 
@@ -151,34 +150,31 @@ class Total:
 
 
 class Logged(NamedTuple):
-    """Metrics logged up to the end of a step, in order."""
+    """Values logged up to the end of a step, in order."""
 
     step: int
     values: list[tuple[str, float | Tensor]]
 
     @property
     def on_device(self) -> list[Tensor]:
-        """The values that are still on a device."""
+        """Values still on a device."""
         return [value for _, value in self.values if isinstance(value, Tensor)]
 
 
 class MetricLog:
-    """Collects the metrics of one rank until a row takes those of all ranks.
-
-    As a context it collects what `log` is called with.
+    """Collects the metrics of one rank for the next row; as a context those of `log`.
 
     Arguments:
-        meets: whether the ranks exchange their metrics at the next row: all ranks agree on it.
-        always: whether they do so at each row, as callbacks of the user's may log after the
-            collective of a step, by which the others hear of metrics.
+        meets: whether ranks exchange metrics at the next row; the same on all ranks.
+        always: whether they do so at each row, as user callbacks may log after the collective of a
+            step, by which other ranks learn of metrics.
     """
 
     def __init__(self) -> None:
         self.totals: dict[str, Total] = {}
         self.meets = self.always = False
         self.step = 0
-        # Values in the order in which they were logged; those before the first were logged before
-        # the present step.
+        # In order; those before `_first` are of earlier steps.
         self._values: list[tuple[str, float | Tensor]] = []
         self._first = 0
         self._reductions: dict[str, Reduce] = {}
@@ -196,16 +192,15 @@ class MetricLog:
         return bool(self._values or self.totals)
 
     def add(self, reduce: Reduce, metrics: Mapping[str, float | Tensor]) -> None:
-        """Take values of metrics, which the next row has.
+        """Add values to the next row.
 
         Arguments:
-            reduce: what the row has of all values since the last row, from all micro-batches,
-                steps and ranks: their mean, sum, min or max, or the last one. Ranks that divide
-                matrices (`parallel.tensor`) log the same, and count once.
+            reduce: of all values since the last row, from all micro-batches, steps and ranks. Ranks
+                of `parallel.tensor` log the same, and count once.
 
         Raises:
-            RunError: a name is that of a column which Setpoint writes, or cannot be one; a value
-                is no number; or a metric was logged with another reduction before.
+            RunError: a name is invalid or a column of Setpoint's; a value is no number; or the
+                metric was logged with another reduction.
         """
         for name, value in metrics.items():
             if self._reductions.get(name) != reduce:
@@ -217,22 +212,21 @@ class MetricLog:
         self.step, self._first = step, len(self._values)
 
     def cut(self) -> Logged:
-        """Take out what was logged so far, for `settle` once its numbers are known."""
+        """Take the logged values, for `settle` once their numbers are known."""
         logged = Logged(self.step, self._values)
         self._values, self._first = [], 0
         return logged
 
     def drop(self) -> None:
-        """Forget what was logged in a step that is taken again."""
+        """Drop the values of a step that is retried."""
         del self._values[self._first :]
 
     def settle(self, logged: Logged | None = None, numbers: Iterable[float] | None = None) -> None:
-        """Reduce what was logged.
+        """Reduce logged values.
 
         Arguments:
-            logged: what `cut` has given; None: all that is there.
-            numbers: what the tensors of its `on_device` hold; None: they are read, for which the
-                device is waited for.
+            logged: from `cut`; None: all.
+            numbers: values of its `on_device`; None: read from the device.
         """
         logged = self.cut() if logged is None else logged
         known = iter(logged.on_device if numbers is None else numbers)
@@ -242,16 +236,16 @@ class MetricLog:
             total.add(number, logged.step)
 
     def take(self) -> dict[str, float]:
-        """The metrics for a row, after which they begin anew."""
+        """Return the metrics for a row, and reset them."""
         metrics = {name: total.result() for name, total in self.totals.items()}
         self.totals = {}
         return metrics
 
     def merge(self, ranks: Sequence[tuple[object, Mapping[str, Total]]]) -> None:
-        """Put the totals of all ranks in place of this one's.
+        """Replace the totals by those of all ranks.
 
         Arguments:
-            ranks: by rank, what those have in common that count once, and their totals.
+            ranks: by rank, a key shared by ranks that count once, and totals.
 
         Raises:
             RunError: two ranks reduce a metric differently.
@@ -267,7 +261,7 @@ class MetricLog:
                 seen.add((name, alike))
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint; empty if nothing was logged since the last row."""
+        """State for a checkpoint; empty if nothing was logged since the last row."""
         return {name: total.state() for name, total in self.totals.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -298,7 +292,7 @@ class MetricLog:
 
 
 def _refused(text: str) -> RunError:
-    """The error of a call, with its line in the user's code."""
+    """An error with the line of the call in the user's code."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back
@@ -313,7 +307,7 @@ def _reduced_twice(name: str, first: str, second: str) -> str:
 
 
 def _number(name: str, value: Any) -> float | Tensor:
-    """A value as Python's number; one on a device as a tensor that is not waited for."""
+    """A value as Python number, or as tensor if on a device."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
             shape = tuple(value.shape)

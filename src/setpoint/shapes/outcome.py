@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class VocabularyPart(NamedTuple):
-    """The division of the rows of an output matrix among ranks.
+    """Division of the rows of an output matrix among ranks.
 
     Arguments:
-        rows: of each rank but the last, which has those that are left.
+        rows: of each rank but the last, which has the rest.
         gathers: whether losses get the logits of all rows.
     """
 
@@ -27,12 +27,7 @@ class VocabularyPart(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The columns of logits that this rank has, where ranks divide the vocabulary.
-
-    Arguments:
-        first: the token of the first one.
-        total: how many all ranks have together.
-    """
+    """This rank's columns of logits, from token `first`, of `total` on all ranks."""
 
     peers: Peers
     first: int
@@ -40,13 +35,12 @@ class Columns(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """The way from the last hidden states to logits, as data, so that a loss can take it in parts.
+    """The projection of hidden states to logits, as data, so that a loss can apply it in chunks.
 
     Arguments:
-        weight: (rows, dim) the output matrix, or this rank's rows; the first vocab_size rows of all
-            count.
-        soft_cap: logits become soft_cap * tanh(logits / soft_cap); None: they stay as they are.
-        part: which rows these are, where ranks divide them; None: all.
+        weight: (rows, dim) output matrix, or this rank's rows; rows from vocab_size on are padding.
+        soft_cap: logits become soft_cap * tanh(logits / soft_cap) (Gemma 2); None: none.
+        part: division of the rows among ranks; None: all are here.
     """
 
     weight: Tensor
@@ -57,27 +51,23 @@ class Projection(NamedTuple):
 
     @property
     def columns(self) -> Columns | None:
-        """The columns that `logits` gives; None: all."""
+        """Columns that `logits` returns; None: all."""
         if self.part is None or self.part.gathers:
             return None
         peers, rows, _ = self.part
         return Columns(peers, peers.rank * rows, self.vocab_size)
 
     def logits(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Project hidden states.
-
-        Arguments:
-            weight: stands in for the output matrix; None: that matrix.
-        """
+        """Project hidden states, by another matrix if `weight` is given."""
         return self.finish(F.linear(hidden, self.weight if weight is None else weight))
 
     def finish(self, logits: Tensor) -> Tensor:
-        """Cut, scale and cap what the output matrix gives."""
+        """Cut off padding rows, scale and cap the product with the output matrix."""
         count, columns = self.vocab_size, self.columns
         if columns is not None:
             count = min(max(count - columns.first, 0), logits.shape[-1])
         elif self.part is not None:
-            # All of them compute the same loss with what is gathered.
+            # All ranks compute the same loss with the gathered logits.
             logits = F.pad(logits, (0, self.part.rows - logits.shape[-1]))
             logits = gather_parts(logits, -1, self.part.peers, sums=False)
         if logits.shape[-1] != count:
@@ -85,23 +75,20 @@ class Projection(NamedTuple):
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.soft_cap is not None:
-            # A soft limit on their size (Gemma 2, 2024).
             logits = torch.tanh(logits / self.soft_cap) * self.soft_cap
         return logits
 
 
 class Routing(NamedTuple):
-    """The choice of experts by tokens in one or several forward passes in training.
+    """Choices of experts in one or several forward passes in training.
 
-    Counts are whole numbers, so that their sums are exact in any order, and engines that cast what
-    modules return leave them alone.
+    Counts are integers: sums are exact in any order, and engines that cast outputs skip them.
 
     Arguments:
-        counts: (layers with experts, E) int64 how often each expert was chosen, also where it took
-            no more.
-        dropped: (layers with experts,) int64 how many of these choices no expert took.
-        balance, sequence_balance, z: fp32 scalars without gradient: the means over tokens that
-            `moe.balance_loss` and so on weigh, summed over layers, without their weights.
+        counts: (layers with experts, E) int64 choices of each expert, dropped ones included.
+        dropped: (layers with experts,) int64 choices dropped for lack of capacity.
+        balance, sequence_balance, z: fp32 scalars without gradient: the unweighted means over
+            tokens of `moe.balance_loss` and so on, summed over layers.
     """
 
     counts: Tensor
@@ -112,11 +99,11 @@ class Routing(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a forward pass with a head.
+    """Result of a forward pass with a head.
 
     Arguments:
-        auxiliary: fp32 scalar that the model adds to the mean loss over tokens; None: nothing.
-        routing: how tokens chose experts; None for models without.
+        auxiliary: fp32 scalar added to the mean loss over tokens; None: nothing.
+        routing: choices of experts; None for models without.
     """
 
     result: Any
@@ -133,33 +120,26 @@ def weight_in_use(module: nn.Module) -> Tensor:
 
 
 def supports_head(model: nn.Module) -> bool:
-    """Tell whether a model takes a head, which is called with hidden states and gives an `Outcome`.
+    """True if the model's class has `supports_head = True`.
 
-    A model says so by `supports_head = True` on its class; others give logits.
-
-    Returns:
-        Whether it can be called as `model(tokens, head=...)`.
+    Then `model(tokens, head=...)` calls the head with hidden states and a `Projection`, and returns
+    an `Outcome`; other models return logits.
     """
     return getattr(model, "supports_head", False) is True
 
 
 def takes_documents(model: nn.Module) -> bool:
-    """Tell whether a model takes the positions and documents of a batch.
+    """True if `model(tokens, positions=..., documents=...)` can be called.
 
-    Those that take a head do, and others that say so by `takes_documents = True` on their class.
-
-    Returns:
-        Whether it can be called as `model(tokens, positions=..., documents=...)`.
+    Models that support a head can, and others with `takes_documents = True` on their class.
     """
     return supports_head(model) or getattr(model, "takes_documents", False) is True
 
 
 def position_arguments(model: nn.Module, batch: "Batch") -> dict[str, Any]:
-    """Keyword arguments of a model for the positions and documents of a batch.
+    """Positions and documents of a batch as keyword arguments of a model.
 
-    Returns:
-        positions and documents, where the batch has them; lengths of the documents only for models
-        that say `takes_lengths = True` on their class.
+    Their lengths are among them for models with `takes_lengths = True` on their class.
     """
     names = ["positions", "documents"]
     if getattr(model, "takes_lengths", False) is True:

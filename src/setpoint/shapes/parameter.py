@@ -18,16 +18,14 @@ dimensions, a `tensor`; Setpoint's packed experts, whose tensors are batches of 
 
 
 class Parameter(NamedTuple):
-    """One parameter of a model, with its tensor or described without one.
+    """One parameter of a model.
 
     Arguments:
-        shape: its whole shape, of all ranks together.
-        rate: what its own model multiplies its learning rate by; 1 for most.
-        inputs_first: whether it is a matrix (inputs, outputs), the other way round than
-            torch.nn.Linear's.
-        packed: of a `tensor` with the matrices of a transformers model's experts, whether each is
-            (inputs, outputs) or the other way round; "": it has none.
-        tensor: None where the configuration alone describes it.
+        shape: on all ranks together.
+        rate: multiplier of its learning rate.
+        inputs_first: whether it is a matrix (inputs, outputs), unlike torch.nn.Linear's.
+        packed: order of the matrices of transformers' experts in a `tensor`; "": none.
+        tensor: None where only the configuration describes it.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Communication between ranks that compute one forward pass together, and with the rank that reads.
+"""Communication of ranks that compute one forward pass together, and with the rank that reads.
 
-Collectives are named by their group, as torch's functional ones take it, which compilers can trace.
-Tensors are made contiguous before they are sent: gloo sends wrong numbers of others without a word.
+Collectives take the name of their group, like torch's functional ones, which compilers can trace.
+Tensors are made contiguous before sending: gloo silently sends wrong numbers of others.
 """
 
 from __future__ import annotations
@@ -23,41 +23,35 @@ if TYPE_CHECKING:
 
 Sum = Literal["sum", "max", "min"]
 
-# What `torch.distributed._functional_collectives` calls: there are no public ones that compilers
-# can trace.
+# The ops of `torch.distributed._functional_collectives`: no public ones can be traced.
 _ops: Any = torch.ops._c10d_functional
 
 
 class Peers(NamedTuple):
-    """Ranks that have parts of the same tensors.
-
-    Arguments:
-        group: the name of their process group.
-        rank: of this process among them.
-    """
+    """Ranks with parts of the same tensors, by the name of their process group."""
 
     group: str
     rank: int
     size: int
 
     def reduce(self, x: Tensor, how: Sum = "sum") -> Tensor:
-        """Combine a tensor of all ranks, element by element; without gradient."""
+        """All-reduce a tensor; without gradient."""
         return _waited(_ops.all_reduce(x.contiguous(), how, self.group))
 
     def gather(self, x: Tensor, dim: int) -> Tensor:
-        """Put the parts of all ranks side by side, in their order; without gradient."""
+        """All-gather parts along a dimension, in the order of ranks; without gradient."""
         dim %= x.dim()
         parts = _waited(_ops.all_gather_into_tensor(x.contiguous(), self.size, self.group))
         return parts if dim == 0 else torch.cat(parts.chunk(self.size), dim=dim)
 
     def scatter(self, x: Tensor, dim: int) -> Tensor:
-        """Sum a tensor of all ranks, and keep this one's part of the sum; without gradient."""
+        """Reduce-scatter a tensor along a dimension; without gradient."""
         if dim % x.dim():
             x = torch.cat(x.chunk(self.size, dim=dim))
         return _waited(_ops.reduce_scatter_tensor(x.contiguous(), "sum", self.size, self.group))
 
     def part(self, x: Tensor, dim: int) -> Tensor:
-        """Keep this rank's part of a tensor that all of them have."""
+        """This rank's part of a tensor that is the same on all."""
         length = x.shape[dim] // self.size
         return x.narrow(dim, self.rank * length, length)
 
@@ -67,35 +61,31 @@ def _waited(x: Tensor) -> Tensor:
 
 
 def sum_gradients(x: Tensor, peers: Peers) -> Tensor:
-    """Hand on a tensor that all ranks have, and of which each computes with a part of the weights.
-
-    Its gradient is the sum of what the ranks say.
-    """
+    """Identity, whose gradient is summed over ranks: the input of column-parallel layers."""
     return _SumGradients.apply(x, peers)
 
 
 def sum_parts(x: Tensor, peers: Peers) -> Tensor:
-    """Add up the terms of all ranks; all of them compute the same with the sum."""
+    """Sum over ranks, whose gradient is the same on all: the output of row-parallel layers."""
     return _SumParts.apply(x, peers)
 
 
 def gather_parts(x: Tensor, dim: int, peers: Peers, *, sums: bool) -> Tensor:
-    """Put the parts of all ranks side by side.
+    """All-gather along a dimension.
 
     Arguments:
-        sums: whether the gradient of the whole is the sum of what the ranks say; else all of them
-            compute the same with it, and say the same.
+        sums: whether gradients are summed over ranks; else they are the same on all.
     """
     return _GatherParts.apply(x, dim, peers, sums)
 
 
 def scatter_sum(x: Tensor, dim: int, peers: Peers) -> Tensor:
-    """Add up the terms of all ranks, and keep this one's part of the sum."""
+    """Reduce-scatter along a dimension."""
     return _ScatterSum.apply(x, dim, peers)
 
 
 def keep_part(x: Tensor, dim: int, peers: Peers) -> Tensor:
-    """Keep this rank's part of what all of them have computed alike."""
+    """This rank's part of a tensor that is the same on all."""
     return _KeepPart.apply(x, dim, peers)
 
 
@@ -156,23 +146,23 @@ class _KeepPart(torch.autograd.Function):
 
 
 class Messages:
-    """Results of one pass through a layer, in order, for the second pass through it."""
+    """Results of messages in the first pass through a layer, in order, for its recomputation."""
 
     def __init__(self) -> None:
         self.results: deque[tuple[Any, ...]] = deque()
         self.is_second = False
         self.is_sent = False
-        """True if the result of the running module is only sent, in the first pass alone."""
+        """True if the result of the running module is only sent, and only in the first pass."""
         self.is_unread = False
         """True while nothing but that result is computed."""
 
 
 saved: ContextVar[Messages | None] = ContextVar("saved", default=None)
-"""Results of the running pass; None: it keeps none."""
+"""Messages of the running pass; None: it saves none."""
 
 
 def save_result(*result: Any) -> None:
-    """Keep what ranks have exchanged, if this pass is to."""
+    """Save the result of an exchange, if this pass saves them."""
     messages = saved.get()
     if messages is not None and not messages.is_second:
         # Views without gradients: the pass that reads them makes a graph of its own.
@@ -181,20 +171,20 @@ def save_result(*result: Any) -> None:
 
 
 def is_second_pass() -> bool:
-    """True if results come from a first pass, so that nothing needs to be sent."""
+    """True in a recomputation whose messages were saved, so that nothing is sent."""
     messages = saved.get()
     return messages is not None and messages.is_second
 
 
 def saved_result() -> tuple[Any, ...] | None:
-    """The next result of the first pass; None: this is the first, or it kept none."""
+    """Next result of the first pass; None in the first pass, or if none are saved."""
     messages = saved.get() if is_second_pass() else None
     return None if messages is None else messages.results.popleft()
 
 
 @contextmanager
 def only_sent() -> Iterator[None]:
-    """Say that the result of what runs within is sent, and read where messages are not saved."""
+    """Mark the result computed within as only sent."""
     messages = saved.get()
     if messages is None:
         yield
@@ -207,10 +197,10 @@ def only_sent() -> Iterator[None]:
 
 
 def compute_sent(compute: Callable[[], Tensor], shape: Tensor) -> Tensor:
-    """Compute the result of a module; if it is only sent, it is neither saved nor recomputed.
+    """Compute the result of a module, neither saved nor recomputed if it is only sent.
 
     Arguments:
-        shape: of its shape and dtype.
+        shape: a tensor of its shape and dtype.
     """
     messages = saved.get()
     if messages is None or not messages.is_sent:
@@ -226,12 +216,9 @@ def compute_sent(compute: Callable[[], Tensor], shape: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class OneReader:
-    """The first rank of a group, which all of its ranks know.
+    """The first rank of a group reads, and sends to the others.
 
-    Every rank calls every method, in the same order.
-
-    Arguments:
-        device: that tensors are sent on.
+    Every rank calls every method, in the same order. Tensors are sent on `device`.
     """
 
     group: ProcessGroup
@@ -239,19 +226,19 @@ class OneReader:
 
     @property
     def source(self) -> int:
-        """The number of the rank that reads, among all."""
+        """Global rank of the reader."""
         return distributed.get_global_rank(self.group, 0)
 
     @property
     def is_source(self) -> bool:
-        """True on that rank."""
+        """True on the reader."""
         return distributed.get_rank() == self.source
 
     def read(self, act: Callable[[], None]) -> None:
-        """Let the rank that reads act alone.
+        """Run a function on the reader alone.
 
         Raises:
-            SetpointError: what it has raised; on the others a `RunError` that says so.
+            SetpointError: raised by the function; on other ranks a `RunError` with its text.
         """
         said: list[str | None] = [None]
         failure: SetpointError | None = None
@@ -271,11 +258,7 @@ class OneReader:
     def tensor(
         self, read: Callable[[], Tensor], shape: Sequence[int], dtype: torch.dtype
     ) -> Tensor:
-        """Read a tensor of known shape and dtype.
-
-        Returns:
-            it, on the device that it was sent on.
-        """
+        """Read a tensor of known shape and dtype, to `device` on all ranks."""
         tensors: list[Tensor] = []
         self.read(lambda: tensors.append(read()))
         sent = (tensors[0] if tensors else torch.empty(shape, dtype=dtype)).to(self.device)
@@ -284,6 +267,6 @@ class OneReader:
 
     @torch.no_grad()
     def send(self, tensors: Sequence[Tensor]) -> None:
-        """Give tensors on all ranks the values that they have on the one that reads."""
+        """Overwrite tensors with the reader's values."""
         for tensor in tensors:
             tensor.copy_(self.tensor(lambda tensor=tensor: tensor, tensor.shape, tensor.dtype))

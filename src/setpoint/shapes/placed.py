@@ -1,4 +1,4 @@
-"""Tensors of which each rank may hold a part: from the whole to the part, and back."""
+"""Tensors and their local shards: from the whole to the shard, and back."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from torch import Tensor, nn
 
 
 class Placeable(ABC):
-    """A tensor that is read when it is known which part of it is wanted."""
+    """A tensor read lazily, box by box."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def shape(self) -> torch.Size:
-        """The shape of the whole."""
+        """Shape of the whole."""
 
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """The dtype in which it is read."""
+        """Dtype in which it is read."""
 
     @abstractmethod
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """Read a box of it into new memory on the CPU; `offset` is its first element."""
+        """Read a box from its first element, `offset`, into new memory on the CPU."""
 
     def whole(self) -> Tensor:
-        """Read all of it, on the CPU."""
+        """Read all, on the CPU."""
         return self.box([0] * len(self.shape), self.shape)
 
     def fill(self, into: Tensor, offset: Sequence[int]) -> None:
-        """Read a box of it into a tensor of any device and dtype, which has its shape."""
+        """Read a box into a tensor of its shape, on any device and in any dtype."""
         into.copy_(self.box(offset, into.shape))
 
 
 Named = Mapping[str, Tensor | Placeable]
-"""Name to tensor, or to what is read of it when it is placed."""
+"""Tensors by name, in memory or read lazily."""
 
 
 def in_memory(full: Tensor | Placeable) -> Tensor:
-    """A tensor, read where it is not in memory."""
+    """Read a tensor that is not in memory."""
     return full.whole() if isinstance(full, Placeable) else full
 
 
 def as_placed(full: Tensor | Placeable, like: Tensor) -> Tensor:
-    """Take of a full tensor, the same on all ranks, what a tensor of this placement holds."""
+    """Shard a full tensor, the same on all ranks, like another one."""
     if _is_whole(like):
         return in_memory(full)
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -66,10 +66,7 @@ def as_placed(full: Tensor | Placeable, like: Tensor) -> Tensor:
 
 
 def put(into: Tensor, full: Tensor | Placeable) -> None:
-    """Copy into a tensor what it holds of a full one, the same on all ranks.
-
-    What is read goes into the tensor's own memory where it can.
-    """
+    """Copy its part of a full tensor, the same on all ranks, into a tensor."""
     into = into.detach()
     if isinstance(full, Tensor):
         into.copy_(as_placed(full, into))
@@ -89,7 +86,7 @@ def _is_whole(tensor: Tensor) -> bool:
 
 
 def box_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and first element of what this rank holds of a DTensor."""
+    """Shape and offset of the local shard of a DTensor."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     return compute_local_shape_and_global_offset(
@@ -98,7 +95,7 @@ def box_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def whole_of(tensor: Tensor) -> Tensor:
-    """All of a tensor; where the ranks hold parts of it, all of them take part."""
+    """The full tensor; a collective if it is sharded."""
     if not hasattr(tensor, "full_tensor"):
         return tensor
     from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -116,16 +113,15 @@ def whole_of(tensor: Tensor) -> Tensor:
 
 
 def part_here(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this rank holds, with gradients; all of it where it is one."""
+    """Local shard of a DTensor, with gradients; other tensors as they are."""
     local = getattr(tensor, "to_local", None)
     return tensor if local is None else local()
 
 
 def local_ranges(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
-    """The memory of a parameter on this rank, and the ranges of the whole that it holds.
+    """Local memory of a parameter, and its range of the whole in each dimension.
 
-    Returns:
-        None where it holds no ranges.
+    None for shards that are not ranges.
     """
     box = [(0, size) for size in parameter.shape] or [(0, 1)]
     if type(parameter) is nn.Parameter:
@@ -155,7 +151,7 @@ def local_ranges(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | No
 
 
 def _is_strided(placement: Any) -> bool:
-    """True for DTensor's placement of a part of a part, whose class has no public name."""
+    """True for DTensor's _StridedShard, which has no public name."""
     return hasattr(placement, "split_factor") and hasattr(placement, "dim")
 
 
@@ -163,8 +159,8 @@ class ShardDtypes(NamedTuple):
     """Dtypes of a weight that FSDP2 shards.
 
     Arguments:
-        gathered: in which it is gathered, and the model computes with it.
-        grad: of its whole gradient, in which micro-batches and several uses in one are added up.
+        gathered: of the all-gather and the computation.
+        grad: of the full gradient, in which micro-batches accumulate.
         shard_grad: of the gradient of the shard.
     """
 
@@ -174,12 +170,7 @@ class ShardDtypes(NamedTuple):
 
 
 class ShardedWeight(NamedTuple):
-    """A weight that FSDP2 shards.
-
-    Arguments:
-        modules: those that have it, with the name that it has in each.
-        shard: this rank's part.
-    """
+    """A weight that FSDP2 shards: the modules that have it, with its name there, and its shard."""
 
     modules: list[tuple[nn.Module, str]]
     shard: nn.Parameter

@@ -1,4 +1,4 @@
-"""Protocols of models and modules: how ranks divide them, how adapters and precision use them."""
+"""Protocols of models and modules for parallelism, adapters and precision."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 class StagePart(NamedTuple):
-    """A part of a model that a pipeline stage holds whole.
-
-    Arguments:
-        parameters: how many numbers it holds.
-        flops: operations to train on one token; see `setpoint.model.parameters`.
-    """
+    """A part of a model that a pipeline stage holds whole, with parameters and FLOPs per token."""
 
     name: str
     parameters: int
@@ -30,27 +25,24 @@ class StagePart(NamedTuple):
 class Staged(Protocol):
     """A model that can be cut into the stages of a pipeline.
 
-    Only one (B, S, dim) tensor, the residual stream, passes from each part to the next, and the
-    model owns no parameters but those of its modules. It supports a head; see
-    `setpoint.shapes.outcome`. What is called with the residual stream in place of tokens goes on
-    from there; without its last part it gives an `Outcome` with the residual stream as the result.
+    Only the (B, S, dim) residual stream passes between parts, and all parameters belong to
+    modules. It supports a head (`setpoint.shapes.outcome`) and takes the residual stream in place
+    of tokens; without its last part it returns an `Outcome` with the residual stream as result.
     """
 
     stream_width: int
     """The size of the residual stream, dim."""
 
     def stage_parts(self) -> list[str]:
-        """Return the names of the parts, in the order in which tokens go through them."""
+        """Names of the parts, in forward order."""
         ...
 
     def keep_parts(self, parts: Sequence[str]) -> None:
-        """Take all other parts away.
+        """Remove all other parts.
 
-        Lists and dictionaries of modules are replaced, not changed: others may share them. The
-        parts that stay keep their names, and with them their initialization and place in
-        checkpoints.
+        Lists and dictionaries of modules are replaced, not changed: others may share them. Parts
+        keep their names, and with them initialization and place in checkpoints.
         """
-        ...
 
 
 @runtime_checkable
@@ -58,7 +50,7 @@ class NamesParts(Protocol):
     """A staged model whose parts are not modules of their names."""
 
     def part_modules(self, part: str) -> Sequence[Any]:
-        """Return the modules of a part, by whose parameters stages are balanced."""
+        """Modules of a part, for balancing stages by parameters."""
         ...
 
 
@@ -81,18 +73,17 @@ WORDS: dict[str, str] = {
 
 @runtime_checkable
 class TensorDivisible(Protocol):
-    """A module that says how tensor parallelism divides what is in it."""
+    """A module with a tensor-parallel plan."""
 
     def tensor_plan(self) -> dict[str, str]:
-        """Say how modules are divided.
+        """Division of modules among ranks.
 
         Returns:
             words of `WORDS` by the path of a module relative to this one, in which `*` stands for
-            one name and "" for the module itself; what is not named is the same on all ranks.
-            `column` may be followed by groups of heads, such as `column 8*64 + 2*64 shared` for 8
-            heads of 64 outputs each above 2 others, each of which several ranks may compute with.
-            Where there are several groups, or fewer heads than ranks, each rank holds the whole
-            matrix and computes with its rows.
+            one name and "" for the module itself; others are the same on all ranks. `column` may
+            be followed by groups of heads, such as `column 8*64 + 2*64 shared`: 8 heads of 64
+            outputs, then 2 heads that several ranks may share. With several groups, or fewer heads
+            than ranks, each rank holds the whole matrix and computes with its rows.
         """
         ...
 
@@ -102,23 +93,21 @@ class VocabularyDivisible(Protocol):
     """A model whose output matrix can be divided by the rows of its vocabulary."""
 
     def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
-        """Note that each rank has some of the rows of the output matrix, for its `Projection`.
+        """Divide the rows of the output matrix among ranks, for `Projection`.
 
         Arguments:
             gathers: whether losses get the logits of all rows.
         """
-        ...
 
 
 @runtime_checkable
 class HasUnits(Protocol):
-    """A model that says how a sharding engine (FSDP2) gathers what lies around its layers."""
+    """A model with units of FSDP2 around its layers."""
 
     def units_around_layers(self) -> list[list[nn.Module]]:
-        """Modules that are gathered together, in the order in which the forward pass calls them.
+        """Modules gathered together, in forward order.
 
-        All modules of a unit are called in each forward pass, after those of the unit before; the
-        first unit is called with tokens.
+        Each forward pass calls all modules of a unit, unit by unit; the first with tokens.
         """
         ...
 
@@ -128,15 +117,14 @@ class SequenceDivisible(Protocol):
     """A model that takes parts of sequences."""
 
     def use_context(self, groups: ContextGroups) -> None:
-        """Take parts of sequences from now on, which other ranks have the rest of.
+        """Compute with this rank's part of each sequence (context parallelism).
 
-        Tokens are those of this rank's places then; positions and documents are of whole rows.
+        Tokens are this rank's then; positions and documents are of whole rows.
         """
-        ...
 
 
 def tensor_plan_of(model: nn.Module) -> dict[str, str]:
-    """Collect what all modules of a model say, by patterns of qualified names."""
+    """Collect the tensor plans of all modules, by patterns of qualified names."""
     return {
         ".".join(part for part in (path, name) if part): word
         for path, module in model.named_modules()
@@ -149,9 +137,9 @@ class ExpertPart(NamedTuple):
     """The experts of one layer.
 
     Arguments:
-        module: it is called with tokens, and owns parameters whose first dimension is the expert.
-        widths: by the name of each projection, the dimension of the inner width of an expert.
-            Parameters that follow its division lie in modules of that name.
+        module: called with tokens; owns parameters whose first dimension is the expert.
+        widths: dimension of an expert's inner width by projection; parameters that follow its
+            division are in modules of that name.
     """
 
     module: nn.Module
@@ -161,12 +149,12 @@ class ExpertPart(NamedTuple):
 def side_to_shard(shape: Sequence[int], inner: int, ranks: int) -> int:
     """Choose the dimension along which ranks shard a tensor of experts.
 
-    It is that of the experts where that comes out even, so that each rank has whole ones, which
-    Muon needs; else one that does, rather not the inner width, and the experts if none does.
+    The experts if their number divides, so that each rank has whole ones, which Muon needs; else
+    another dimension that divides, the inner width last; the experts if none does.
 
     Arguments:
-        shape: what these ranks have together.
-        inner: the dimension of the inner width; 0: it has none.
+        shape: of the tensor on all these ranks.
+        inner: dimension of the inner width; 0: none.
     """
     sides = sorted(range(len(shape)), key=lambda dim: dim > 0 and dim == inner)
     return next((dim for dim in sides if shape[dim] % ranks == 0), 0)
@@ -177,11 +165,11 @@ class HasExperts(Protocol):
     """A model whose experts can lie on several ranks."""
 
     def use_experts(self, exchange: Any) -> Sequence[ExpertPart]:
-        """Take tokens to experts by an exchange from now on; see `setpoint.model.moe.dispatch`.
+        """Dispatch tokens to experts on other ranks; see `setpoint.model.moe.dispatch`.
 
         Returns:
-            the experts of each layer, in the order of the layers; their parameters become DTensors,
-            of which each rank computes with its own part.
+            the experts of each layer, in order; their parameters become DTensors, and each rank
+            computes with its part.
 
         Raises:
             SetpointError: the experts cannot be divided.
@@ -200,7 +188,7 @@ class Adapted(Protocol):
 
 @runtime_checkable
 class KnowsKinds(Protocol):
-    """A module that says what its own parameters are for."""
+    """A module that declares the kinds of its own parameters."""
 
     def parameter_kinds(self) -> Mapping[str, Kind]:
         """Kinds by the names of its parameters."""
@@ -209,31 +197,30 @@ class KnowsKinds(Protocol):
 
 @runtime_checkable
 class FollowsDivision(Protocol):
-    """A module within another one, whose parameters are divided as those of that one."""
+    """A module inside another one, with parameters divided like that one's."""
 
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
     ) -> tuple[dict[str, int], tuple[str, ...]]:
-        """Learn how tensor parallelism divides the module around it.
+        """Follow the tensor-parallel division of the module around it.
 
         Arguments:
             word: of that module; see `WORDS`.
-            rows: of a whole matrix that this rank computes with, (first, number) each; none where
-                it has an equal share of them, or all.
+            rows: (first, number) ranges of a whole matrix that this rank computes with; empty for
+                an equal share, or all.
 
         Returns:
-            the dimension along which each divided parameter is divided; and the parameters of
-            which it computes with the given rows.
+            the dimension of each divided parameter; and the parameters read by the given rows.
         """
         ...
 
 
 class GroupedProducts(NamedTuple):
-    """Products of rows with the matrices of their groups, whose ends are int32 (E,).
+    """Products of rows with the matrices of their groups; ends are (E,) int32.
 
     Arguments:
-        product: of (R, in) rows, (E, in, out) matrices and ends, (R, out); with gradients.
-        gradient: of the matrices: of rows, the gradient of the product, and ends.
+        product: (R, in) rows, (E, in, out) matrices and ends to (R, out); with gradients.
+        gradient: of the matrices, from rows, the gradient of the product, and ends.
     """
 
     product: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -242,7 +229,7 @@ class GroupedProducts(NamedTuple):
 
 @runtime_checkable
 class HasGroupedProducts(Protocol):
-    """A module that takes other products than those that it chooses itself."""
+    """A module whose grouped products can be replaced."""
 
     grouped: GroupedProducts | None
 
@@ -253,7 +240,7 @@ class HasGroupedProducts(Protocol):
 
 @runtime_checkable
 class HasProducts(Protocol):
-    """A module that says which of its own parameters are read by matrix products alone."""
+    """A module that names its own parameters read by matrix products alone."""
 
     def product_weights(self) -> Collection[str]:
         """Names of these parameters."""

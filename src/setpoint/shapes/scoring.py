@@ -1,4 +1,4 @@
-"""The score of a text: how well a model predicts it, from the sum of its cross-entropy."""
+"""Score of a model on a text, from the sum of its cross-entropy."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class EvalSums(NamedTuple):
     """Sums over the targets of a batch that count.
 
     Arguments:
-        correct: int64 scalar, for how many the most probable token was the right one; None: not
-            counted.
+        correct: int64 scalar, how many the most probable token predicts; None: not counted.
     """
 
     nats: Tensor
@@ -79,15 +78,10 @@ class EvalRanks(Protocol):
 
     def sum(self, *tensors: Tensor) -> None:
         """Replace tensors by their sums over all ranks, in place."""
-        ...
 
 
 def perplexity(loss: float) -> float:
-    """Turn a mean cross-entropy into the number of tokens that would be as hard to choose among.
-
-    Returns:
-        exp(loss), as it is, without an upper limit; infinity where no float holds it.
-    """
+    """exp(loss) of a mean cross-entropy; infinity where no float holds it."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -95,26 +89,21 @@ def perplexity(loss: float) -> float:
 
 
 def bits_per_byte(nats: float, size: int) -> float:
-    """Turn a sum of cross-entropy into a figure that does not depend on the tokenizer.
-
-    Arguments:
-        size: bytes of the text that the tokens stand for, above 0.
-    """
+    """Bits per byte of a sum of cross-entropy; `size` is the bytes of the text, above 0."""
     return nats / math.log(2) / size
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The quality of a model's predictions of a text.
+    """Quality of a model's predictions of a text.
 
     Arguments:
-        loss: mean cross-entropy over the tokens that count, in nats, whatever is minimized.
-        perplexity: exp(loss), as it is, without an upper limit.
-        bits_per_byte: all bits, those of separators too, over the bytes of the text; of what
-            counts.
-        tokens: tokens that were predicted and count.
-        accuracy: share of these whose most probable token was the right one; None: not counted.
-        bytes: that the tokens stand for; 0: not known, since rows of metrics leave it out.
+        loss: mean cross-entropy of the targets that count, in nats, whatever is minimized.
+        perplexity: exp(loss).
+        bits_per_byte: bits of these targets, separators included, per byte of text.
+        tokens: number of these targets.
+        accuracy: share of these that the most probable token predicts; None: not counted.
+        bytes: of these targets; 0 if unknown, as rows of metrics leave it out.
     """
 
     loss: float
@@ -126,27 +115,18 @@ class Score:
 
     @classmethod
     def of(cls, nats: float, tokens: int, size: int, correct: int | None = None) -> Score:
-        """Compute the score from sums.
-
-        Arguments:
-            size: bytes that these stand for, above 0.
-            correct: how many were the most probable ones; None: not counted.
-        """
+        """Compute the score from sums; `size` is in bytes, above 0."""
         loss, accuracy = nats / tokens, None if correct is None else correct / tokens
         return cls(loss, perplexity(loss), bits_per_byte(nats, size), tokens, accuracy, size)
 
     def metric(self, name: str) -> float:
-        """One of the figures.
-
-        Arguments:
-            name: as `evaluation.best.metric` has it.
-        """
+        """One of the figures, named as in `evaluation.best.metric`."""
         value = getattr(self, name)
         assert value is not None, "the configuration is refused otherwise"
         return value
 
     def format_line(self) -> str:
-        """The score for people."""
+        """Format the score."""
         text = f"loss {self.loss:.4f}, {self.bits_per_byte:.4f} bits per byte"
         return text if self.accuracy is None else f"{text}, accuracy {self.accuracy:.4f}"
 
@@ -190,7 +170,10 @@ def score_text(
             nats += float(part_sums.nats)
             correct += 0 if part_sums.correct is None else int(part_sums.correct)
             tokens += counted.targets
-            size += _bytes(token_bytes, batch, counted)
+            if counted.valid is None:
+                size += batch.target_bytes
+            else:
+                size += int(token_bytes[batch.targets[counted.valid].numpy()].sum())
             sequences += len(batch.inputs)
         done = min(done + feed.together, total)
         show(what, done, total)
@@ -208,7 +191,7 @@ def score_text(
 def _over_ranks(
     ranks: EvalRanks, nats: float, correct: int, tokens: int, size: int
 ) -> tuple[float, int, int, int]:
-    """The sums of all ranks, to which each gives what only it holds."""
+    """Sums over all ranks, each of which contributes what only it holds."""
     if ranks.size == 1:
         return nats, correct, tokens, size
     if not ranks.gives_loss:
@@ -220,10 +203,3 @@ def _over_ranks(
     nats, *counts = sums.tolist()
     correct, tokens, size = map(int, counts)  # exact: fp64 counts to 2**53
     return nats, correct, tokens, size
-
-
-def _bytes(token_bytes: npt.NDArray[np.int64], batch: Batch, count: Count) -> int:
-    """The bytes that the targets which count stand for."""
-    if count.valid is None:
-        return batch.target_bytes
-    return int(token_bytes[batch.targets[count.valid].numpy()].sum())
