@@ -107,13 +107,14 @@ def rows_by_rank(rank: int, ranks: int) -> Any:
 
 
 def _share_of(peers: Peers) -> Any:
-    def share(
-        tokens: int, top_k: int, assigned: Assignments, factors: Tensor | None
-    ) -> tuple[Assignments, Tensor | None]:
+    def share(tokens: int, top_k: int, assigned: Assignments) -> Assignments:
         # Which rows these are is not known, but how many; no choice was dropped.
         first, last = (tokens * each // peers.size * top_k for each in (peers.rank, peers.rank + 1))
-        local_assignments = assigned._replace(slots=assigned.slots[first:last].clone())
-        return local_assignments, None if factors is None else factors[first:last].clone()
+        factors = assigned.factors
+        return assigned._replace(
+            slots=assigned.slots[first:last].clone(),
+            factors=None if factors is None else factors[first:last].clone(),
+        )
 
     return share
 

@@ -73,7 +73,6 @@ class Tokens(NamedTuple):
     x: Tensor
     weights: Tensor
     assigned: Assignments
-    factors: Tensor | None
 
     @staticmethod
     def drawn(seed: int, count: int, first: int, capacity: float | None, scaled: bool) -> "Tokens":
@@ -82,10 +81,10 @@ class Tokens(NamedTuple):
         weights = torch.rand(count, TOP_K, dtype=torch.float64, generator=generator)
         scores = torch.rand(count, EXPERTS - first, generator=generator)
         assigned, load = assign(scores.topk(TOP_K).indices + first, EXPERTS, capacity)
-        factors = None
         if scaled:
             factors = load_factors(len(assigned.slots), load.taken, load.ends, x.dtype)
-        return Tokens(x.requires_grad_(), weights.requires_grad_(), assigned, factors)
+            assigned = assigned._replace(factors=factors)
+        return Tokens(x.requires_grad_(), weights.requires_grad_(), assigned)
 
     def again(self, dtype: torch.dtype = torch.float64) -> "Tokens":
         """The same, with gradients of their own."""
@@ -101,14 +100,14 @@ def whole_experts() -> PackedExperts:
 
 def expected(experts: PackedExperts, tokens: Tokens) -> Tensor:
     """The weighted sum over the choices that experts take, row by row."""
-    x, weights, assigned, factors = tokens
+    x, weights, assigned = tokens
     y = [torch.zeros(DIM, dtype=torch.float64) for _ in range(len(x))]
     for row, slot in enumerate(assigned.slots.tolist()):
         expert, token = int((row >= assigned.ends).sum()), x[slot // TOP_K]
         gate, up, down = (experts.get_parameter(name)[expert] for name in NAMES)
         out = (F.silu(token @ gate) * (token @ up)) @ down
-        if factors is not None:
-            out = out.detach() + (out - out.detach()) * factors[row]
+        if assigned.factors is not None:
+            out = out.detach() + (out - out.detach()) * assigned.factors[row]
         y[slot // TOP_K] = y[slot // TOP_K] + weights.flatten()[slot] * out
     return torch.stack(y) if y else x * weights.sum(1, keepdim=True)
 
@@ -214,10 +213,10 @@ class Layer(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.exchange, self.experts = exchange, held.experts(dtype)
-        self.assigned, self.factors = tokens.assigned, tokens.factors
+        self.assigned = tokens.assigned
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        return self.exchange(self.experts, x, weights, self.assigned, self.factors)().sin()
+        return self.exchange(self.experts, x, weights, self.assigned)().sin()
 
 
 def recomputed(

@@ -15,7 +15,6 @@ from setpoint.model.moe.experts import (
 
 # Four tokens, two choices each, three experts; the choice at 5 was dropped.
 SLOTS, ENDS = torch.tensor([1, 2, 4, 3, 0, 6, 7]), torch.tensor([3, 4, 7])
-ASSIGNED = Assignments(SLOTS, ENDS)
 FUNCTIONS = {"silu": F.silu, "relu_squared": relu_squared}
 
 
@@ -50,7 +49,7 @@ def test_values_and_gradients(gated: bool, name: str, scaled: bool) -> None:
     inputs, activation = tensors(gated), FUNCTIONS[name]
     factors = torch.linspace(0.5, 2, 7, dtype=torch.float64) if scaled else None
     kernels = ExpertKernels(looped_product, looped_gradient, activation, 2)
-    found = grouped_experts(*inputs, ASSIGNED, factors, kernels)
+    found = grouped_experts(*inputs, Assignments(SLOTS, ENDS, factors), kernels)
     expected = composed(*inputs, factors, activation)
     torch.testing.assert_close(found, expected)
     given, upstream = [t for t in inputs if t is not None], torch.randn_like(expected)
@@ -68,6 +67,6 @@ def test_what_it_keeps() -> None:
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
     ):
-        grouped_experts(*inputs, ASSIGNED, None, kernels)
+        grouped_experts(*inputs, Assignments(SLOTS, ENDS), kernels)
     x, _, *matrices = [t.numel() for t in inputs if t is not None]
     assert sum(kept) == x + sum(matrices) + 2 * 7 * 5 + 7 + len(SLOTS) + len(ENDS)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from setpoint.model.moe.experts import gather, load_factors, spread, weighted_sums
+from setpoint.model.moe.experts import Assignments, gather, load_factors, spread, weighted_sums
 
 
 def test_gather_and_its_gradient() -> None:
@@ -27,7 +27,8 @@ def test_scaled_gradient() -> None:
     factors = load_factors(6, torch.tensor([[1], [0], [5]]), torch.tensor([1, 1, 6]), rows.dtype)
     torch.testing.assert_close(factors, torch.tensor([2.0, *[0.4] * 5]).double())
     weights = torch.ones(6, 1, dtype=torch.float64)
-    scaled = weighted_sums(rows, weights, torch.arange(6), factors)
+    assigned = Assignments(torch.arange(6), torch.tensor([6]), factors)
+    scaled = weighted_sums(rows, weights, assigned)
     assert torch.equal(scaled, rows)
     scaled.sum().backward()
     assert rows.grad is not None and torch.equal(rows.grad[:, 1], factors)

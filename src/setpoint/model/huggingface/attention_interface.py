@@ -3,7 +3,7 @@
 `register` adds both to transformers under the name "setpoint". The decoder of a model asks for a
 mask of each kind once in a forward pass, and hands it to its layers; here that is an
 `AttentionMask`, which knows the documents of a batch, its backend, and the ranks that divide its
-sequences. `placing` says the documents for the forward passes within.
+sequences. `attending` gives the documents to the forward passes within.
 """
 
 from __future__ import annotations
@@ -49,48 +49,37 @@ DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
 @dataclass(slots=True, eq=False)
-class Places:
-    """Positions and documents of the tokens of a forward pass.
+class AttentionInputs:
+    """Positions and documents of the tokens of a forward pass, as attention needs them.
 
     Arguments:
-        layout: of whole sequences, also where ranks divide them; None: transformers itself says
-            where tokens stand, as with a cache.
+        layout: of whole sequences, also where ranks divide them; None: as transformers itself says,
+            for instance with a cache.
         demands: of the layers; they may differ from these in single layers.
         masks: that the model asked for, by window and chunk.
+        agreed: filled with True for each layer whose attention agrees with the eager function of
+            its family under large scores, at which caps and sinks show; None: not tried.
     """
 
     layout: RowLayout | None
     demands: Demands
     groups: ContextGroups | None = None
     masks: dict[tuple[int | None, int | None], AttentionMask] = field(default_factory=dict)
+    agreed: list[bool] | None = None
 
 
-_given: list[Places] = []
+_running: list[AttentionInputs] = []
 """Those of the forward passes that run, the innermost last."""
 
 
 @contextmanager
-def placing(places: Places) -> Iterator[None]:
-    """Let masks that transformers makes within have these places."""
-    _given.append(places)
+def attending(inputs: AttentionInputs) -> Iterator[None]:
+    """Run a forward pass of transformers with these inputs of its attention."""
+    _running.append(inputs)
     try:
         yield
     finally:
-        _given.pop()
-
-
-_tried: list[list[bool]] = []
-"""Whether layers that are tried compute what the eager function of their family does."""
-
-
-@contextmanager
-def trying() -> Iterator[list[bool]]:
-    """Let each layer within be tried with large scores, at which caps and sinks show."""
-    _tried.append([])
-    try:
-        yield _tried[-1]
-    finally:
-        _tried.pop()
+        _running.pop()
 
 
 class Prepared(NamedTuple):
@@ -203,9 +192,9 @@ def attend(
             f"model.attention_backend = {NAME}: {type(module).__name__} hands it {what}\n"
             f"Valid: auto, eager"
         )
-    if _tried:
+    if _running and (agreed := _running[-1].agreed) is not None:
         options = {**more, "scaling": scaling, "softcap": softcap, "s_aux": s_aux}
-        _tried[-1].append(_agrees(module, query, key, value, attention_mask, options))
+        agreed.append(_agrees(module, query, key, value, attention_mask, options))
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     scores = Scores(scaling, softcap or None, dropout, s_aux)
     return attention_mask.attend(query, key, value, scores), None
@@ -233,16 +222,16 @@ def make_mask(
     """
     from transformers.masking_utils import sdpa_mask
 
-    places = _given[-1] if _given else None
+    inputs = _running[-1] if _running else None
     device = torch.device(device)
     kind = _kind_of(mask_function)
     window = local_size if kind == "sliding" else None
     chunk = local_size if kind == "chunked" else None
-    if places is not None and kind is not None and (window, chunk) in places.masks:
-        return places.masks[window, chunk]
-    demands = demands_of(config) if places is None else places.demands
-    groups = None if places is None else places.groups
-    given = None if places is None else places.layout
+    if inputs is not None and kind is not None and (window, chunk) in inputs.masks:
+        return inputs.masks[window, chunk]
+    demands = demands_of(config) if inputs is None else inputs.demands
+    groups = None if inputs is None else inputs.groups
+    given = None if inputs is None else inputs.layout
     if given is None:
         layout = _layout(batch_size, q_length, kv_length, kv_offset, attention_mask, device)
         ends = q_offset + q_length == kv_offset + kv_length
@@ -278,8 +267,8 @@ def make_mask(
     mask.prepared = mask.prepare(
         demands, torch.get_autocast_dtype(device.type) if autocast else dtype
     )
-    if places is not None and kind is not None:
-        places.masks[window, chunk] = mask
+    if inputs is not None and kind is not None:
+        inputs.masks[window, chunk] = mask
     return mask
 
 

@@ -16,13 +16,12 @@ from setpoint.model.huggingface import model_parallel
 from setpoint.model.huggingface.architecture import Unfit
 from setpoint.model.huggingface.attention_interface import (
     NAME,
-    Places,
+    AttentionInputs,
     TextCache,
+    attending,
     demands_of,
-    placing,
     positions_in,
     rows_apart,
-    trying,
 )
 from setpoint.model.huggingface.logits import (
     Logits,
@@ -185,13 +184,13 @@ class HuggingFaceModel(nn.Module):
         documents: Tensor | None,
         lengths: Lengths | None = None,
         head: Head | None = None,
-        used: list[Places] | None = None,
+        used: list[AttentionInputs] | None = None,
     ) -> tuple[Any, Any]:
         """The logits, and the balance loss without its weight; None where there is none.
 
         Arguments:
             head: whose result takes the place of the logits.
-            used: takes up what Setpoint's attention was given.
+            used: filled with the inputs of Setpoint's attention, which is tried then.
         """
         given: dict[str, Any] = {"use_cache": False}
         rows, groups = None, self.groups
@@ -252,7 +251,7 @@ class HuggingFaceModel(nn.Module):
             "past_key_values": cache.kept,
             "use_cache": True,
         }
-        with placing(Places(None, self.demands)):
+        with attending(AttentionInputs(None, self.demands)):
             if head is None and self.vocabulary_part is None:
                 return self.model(input_ids=tokens, **given).logits
             hidden = decoder_of(self.model)(input_ids=tokens, **given)[0]
@@ -286,7 +285,7 @@ class HuggingFaceModel(nn.Module):
         positions: Tensor | None,
         documents: Tensor | None,
         lengths: Lengths | None,
-        used: list[Places] | None,
+        used: list[AttentionInputs] | None,
     ) -> Iterator[None]:
         """Let Setpoint's attention know the documents of the tokens."""
         if self.attention != NAME:
@@ -296,10 +295,11 @@ class HuggingFaceModel(nn.Module):
         layout = RowLayout(
             count, count, batch, tokens.device, positions, positions is not None, documents, lengths
         )
-        places = Places(layout, self.demands, self.groups)
+        inputs = AttentionInputs(layout, self.demands, self.groups)
         if used is not None:
-            used.append(places)
-        with placing(places):
+            inputs.agreed = []
+            used.append(inputs)
+        with attending(inputs):
             yield
 
     def suppose_usual(self) -> None:
@@ -352,7 +352,7 @@ class HuggingFaceModel(nn.Module):
         documents = torch.tensor([[0, 0, 1, 1], [0, 1, 1, -1]])
         positions = torch.tensor([[0, 1, 0, 1], [0, 0, 1, -1]])
 
-        used: list[Places] = []
+        used: list[AttentionInputs] = []
 
         def found(isolation: Isolation, tokens: Tensor) -> tuple[Tensor, Any]:
             self.isolation = isolation
@@ -362,9 +362,9 @@ class HuggingFaceModel(nn.Module):
             types = getattr(self._keys.get_text_config(), "layer_types", None) or ()
             if isolation != "rows" and not ATTENDING.issuperset(types):
                 return False
+            used.clear()
             try:
-                with trying() as agreed:
-                    logits, balance = found(isolation, tokens)
+                logits, balance = found(isolation, tokens)
                 changed, _ = found(isolation, others)
             except Exception:  # whatever its layers raise, they cannot
                 return False
@@ -374,7 +374,7 @@ class HuggingFaceModel(nn.Module):
             moved = (logits - changed).abs()
             leak, within = moved[documents > 0].max(), moved[0, 1].max()
             return (
-                all(agreed)
+                all(agreed for inputs in used for agreed in inputs.agreed or ())
                 and bool(off <= ISOLATED * apart.abs().max())
                 and bool(leak <= LEAK * within)
                 and (not self.balances or bool((balance - wanted).abs() <= ISOLATED * wanted.abs()))

@@ -399,12 +399,10 @@ class _Experts:
     def num_experts(self, count: int) -> None:
         del count
 
-    def compute(
-        self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
-    ) -> Tensor:
-        """See `PackedExperts.forward`; gradients are not scaled by `factors`."""
+    def compute(self, x: Tensor, weights: Tensor, assigned: Assignments) -> Tensor:
+        """See `PackedExperts.forward`; without gradient factors."""
+        slots, ends, factors = assigned
         assert factors is None
-        slots, ends = assigned.slots, assigned.ends
         rows = gather(x, slots, weights.shape[1])
         own = weights.flatten().index_select(0, slots).unsqueeze(1)
         if len(rows):

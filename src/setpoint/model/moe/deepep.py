@@ -52,15 +52,10 @@ class DeepEPDispatcher:
         self._buffer: Any = None
 
     def __call__(
-        self,
-        experts: nn.Module,
-        x: Tensor,
-        weights: Tensor,
-        assigned: Assignments,
-        factors: Tensor | None = None,
+        self, experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments
     ) -> Callable[[], Tensor]:
-        """See `TokenDispatcher`; `factors` are always None."""
-        assert factors is None, "refused by the table of what does not go together"
+        """See `TokenDispatcher`; without gradient factors."""
+        assert assigned.factors is None, "refused by the table of what does not go together"
         x = cast_once(x)
         if x.dtype != torch.bfloat16:
             raise SetpointError(
@@ -114,7 +109,7 @@ class _Sent:
 
 def _chosen(assigned: Assignments, shape: torch.Size) -> Tensor:
     """(T, k) the experts that take the choices of each token; -1: dropped."""
-    slots, ends = assigned
+    slots, ends, _ = assigned
     experts = row_groups(len(slots), ends)
     empty = torch.full((shape.numel(),), -1, dtype=torch.int64, device=slots.device)
     return empty.index_copy_(0, slots, experts).view(shape)

@@ -35,18 +35,13 @@ class TokenDispatcher(Protocol):
     """Computes the weighted sum over the choices of each token, on the ranks of their experts."""
 
     def __call__(
-        self,
-        experts: nn.Module,
-        x: Tensor,
-        weights: Tensor,
-        assigned: Assignments,
-        factors: Tensor | None = None,
+        self, experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments
     ) -> Callable[[], Tensor]:
         """Send tokens to their experts, and start to send the results back.
 
         Arguments:
             experts: those of this rank, called as `PackedExperts` are.
-            x, weights, assigned, factors: see `PackedExperts.forward`; of all experts.
+            x, weights, assigned: see `PackedExperts.forward`; of all experts.
 
         Returns:
             a function that waits for the results and returns the (T, dim) sums; what is computed
@@ -56,14 +51,10 @@ class TokenDispatcher(Protocol):
 
 
 def run_locally(
-    experts: nn.Module,
-    x: Tensor,
-    weights: Tensor,
-    assigned: Assignments,
-    factors: Tensor | None = None,
+    experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments
 ) -> Callable[[], Tensor]:
     """Compute with all experts on this rank, as a `TokenDispatcher` that sends nothing."""
-    y = experts(x, weights, assigned, factors)
+    y = experts(x, weights, assigned)
     return lambda: y
 
 
@@ -83,31 +74,26 @@ class AllToAllDispatcher:
         self.group, self.ranks = group, group.size()
 
     def __call__(
-        self,
-        experts: nn.Module,
-        x: Tensor,
-        weights: Tensor,
-        assigned: Assignments,
-        factors: Tensor | None = None,
+        self, experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments
     ) -> Callable[[], Tensor]:
         """See `TokenDispatcher`."""
-        slots, top_k = assigned.slots, weights.shape[1]
+        slots, _, factors = assigned
         arriving, sent, received = saved_result() or self.announce(assigned)
 
-        rows = gather(cast_once(x), slots, top_k)
+        rows = gather(cast_once(x), slots, weights.shape[1])
         scales = weights.flatten().index_select(0, slots).unsqueeze(1)
         if factors is not None:
             scales = torch.cat((scales, factors.unsqueeze(1).to(scales.dtype)), dim=1)
-        rows, scales = self.exchange(received, sent, rows, scales)
+        rows, scales = _ExchangeRows.apply(received, sent, self.group, rows, scales)
         # Rows come sorted by rank, then by expert, and each expert takes all of its rows at once.
         numbers = torch.arange(arriving.shape[1], device=x.device).repeat(self.ranks)
         of_row = numbers.repeat_interleave(arriving.flatten(), output_size=len(rows))
         order = of_row.argsort(stable=True)
         if factors is not None:
             factors = scales[:, 1].detach().index_select(0, order).to(rows.dtype)
-        local = Assignments(order, arriving.sum(0).cumsum(0))
+        local = Assignments(order, arriving.sum(0).cumsum(0), factors)
         with only_sent():
-            results = experts(rows, scales[:, :1], local, factors)
+            results = experts(rows, scales[:, :1], local)
         pending: list[Work] = []
         back = _SendBack.apply(sent, received, self.group, pending, results)
         return lambda: _SumReturned.apply(back, slots, weights.shape, pending)
@@ -139,20 +125,6 @@ class AllToAllDispatcher:
         sent, received = torch.stack((leaving.sum(1), arriving.sum(1))).tolist()
         return sent, received
 
-    def exchange(
-        self,
-        received: list[int],
-        sent: list[int],
-        *tensors: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """Exchange parts of rows with the ranks in order, with gradients.
-
-        Arguments:
-            received, sent: number of rows from and to each rank.
-            tensors: of as many rows each; sent at the same time.
-        """
-        return _ExchangeRows.apply(received, sent, self.group, *tensors)
-
 
 class TensorParallelDispatcher:
     """Dispatches tokens that several ranks share, as under tensor parallelism.
@@ -168,30 +140,23 @@ class TensorParallelDispatcher:
         self.inner, self.peers, self.divides = inner, peers, divides
 
     def __call__(
-        self,
-        experts: nn.Module,
-        x: Tensor,
-        weights: Tensor,
-        assigned: Assignments,
-        factors: Tensor | None = None,
+        self, experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments
     ) -> Callable[[], Tensor]:
         """See `TokenDispatcher`; the result is the same on all these ranks."""
         x, weights = sum_gradients(x, self.peers), sum_gradients(weights, self.peers)
         if not self.divides:
-            assigned, factors = self.share(len(x), weights.shape[1], assigned, factors)
-        finish = self.inner(experts, x, weights, assigned, factors)
+            assigned = self.share(len(x), weights.shape[1], assigned)
+        finish = self.inner(experts, x, weights, assigned)
         return lambda: sum_parts(finish(), self.peers)
 
-    def share(
-        self, tokens: int, top_k: int, assigned: Assignments, factors: Tensor | None
-    ) -> tuple[Assignments, Tensor | None]:
+    def share(self, tokens: int, top_k: int, assigned: Assignments) -> Assignments:
         """Keep the rows of this rank's share of the tokens."""
         rank, ranks = self.peers.rank, self.peers.size
         first, last = tokens * rank // ranks * top_k, tokens * (rank + 1) // ranks * top_k
-        slots, ends = assigned
+        slots, ends, factors = assigned
         local = (slots >= first) & (slots < last)
         ends = torch.cat((ends.new_zeros(1), local.cumsum(0))).index_select(0, ends)
-        return Assignments(slots[local], ends), None if factors is None else factors[local]
+        return Assignments(slots[local], ends, None if factors is None else factors[local])
 
 
 def build_dispatcher(

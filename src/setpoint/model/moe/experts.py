@@ -32,10 +32,12 @@ class Assignments(NamedTuple):
         slots: (R,) index of each row in the flattened (T, k) choices; within an expert in the
             order of the tokens.
         ends: (E,) end of the rows of each expert.
+        factors: (R,) multiply the gradient of each row, not of its weight; None: 1.
     """
 
     slots: Tensor
     ends: Tensor
+    factors: Tensor | None = None
 
 
 class ExpertLoad(NamedTuple):
@@ -204,17 +206,11 @@ class _ScaleGradient(torch.autograd.Function):
         return grad * factors.unsqueeze(1).to(grad.dtype), None
 
 
-def weighted_sums(
-    rows: Tensor, weights: Tensor, slots: Tensor, factors: Tensor | None = None
-) -> Tensor:
-    """Sum weight * row over the choices of each token.
-
-    Arguments:
-        factors: (R,) multiply the gradient of each row, not of its weight; None: 1.
-    """
-    if factors is not None:
-        rows = _ScaleGradient.apply(rows, factors)
-    choices = spread(rows, slots, weights.numel()).unflatten(0, weights.shape)
+def weighted_sums(rows: Tensor, weights: Tensor, assigned: Assignments) -> Tensor:
+    """Sum weight * row over the choices of each token."""
+    if assigned.factors is not None:
+        rows = _ScaleGradient.apply(rows, assigned.factors)
+    choices = spread(rows, assigned.slots, weights.numel()).unflatten(0, weights.shape)
     return sum_choices(choices * weights.unsqueeze(-1).to(rows.dtype))
 
 
@@ -417,7 +413,6 @@ def grouped_experts(
     up: Tensor,
     down: Tensor,
     assigned: Assignments,
-    factors: Tensor | None,
     kernels: ExpertKernels,
 ) -> Tensor:
     """Sum weight * expert(token) over the choices of each token, with little saved for backward.
@@ -426,9 +421,8 @@ def grouped_experts(
         gate, up: (E, dim, width); without a gate the activation is applied to the product with up.
         down: (E, width, dim).
         assigned: choices without a row add nothing.
-        factors: (R,) multiply the gradient of each row, not of its weight; None: 1.
     """
-    return _GroupedExperts.apply(x, weights, gate, up, down, *assigned, factors, kernels)
+    return _GroupedExperts.apply(x, weights, gate, up, down, *assigned, kernels)
 
 
 # Modules.
@@ -480,15 +474,12 @@ class PackedExperts(nn.Module):
         """Return the dimension of the inner width of each projection."""
         return {name: 1 if name == "down" else 2 for name in self.projections}
 
-    def forward(
-        self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, weights: Tensor, assigned: Assignments) -> Tensor:
         """Sum weight * expert(token) over the choices of each token.
 
         Arguments:
             x: (T, dim).
             weights: (T, k).
-            factors: (R,) multiply the gradient of each row, not of its weight; None: 1.
 
         Raises:
             SetpointError: `implementation` is grouped, and there is no such product.
@@ -511,8 +502,8 @@ class PackedExperts(nn.Module):
         if self.adapter is None and not stored and not torch.compiler.is_compiling():
             gate, down = dense.get("gate"), dense["down"]
             kernels = ExpertKernels(product, gradient, self.activation, weights.shape[1])
-            assigned = Assignments(slots, ends)
-            return grouped_experts(x, weights, gate, up, down, assigned, factors, kernels)
+            assigned = assigned._replace(ends=ends)
+            return grouped_experts(x, weights, gate, up, down, assigned, kernels)
 
         # A compiler decides by itself what to save for backward; and matrices under an adapter
         # have no gradients.
@@ -527,7 +518,7 @@ class PackedExperts(nn.Module):
         inner = self.activation(multiply(self.projections[0], rows))
         if "gate" in self.projections:
             inner = inner * multiply("up", rows)
-        return weighted_sums(multiply("down", inner), weights, slots, factors)
+        return weighted_sums(multiply("down", inner), weights, assigned)
 
     def _adapted(
         self,
@@ -577,13 +568,11 @@ class UnpackedExperts(nn.ModuleDict):
             }
         )
 
-    def forward(
-        self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, weights: Tensor, assigned: Assignments) -> Tensor:
         """Sum weight * expert(token) over the choices of each token; see `PackedExperts`."""
         rows = gather(cast_once(x), assigned.slots, weights.shape[1])
         # An expert without rows is called as well: its gradient is zero then, as that of a packed
         # one, and not missing, which optimizers would take for "leave it alone".
         parts = zip(self.values(), rows.split(_differences(assigned.ends).tolist()), strict=True)
         out = torch.cat([expert(part) for expert, part in parts])
-        return weighted_sums(out, weights, assigned.slots, factors)
+        return weighted_sums(out, weights, assigned)

@@ -213,7 +213,7 @@ class MoELayer(nn.Module):
             None if valid is None else valid.flatten(),
             self._parts(batch) if training else 1,
         )
-        factors = counts = None
+        counts = None
         if training:
             # (parts, E) and (B, E), and how many tokens count: over all ranks of the sequences.
             by_sequence = sequence_counts(
@@ -228,7 +228,8 @@ class MoELayer(nn.Module):
             counts = by_part, by_sequence, count
             if self.gradient_scale:
                 factors = load_factors(len(assigned.slots), taken, load.ends, x.dtype)
-        finish = self.dispatcher(self.experts, tokens, routed.weights, assigned, factors)
+                assigned = assigned._replace(factors=factors)
+        finish = self.dispatcher(self.experts, tokens, routed.weights, assigned)
         # Computed while the results of other ranks are on their way.
         shared = None if self.shared is None else self.shared(x)
         y = finish().view_as(x)
