@@ -98,31 +98,22 @@ class Block(nn.Module):
 
 
 class Output(nn.Linear):
-    """The output matrix, (V, dim)."""
+    """Output matrix, (V, dim)."""
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, hidden: Tensor, within: Callable[[Tensor], Any] | None = None
     ) -> Any:
-        """Project hidden states, or call what multiplies with the weight by itself.
-
-        Arguments:
-            within: called with the hidden states in place of the product, so that a sharding
-                engine has the weight gathered as long as it runs.
-        """
+        """Project hidden states, or call `within` with them while the weight is gathered."""
         return super().forward(hidden) if within is None else within(hidden)
 
 
 class Transformer(nn.Module):
-    """Predict each next token from those before it.
+    """Decoder-only transformer: embedding, blocks, norm, output.
 
-    embedding -> layers -> norm -> output. Nothing but the residual stream passes from layer to
-    layer, and positions are explicit, so that the parts can be placed on different devices.
-    Layers are kept by name: when some are taken away the others keep their names, and with
-    the names their initialization and their place in checkpoints.
-
-    A stage of a pipeline is a model that parts were taken away from by `keep_parts`. With tied
-    embeddings the last stage keeps the embedding too, as its output matrix; gradients of the two
-    are to be added up.
+    Only the residual stream passes between layers, and positions are explicit, so that pipeline
+    stages can be on different devices. A stage is a model after `keep_parts`; its layers keep
+    their names, and so their initialization and place in checkpoints. With tied embeddings the
+    last stage keeps the embedding as its output matrix; the gradients of both are to be summed.
 
     Raises:
         SetpointError: the configuration's own vocabulary does not hold that many.
@@ -139,7 +130,7 @@ class Transformer(nn.Module):
         self.config = config
         self.vocab_size = predicted_tokens(config, vocab_size)
         rows = embedding_rows(config, vocab_size)
-        # Rows that are there for speed only start at zero and stay there.
+        # Padding rows start at zero and stay there.
         self.has_padding = rows != self.vocab_size
         self.rows = rows
         self.vocabulary_part: VocabularyPart | None = None
@@ -153,8 +144,8 @@ class Transformer(nn.Module):
             {str(layer): Block(config, layer) for layer in range(config.layers)}
         )
         self.norm: nn.Module | None = build_norm(config, config.dim)
-        # A tied output is no second name for the embedding: shared parameters come apart on the
-        # way through the meta device, and safetensors refuses to store them.
+        # Tied: no second name of the parameter, which the meta device separates and safetensors
+        # refuses.
         self.output = None if config.tie_embeddings else Output(config.dim, rows, bias=False)
         self.logit_scale = config.logit_scale * config.width_ratio
         self._context_groups: ContextGroups | None = None
@@ -169,29 +160,24 @@ class Transformer(nn.Module):
         cache: KeyValueCache | None = None,
         head: Head | None = None,
     ) -> Tensor | Outcome:
-        """Compute the logits of every next token, or what a head makes of the hidden states.
+        """Compute the logits of every next token, or call a head with the hidden states.
 
         Arguments:
-            tokens: (B, S) int64; where parts of the model went before, the (B, S, dim) residual
-                stream that they gave.
-            positions: (S,) or (B, S) integers; negative ones are padding, which is masked. None:
-                0 .. S - 1, or those that follow on the cache. See `use_context` for their length
-                where ranks divide sequences.
-            documents: (B, S) integers; a token sees those of its own document only. None: all.
-            lengths: of the documents, or of what is before padding, where the host knows them; so
-                no kernel has to read them off the device.
-            head: called with the (B, S, dim) hidden states behind the last norm and with the
-                projection to logits, within this forward pass, so that a sharding engine has
-                gathered the weights. So a loss need not hold all logits.
+            tokens: (B, S) int64; for a later pipeline stage the (B, S, dim) residual stream.
+            positions: (S,) or (B, S) integers, negative for padding. None: 0 .. S - 1, or those
+                after the cache. Under context parallelism those of whole rows.
+            documents: (B, S) integers; tokens attend within their document. None: to the row.
+            lengths: of the documents, or of rows before padding, if the host knows them.
+            head: called with the (B, S, dim) final hidden states and the projection to logits, in
+                this forward pass, when a sharding engine has gathered the weights.
 
         Returns:
-            (B, S, V) logits in the compute dtype; with a head an `Outcome` with its result. Where
-            other parts follow, the (B, S, dim) residual stream takes the place of the logits and
-            of the result, the head is not called, and the outcome tells of the layers here.
+            (B, S, V) logits in the compute dtype; with a head an `Outcome` with its result. An
+            earlier pipeline stage returns the (B, S, dim) residual stream in their place.
 
         Raises:
-            ValueError: the sequence is longer than max_sequence_length, or tokens came to a part
-                without an embedding.
+            ValueError: the sequence is longer than max_sequence_length, or a stage without an
+                embedding got tokens.
         """
         end = tokens.shape[1] + (0 if cache is None else cache.length)
         if end > self.config.max_sequence_length:
@@ -232,7 +218,7 @@ class Transformer(nn.Module):
         return Outcome(result, *combine(self.config, routings, x.device))
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        """Look up (B, S, dim) vectors."""
+        """Embed tokens as (B, S, dim)."""
         if self.embedding is None:
             raise ValueError(
                 "this part of the model has no embedding; it takes the (B, S, dim) residual "
@@ -242,17 +228,17 @@ class Transformer(nn.Module):
         return x if self.config.embedding_scale == 1.0 else x * self.config.embedding_scale
 
     def _place(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Add learned positions to the embedding, and drop some of it."""
+        """Add learned positions, and apply dropout."""
         if self.position_embedding is not None:
             self._check_positions(positions)
-            # Padding has negative positions; what it looks up is masked.
+            # Padding has negative positions, and is masked.
             x = x + self.position_embedding(positions.clamp(min=0))
         if self.config.embedding_dropout and self.training:
             x = F.dropout(x, self.config.embedding_dropout)
         return x
 
     def _check_positions(self, positions: Tensor) -> None:
-        """Refuse positions without an embedding, where that costs no waiting for a device."""
+        """Refuse positions without an embedding, on a CPU."""
         rows = self.config.max_sequence_length
         if positions.is_cpu and not torch.compiler.is_compiling() and positions.numel():
             last = int(positions.max())
@@ -261,7 +247,7 @@ class Transformer(nn.Module):
 
     @property
     def projection(self) -> Projection:
-        """The way from the hidden states behind the last norm to logits."""
+        """Projection of the final hidden states to logits."""
         matrix = self.embedding if self.config.tie_embeddings else self.output
         assert matrix is not None, "this part of the model has no output matrix"
         weight = weight_in_use(matrix)
@@ -269,27 +255,24 @@ class Transformer(nn.Module):
         return Projection(weight, self.vocab_size, self.logit_scale, soft_cap, self.vocabulary_part)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """Project (B, S, dim) states behind the last norm."""
+        """Project (B, S, dim) final hidden states."""
         projection = self.projection
         if projection.part is not None:
             projection = projection._replace(part=projection.part._replace(gathers=True))
         if self.output is None:
             return projection.logits(hidden)
-        # By the module, not its weight: an engine may have changed how it is called.
+        # By the module, not its weight: engines and adapters wrap its call.
         return projection.finish(self.output(hidden))
 
     def use_context(self, groups: ContextGroups) -> None:
-        """Take parts of sequences from now on, which other ranks have the rest of.
-
-        Tokens are those of this rank's places then; positions and documents are of whole rows.
-        """
+        """See `setpoint.shapes.protocols.SequenceDivisible`."""
         self._context_groups = groups
         for module in self.modules():
             if isinstance(module, MoELayer):
                 module.context_group = groups.whole
 
     def use_experts(self, dispatcher: TokenDispatcher) -> list[ExpertPart]:
-        """See `setpoint.shapes.protocols.HasExperts`; the layers that are here, as in a stage.
+        """Dispatch tokens to experts on other ranks; see `setpoint.shapes.protocols.HasExperts`.
 
         Raises:
             SetpointError: the model has no experts, or a module for each.
@@ -311,10 +294,10 @@ class Transformer(nn.Module):
         return parts
 
     def make_cache(self) -> KeyValueCache:
-        """Make what keeps texts that grow, for generation."""
+        """Make a cache for generation."""
         return KeyValueCache()
 
-    # Rows may begin with padding, by positions that are negative there.
+    # Rows may begin with padding, by negative positions.
     pads_left = True
 
     @property
@@ -340,7 +323,7 @@ class Transformer(nn.Module):
             self.embedding = None
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how embeddings and the output start; the layers speak for themselves."""
+        """Initial values of embeddings and output; layers have their own."""
         std = self.config.init_std
         tokens = FirstRows(std, self.vocab_size) if self.has_padding else NormalInit(std)
         rules: dict[str, Initializer] = {}
@@ -353,7 +336,7 @@ class Transformer(nn.Module):
         return rules
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.protocols.TensorDivisible`; the layers speak for themselves."""
+        """Division of embeddings, norm and output; layers have their own."""
         plan = {
             "embedding": "vocabulary_rows",
             "position_embedding": "sequence",
@@ -375,11 +358,7 @@ class Transformer(nn.Module):
         self.vocabulary_part = VocabularyPart(peers, -(-self.rows // peers.size), gathers)
 
     def learning_rate_multipliers(self) -> dict[str, float]:
-        """Return what muP multiplies the learning rate of parameters by; see `model/scale.py`.
-
-        Returns:
-            factors by the name of the parameter; 1 for those left out, which without muP are all.
-        """
+        """Learning rate factors of muP by parameter; 1 for those left out, without muP all."""
         factors = {
             name: self.config.rate_multiplier(name, parameter.ndim)
             for name, parameter in self.named_parameters()

@@ -1,4 +1,4 @@
-"""Causal self-attention: of grouped queries and of latents, and what its layers share in a pass."""
+"""Causal self-attention with grouped queries or latents, and the state its layers share."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 class Attention(nn.Module):
-    """Every position attends to itself and to those before it, or to the last of them.
+    """Grouped-query attention, causal, optionally in a sliding window.
 
-    Softmax(scale * Q K^T) V per head (Vaswani et al., 2017), where several query heads share one
-    key-value head (grouped-query attention, Ainslie et al., 2023). Queries and keys may be
-    normalized in each head (Henry et al., 2020) and are then rotated by their positions.
+    Softmax(scale * Q K^T) V per head (Vaswani et al., 2017); query heads share key-value heads
+    (Ainslie et al., 2023). Queries and keys may be normalized per head (Henry et al., 2020) before
+    they are rotated by their positions.
 
     Arguments:
-        layer: the index of the layer in the whole model, from 0; decides what it attends to.
+        layer: index in the whole model, from 0; decides the kind of attention.
     """
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
@@ -73,18 +73,11 @@ class Attention(nn.Module):
         self.output = nn.Linear(query_dim, config.dim, bias=config.attention_output_bias)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how each projection starts; norms speak for themselves."""
-        rules: dict[str, Initializer] = {}
-        for name, part in self.named_children():
-            if isinstance(part, nn.Linear):
-                std = self.residual_std if part is self.output else self.hidden_std
-                rules[f"{name}.weight"] = NormalInit(std)
-                if part.bias is not None:
-                    rules[f"{name}.bias"] = ConstantInit(0.0)
-        return rules
+        """Initial values of the projections; norms have their own."""
+        return projection_rules(self, self.hidden_std, self.residual_std)
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.protocols.TensorDivisible`: by heads."""
+        """Division by heads; see `setpoint.shapes.protocols.TensorDivisible`."""
         heads = f"{self.group * self.kv_heads}*{self.head_dim}"
         kv_heads = f"{self.kv_heads}*{self.head_dim} shared"
         plan = {"": "shared_input", "output": "row"}
@@ -94,7 +87,7 @@ class Attention(nn.Module):
         return {**plan, **{name: f"column {groups}" for name, groups in names.items()}}
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Mix information between positions."""
+        """Map (B, S, dim) to (B, S, dim)."""
         query, key, value = self._project(cast_once(x))
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
@@ -127,20 +120,18 @@ class Attention(nn.Module):
 
 
 class LatentAttention(nn.Module):
-    """Attention whose keys and values are projected up from a shared latent.
+    """Multi-head latent attention (DeepSeek-V2, 2024).
 
-    With c = norm(W_down x), a head's keys are [W_key c, r] and its values W_value c, where the
-    rotated part r, computed from x, is shared by all heads: a rotation in between would keep
-    W_key from being moved to the query's side. Queries may go through a latent of their own.
-    (Multi-head latent attention, DeepSeek-V2, 2024.)
+    With the latent c = norm(W_down x), a head's keys are [W_key c, r] and its values W_value c;
+    the rotated part r, computed from x, is shared by all heads. Queries may have a latent, too.
 
-    The cache holds c and r alone. For a single new token the projections up are moved over to the
-    query and to the result, which are one token, while the keys are the whole text:
-    q . W_key c = (W_key^T q) . c, and sum_j a_j W_value c_j = W_value sum_j a_j c_j.
+    The cache holds c and r only. For a single new token the up-projections are absorbed into the
+    query and the result: q . W_key c = (W_key^T q) . c, and
+    sum_j a_j W_value c_j = W_value sum_j a_j c_j.
 
     Arguments:
-        config: the model's configuration, with `mla`.
-        layer: the index of the layer in the whole model, from 0; decides what it attends to.
+        config: of a model with `mla`.
+        layer: index in the whole model, from 0; decides the kind of attention.
     """
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
@@ -175,19 +166,11 @@ class LatentAttention(nn.Module):
         self.output = nn.Linear(config.heads * mla.value_head_dim, config.dim, bias=bias)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how each projection starts; norms speak for themselves."""
-        rules: dict[str, Initializer] = {
-            f"{name}.weight": NormalInit(self.hidden_std)
-            for name, part in self.named_children()
-            if isinstance(part, nn.Linear)
-        }
-        rules["output.weight"] = NormalInit(self.residual_std)
-        if self.output.bias is not None:
-            rules["output.bias"] = ConstantInit(0.0)
-        return rules
+        """Initial values of the projections; norms have their own."""
+        return projection_rules(self, self.hidden_std, self.residual_std)
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.protocols.TensorDivisible`: by heads; latents are on all ranks."""
+        """Division by heads, with latents on all ranks."""
         query = "query_up" if self.has_query_latent else "query"
         sizes = {
             query: self.nope_head_dim + self.rope_head_dim,
@@ -197,7 +180,7 @@ class LatentAttention(nn.Module):
         return {"": "shared_input", **columns, "output": "row"}
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Mix information between positions."""
+        """Map (B, S, dim) to (B, S, dim)."""
         x = cast_once(x)
         if self.has_query_latent:
             query = self.query_up(self.query_down_norm(self.query_down(x)))
@@ -225,7 +208,7 @@ class LatentAttention(nn.Module):
         shared: Tensor,
         context: AttentionContext,
     ) -> Tensor:
-        """Project up to a key and a value for each head, (B, L, H, ...)."""
+        """Project latents up to keys and values (B, L, H, ...) of each head."""
         heads = self.key_value_up(latent).unflatten(
             -1, (-1, self.nope_head_dim + self.value_head_dim)
         )
@@ -242,7 +225,7 @@ class LatentAttention(nn.Module):
         shared: Tensor,
         context: AttentionContext,
     ) -> Tensor:
-        """Let one key-value head, the latents (B, L, 1, kv_rank), serve all heads."""
+        """Attend with the latents (B, L, 1, kv_rank) as the one key-value head of all heads."""
         up = weight_in_use(self.key_value_up).unflatten(
             0, (-1, self.nope_head_dim + self.value_head_dim)
         )
@@ -259,16 +242,28 @@ class LatentAttention(nn.Module):
         return context.attend(self.kind, query, key, value, scores)
 
 
-# Not a NamedTuple: engines that cast the inputs of a module look into those, and rotations must
-# stay in fp32.
+def projection_rules(
+    module: nn.Module, hidden_std: float, residual_std: float
+) -> dict[str, Initializer]:
+    """Initial values of the linear layers of an attention module."""
+    rules: dict[str, Initializer] = {}
+    for name, part in module.named_children():
+        if isinstance(part, nn.Linear):
+            rules[f"{name}.weight"] = NormalInit(residual_std if name == "output" else hidden_std)
+            if part.bias is not None:
+                rules[f"{name}.bias"] = ConstantInit(0.0)
+    return rules
+
+
+# Not a NamedTuple: engines cast the tensors in those, and rotations must stay in fp32.
 @dataclass(frozen=True, slots=True, eq=False)
 class KindView:
-    """What layers of one kind share.
+    """State that layers of one kind share in a forward pass.
 
     Arguments:
-        mask: as the backend takes it.
-        rotation: of the new positions; None: positions are not rotated.
-        first: slots of the cache before this one are masked.
+        mask: from the backend's `prepare_mask`.
+        rotation: of the new positions; None without RoPE.
+        first: first slot of the cache that is visible.
     """
 
     backend: Backend
@@ -279,10 +274,10 @@ class KindView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionContext:
-    """Made once for each forward pass, and handed to every layer.
+    """State that all layers share in a forward pass.
 
     Arguments:
-        cache: where keys and values of the tokens before lie; None: nowhere.
+        cache: keys and values of earlier tokens; None outside generation.
     """
 
     positions: Tensor
@@ -290,28 +285,24 @@ class AttentionContext:
     cache: KeyValueCache | None = None
 
     def apply_rotary(self, x: Tensor, kind: Kind) -> Tensor:
-        """Rotate queries or keys by their positions, if the model does.
-
-        Returns:
-            the same shape and dtype.
-        """
+        """Rotate queries or keys by their positions, if the model uses RoPE."""
         by = self.views[kind].rotation
         return x if by is None else rotate(x, by)
 
     def attend(
         self, kind: Kind, query: Tensor, key: Tensor, value: Tensor, scores: Scores
     ) -> Tensor:
-        """Mix the values that the queries of a layer see; see `Backend.attend`."""
+        """Call the backend of a layer; see `Backend.attend`."""
         view = self.views[kind]
         # Norms give fp32 under a GPU's autocast, and flash kernels take one dtype of two bytes.
         query, key, value = map(cast_once, (query, key, value))
         return view.backend.attend(query, key, value, view.mask, scores)
 
     def update_cache(self, layer: int, kind: Kind, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Append what a layer keeps of the new tokens to the cache, if there is one.
+        """Append the keys and values of new tokens to the cache, if there is one.
 
         Returns:
-            (B, L, ...) each: of all tokens that the layer's queries may see.
+            (B, L, ...) each, of all tokens visible to the layer.
         """
         if self.cache is None:
             return tensors
@@ -330,23 +321,22 @@ def attention_context(
     lengths: Lengths | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> AttentionContext:
-    """Prepare one forward pass.
+    """Prepare one forward pass: a backend, a mask and a rotation for each kind of layers.
 
     Arguments:
         x: (B, S, ...) tokens or hidden states, for their shape and device.
-        positions: (S,), the same in each row and without padding; or (B, S), negative where there
-            is padding. None: they count up from 0, or go on where the cache ends.
-        documents: (B, S) integers: tokens see those of their own document only. None: each row is
-            one document.
-        cache: of the tokens before; it takes up the new ones.
-        groups: the ranks that divide each sequence, of which x is this one's part; positions and
-            documents are of whole sequences then. None: sequences are whole.
+        positions: (S,), the same in each row and without padding; or (B, S), negative for padding.
+            None: 0 .. S - 1, or those after the cache.
+        documents: (B, S) integers: tokens attend within their document. None: one a row.
+        cache: of earlier tokens; the new ones are appended.
+        groups: the ranks that divide each sequence, x being this rank's part; positions and
+            documents are of whole sequences then.
         lengths: see `RowLayout`.
         dtype: of queries, keys and values.
 
     Raises:
-        ValueError: positions or documents have another shape than the tokens, or positions for
-            all rows are negative; or a cache is given for a part of a sequence.
+        ValueError: wrong shapes, negative positions for all rows, or a cache for a part of a
+            sequence.
         SetpointError: the backend does not run here.
     """
     batch, count = x.shape[:2]
@@ -394,22 +384,14 @@ def attention_context(
 
 
 def over_ranks(backend: Backend, name: BackendName, groups: ContextGroups) -> Backend:
-    """Let a backend attend to what other ranks have of the sequences.
+    """Wrap a backend in context parallelism; a ring computes blocks by the kernels of `name`."""
+    # One process has no use for it.
+    from setpoint.model.attention.over_ranks import Ring, Ulysses
 
-    Arguments:
-        name: of the backend; a ring computes blocks itself, by the kernels of that name.
-    """
-    over: Any = backend  # methods that are kept from the compiler have lost their types
-    # Imported here: one process has no use for them.
+    over: Any = backend  # methods that are not compiled have lost their types
     if groups.ring is not None:
-        from setpoint.model.attention.over_ranks import Ring
-
         over = Ring(name, groups.parts, groups.ring)
-    if groups.ulysses is not None:
-        from setpoint.model.attention.over_ranks import Ulysses
-
-        over = Ulysses(over, groups.ulysses)
-    return over
+    return over if groups.ulysses is None else Ulysses(over, groups.ulysses)
 
 
 def _rotation(
@@ -418,7 +400,7 @@ def _rotation(
     positions: Tensor,
     known: dict[tuple[float, bool], Rotation],
 ) -> Rotation | None:
-    """The rotation in layers of a kind, computed once where kinds have the same."""
+    """Rotation in layers of a kind; kinds with the same RoPE share it."""
     if config.positions != "rotary":
         return None
     own = config.rope_base_sliding is not None and kind == "sliding"
@@ -450,7 +432,7 @@ def _refuse_padding(positions: Tensor) -> None:
 
 
 class Chosen(NamedTuple):
-    """A backend, and its name in the configuration."""
+    """A backend and its name."""
 
     name: BackendName
     backend: Backend
@@ -470,12 +452,12 @@ def choose_backend(
     Arguments:
         dtype: of queries, keys and values.
         masked, ring: see `candidates`.
-        cached: whether keys of earlier calls are kept, whose lengths change from call to call.
+        cached: whether a cache is used: masks have few rows and new lengths in each call, so that
+            auto chooses as on a CPU.
 
     Raises:
         SetpointError: it does not run on that device, or its package is missing.
     """
-    # With a cache auto is as on a CPU: masks have few rows, and lengths change with each call.
     kind = "cpu" if cached else device.type
     compute = "bf16" if dtype.itemsize == 2 else "fp32"
     name = config.attention_backend
@@ -484,10 +466,10 @@ def choose_backend(
 
 
 def ready(names: tuple[BackendName, ...], device: torch.device, demands: Demands) -> Chosen:
-    """Make the first backend that has all it needs on a device.
+    """Make the first backend that is installed and runs on a device.
 
     Raises:
-        SetpointError: none has.
+        SetpointError: there is none.
     """
     name = _ready(names, device, demands.head, demands.dropout)
     return Chosen(name, make_backend(name))
@@ -496,7 +478,7 @@ def ready(names: tuple[BackendName, ...], device: torch.device, demands: Demands
 def _ready(
     names: tuple[BackendName, ...], device: torch.device, head: int, dropout: bool
 ) -> BackendName:
-    """The first that has all it needs, with the flash operators that it is to compute by."""
+    """The first that runs; activates its version of PyTorch's flash operators."""
     for name in names:
         if missing(name, device.type) is None:
             if device.type == "cuda":
@@ -506,18 +488,18 @@ def _ready(
     raise SetpointError(f"model.attention_backend = {names[0]}: {reason}; use auto, sdpa or eager")
 
 
-# As `torch.compiler.assume_constant_result` marks it, which loads the compiler: what is installed
-# does not change, and a graph would end where it is looked up.
+# `torch.compiler.assume_constant_result` without loading the compiler: installed packages do not
+# change, and looking them up would break graphs.
 _ready._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def make_backend(name: BackendName) -> Backend:
-    """Make a backend by its name."""
+    """Construct a backend by its name."""
     match name:
         case "eager":
             return Eager()
         case "flex":
-            # Its module asks for a compiler.
+            # Imports the compiler.
             from setpoint.model.attention.flex import Flex
 
             return Flex()
@@ -530,11 +512,7 @@ def make_backend(name: BackendName) -> Backend:
 
 
 def missing(name: BackendName, device: str) -> str | None:
-    """Find what a backend lacks on a kind of device.
-
-    Returns:
-        what is missing, in words; None if nothing is.
-    """
+    """Reason why a backend does not run on a kind of device: its package or hardware; or None."""
     if LIMITS[name].gpu_only and device != "cuda":
         return f"it needs a GPU, and the device is {device}"
     version = int(name[-1]) if name.startswith("flash_attention_") else None

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The places of queries and keys; the queries are the last of the keys.
+    """Layout of queries and keys in rows; the queries are the last of the keys.
 
     Arguments:
-        keys: L, positions in each row, those in the cache included.
-        positions: (1, L) or (B, L) integers of the keys; None: they count up, slot by slot.
+        keys: L, the length of rows, cache included.
+        positions: (1, L) or (B, L) integers of the keys; None: 0 .. L - 1.
         padded: whether positions may be negative, which marks padding.
         documents: (1, L) or (B, L) integers; None: each row is one document.
-        lengths: of the documents, or of what is before padding at the end of rows, where the host
-            knows them and there are as many queries as keys.
+        lengths: of the documents, or of rows before padding at their end, if the host knows them
+            and there are as many queries as keys.
     """
 
     queries: int
@@ -42,25 +42,13 @@ class RowLayout:
     lengths: Lengths | None = None
 
     def is_causal(self, window: int | None) -> bool:
-        """Whether each position sees itself and all before it, in rows of queries alone.
-
-        Returns:
-            True if nothing else restricts what is seen.
-        """
+        """True if the causal mask is the only one, in rows without a cache."""
         return self.queries == self.keys and not self.is_masked(window)
 
-    def is_last(self, window: int | None) -> bool:
-        """Whether there is one query a row, and it sees all keys.
-
-        Arguments:
-            window: positions that one sees; None: all before it.
-        """
-        return self.queries == 1 and not self.is_masked(window)
-
     def is_masked(self, window: int | None) -> bool:
-        """Whether more than the order of the slots restricts what a token sees.
+        """True if documents, padding or a window hide keys beside the causal mask.
 
-        Where lengths are known padding is at the end, and order alone hides it.
+        With known lengths padding is at the end of rows, where the causal mask hides it.
         """
         narrow = window is not None and (
             window < self.keys if self.lengths is not None or self.positions is None else True
@@ -68,7 +56,7 @@ class RowLayout:
         return narrow or self.documents is not None or (self.padded and self.lengths is None)
 
     def without_first(self, count: int) -> RowLayout:
-        """Leave out the first keys, which no query sees any more."""
+        """Drop the first keys, which no query sees."""
         if count == 0:
             return self
         return replace(
@@ -83,17 +71,16 @@ class RowLayout:
 def visible(
     layout: RowLayout, window: int | None, queries: slice | None = None, keys: slice = slice(None)
 ) -> Tensor:
-    """The mask: True where the query sees the key.
+    """The attention mask: True where the query sees the key.
 
     It does if the key is no padding, in the same document, at or before the query, and less than
-    `window` positions before it. Order is that of the slots, so that positions which start
-    anew in each document tell nothing of what comes later; distance is that of the positions, so
-    that padding in between takes no room in the window. Every query sees itself, padding
-    too: a row without a key would have no softmax.
+    `window` positions before it. Order is that of slots, as positions start anew in each document;
+    distance is that of positions, as padding takes no room in a window. Every query sees itself,
+    padding too: without a key there is no softmax.
 
     Arguments:
-        window: positions that one sees, itself included; None: all before it.
-        queries, keys: slots among those of the keys; None: the last, which are the queries; all.
+        window: number of visible positions, the query's included; None: all before it.
+        queries, keys: slots of the keys to compute the mask for; None: those of the queries.
 
     Returns:
         (1 or B, 1, queries, keys) bool.
@@ -115,14 +102,13 @@ def visible(
 
 
 class Scores(NamedTuple):
-    """How the products of queries and keys become weights.
+    """Options of the attention scores.
 
     Arguments:
-        scale: of the products; None: 1 / sqrt(D).
-        soft_cap: scaled products x become soft_cap * tanh(x / soft_cap) (Gemma 2); None: they stay.
+        scale: of the products of queries and keys; None: 1 / sqrt(D).
+        soft_cap: scaled products x become soft_cap * tanh(x / soft_cap) (Gemma 2); None: none.
         dropout: probability to zero a weight.
-        sinks: (H,) of each head a score that queries attend to beside those of keys, and that has
-            no value (GPT-OSS, 2025); None: there is none.
+        sinks: (H,) learned score of each head without a value (GPT-OSS, 2025); None: none.
     """
 
     scale: float | None = None
@@ -139,13 +125,13 @@ class Backend(ABC):
 
     @abstractmethod
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Any:
-        """Prepare the mask once for all layers of a kind.
+        """Prepare the mask of all layers of a kind.
 
         Arguments:
-            window: positions that a query sees, its own included; None: all before it.
+            window: number of positions that a query sees, its own included; None: all before it.
 
         Returns:
-            what `attend` takes as `mask`.
+            `mask` of `attend`.
 
         Raises:
             SetpointError: the backend cannot represent it.
@@ -155,12 +141,12 @@ class Backend(ABC):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Any, scores: Scores = PLAIN
     ) -> Tensor:
-        """Mix the values that each query sees.
+        """Compute attention.
 
         Arguments:
             query: (B, S, H, D).
-            key: (B, L, K, D); each key-value head serves H / K query heads in a row.
-            value: (B, L, K, V); V may differ from D where the backend takes that.
+            key: (B, L, K, D); each key-value head serves H / K consecutive query heads.
+            value: (B, L, K, V); V may differ from D if the backend takes that.
             mask: from `prepare_mask`.
 
         Returns:
@@ -169,18 +155,18 @@ class Backend(ABC):
 
 
 class Eager(Backend):
-    """Plain tensor operations, which hold all S x L weights; the reference of the others."""
+    """Plain tensor operations with all S x L weights in memory; the reference of the others."""
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Tensor:
-        """(1 or B, 1, S, L) bool."""
+        """(1 or B, 1, S, L) bool mask."""
         return visible(layout, window)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Scores = PLAIN
     ) -> Tensor:
-        """Compute as the formula says, with the softmax in fp32 at least."""
+        """Compute the formula, with the softmax in fp32 at least."""
         scale = usual_scale(query) if scores.scale is None else scores.scale
-        # A key-value head meets the heads that it serves by broadcasting: (B, K, H/K, S, D).
+        # Key-value heads are broadcast over their query heads: (B, K, H/K, S, D).
         heads = query.transpose(1, 2).unflatten(1, (key.shape[2], -1))
         found = heads @ key.permute(0, 2, 3, 1).unsqueeze(2) * scale
         if scores.soft_cap is not None:
@@ -211,18 +197,18 @@ FASTEST_ON_GPU = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-"""PyTorch's own order has cuDNN's kernel last, which is the fastest on recent GPUs."""
+"""cuDNN is the fastest on recent GPUs; PyTorch's own order has it last."""
 SHARE_NO_HEADS = {"cuda"}
-"""Kinds of devices whose kernels under a mask, but for cuDNN's, know no grouped queries; a dry run
-adds the CPU, which stands for a GPU there."""
+"""Device types whose masked kernels, cuDNN's excepted, take no grouped queries; a dry run adds the
+CPU, which stands for a GPU."""
 
 
 class SdpaMask(NamedTuple):
     """Mask of scaled dot product attention.
 
     Arguments:
-        is_causal: each position sees itself and all before it, and S = L.
-        mask: (1, 1, S, L) or (B, 1, S, L) bool; None: nothing else is hidden.
+        is_causal: causal mask, S = L.
+        mask: (1, 1, S, L) or (B, 1, S, L) bool; None: none.
     """
 
     is_causal: bool
@@ -233,7 +219,7 @@ class SDPA(Backend):
     """`torch.nn.functional.scaled_dot_product_attention`.
 
     Arguments:
-        name: of the kernel, as in the configuration; "sdpa" takes the first that can.
+        name: of the kernel, as in the configuration; "sdpa": the first that can.
     """
 
     def __init__(self, name: str) -> None:
@@ -241,10 +227,10 @@ class SDPA(Backend):
         self.kernel = KERNELS[name]
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> SdpaMask:
-        """Make a mask where causality alone does not say it."""
+        """Make a dense mask unless the causal one is enough."""
         if layout.is_causal(window):
             return SdpaMask(is_causal=True)
-        if layout.is_last(window):
+        if layout.queries == 1 and not layout.is_masked(window):  # it sees all keys
             return SdpaMask(is_causal=False)
         if self.name == "sdpa_flash" and layout.device.type == "cuda":
             raise SetpointError(
@@ -256,7 +242,7 @@ class SDPA(Backend):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: SdpaMask, scores: Scores = PLAIN
     ) -> Tensor:
-        """Compute by one of PyTorch's kernels."""
+        """Run one of PyTorch's kernels."""
         assert scores.soft_cap is None and scores.sinks is None
         if self._needs_equal_heads(query, mask):
             key, value = (repeat_heads(x, query.shape[2] // x.shape[2]) for x in (key, value))
@@ -274,8 +260,8 @@ class SDPA(Backend):
         return mixed.transpose(1, 2)
 
     def _needs_equal_heads(self, query: Tensor, mask: SdpaMask) -> bool:
-        # The memory-efficient kernel, the only one but cuDNN's that takes masks on a GPU, knows
-        # no grouped queries; without it PyTorch falls back to holding all the weights.
+        # The memory-efficient kernel, beside cuDNN's the only one with masks on a GPU, takes no
+        # grouped queries; without it PyTorch falls back to the math kernel.
         return self.name == "sdpa_efficient" or (
             self.name == "sdpa" and mask.mask is not None and query.device.type in SHARE_NO_HEADS
         )
@@ -287,11 +273,7 @@ class SDPA(Backend):
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
-    """Give each query head a key-value head of its own.
-
-    Returns:
-        (B, L, K * times, D), each head `times` in a row.
-    """
+    """Repeat each key-value head: (B, L, K, D) to (B, L, K * times, D)."""
     return x if times == 1 else torch.repeat_interleave(x, times, dim=2)
 
 

@@ -1,10 +1,9 @@
-"""Attention of some queries to some keys, with what it takes to add up several such blocks.
+"""Attention of blocks of queries and keys, which are merged by their log-sum-exp (lse).
 
-A block gives its output and, of each query, the log of the sum of the exponentials of its scores
-(lse). Outputs o_1 and o_2 of the same queries to other keys add up to
+Outputs o_1 and o_2 of the same queries with different keys merge to
 (exp(lse_1) o_1 + exp(lse_2) o_2) / exp(lse), lse = log(exp(lse_1) + exp(lse_2)) (Milakov and
-Gimelshein, 2018; Dao et al., 2022). The gradient of a block needs the output and the lse of all
-blocks together. Shapes here are (B, H, S, D) for queries and (B, K, L, D) for keys.
+Gimelshein, 2018; Dao et al., 2022). The gradient of a block needs the merged output and lse.
+Shapes here are (B, H, S, D) for queries and (B, K, L, D) for keys.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 class BlockScores(NamedTuple):
-    """How scores come of products.
+    """Options of the scores; see `backends.Scores`.
 
     Arguments:
-        soft_cap: scaled products x become soft_cap * tanh(x / soft_cap); None: they stay.
-        kernel: the backend whose kernel may be taken; where it is composed, or cannot, plain tensor
-            operations are.
+        kernel: backend whose kernel computes blocks; plain tensor operations where it cannot.
     """
 
     scale: float
@@ -38,16 +35,16 @@ class BlockScores(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """The keys of a block that its queries do not see.
+    """Mask of a block.
 
     Arguments:
         causal: query n sees the keys 0 .. n.
-        mask: (1 or B, 1, S, L) bool, what is seen; None: nothing else is hidden.
-        left: how many keys before its own a query sees; its own is as far from the last key as the
-            query is from the last query. -1: all.
-        starts: (N + 1,) int32 of the sequences in the B * S places, with as many queries as keys,
-            which do not see each other; None: a row is one.
-        longest: of the sequences, at least.
+        mask: (1 or B, 1, S, L) bool, True where visible; None: all.
+        left: window: visible keys before a query's own, aligned at the ends of queries and keys;
+            -1: all.
+        starts: (N + 1,) int32 cumulative lengths of the sequences in the B * S positions, with as
+            many queries as keys; None: a row is one sequence.
+        longest: upper bound of these lengths.
     """
 
     causal: bool = False
@@ -62,7 +59,7 @@ CAUSAL = Hidden(causal=True)
 
 
 class Gradients(NamedTuple):
-    """Of one block."""
+    """Gradients of one block."""
 
     query: Tensor
     key: Tensor
@@ -72,11 +69,10 @@ class Gradients(NamedTuple):
 def attend_block(
     query: Tensor, key: Tensor, value: Tensor, scores: BlockScores, hides: Hidden
 ) -> tuple[Tensor, Tensor]:
-    """Mix the values of some keys.
+    """Compute a block.
 
     Returns:
-        (B, H, S, V) the output and (B, H, S) the lse, fp32 at least: 0 and -inf where a query
-        sees no key.
+        (B, H, S, V) output and (B, H, S) lse, fp32 at least: 0 and -inf for queries without keys.
     """
     kernel = _fused(query, scores, hides)
     if kernel is None:
@@ -85,7 +81,7 @@ def attend_block(
     out, lse = kernel.forward(inputs)
     out, lse = out[..., : value.shape[-1]], lse[..., : query.shape[2]]
     if hides.mask is not None:
-        # What kernels give for queries that see nothing differs between versions.
+        # Results for queries without keys differ between versions of kernels.
         seen = hides.mask.any(dim=-1)
         out = out.where(seen.unsqueeze(-1), 0.0)
         lse = lse.where(seen, -torch.inf)
@@ -102,12 +98,7 @@ def block_gradients(
     scores: BlockScores,
     hides: Hidden,
 ) -> Gradients:
-    """Compute a block's part of the gradients.
-
-    Arguments:
-        grad: (B, H, S, V) of the output of all blocks together.
-        out, lse: of all blocks together.
-    """
+    """Compute the gradients of a block from the merged gradient, output and lse."""
     kernel = _fused(query, scores, hides)
     if kernel is None:
         return _plain_gradients(grad, query, key, value, out, lse, scores, hides)
@@ -124,7 +115,7 @@ def block_gradients(
 
 
 class Inputs(NamedTuple):
-    """What a fused kernel takes: heads of one size, (B, H, S, D) and (B, H or K, L, D)."""
+    """Inputs of a fused kernel: heads of one size, (B, H, S, D) and (B, H or K, L, D)."""
 
     query: Tensor
     key: Tensor
@@ -134,19 +125,19 @@ class Inputs(NamedTuple):
 
     @property
     def bias(self) -> Tensor | None:
-        """What is added to scores."""
+        """Bias of the scores."""
         return None if self.hides.mask is None else _bias(self.hides.mask, self.query)
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Of the longest sequence of queries and of keys."""
+        """Longest sequence of queries and of keys."""
         if self.hides.starts is not None:
             return self.hides.longest, self.hides.longest
         return self.query.shape[2], self.key.shape[2]
 
     @property
     def window(self) -> dict[str, int]:
-        """For the flash kernels; none where a causal mask alone says it."""
+        """Window of the flash kernels, if any."""
         left, right = self.hides.left, 0 if self.hides.causal else -1
         return {} if left < 0 else {"window_size_left": left, "window_size_right": right}
 
@@ -155,10 +146,10 @@ Grads = tuple[Tensor, ...]
 
 
 class _Kernel(NamedTuple):
-    """A fused kernel of PyTorch's, of operators that give the lse.
+    """A fused kernel of PyTorch that returns the lse.
 
     Arguments:
-        repeats: whether each query head needs a key-value head of its own.
+        repeats: whether it needs as many key-value heads as query heads.
     """
 
     forward: Callable[[Inputs], tuple[Tensor, Tensor]]
@@ -167,7 +158,7 @@ class _Kernel(NamedTuple):
 
 
 def _fused(query: Tensor, scores: BlockScores, hides: Hidden) -> _Kernel | None:
-    """The kernel for a block; None: plain operations."""
+    """Kernel of a block; None: plain operations."""
     if scores.soft_cap is not None or scores.kernel in ("eager", "sdpa_math"):
         return None
     if LIMITS[scores.kernel].masks == "lengths" and hides.mask is None:
@@ -185,11 +176,7 @@ def _fused(query: Tensor, scores: BlockScores, hides: Hidden) -> _Kernel | None:
 def _fitted(
     query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float, repeats: bool
 ) -> Inputs:
-    """Heads as the kernels take them: of one size, and if it repeats as many of keys as of queries.
-
-    Arguments:
-        repeats: as in `_Kernel`.
-    """
+    """Pad heads to one size, and repeat key-value heads if `_Kernel.repeats`."""
     size = max(query.shape[-1], value.shape[-1])
     if query.is_cuda:
         size += -size % 8
@@ -204,7 +191,7 @@ def _fitted(
 
 
 def _sum_heads(gradient: Tensor, heads: int) -> Tensor:
-    """The gradient of key-value heads that each served several query heads."""
+    """Sum the gradients of repeated key-value heads."""
     if gradient.shape[1] == heads:
         return gradient
     wide = torch.promote_types(gradient.dtype, torch.float32)
@@ -212,7 +199,7 @@ def _sum_heads(gradient: Tensor, heads: int) -> Tensor:
 
 
 def _bias(mask: Tensor, query: Tensor) -> Tensor:
-    """What is added to scores, as the kernels take it."""
+    """Mask as additive bias."""
     keys = mask.shape[-1]
     # On a GPU rows begin at multiples of 16 bytes, as those of PyTorch's own masks do.
     ends = -keys % 16 if query.is_cuda else 0
@@ -242,7 +229,7 @@ def _flash_forward(x: Inputs) -> tuple[Tensor, Tensor]:
 
 
 def _flash_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Grads:
-    # Rows of one length need no table of them; nothing is dropped, so the generator is not read.
+    # Rows of one length need no cumulative lengths; without dropout no random state is read.
     none = torch.empty(0, dtype=torch.int64, device=grad.device)
     return aten._scaled_dot_product_flash_attention_backward(
         grad, *x[:3], out, lse.contiguous(), None, None, *x.lengths, 0.0, x.hides.causal, none,
@@ -305,13 +292,13 @@ def _sequences_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Gr
 
 
 def _by_places(x: Tensor, hides: Hidden) -> Tensor:
-    """(B, H, S, D) to (B, S, H, D), or to (B * S, H, D) where sequences lie in it."""
+    """(B, H, S, D) to (B, S, H, D), or with sequences to (B * S, H, D)."""
     x = x.transpose(1, 2)
     return x.contiguous() if hides.starts is None else x.flatten(0, 1)
 
 
 def _by_heads(x: Tensor, like: Tensor) -> Tensor:
-    """To (B, H, S, D) again."""
+    """Back to (B, H, S, D)."""
     return x.view(like.shape[0], like.shape[2], *x.shape[-2:]).transpose(1, 2)
 
 
@@ -320,13 +307,13 @@ _FLASH = _Kernel(_flash_forward, _flash_backward)
 _CUDNN = _Kernel(_cudnn_forward, _cudnn_backward)
 _EFFICIENT = _Kernel(_efficient_forward, _efficient_backward)
 SEQUENCES = _Kernel(_sequences_forward, _sequences_backward, repeats=False)
-"""PyTorch's flash kernels by lengths, of the version of FlashAttention that is registered."""
+"""PyTorch's varlen flash kernels, of the active version of FlashAttention."""
 
 
 def _plain(
     query: Tensor, key: Tensor, value: Tensor, scores: BlockScores, hides: Hidden
 ) -> tuple[Tensor, Tensor]:
-    """Step by step, in fp32 at least."""
+    """Plain operations, in fp32 at least."""
     query, key, value = _widened(query, key, value)
     capped, _ = _scored(query, key, scores, hides)
     lse = capped.logsumexp(dim=-1)
@@ -344,7 +331,7 @@ def _plain_gradients(
     scores: BlockScores,
     hides: Hidden,
 ) -> Gradients:
-    """The formulas of the backward pass of FlashAttention (Dao et al., 2022), and of the cap."""
+    """Backward pass of FlashAttention (Dao et al., 2022) and the soft cap, in plain operations."""
     query, key, value, grad, out = _widened(query, key, value, grad, out)
     groups = (key.shape[1], -1)
     capped, slope = _scored(query, key, scores, hides)
@@ -364,7 +351,7 @@ def _plain_gradients(
 def _scored(
     query: Tensor, key: Tensor, scores: BlockScores, hides: Hidden
 ) -> tuple[Tensor, Tensor | None]:
-    """(B, K, H/K, S, L) scores, -inf where nothing is seen, and the slope of the cap."""
+    """(B, K, H/K, S, L) scores, -inf where masked, and the slope of the soft cap."""
     found = query.unflatten(1, (key.shape[1], -1)) @ key.unsqueeze(2).mT * scores.scale
     slope = None
     if scores.soft_cap is not None:

@@ -1,4 +1,4 @@
-"""Keys and values of the positions so far, for generation."""
+"""Key-value cache for generation."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from torch import Tensor
 from setpoint.model.attention.backends import RowLayout
 
 ROOM = 64
-"""Slots that a layer's memory starts with at least."""
+"""Smallest number of slots of a layer."""
 
 
 class KeyValueCache:
-    """What attention keeps of a text that grows: positions, documents, and tensors of each layer.
+    """Positions, documents and each layer's keys and values of the tokens so far.
 
-    It is handed to the model with each new piece of the text, which is appended:
+    Each call of the model appends its tokens:
 
         cache = KeyValueCache()
         with torch.inference_mode():
             model(prompt, cache=cache)
             model(next_token, cache=cache)
 
-    Layers with a sliding window keep no more of it than coming positions can see.
+    Layers with a sliding window drop what later positions cannot see.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class KeyValueCache:
         positions: Tensor | None,
         documents: Tensor | None,
     ) -> RowLayout:
-        """Append positions of new tokens, before the layers append to their part.
+        """Append positions of new tokens, before the layers append keys and values.
 
         Arguments:
-            positions: (S,) or (B, S), negative for padding; None: they count on.
+            positions: (S,) or (B, S), negative for padding; None: those that follow.
             documents: (B, S); None: each row is one document.
 
         Raises:
-            ValueError: the rows are others than before, or documents came and now do not.
+            ValueError: another number of rows, or documents in some calls only.
         """
         batch, count = shape
         if self.rows not in (None, batch):
@@ -75,13 +75,10 @@ class KeyValueCache:
         )
 
     def trim(self, layout: RowLayout, window: int) -> int:
-        """Find the keys that no query sees through a window, now or later.
-
-        Arguments:
-            layout: of the new tokens among all.
+        """Find the first slot that a query sees through a window, now or later.
 
         Raises:
-            ValueError: positions went back to what is trimmed already.
+            ValueError: positions went back to trimmed slots.
         """
         old = layout.keys - layout.queries
         if layout.positions is None:
@@ -96,10 +93,7 @@ class KeyValueCache:
         return first
 
     def append(self, layer: int, tensors: tuple[Tensor, ...], first: int) -> tuple[Tensor, ...]:
-        """Add what one layer computed for the new tokens.
-
-        Arguments:
-            first: slots before this one are dropped.
+        """Append a layer's tensors of new tokens; slots before `first` are dropped.
 
         Raises:
             ValueError: gradients are recorded, which could not reach earlier calls.
@@ -113,7 +107,7 @@ class KeyValueCache:
         return self.layers[layer].append(tensors, first)
 
     def select(self, rows: Tensor) -> None:
-        """Keep some rows of the batch, in the order given."""
+        """Keep some rows of the batch, in this order."""
         if self._positions is not None and self._positions.shape[0] > 1:
             self._positions = self._positions[rows]
         if self._documents is not None and self._documents.shape[0] > 1:
@@ -124,11 +118,7 @@ class KeyValueCache:
 
 
 class LayerCache:
-    """The tensors of one layer, in memory that has room for more.
-
-    Arguments:
-        first: the slot that the first kept place belongs to.
-    """
+    """Tensors of one layer, in memory with room for more; they begin at slot `first`."""
 
     def __init__(self, first: int) -> None:
         self._first = first
@@ -138,11 +128,11 @@ class LayerCache:
 
     @property
     def room(self) -> int:
-        """Slots that the memory has."""
+        """Number of slots in memory."""
         return self._memory[0].shape[1] if self._memory else 0
 
     def append(self, tensors: tuple[Tensor, ...], first: int) -> tuple[Tensor, ...]:
-        """Drop what lies before a slot, and add new places."""
+        """Drop slots before `first`, and append new ones."""
         self._begin += first - self._first
         self._first = first
         count = tensors[0].shape[1]
@@ -158,7 +148,7 @@ class LayerCache:
         self._memory = tuple(memory[rows] for memory in self._memory)
 
     def _move(self, like: tuple[Tensor, ...], count: int) -> None:
-        """Move what counts to the front of new memory with room for half as much again."""
+        """Move to new memory with room for half as much again."""
         kept = self._end - self._begin
         room = max(ROOM, (kept + count) * 3 // 2)
         memory = tuple(new.new_empty(new.shape[0], room, *new.shape[2:]) for new in like)

@@ -19,7 +19,7 @@ from setpoint.model.attention.backends import PLAIN, Backend, RowLayout, Scores
 
 # Nothing is compiled before the first call.
 _compiled: Any = torch.compile(flex_attention)
-# Uncompiled it would hold the whole S x L mask for a moment.
+# Uncompiled it holds the whole S x L mask for a moment.
 _compiled_blocks: Any = torch.compile(create_block_mask)
 
 
@@ -27,7 +27,7 @@ class Flex(Backend):
     """`torch.nn.attention.flex_attention`, compiled on a GPU (Dong et al., 2024)."""
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> BlockMask:
-        """Find the blocks that are seen whole, in part and not at all."""
+        """Make the mask of blocks."""
         if layout.positions is None and layout.documents is None:
             return _plain_blocks(layout.queries, layout.keys, window, layout.device)
         sees = sees_where(layout, window)
@@ -40,7 +40,7 @@ class Flex(Backend):
         """Run the kernel.
 
         Raises:
-            SetpointError: gradients are wanted on a CPU.
+            SetpointError: a CPU is to compute gradients.
         """
         assert scores.dropout == 0.0
         if query.device.type == "cpu" and torch.is_grad_enabled() and query.requires_grad:
@@ -69,7 +69,7 @@ class Flex(Backend):
 
 
 def sees_where(layout: RowLayout, window: int | None) -> Callable[..., Tensor]:
-    """The mask of `layout.visible` as a function of indices."""
+    """`visible` as a function of indices."""
     first = layout.keys - layout.queries
     positions, documents, padded = layout.positions, layout.documents, layout.padded
 
@@ -95,7 +95,7 @@ def sees_where(layout: RowLayout, window: int | None) -> Callable[..., Tensor]:
 
 @cache
 def capping(soft_cap: float) -> Callable[..., Tensor]:
-    """Make the function that caps scores; one for each cap, so that it is compiled once."""
+    """The function that caps scores, one for each cap, so that it is compiled once."""
 
     def cap(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         del row, head, query, key
@@ -106,7 +106,7 @@ def capping(soft_cap: float) -> Callable[..., Tensor]:
 
 @lru_cache(maxsize=16)
 def _plain_blocks(queries: int, keys: int, window: int | None, device: torch.device) -> BlockMask:
-    """The mask that depends on sizes alone, kept for the next step."""
+    """A mask that depends on sizes only, cached across steps."""
     layout = RowLayout(queries=queries, keys=keys, batch=1, device=device)
     # Tensors of inference mode could not take part in training later.
     with torch.inference_mode(False):
@@ -122,6 +122,6 @@ def _blocks(
 
 def _interpreted(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
     with warnings.catch_warnings():
-        # It advises to compile, which a CPU rewards with little and needs a C++ compiler for.
+        # It advises to compile, which gains little on a CPU and needs a C++ compiler.
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
         return flex_attention(query, key, value, **options)

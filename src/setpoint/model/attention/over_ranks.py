@@ -1,8 +1,8 @@
-"""Attention where each rank has a part of the sequence: a ring of ranks, and Ulysses.
+"""Attention over sequences divided among ranks: ring attention and Ulysses.
 
 Ring attention (Liu et al., 2023): each rank attends to its own keys, then to those of the rank
-before it, and so on, while the next are on their way. With two runs of places a rank, one near the
-beginning and one near the end, all ranks have as much to do under a causal mask.
+before it, and so on, while the next are being sent. With two runs of positions a rank, one near
+the beginning and one near the end, the causal mask leaves all ranks the same work.
 
 DeepSpeed-Ulysses (Jacobs et al., 2023): each rank sends its part of the sequence and receives all
 positions of its heads; after attention that is reversed.
@@ -48,13 +48,7 @@ if TYPE_CHECKING:
 
 
 class BlockPair(NamedTuple):
-    """Some queries of this rank and some keys of one rank of the ring.
-
-    Arguments:
-        queries, keys: places among those that the ranks have.
-        hides: which keys the queries do not see.
-        rows: of the batch.
-    """
+    """Queries of this rank and keys of one rank of the ring, by local positions, and their mask."""
 
     queries: slice
     keys: slice
@@ -63,24 +57,24 @@ class BlockPair(NamedTuple):
 
     @property
     def at(self) -> tuple[slice, slice, slice]:
-        """Of the queries, in a tensor (B, H, S, D) or (B, H, S)."""
+        """Index of the queries in (B, H, S, D) or (B, H, S)."""
         return self.rows, slice(None), self.queries
 
     @property
     def of_keys(self) -> tuple[slice, slice, slice]:
-        """Of the keys."""
+        """Index of the keys."""
         return self.rows, slice(None), self.keys
 
 
 Plan = Sequence[Sequence[BlockPair]]
-"""The blocks with the keys of each rank of the ring; what is seen by no query is left out."""
+"""Blocks with visible keys, by the rank of the ring that has the keys."""
 
 
 class Ring(Backend):
-    """A backend of attention whose sequences are divided among ranks.
+    """Ring attention.
 
     Arguments:
-        kernel: the backend that computes blocks, as `BlockScores.kernel`.
+        kernel: of the blocks; see `BlockScores.kernel`.
     """
 
     def __init__(self, kernel: BackendName, parts: SequenceParts, group: ProcessGroup) -> None:
@@ -88,11 +82,7 @@ class Ring(Backend):
         self.parts, self.group = parts, group
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Plan:
-        """Find what is to be computed with the keys of each rank.
-
-        Arguments:
-            layout: of whole sequences.
-            window: positions that one sees, itself included; None: all before it.
+        """Plan the blocks with the keys of each rank; the layout is of whole sequences.
 
         Raises:
             SetpointError: the kernel takes no mask.
@@ -111,12 +101,12 @@ class Ring(Backend):
             )
         return masked_plan(self.parts, layout, window)
 
-    # A compiler would end its graph at each message all the same.
+    # Each message would break the graph.
     @torch.compiler.disable
     def attend(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         self, query: Tensor, key: Tensor, value: Tensor, mask: Plan, scores: Scores = PLAIN
     ) -> Tensor:
-        """Mix the values that each query of this rank sees, wherever they are."""
+        """Attend with the queries of this rank to the keys of all ranks."""
         assert scores.dropout == 0.0, "the configuration is refused otherwise"
         scale = usual_scale(query) if scores.scale is None else scores.scale
         how = BlockScores(scale, scores.soft_cap, self.kernel)
@@ -126,7 +116,7 @@ class Ring(Backend):
 
 
 def causal_plan(parts: SequenceParts, length: int) -> Plan:
-    """Which blocks lie under a causal mask alone: known without a look at any position."""
+    """Plan for a causal mask only."""
     own = length // parts.ring
     whole, first, last = slice(0, own), slice(0, own // 2), slice(own // 2, own)
     plan: list[list[BlockPair]] = []
@@ -143,7 +133,7 @@ def causal_plan(parts: SequenceParts, length: int) -> Plan:
 
 
 def masked_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> Plan:
-    """The blocks of each two runs of places between which anything is seen, with masks."""
+    """Plan with a dense mask for each pair of runs with visible keys."""
     found: list[tuple[int, BlockPair, Any]] = []
     for source, queries, keys, block in _pairs(parts, layout.keys):
         far = queries.start - keys.stop + 1
@@ -163,7 +153,7 @@ def masked_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> 
         found.append((source, block._replace(hides=Hidden(mask=mask)), extent))
     plan: list[list[BlockPair]] = [[] for _ in range(parts.ring)]
     read = [extent for *_, extent in found if isinstance(extent, Tensor)]
-    # One transfer, as each waits for the device; none where the host knows the lengths.
+    # One transfer for all; none if the host knows the lengths.
     known = iter(torch.stack(read).tolist() if read else ())
     for source, block, extent in found:
         some, every = next(known) if isinstance(extent, Tensor) else extent
@@ -173,10 +163,10 @@ def masked_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> 
 
 
 def sequence_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> Plan:
-    """The same for kernels that take lengths in place of masks; the host knows all of it.
+    """Plan for kernels that take lengths in place of masks, computed on the host.
 
-    Within a run of places documents are sequences. Of an earlier run only the document that goes
-    on into the queries' run is seen, by a rectangle of queries and keys, row by row.
+    Within a run documents are sequences. Of an earlier run only the document that continues into
+    the queries' run is visible: a rectangle of queries and keys in each row.
     """
     assert layout.lengths is not None
     plan: list[list[BlockPair]] = [[] for _ in range(parts.ring)]
@@ -201,11 +191,11 @@ def sequence_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -
 
 
 def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slice, BlockPair]]:
-    """Each run of this rank with those of all ranks that are not after it.
+    """Pairs of each run of this rank with all runs up to it.
 
     Yields:
-        the rank that has the keys, the places of queries and keys in the whole sequence, and the
-        block of them in what the ranks have.
+        the rank of the keys, queries and keys as positions of the whole sequence, and their block
+        in local positions.
     """
     run = length // (parts.ring * parts.runs)
     places = [slice(n * run, (n + 1) * run) for n in range(parts.runs)]
@@ -216,14 +206,14 @@ def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slic
             for queries, at in zip(own, places, strict=True)
             for keys, other in zip(parts.ring_part(length, source), places, strict=True)
         ]
-        # A run and itself first: there each query sees itself, so that no lse stays infinite.
+        # The diagonal first: there each query sees itself, so that no lse stays infinite.
         for queries, keys, block in sorted(pairs, key=lambda pair: pair[0] != pair[1]):
             if keys.start <= queries.start:
                 yield source, queries, keys, block
 
 
 def _sequences(layout: RowLayout, window: int | None, run: slice) -> Hidden:
-    """The documents within a run of places of each row, whose places begin one as well."""
+    """Documents within a run of each row; the run itself begins one."""
     assert layout.lengths is not None
     starts, size = layout.lengths.starts, run.stop - run.start
     inside: list[Any] = []
@@ -239,12 +229,11 @@ def _sequences(layout: RowLayout, window: int | None, run: slice) -> Hidden:
 def _rectangles(
     lengths: Lengths, layout: RowLayout, window: int | None, queries: slice, keys: slice
 ) -> list[tuple[int, int, int] | None]:
-    """Of each row where the queries that see an earlier run of keys end, and where these begin.
+    """Visible rectangle of each row between queries and an earlier run of keys.
 
     Returns:
-        the place after the last query, the first key, and how far before the key that stands at a
-        query's place, counted from the ends of both, the query sees (-1: to the first); None where
-        no query sees a key.
+        the end of the queries, the first key, and the window as `Hidden.left`; None if no key is
+        visible.
     """
     found: list[tuple[int, int, int] | None] = []
     for row in range(layout.batch):
@@ -263,7 +252,7 @@ def _rectangles(
 
 
 class _RingAttention(torch.autograd.Function):
-    """Attention of (B, H, S, D) queries of this rank to the keys and values of all ranks."""
+    """Attention of this rank's (B, H, S, D) queries to the keys and values of all ranks."""
 
     @staticmethod
     def forward(
@@ -305,7 +294,7 @@ class _RingAttention(torch.autograd.Function):
         grad, group = grad.contiguous(), ctx.group
         of_query = torch.zeros_like(query, dtype=total.dtype)
         held = torch.cat((key.flatten(), value.flatten()))
-        # The gradients of keys and values follow these, and are home after a whole turn.
+        # The gradients of keys and values travel with them, and arrive home after a full turn.
         following: _RingTransfer | None = None
         with torch.autocast(query.device.type, enabled=False):
             for step, source in enumerate(_sources(group)):
@@ -342,11 +331,7 @@ NONE = (None, None, None)
 
 
 class _RingTransfer:
-    """A tensor on its way to the next rank of a ring, and one of the same shape from that before.
-
-    Arguments:
-        tag: tells messages between the same ranks apart that are on their way together.
-    """
+    """Asynchronous send to the next rank of a ring, and receive from the one before."""
 
     def __init__(self, tensor: Tensor, group: ProcessGroup, tag: int = 0) -> None:
         self.sent, self.received = tensor, torch.empty_like(tensor)
@@ -362,25 +347,25 @@ class _RingTransfer:
         )
 
     def wait(self) -> Tensor:
-        """Return what has come."""
+        """Wait, and return the received tensor."""
         for work in self.works:
             work.wait()
         return self.received
 
 
 def _sources(group: ProcessGroup) -> list[int]:
-    """Whose keys and values a rank has, turn by turn."""
+    """Origins of the keys and values on this rank, turn by turn."""
     return [(group.rank() - step) % group.size() for step in range(group.size())]
 
 
 def _unpacked(held: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values, or their gradients, of what is sent as one message."""
+    """Split a message into keys and values, or their gradients."""
     keys, values = held.split((key.numel(), value.numel()))
     return keys.view(key.shape), values.view(value.shape)
 
 
 def _merge(mixed: Tensor, total: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Add a block to those before, in place; see `blocks` for the formula."""
+    """Merge a block in place; see `blocks` for the formula."""
     both = torch.logaddexp(total, lse)
     mixed.mul_((total - both).exp_().unsqueeze(-1))
     mixed.addcmul_(out.to(mixed.dtype), (lse - both).exp_().unsqueeze(-1))
@@ -388,26 +373,22 @@ def _merge(mixed: Tensor, total: Tensor, out: Tensor, lse: Tensor) -> None:
 
 
 class Ulysses(Backend):
-    """A backend of attention whose sequences are divided among ranks.
-
-    Arguments:
-        inner: what computes attention of some heads.
-    """
+    """Ulysses over an inner backend, which computes some heads of whole sequences."""
 
     def __init__(self, inner: Backend, group: ProcessGroup) -> None:
         self.inner, self.group = inner, group
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Any:
-        """Prepare that of the inner backend, for whole sequences."""
+        """Prepare the mask of the inner backend, for whole sequences."""
         return self.inner.prepare_mask(layout, window)
 
-    # A compiler would end its graph at each collective all the same.
+    # Each collective would break the graph.
     @torch.compiler.disable
     def attend(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         self, query: Tensor, key: Tensor, value: Tensor, mask: Any, scores: Scores = PLAIN
     ) -> Tensor:
-        """Mix the values that each query of this rank sees, wherever they are."""
-        # Each rank gets as many key-value heads as the others, and the queries that they serve.
+        """Attend with this rank's heads at all positions."""
+        # Each rank gets the same number of key-value heads, with their query heads.
         times = self.group.size() // math.gcd(self.group.size(), key.shape[2])
         key, value = repeat_heads(key, times), repeat_heads(value, times)
         query, key, value = self._heads_of(query, key, value)
@@ -436,7 +417,7 @@ class Ulysses(Backend):
 
 
 class _AllToAll(torch.autograd.Function):
-    """Row n of (ranks, N) goes to rank n, and its gradient comes back the same way."""
+    """Differentiable all-to-all: row n of (ranks, N) goes to rank n."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, group: ProcessGroup) -> Tensor:

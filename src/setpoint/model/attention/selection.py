@@ -1,6 +1,6 @@
-"""Properties of attention that the configuration alone tells: limits of backends, and the choice.
+"""Limits of attention backends, and the choice of one by device, dtype, window and documents.
 
-Nothing here needs torch, so that `check` and the plan ask the same functions as the model.
+Without torch: the model, `check` and the plan ask the same functions.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ BACKENDS: tuple[Backend, ...] = get_args(Backend)
 LARGEST_FLASH_HEAD = 256
 EVERYWHERE: tuple[Backend, ...] = ("sdpa", "eager")
 SMALLEST_FLEX_HEAD = 16
-"""Triton multiplies no smaller blocks on a GPU."""
+"""The smallest block of Triton's products on a GPU."""
 
 
 class BackendLimits(NamedTuple):
-    """Properties of a backend.
+    """Limits of a backend.
 
     Arguments:
-        masks: representation of documents, windows and padding: a `dense` S x S mask, a mask of
-            `blocks` that skips what is hidden, the `lengths` of sequences, or none (`causal`).
-        gpu_only: whether it runs on GPUs alone.
-        half: whether it computes in bf16 or fp16 alone on a GPU.
-        soft_cap, dropout: whether it caps scores, and drops attention weights.
-        sinks: whether queries may attend to a learned score that has no value (GPT-OSS).
-        latent: whether values may have another size than keys, as in latent attention.
-        deterministic: whether its backward pass adds in one order when it must.
-        lse: whether it gives the log of the sum of exponentials, by which a ring adds up blocks.
+        masks: representation of documents, windows and padding: a `dense` S x S mask, a sparse
+            mask of `blocks`, the `lengths` of sequences, or none (`causal`).
+        gpu_only: runs on GPUs only.
+        half: computes on a GPU in bf16 or fp16 only.
+        soft_cap, dropout, sinks: supports soft-capping, attention dropout, attention sinks.
+        latent: values may have another size than keys, as in latent attention.
+        deterministic: has a deterministic backward pass.
+        lse: returns the log-sum-exp, by which a ring merges blocks.
     """
 
     masks: Literal["dense", "blocks", "lengths", "causal"]
@@ -86,20 +85,20 @@ HARDWARE: Final[dict[Backend, tuple[float, float]]] = {
     "flash_attention_3": (9.0, 9.9),
     "flash_attention_4": (9.0, inf),
 }
-"""The lowest and the highest CUDA compute capability that a kernel is written for."""
+"""Lowest and highest CUDA compute capability of a kernel."""
 
 CAUSAL_ON_GPU: tuple[Backend, ...] = ("sdpa", "flex", "eager")
-"""Order of auto on a GPU where each position sees itself and all before it."""
+"""Order of auto on a GPU for plain causal attention."""
 
 MASKED_ON_GPU: tuple[Backend, ...] = ("varlen", "flex", "sdpa", "eager")
-"""Order of auto on a GPU with isolated documents or windows: a dense mask comes last."""
+"""Order of auto on a GPU for isolated documents and windows: dense masks last."""
 
 
 class Demands(NamedTuple):
-    """Properties of a model's attention that a backend must offer.
+    """Requirements of a model's attention.
 
     Arguments:
-        head, value_head: components of one head of queries and keys, and of values.
+        head, value_head: head dimension of queries and keys, and of values.
         soft_cap, dropout, sinks: see `BackendLimits`.
     """
 
@@ -111,7 +110,7 @@ class Demands(NamedTuple):
 
 
 def demands_of(config: TransformerConfig) -> Demands:
-    """Read the demands of Setpoint's own models."""
+    """Requirements of a transformer's attention."""
     head = query_size(config)
     return Demands(
         head,
@@ -130,14 +129,14 @@ def candidates(
     masked: bool = False,
     ring: bool = False,
 ) -> tuple[Backend, ...]:
-    """List the backends that can compute the attention of some layers, the fastest first.
+    """Backends that can compute the attention of some layers, the fastest first.
 
     Arguments:
-        name: the one that the configuration names, which is returned alone unless it is auto.
+        name: of the configuration; the only candidate unless it is auto.
         device: "cpu" or "cuda".
         compute: dtype of queries, keys and values: "fp32", "bf16" or "fp16".
-        masked: whether isolated documents or windows narrower than the rows hide keys.
-        ring: whether a ring of ranks divides sequences, which adds up blocks.
+        masked: whether isolated documents or windows shorter than rows hide keys.
+        ring: whether a ring of ranks divides sequences, and merges blocks.
     """
     if name != "auto":
         return (name,)
@@ -156,22 +155,17 @@ def candidates(
 def chosen(
     config: TransformerConfig, device: str = "cpu", compute: str = "fp32", **layers: bool
 ) -> Backend:
-    """The first of `candidates`: what auto stands for.
+    """The first of `candidates`.
 
-    On a CPU that is sdpa, or eager where scores are capped. On a GPU sdpa (cuDNN first) computes
-    plain causal attention, varlen isolated documents and windows, and flex what these cannot.
+    On a CPU auto is sdpa, or eager with a soft cap. On a GPU it is sdpa (cuDNN first) for plain
+    causal attention, varlen for isolated documents and windows, flex for what these cannot.
     """
     demands, name = demands_of(config), config.attention_backend
     return candidates(demands, name, device, compute, **layers)[0]
 
 
 class Dense(NamedTuple):
-    """Attention that holds tensors of S x S positions.
-
-    Arguments:
-        scores: whether it holds the scores of all heads; else the mask alone.
-        masked: as for `candidates`.
-    """
+    """Attention with S x S tensors: the scores of all heads, or only the mask."""
 
     name: Backend
     scores: bool
@@ -181,10 +175,10 @@ class Dense(NamedTuple):
 def find_dense(
     config: TransformerConfig, compute: str, length: int, *, documents: bool, ring: bool = False
 ) -> Dense | None:
-    """Find layers whose attention holds tensors of S x S positions on a GPU.
+    """Find layers whose attention has S x S tensors on a GPU.
 
     Arguments:
-        compute, ring: as for `candidates`.
+        compute, ring: see `candidates`.
         length: of the rows, S.
         documents: whether these are isolated.
     """
@@ -199,7 +193,7 @@ def find_dense(
 
 
 def backend_problems(config: TransformerConfig) -> Iterator[Problem]:
-    """Find what the model needs and its backend cannot do on any device."""
+    """Requirements of the model that its backend does not support on any device."""
     for what, field in lacking(demands_of(config), config.attention_backend):
         yield Problem(
             "attention_backend",
@@ -212,11 +206,11 @@ def backend_problems(config: TransformerConfig) -> Iterator[Problem]:
 def placement_problems(
     config: TransformerConfig, device: str, compute: str, *, training: bool
 ) -> Iterator[Problem]:
-    """Find what the backend of a model cannot do on a kind of device, wherever that is.
+    """Problems of a model's backend on a type of device.
 
     Arguments:
-        device: "cpu" or "cuda"; "auto" leaves open which, and with it what needs a GPU.
-        compute: the dtype of queries, keys and values: "fp32", "bf16" or "fp16".
+        device: "cpu", "cuda", or "auto": either.
+        compute: dtype of queries, keys and values: "fp32", "bf16" or "fp16".
     """
     if config.attention_backend == "auto":
         return
@@ -230,13 +224,10 @@ def placement_problems(
 def unplaced(
     demands: Demands, name: Backend, device: str, compute: str, *, training: bool = True
 ) -> str | None:
-    """Find why a backend does not run on a kind of device.
+    """Reason why a backend does not run on a type of device, or None.
 
     Arguments:
-        device, compute, training: as for `placement_problems`.
-
-    Returns:
-        the reason in words; None if there is none that needs no look at the machine.
+        device, compute, training: see `placement_problems`.
     """
     limits = LIMITS[name]
     if limits.gpu_only and device == "cpu":
@@ -251,11 +242,9 @@ def unplaced(
 
 
 def determinism_problems(config: TransformerConfig) -> Iterator[Problem]:
-    """Find whether a model's backend gives other sums in each run, although it must not.
+    """Problems of a model's backend with `deterministic`.
 
-    The flash and memory-efficient kernels and the packages have deterministic backward passes,
-    which are taken then; those of eager, sdpa_math and flex are so by themselves, and sdpa leaves
-    cuDNN's kernel out.
+    Only cuDNN's kernel has no deterministic backward pass, and sdpa leaves it out.
     """
     name = config.attention_backend
     if name != "auto" and not LIMITS[name].deterministic:
@@ -268,17 +257,13 @@ def determinism_problems(config: TransformerConfig) -> Iterator[Problem]:
 
 
 def able(config: TransformerConfig, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:
-    """Find the backends that can do what a model needs, on some device."""
+    """Backends that support what a model requires, on some device."""
     demands = demands_of(config)
     return [name for name in among if not any(lacking(demands, name))]
 
 
 def lacking(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
-    """Find what a backend cannot do of what a model needs.
-
-    Returns:
-        each in words, and the field of Setpoint's own models that asks for it.
-    """
+    """Unsupported requirements of a backend, in words, each with the field that causes it."""
     if name == "auto":
         return
     limits = LIMITS[name]
@@ -301,27 +286,20 @@ def lacking(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
 
 
 def kind_of(config: TransformerConfig, layer: int) -> Kind:
-    """Find what a layer attends to.
-
-    Arguments:
-        layer: the index of the layer in the whole model, from 0.
-    """
+    """Kind of attention of a layer, by its index in the whole model."""
     return config.attention_pattern[layer % len(config.attention_pattern)]
 
 
 def kinds_of(config: TransformerConfig) -> list[Kind]:
-    """Find the kinds that the layers of a model are of."""
+    """Kinds of attention of a model's layers."""
     return list(dict.fromkeys(kind_of(config, layer) for layer in range(config.layers)))
 
 
 def attention_scale(config: TransformerConfig) -> float | None:
-    """Find the scale of attention, where it is not the usual one.
+    """Softmax scale of attention; None for the usual one, 1 / sqrt(query_size).
 
-    Under muP products of queries and keys, which are correlated after training, are scaled by
-    sqrt(base_head_dim) / head_dim (Yang et al., 2022).
-
-    Returns:
-        the factor; None for 1 / sqrt(size of queries and keys).
+    Under muP it is sqrt(base_head_dim) / head_dim, as queries and keys are correlated after
+    training (Yang et al., 2022).
     """
     if config.attention_scale is not None:
         return config.attention_scale
@@ -331,7 +309,7 @@ def attention_scale(config: TransformerConfig) -> float | None:
 
 
 def query_size(config: TransformerConfig) -> int:
-    """Count the components of one head of queries and keys."""
+    """Head dimension of queries and keys."""
     if config.mla is not None:
         return config.mla.nope_head_dim + config.mla.rope_head_dim
     return config.head_dim

@@ -1,4 +1,4 @@
-"""Attention of sequences one after the other without a mask: PyTorch's kernel, and flash-attn's."""
+"""Varlen attention: sequences by lengths, without a mask, by PyTorch's or flash-attn's kernel."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ PACKAGES: Final = {
     3: ("flash_attn_interface", "built from the folder hopper of Dao-AILab/flash-attention"),
     4: ("flash_attn.cute", "pip install flash-attn-4"),
 }
-"""Modules of FlashAttention by version, and where they are from."""
+"""Modules of FlashAttention by version, with how to install them."""
 
 FLASH: Final[dict[int, BackendName]] = {
     2: "flash_attention_2",
     3: "flash_attention_3",
     4: "flash_attention_4",
 }
-# Before that grouped queries were taken without asking.
+# Before that grouped queries needed no argument.
 ASKS_FOR_GROUPS: Final = TorchVersion(torch.__version__) >= "2.12"
 GENERATIONS: Final = {9: 3, 10: 4}
-"""Version of FlashAttention by the major compute capability that it is written for."""
+"""Version of FlashAttention by major compute capability."""
 
 
 class Packed(NamedTuple):
-    """Where sequences begin; within one the last query stands at the last key.
+    """Sequences of a batch; within one the last query is at the last key.
 
     Arguments:
-        query_starts, key_starts: (sequences + 1,) int32 of the first token of each sequence, and
-            the number of all.
-        longest_query, longest_key: at least as long as the longest; powers of two, so that
-            compiled code and grids of kernels have few of them.
-        window: how many tokens back and ahead a query sees, beside itself; -1: all.
-        queries, keys: (T,) int64 places in the flattened batch that count; None: all.
+        query_starts, key_starts: (sequences + 1,) int32 cumulative lengths (cu_seqlens).
+        longest_query, longest_key: upper bounds of the lengths, powers of two, so that compiled
+            code and kernel grids have few of them.
+        window: tokens visible to the left and right of a query; -1: all.
+        queries, keys: (T,) int64 positions in the flattened batch that are no padding; None: all.
     """
 
     query_starts: Tensor
@@ -58,14 +57,14 @@ class Packed(NamedTuple):
 
 
 def pack(layout: RowLayout, window: int | None) -> Packed:
-    """Find the sequences in a batch: rows, or the documents in them.
+    """Find the sequences of a batch: rows, or their documents.
 
-    With the lengths from the data nothing is read off the device, and padding is a sequence of its
-    own, which costs less than to leave it out. Without them the host reads positions and documents
-    once.
+    With lengths from the loader nothing is read from the device, and padding is a sequence of its
+    own, which is cheaper than removing it. Without them positions and documents are copied to the
+    host once.
 
     Arguments:
-        window: positions that a query sees, its own included; None: all before it.
+        window: number of positions that a query sees, its own included; None: all before it.
 
     Raises:
         SetpointError: a document is in pieces, or positions in a window have gaps.
@@ -84,7 +83,7 @@ def pack(layout: RowLayout, window: int | None) -> Packed:
 
 
 def _read(layout: RowLayout, window: int | None) -> Packed:
-    """Find the sequences by what positions and documents say, in one transfer to the host."""
+    """Find the sequences by positions and documents, in one transfer to the host."""
     shape = (layout.batch, layout.keys)
     numbers = torch.arange(layout.keys, device=layout.device)[None]
     given = [numbers if each is None else each for each in (layout.positions, layout.documents)]
@@ -134,7 +133,7 @@ def _read(layout: RowLayout, window: int | None) -> Packed:
 
 
 def round_up(longest: int, most: int) -> int:
-    """A power of two, or the most that there is."""
+    """The next power of two, at most `most`."""
     return min(1 << (longest - 1).bit_length(), most)
 
 
@@ -142,8 +141,8 @@ class Varlen(Backend):
     """`torch.nn.attention.varlen.varlen_attn`, on a GPU in bf16 or fp16.
 
     Arguments:
-        function: that function; it can be replaced to be looked at.
-        asks_for_groups: whether it is told that several queries share a key.
+        function: that function, or one in its place.
+        asks_for_groups: whether it takes `enable_gqa`.
     """
 
     def __init__(self, function: Any = None, asks_for_groups: bool = ASKS_FOR_GROUPS) -> None:
@@ -153,13 +152,13 @@ class Varlen(Backend):
         self.asks_for_groups = asks_for_groups
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Packed:
-        """See `pack`."""
+        """Find the sequences; see `pack`."""
         return pack(layout, window)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, scores: Scores = PLAIN
     ) -> Tensor:
-        """Run the kernel on the tokens that count."""
+        """Run the kernel on all tokens but padding."""
         shape = query.shape[:2]
         query, key, value = (x.flatten(0, 1) for x in (query, key, value))
         if mask.queries is None or mask.keys is None:
@@ -183,7 +182,7 @@ class Flash(Varlen):
     """FlashAttention 2, 3 or 4 (Dao et al., 2023 to 2026) by its own package, in bf16 or fp16.
 
     Arguments:
-        function: the package's `flash_attn_varlen_func`; it can be replaced to be looked at.
+        function: `flash_attn_varlen_func` of the package, or one in its place.
     """
 
     def __init__(self, version: int, function: Any = None) -> None:
@@ -192,7 +191,7 @@ class Flash(Varlen):
         self.parameters = inspect.signature(self.function).parameters
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, how: Scores) -> Tensor:
-        """Attend within sequences: queries (T, H, D), keys (T, K, D)."""
+        """Run the package's kernel; see `Varlen.call`."""
         window: tuple[int | None, ...] = mask.window
         if self.version == 4:
             window = tuple(None if side == -1 else side for side in window)
@@ -217,18 +216,18 @@ class Flash(Varlen):
             max_seqlen_k=mask.longest_key,
             **options,
         )
-        # Some versions give the log of the sums of exponentials as well.
+        # Some versions return the log-sum-exp as well.
         return found[0] if isinstance(found, tuple) else found
 
 
 def use_flash(name: str, device: torch.device, head: int, dropout: bool) -> None:
-    """Let PyTorch's flash operators compute by the fastest version of FlashAttention that can.
+    """Activate the fastest version of FlashAttention in PyTorch's flash operators.
 
     PyTorch registers versions 3 and 4, each for a generation of GPUs; its own kernels are version
-    2. A version that the name of the backend says is taken at its word, for rings.
+    2. A backend with a version in its name, as for rings, gets that one.
 
     Arguments:
-        head: components of queries and keys.
+        head: head dimension of queries and keys.
     """
     registered = getattr(nn.attention, "list_flash_attention_impls", list)()
     version = int(name[-1]) if name.startswith("flash_attention_") else None
@@ -254,7 +253,7 @@ def _fastest_flash(device: torch.device, head: int) -> int:
 
 
 def has_package(version: int) -> bool:
-    """Find whether the package of a version of FlashAttention is installed."""
+    """True if the package of a version of FlashAttention is installed."""
     module = PACKAGES[version][0]
     parent = module.partition(".")[0]
     return find_spec(parent) is not None and (parent == module or find_spec(module) is not None)
