@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from setpoint.memory.usage import MemoryReport, begin, measure, process_peak
+from setpoint.memory.usage import MemoryReport, measure, process_peak, reset_peak
 
 CPU = torch.device("cpu")
 
@@ -51,7 +51,7 @@ def test_the_line() -> None:
 
 
 def test_the_peak_of_the_process() -> None:
-    begin(CPU)
+    reset_peak(CPU)
     before = process_peak()
     torch.ones(64 * 2**20, dtype=torch.uint8)
     assert process_peak() >= before > 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def offload_activations(config: ActivationOffload, model: nn.Module, device: torch.device) -> None:
-    """Offload what a model saves for backward, above a limit, to host memory.
+    """Offload tensors that a model saves for backward, above a limit, to host memory.
 
     Parameters and buffers stay, and so do tensors of a head, such as logits, as backward begins
     with them. Losses and gradients do not change by a bit.
@@ -74,7 +74,7 @@ class Offload:
         return data.to(self.device, copy=True), None
 
     def wait(self, data: Tensor, ready: Any) -> None:
-        """Let what is computed from now on see the complete copy that `prefetch` began."""
+        """Make later computation wait for the copy that `prefetch` began."""
 
 
 class CudaOffload(Offload):
@@ -157,7 +157,7 @@ class Storage:
 
 
 class SavedView:
-    """A saved tensor in a storage; this is what autograd holds."""
+    """A saved tensor in a storage, as autograd holds it."""
 
     __slots__ = ("dtype", "offset", "shape", "storage", "stride")
 

@@ -1,4 +1,4 @@
-"""Activation checkpointing: which layers or parts of them are recomputed, and what they save."""
+"""Activation checkpointing: recomputation of layers or parts of them, and saved results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES = {
     "attention": ("attention", "self_attn", "attn", "self_attention"),
     "feed_forward": ("feed_forward", "mlp", "ffn", "block_sparse_moe"),
 }
-"""Names of the parts of a layer: ours first, then those of other libraries."""
+"""Names of the parts of a layer: Setpoint's, then those of other libraries."""
 
 
 def full(config: Full, layers: Layers) -> None:
@@ -170,7 +170,7 @@ def _reentrant(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) 
         results[:] = [shape]
         return tuple(result)
 
-    # Where no input needs a gradient, as behind a frozen embedding, it would leave out those of
+    # Where no input needs a gradient, as after a frozen embedding, it would leave out those of
     # the parameters, too.
     wanted = torch.empty(0, requires_grad=True)
     out = checkpoint(flat, wanted, *leaves, use_reentrant=True)
@@ -191,7 +191,7 @@ MATMUL = frozenset(
         "setpoint::looped_product",
     }
 )
-"""Products of matrices, by the names that PyTorch has for them; ours takes one per expert."""
+"""Matrix products by their names in PyTorch; Setpoint's own takes one matrix per expert."""
 
 ATTENTION = frozenset(
     {
@@ -293,7 +293,7 @@ def _policy(
         kept = counts[context.is_recompute] % matmul_every == 0
         counts[context.is_recompute] += 1
     elif name in ATTENTION and "attention" in save:
-        # With dropout it draws random numbers. Unless it draws them again, those behind it in the
+        # With dropout it draws random numbers. Unless it draws them again, later ones in the
         # layer get others than the first time.
         kept = not _dropout(operator, args, kwargs)
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

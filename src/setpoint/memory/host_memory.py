@@ -1,4 +1,4 @@
-"""Memory of the host: the amount a process may take, and freed memory that it keeps."""
+"""Host memory: the limit of a process, and freed memory that it retains."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ SWAP = Path("/proc/meminfo")
 # Parameters of mallopt, from malloc.h.
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 MMAP_THRESHOLD_MAX = 4 * 2**20 * ctypes.sizeof(ctypes.c_long)
-"""The most that glibc takes: a larger block is always a mapping of its own."""
+"""Maximum in glibc: larger blocks are always mappings of their own."""
 NEVER = -1
 GLIBC = "CS_GNU_LIBC_VERSION"
 MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
 
 
 def machine_memory() -> int:
-    """Count the bytes that a process may take before the kernel kills it.
+    """Bytes that a process may take before the kernel kills it.
 
     Returns:
-        physical memory, or the lower limit of a control group that the process is in, and swap.
+        physical memory, or the lower limit of a control group of the process, plus swap.
     """
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_limits()]) + _swap()
@@ -56,7 +56,7 @@ def _swap() -> int:
 
 
 def _text(file: Path) -> str:
-    """The text of a file of the kernel's; empty where there is none, as on other systems."""
+    """The text of a kernel file; empty if absent, as on other systems."""
     try:
         return file.read_text()
     except OSError:

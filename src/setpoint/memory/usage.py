@@ -1,4 +1,4 @@
-"""Memory that a training takes, part by part, and PyTorch's allocator."""
+"""Memory use of training by part, and PyTorch's allocator."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH
 
 
 class MemoryReport(NamedTuple):
-    """Bytes by what they are for, on this rank.
+    """Bytes by purpose, on this rank.
 
     Arguments:
-        masters: second copies of them, which the optimizer updates.
-        gradients: of all that is trained, as the optimizer gets them.
-        on_host: of all these, what lies on the host, where the model computes on another device.
-        peak: on a GPU, the most that tensors took in the first step; on a CPU, the most that
-            the process has taken so far, with the interpreter, libraries and data.
-        rest: on a GPU, what of the peak was none of the above: activations, logits, and what is
-            needed for a moment. None on a CPU, where it is not counted.
+        masters: master copies of parameters, which the optimizer updates.
+        gradients: of trained parameters, as the optimizer gets them.
+        on_host: share of all these on the host, where the model computes on another device.
+        peak: on a GPU, peak memory of tensors in the first step; on a CPU, peak memory of the
+            process so far, with the interpreter, libraries and data.
+        rest: on a GPU, the rest of the peak: activations, logits and temporaries. None on a CPU,
+            where it is not counted.
     """
 
     parameters: int
@@ -44,7 +44,7 @@ class MemoryReport(NamedTuple):
     rest: int | None
 
     def line(self) -> str:
-        """Say it on one line."""
+        """Format the report on one line."""
         named = {
             "parameters": self.parameters,
             "masters": self.masters,
@@ -70,14 +70,14 @@ def measure(
     device: torch.device,
     known: Mapping[str, int] = MappingProxyType({}),
 ) -> MemoryReport:
-    """Add up what is where after a step, and look up the peak.
+    """Measure memory after a step, and its peak.
 
     Arguments:
-        device: where the model lies; for a GPU the peak is that since `begin`.
-        known: bytes of parts that an engine holds in a form of its own.
+        device: of the model; for a GPU the peak is since `reset_peak`.
+        known: bytes of parts that an engine stores in its own form.
     """
     model_params = dict(model.named_parameters())
-    masters = [held for name, held in weights.items() if _lies_apart(held, model_params[name])]
+    masters = [held for name, held in weights.items() if _is_separate(held, model_params[name])]
     state = [
         leaf
         for leaf in pytree.tree_leaves(list(optimizer.state.values()))
@@ -108,22 +108,14 @@ def measure(
     return MemoryReport(**parts, peak=peak, rest=max(0, peak - on_device))
 
 
-def begin(device: torch.device) -> None:
-    """Forget the peak so far.
-
-    Arguments:
-        device: whose; nothing happens for a CPU.
-    """
+def reset_peak(device: torch.device) -> None:
+    """Reset the peak memory of a GPU; no effect on a CPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def process_peak() -> int:
-    """Look up the most memory that this process has taken so far.
-
-    Returns:
-        bytes; 0 where the system does not say.
-    """
+    """Peak memory of this process in bytes; 0 where the system does not report it."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows
@@ -137,12 +129,12 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _gradient(weight: Tensor, held: Tensor) -> int:
-    """Gradients have their own format before they are brought to the optimizer."""
+    """Bytes of a gradient, which may have another dtype before the optimizer gets it."""
     wanted: Any = getattr(weight, "grad_dtype", None) or weight.dtype
     return part_here(held).numel() * max(wanted.itemsize, held.dtype.itemsize)
 
 
-def _lies_apart(held: Tensor, weight: Tensor) -> bool:
+def _is_separate(held: Tensor, weight: Tensor) -> bool:
     return held is not weight and part_here(held).data_ptr() != part_here(weight).data_ptr()
 
 
@@ -150,7 +142,7 @@ def _lies_apart(held: Tensor, weight: Tensor) -> bool:
 def expandable_segments() -> Iterator[None]:
     """Let segments of GPU memory grow, where the environment has no settings of the allocator.
 
-    Settings would replace those of the environment, which are the user's.
+    Settings here would replace the user's in the environment.
 
     Returns:
         a context, after which segments are of fixed sizes again, as by default.

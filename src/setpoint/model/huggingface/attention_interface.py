@@ -1,4 +1,4 @@
-"""Attention of transformers' models by Setpoint's backends: a function and its masks.
+"""Setpoint's attention for models of transformers: function, masks, packed rows and cache.
 
 `register` adds both to transformers under the name "setpoint". The decoder of a model asks for a
 mask of each kind once in a forward pass, and hands it to its layers; here that is an
@@ -40,12 +40,12 @@ NAME: Final = "setpoint"
 """Name of the attention in transformers."""
 
 SCORES = 4.0
-"""Standard deviation of the scores that attention is tried with."""
+"""Standard deviation of scores in trials of attention."""
 AGREES = 1e-5
 """Share of the largest value that rounding may change in attention."""
 
 DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
-"""Names that transformers' configs have for the share of attention weights that are dropped."""
+"""Keys of transformers for attention dropout."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,7 @@ def attending(inputs: AttentionInputs) -> Iterator[None]:
 
 
 class Prepared(NamedTuple):
-    """A backend with a mask as it takes it."""
+    """A backend with its mask."""
 
     name: BackendName
     backend: Backend
@@ -92,14 +92,14 @@ class Prepared(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class AttentionMask:
-    """What layers of one kind see, as their attention is given it.
+    """The mask of all layers of one kind.
 
     Arguments:
         layout: of whole sequences; chunks of a sequence are documents of their own.
-        dense: (B, 1, S, L) bool, True where a query sees a key, for masks that window and layout
-            do not say; None: these say all.
+        dense: (B, 1, S, L) bool, True where a query attends to a key, for masks that window and
+            layout do not describe; None: they do.
         cached: whether keys of earlier calls are among the keys.
-        prepared: the backend that offers what layers of the model need.
+        prepared: the backend for the demands of the model.
     """
 
     layout: RowLayout
@@ -113,7 +113,7 @@ class AttentionMask:
         """Choose a backend, and prepare the mask for it.
 
         Raises:
-            SetpointError: none does what is needed.
+            SetpointError: no backend meets the demands.
         """
         device, groups = self.layout.device, self.groups
         if self.dense is not None:
@@ -143,7 +143,7 @@ class AttentionMask:
         return Prepared(name, backend, backend.prepare_mask(self.layout, self.window))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
-        """Mix the values that the queries of a layer see; see `Backend.attend`."""
+        """Compute the attention of a layer; see `Backend.attend`."""
         query, key, value = map(cast_once, (query, key, value))
         demands = Demands(
             query.shape[-1],
@@ -283,11 +283,11 @@ def register() -> None:
 
 
 def demands_of(config: Any, model: nn.Module | None = None) -> Demands:
-    """Read what the attention of an architecture needs.
+    """Read the demands of an architecture on attention.
 
     Arguments:
         config: of its text model.
-        model: whose parameters tell of sinks; None: there are none.
+        model: its parameters show attention sinks; None: without.
     """
     heads = getattr(config, "num_attention_heads", None) or 1
     head = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
@@ -313,7 +313,7 @@ def _agrees(
     mask: AttentionMask,
     options: dict[str, Any],
 ) -> bool:
-    """Whether a layer's attention is that of the eager function beside its class, if it has one."""
+    """True if a layer's attention equals that of the eager function in the module of its class."""
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if eager is None:
         return True
@@ -332,7 +332,7 @@ def _agrees(
 
 
 def _kind_of(mask_function: Any) -> str | None:
-    """Whether a mask of transformers is `causal`, `sliding` or `chunked`; None: another."""
+    """Kind of a mask of transformers: `causal`, `sliding` or `chunked`; None: another."""
     from transformers.masking_utils import causal_mask_function
 
     parts = (mask_function,)
@@ -359,7 +359,7 @@ def _layout(
     mask: Tensor | None,
     device: torch.device,
 ) -> RowLayout:
-    """The places of transformers' own calls, such as those of its `generate`."""
+    """The layout of transformers' own calls, such as those of its `generate`."""
     positions = None
     if mask is not None and mask.dim() == 2 and not bool(mask.all()):
         seen = mask.to(torch.bool)
@@ -394,11 +394,11 @@ def chunked(layout: RowLayout, chunk: int, first: int) -> RowLayout:
 
 
 class Rows(NamedTuple):
-    """Places of the tokens of packed rows where each document has a row.
+    """Map between packed rows and rows of one document each.
 
     Arguments:
-        valid: (B, S) which tokens are no padding.
-        row, column: (tokens,) the place of each of these.
+        valid: (B, S) False for padding.
+        row, column: (tokens,) place of each valid token in the rows of documents.
     """
 
     valid: Tensor
@@ -407,20 +407,20 @@ class Rows(NamedTuple):
     shape: tuple[int, int]
 
     def put(self, packed: Tensor) -> Tensor:
-        """Lay (B, S, ...) values into rows of documents, with zeros as padding."""
+        """Copy (B, S, ...) values to rows of documents, with zeros as padding."""
         apart = packed.new_zeros(*self.shape, *packed.shape[2:])
         apart[self.row, self.column] = packed[self.valid]
         return apart
 
     def take(self, apart: Tensor) -> Tensor:
-        """Lay values of documents back into packed rows."""
+        """Copy values of documents back to packed rows."""
         packed = apart.new_zeros(*self.valid.shape, *apart.shape[2:])
         packed[self.valid] = apart[self.row, self.column]
         return packed
 
 
 def rows_apart(documents: Tensor, positions: Tensor) -> Rows:
-    """Find the places of packed documents in rows of their own; see `positions_in`."""
+    """Map packed documents to rows of their own; see `positions_in`."""
     valid = documents >= 0
     row, column = (positions == 0).flatten().cumsum(0)[valid.flatten()] - 1, positions[valid]
     return Rows(valid, row, column, (int(row.max()) + 1, int(column.max()) + 1))
@@ -428,15 +428,15 @@ def rows_apart(documents: Tensor, positions: Tensor) -> Rows:
 
 def positions_in(documents: Tensor) -> Tensor:
     """(B, S) positions that restart in each document; -1 for padding."""
-    places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    positions = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
     begins = documents != documents.roll(1, dims=1)
     begins[:, 0] = True
-    starts = places.where(begins, 0).cummax(dim=1).values
-    return (places - starts).where(documents >= 0, -1)
+    starts = positions.where(begins, 0).cummax(dim=1).values
+    return (positions - starts).where(documents >= 0, -1)
 
 
 class TextCache:
-    """A cache of transformers, and where the padding of its rows is.
+    """A cache of transformers with the padding of its rows.
 
     It is used as `setpoint.model.attention.cache.KeyValueCache`.
 
@@ -452,14 +452,14 @@ class TextCache:
         self._seen: Tensor | None = None
 
     def extend(self, tokens: Tensor, positions: Tensor | None) -> dict[str, Tensor]:
-        """Append places of new tokens, before the layers append to their part.
+        """Append positions of new tokens, before the layers append keys and values.
 
         Arguments:
             tokens: (B, S).
-            positions: (S,) or (B, S), negative for padding; None: they count on.
+            positions: (S,) or (B, S), negative for padding; None: they continue.
 
         Returns:
-            (B, S) position ids; and (B, L) what is no padding, where there is any.
+            (B, S) position ids; and, where there is padding, its (B, L) mask.
         """
         batch, count = tokens.shape
         if positions is None:

@@ -75,34 +75,34 @@ def build_huggingface(
     keys = config_keys(config) if keys is None else keys
     overrides = config.overrides.dump()
     try:
-        theirs = architecture(config, keys, overrides)
+        hf_config = architecture(config, keys, overrides)
     except Unfit:
         raise
     except Exception as error:  # whatever its classes raise, a value is wrong
         _blame(config, keys, "transformers cannot read the architecture", error)
-    text = theirs.get_text_config()
+    text = hf_config.get_text_config()
     for problem in value_problems(config, lambda key: getattr(text, key, None), vocab_size):
         raise Unfit(config, problem)
-    if type(theirs) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
-        why = f"{type(theirs).__name__} is of no language model that transformers has"
+    if type(hf_config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        why = f"{type(hf_config).__name__} is of no language model that transformers has"
         raise Unfit(config, Problem("config", why))
-    kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(theirs)]
+    kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
     register()
     name = config.attention_backend
     if name == "auto":
         name = NAME if kind._can_set_attn_implementation() else None
     elif name in SUPPORTS and not getattr(kind, SUPPORTS[name], False):
-        _refuse_attention(config, theirs, f"{kind.__name__} of transformers has none")
+        _refuse_attention(config, hf_config, f"{kind.__name__} of transformers has none")
     elif name == "flash_attention_2" and find_spec("flash_attn") is None:
-        _refuse_attention(config, theirs, "the package flash_attn is not installed")
+        _refuse_attention(config, hf_config, "the package flash_attn is not installed")
     try:
-        made = HuggingFaceModel(config, _make(theirs, name).train())
+        made = HuggingFaceModel(config, _make(hf_config, name).train())
     except Unfit:
         raise
-    except Exception as error:  # of transformers' own kinds, and of those of what it is built on
+    except Exception as error:  # of any class
         _blame(config, keys, f"transformers cannot make a {kind.__name__}", error)
     if torch.get_default_device().type == "meta":  # where there are no values to try it with
-        error = _error_of_shapes(theirs)
+        error = _error_of_shapes(hf_config)
         if error is not None and _culprits(config, keys):
             _blame(config, keys, f"{kind.__name__} cannot be called with tokens", error)
         made.suppose_usual()
@@ -112,7 +112,7 @@ def build_huggingface(
     takes_own = made.choose_attention(name == NAME)
     if config.attention_backend == NAME and not takes_own:
         why = f"{kind.__name__} has no attention that takes it, or computes something else with it"
-        _refuse_attention(config, theirs, why)
+        _refuse_attention(config, hf_config, why)
     made.choose_head()
     if name in ON_GPU:
         made.attend_by(name)
@@ -128,17 +128,17 @@ def unfit_weights(
         tokens: for which they have rows; a larger vocabulary of the model is no misfit.
     """
     try:
-        theirs = architecture(config, config_keys(config), config.overrides.dump())
+        hf_config = architecture(config, config_keys(config), config.overrides.dump())
     except Exception:  # whatever its classes raise, `build_huggingface` says it
         return None
     kinds = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING
-    if type(theirs) not in kinds:
+    if type(hf_config) not in kinds:
         return None
-    rows = getattr(theirs, "vocab_size", None)
+    rows = getattr(hf_config, "vocab_size", None)
     if tokens is not None and rows is not None and tokens < rows:
-        theirs.vocab_size = tokens
+        hf_config.vocab_size = tokens
     try:
-        read_model(kinds[type(theirs)], directory, theirs, torch.float32, reads=False)
+        read_model(kinds[type(hf_config)], directory, hf_config, torch.float32, reads=False)
     except SetpointError as error:
         return error
     return None
@@ -158,17 +158,17 @@ def try_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceMo
     return outline
 
 
-def _make(theirs: Any, attention: str | None, **more: Any) -> Any:
+def _make(hf_config: Any, attention: str | None, **more: Any) -> Any:
     """Build the model of a copy of a config, which stores what it is built with."""
     make = import_transformers().AutoModelForCausalLM.from_config
     # Not with torch's present default, and not with what config.json says the weights are in.
     given = {"attn_implementation": attention, "dtype": torch.float32, **more}
-    return make(copy.deepcopy(theirs), **given)
+    return make(copy.deepcopy(hf_config), **given)
 
 
-def _refuse_attention(config: HuggingFaceConfig, theirs: Any, why: str) -> NoReturn:
+def _refuse_attention(config: HuggingFaceConfig, hf_config: Any, why: str) -> NoReturn:
     """Refuse the attention of a section, and name all that the family supports on this machine."""
-    kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(theirs)]
+    kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
     can_run = {"sdpa": True, "flash_attention_2": False, "flex_attention": False}
     if torch.cuda.is_available():
         can_run["flash_attention_2"] = find_spec("flash_attn") is not None
@@ -176,11 +176,10 @@ def _refuse_attention(config: HuggingFaceConfig, theirs: Any, why: str) -> NoRet
     valid = [name for name, flag in SUPPORTS.items() if can_run[name] and getattr(kind, flag, 0)]
     if config.attention_backend != NAME and kind._can_set_attn_implementation():
         with torch.device("meta"):
-            size = count_parameters(_make(theirs, "eager"))
+            is_small = count_parameters(_make(hf_config, "eager")) <= SMALL
         with torch.device("cpu"):
-            if size <= SMALL and HuggingFaceModel(config, _make(theirs, "eager")).choose_attention(
-                True
-            ):
+            tried = HuggingFaceModel(config, _make(hf_config, "eager")) if is_small else None
+            if tried is not None and tried.choose_attention(True):
                 valid = [NAME, *valid]
     valid = ["auto", *valid, "eager"]
     raise Unfit(config, Problem("attention_backend", why, valid=valid, also=("config",)))
@@ -189,7 +188,7 @@ def _refuse_attention(config: HuggingFaceConfig, theirs: Any, why: str) -> NoRet
 def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
     """Try a model on two texts that differ in the last token: other logits must be equal."""
     tokens = torch.tensor([[1, 1], [1, 2]])  # not 0, which many pad with and embed as zero
-    # Trying it must not change what random numbers come next.
+    # Trials must not change later random numbers.
     with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):
         try:
             one, other = model(tokens)[:, 0]
@@ -234,9 +233,9 @@ def _culprits(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> list[str]:
     return [key for key in given if fits({k: v for k, v in given.items() if k != key})]
 
 
-def _error_of_shapes(theirs: Any) -> Exception | None:
+def _error_of_shapes(hf_config: Any) -> Exception | None:
     """The error of building a model on the meta device and calling it with tokens, or None."""
-    kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(theirs)]
+    kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
     more = {}
     if kind._can_set_experts_implementation():  # one that reads no values
         more["experts_implementation"] = "batched_mm"
@@ -245,7 +244,7 @@ def _error_of_shapes(theirs: Any) -> Exception | None:
             tokens = torch.ones(1, 4, dtype=torch.int64)
             # Without a mask, transformers looks for documents in the position ids.
             given = {"input_ids": tokens, "attention_mask": tokens, "use_cache": False}
-            _make(theirs, "eager", **more).eval()(**given)
+            _make(hf_config, "eager", **more).eval()(**given)
     except Exception as error:  # whatever its layers raise
         return error
     return None

@@ -1,4 +1,4 @@
-"""A causal language model of transformers, as Setpoint trains it."""
+"""A causal language model of transformers: forward pass, isolation of documents, weights."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from setpoint.shapes.stored import Coded
 
 Isolation = Literal["mask", "positions", "rows"]
-"""How documents of a row are kept apart; see `HuggingFaceModel`."""
+"""Ways to isolate documents of a row; see `HuggingFaceModel`."""
 
 ISOLATED = 1e-4
 """Share of the largest logit that rounding may change where documents share a row."""
@@ -54,10 +54,10 @@ LEAK = 0.01
 """Share of what a token changes in its document that rounding may change in others."""
 
 ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-"""Types of layers that keep nothing of what is before but keys and values."""
+"""Types of layers without state but keys and values."""
 
 COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
-"""What transformers calls the weight of the loss that balances experts."""
+"""Keys for the weight of the balance loss of experts."""
 
 
 class HuggingFaceModel(nn.Module):
@@ -85,18 +85,18 @@ class HuggingFaceModel(nn.Module):
         self.logits: Logits | None = None
         self.vocabulary_part: VocabularyPart | None = None
         self.groups: ContextGroups | None = None
-        """The ranks that divide sequences with this one; None: sequences are whole."""
+        """Ranks that divide sequences with this one; None: sequences are whole."""
         self.is_part = False
-        """Whether stages of a pipeline before or after have other parts."""
+        """True for a pipeline stage."""
         self.sources: Sources | None = None
-        """The files that its weights have come from; None: they have not."""
+        """The files of its weights; None if there were none."""
         self._take(model)
         self.balances = bool(getattr(self._keys, "output_router_logits", False))
         self.balance_weight = self._balance_weight() if self.balances else 0.0
 
     @property
     def supports_head(self) -> bool:
-        """See `setpoint.shapes.outcome.supports_head`: where the way to logits is known."""
+        """See `setpoint.shapes.outcome.supports_head`: if the projection to logits is known."""
         if self.logits is None or self.output is None:
             return self.is_part
         # Ranks that divide the matrix without saying so give the logits of all tokens.
@@ -106,23 +106,23 @@ class HuggingFaceModel(nn.Module):
 
     @property
     def why_no_head(self) -> str:
-        """Why it takes no head, to be read after "gives logits only"."""
+        """Reason why it takes no head, after "gives logits only"."""
         return f", as {type(self.model).__name__} of transformers has a way to them of its own"
 
     @property
     def output(self) -> Any:
-        """The module with the output matrix; None where a part of the model has none."""
+        """The module with the output matrix; None in stages without it."""
         model: Any = self.model
         return model.get_output_embeddings()
 
     @property
     def vocab_size(self) -> int:
-        """How many logits each position has."""
+        """Number of logits of each position."""
         return self._keys.vocab_size
 
     @property
     def attention(self) -> str:
-        """What computes attention, by the name that transformers has for it."""
+        """Name of the attention implementation in transformers."""
         return self._keys._attn_implementation
 
     def _take(self, model: nn.Module) -> None:
@@ -143,15 +143,15 @@ class HuggingFaceModel(nn.Module):
         cache: TextCache | None = None,
         head: Head | None = None,
     ) -> Tensor | Outcome:
-        """Compute the logits of every next token; those of padding mean nothing.
+        """Compute the logits of every next token; those of padding are arbitrary.
 
         Arguments:
-            positions: (S,) or (B, S) integers, negative for padding; of a document in a row of its
-                own, they only say where padding is. None: they restart in each document.
-            documents: (B, S) integers, negative for padding; a token sees those of its own document
-                only. None: all of the row.
-            lengths: of the documents, or of what is before padding, where the host knows them.
-            cache: of the tokens before; it takes up the new ones, all of one document a row.
+            positions: (S,) or (B, S) integers, negative for padding; for documents in rows of their
+                own they only mark padding. None: they restart in each document.
+            documents: (B, S) integers, negative for padding; a token attends to its own document
+                only. None: to all of the row.
+            lengths: of the documents, or of rows without padding, where the host knows them.
+            cache: of earlier tokens; the new ones are appended, all of one document a row.
             head: see `setpoint.model.transformer.Transformer.forward`.
 
         Returns:
@@ -162,7 +162,7 @@ class HuggingFaceModel(nn.Module):
             RunError: no weight would learn from the balance loss.
         """
         if cache is not None:
-            return self._go_on(tokens, positions, cache, head)
+            return self._continue(tokens, positions, cache, head)
         if positions is None and documents is not None:
             positions = positions_in(documents)
         result, balance = self._call(tokens, positions, documents, lengths, head)
@@ -186,10 +186,10 @@ class HuggingFaceModel(nn.Module):
         head: Head | None = None,
         used: list[AttentionInputs] | None = None,
     ) -> tuple[Any, Any]:
-        """The logits, and the balance loss without its weight; None where there is none.
+        """The logits, and the balance loss without its weight, or None.
 
         Arguments:
-            head: whose result takes the place of the logits.
+            head: returns the result in place of the logits.
             used: filled with the inputs of Setpoint's attention, which is tried then.
         """
         given: dict[str, Any] = {"use_cache": False}
@@ -236,16 +236,16 @@ class HuggingFaceModel(nn.Module):
         return self.finish(hidden, head), balance
 
     def make_cache(self) -> TextCache | None:
-        """Make what keeps texts that grow; None where the model knows no such thing."""
+        """Make a cache for generation; None where the model supports none."""
         model: Any = self.model
         can_keep = model.can_generate() and model._supports_default_dynamic_cache()
         is_divided = self.is_part or self.groups is not None
         return TextCache(model) if can_keep and not is_divided else None
 
-    def _go_on(
+    def _continue(
         self, tokens: Tensor, positions: Tensor | None, cache: TextCache, head: Head | None
     ) -> Tensor | Outcome:
-        """Compute what follows the tokens of a cache."""
+        """Compute the logits of tokens after those of a cache."""
         given = {
             **cache.extend(tokens, positions),
             "past_key_values": cache.kept,
@@ -261,7 +261,7 @@ class HuggingFaceModel(nn.Module):
 
     @property
     def pads_left(self) -> bool:
-        """Whether a row may begin with padding, by positions that are negative there."""
+        """True if rows may begin with padding, by negative positions."""
         return self.isolation == "mask"
 
     def _shape(self, tokens: Tensor) -> tuple[int, int]:
@@ -270,7 +270,7 @@ class HuggingFaceModel(nn.Module):
         return batch, count if self.groups is None else count * self.groups.parts.size
 
     def finish(self, hidden: Tensor, head: Head) -> Any:
-        """What a head makes of (B, S, dim) states behind the last norm."""
+        """Call a head with (B, S, dim) states after the last norm."""
         assert self.logits is not None
         output, logits, part = self.output, self.logits, self.vocabulary_part
         if part is not None:
@@ -287,7 +287,7 @@ class HuggingFaceModel(nn.Module):
         lengths: Lengths | None,
         used: list[AttentionInputs] | None,
     ) -> Iterator[None]:
-        """Let Setpoint's attention know the documents of the tokens."""
+        """Give Setpoint's attention the documents of the tokens."""
         if self.attention != NAME:
             yield
             return
@@ -303,12 +303,12 @@ class HuggingFaceModel(nn.Module):
             yield
 
     def suppose_usual(self) -> None:
-        """Take for granted what a model without values cannot be tried for, as in a dry run."""
+        """Assume the usual results of trials that need values, for a model on the meta device."""
         self.logits = read_logits(self.model)
         self.isolation = "mask" if self.attention == NAME else "positions"
 
     def choose_head(self) -> None:
-        """Find the way from the hidden states to logits, as the model computes them."""
+        """Find the projection from hidden states to logits, checked against the model's own."""
         model: Any = self.model
         tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 3]])
         logits = read_logits(model)
@@ -320,7 +320,7 @@ class HuggingFaceModel(nn.Module):
                 self.logits = None
 
     def _balances_with_head(self, tokens: Tensor) -> bool:
-        """Whether the balance loss is found from what a head leaves out."""
+        """True if the balance loss can be computed without the model's own head."""
         model: Any = self.model
         mask = torch.ones_like(tokens)
         mask[1, -1] = 0
@@ -335,14 +335,13 @@ class HuggingFaceModel(nn.Module):
         return torch.equal(balance, wanted)
 
     def choose_attention(self, tries_own: bool) -> bool:
-        """Find how documents are isolated, and whether Setpoint's attention computes the same.
+        """Choose how documents are isolated, and Setpoint's attention where it computes the same.
 
         Arguments:
-            tries_own: whether Setpoint's attention is tried, and taken if it computes what the
-                present one does.
+            tries_own: try Setpoint's attention, and use it if it agrees with the present one.
 
         Returns:
-            whether it is taken.
+            True if it is used.
 
         Raises:
             Unfit: a balance loss is asked for, and there is none.
@@ -369,8 +368,8 @@ class HuggingFaceModel(nn.Module):
             except Exception:  # whatever its layers raise, they cannot
                 return False
             off = (logits - apart)[documents >= 0].abs().max()
-            # First weights are so small that little would come from another document: a token
-            # before must not matter there, where it does in its own.
+            # Initial weights are so small that little would leak between documents: an earlier
+            # token must not change later documents, where it changes its own.
             moved = (logits - changed).abs()
             leak, within = moved[documents > 0].max(), moved[0, 1].max()
             return (
@@ -395,7 +394,7 @@ class HuggingFaceModel(nn.Module):
         return False
 
     def attend_by(self, name: str | None) -> None:
-        """Change what computes attention; None: transformers' first choice."""
+        """Set the attention implementation; None: transformers' first choice."""
         model: Any = self.model
         model.set_attn_implementation(name or model.get_correct_attn_implementation(None))
 
@@ -416,7 +415,7 @@ class HuggingFaceModel(nn.Module):
         return Unfit(self.config, problem)
 
     def units_around_layers(self) -> list[list[nn.Module]]:
-        """See `setpoint.shapes.protocols.HasUnits`; none where others than usual are there."""
+        """See `setpoint.shapes.protocols.HasUnits`; empty where modules are not the usual ones."""
         model: Any = self.model
         if self.is_part:
             return []
@@ -439,7 +438,7 @@ class HuggingFaceModel(nn.Module):
         """See `setpoint.shapes.protocols.SequenceDivisible`.
 
         Raises:
-            SetpointError: its layers do not know what other ranks have of a sequence.
+            SetpointError: its layers need whole sequences.
         """
         axis = "ring" if groups.ring is not None else "ulysses"
         if self.attention != NAME or self.isolation != "mask":
@@ -505,11 +504,11 @@ class HuggingFaceModel(nn.Module):
         return plan
 
     def fill(self, load: Callable[[], None], tokens: int | None) -> None:
-        """Fill it from weights; rows for tokens that these do not have are the mean of theirs.
+        """Fill it from weights; rows of new tokens are the mean of the others.
 
         Arguments:
             load: fills a model of the size of the weights.
-            tokens: for which the weights have rows; None: for as many as the model.
+            tokens: number of rows in the weights; None: as many as in the model.
         """
         model: Any = self.model
         wanted = self.vocab_size
@@ -529,14 +528,14 @@ class HuggingFaceModel(nn.Module):
         model.resize_token_embeddings(tokens, mean_resizing=False)
 
     def load_from(self, directory: Path) -> None:
-        """Take the weights of a directory in the format of Hugging Face.
+        """Load the weights of a directory in the format of Hugging Face.
 
         Raises:
-            SetpointError: if it lacks weights of the model, or has others.
+            SetpointError: it lacks weights of the model, or has others.
         """
         kind, keys, training = type(self.model), self._keys, self.model.training
         dtype = next(self.model.parameters()).dtype
-        # The one model is gone before the other is made.
+        # The present model is freed before the other is built.
         self.model = nn.Identity()
         self._take(read_model(kind, directory, keys, dtype).train(training))
         self.sources = Sources(self.model, directory)
@@ -549,7 +548,7 @@ class HuggingFaceModel(nn.Module):
         """Write the model as transformers does.
 
         Arguments:
-            dtype: of the weights; None: as they are.
+            dtype: of the weights; None: unchanged.
         """
         write_model(self.model, directory, dtype=dtype, max_shard_size=max_shard_size)
 
@@ -568,7 +567,7 @@ def _logits_of(hidden: Tensor, projection: Projection) -> Tensor:
 def _without_mask(
     decoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Leave out the padding mask where transformers' own attention reads position ids instead."""
+    """Drop the padding mask where transformers' own attention reads position ids instead."""
     keys: Any = decoder.config
     packed = named.get("position_ids") is not None and named.get("past_key_values") is None
     if packed and keys._attn_implementation != NAME:

@@ -1,4 +1,4 @@
-"""The way from the last hidden states of transformers' models to logits, as a `Projection`."""
+"""The projection from the last hidden states of transformers' models to logits."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from setpoint.shapes.outcome import Projection, VocabularyPart, weight_in_use
 SCALES = ("logit_scale", "lm_head_multiplier")
 """Keys of a config.json for the factor on logits (Cohere, Falcon H1)."""
 DIVISORS = ("logits_scaling",)
-"""Keys for what logits are divided by (Granite)."""
+"""Keys for the divisor of logits (Granite)."""
 SOFT_CAPS = ("final_logit_softcapping",)
 """Keys for the soft cap of logits (Gemma)."""
 LARGE = 50.0
-"""Size of the logits that a projection is tried with, at which caps show."""
+"""Size of logits in trials of a projection, at which caps show."""
 SAME = 1e-5
 """Share of the largest logit that rounding may change."""
 
 
 class Logits(NamedTuple):
-    """What follows the output matrix.
+    """Scale and cap after the output matrix.
 
     Arguments:
         scale, soft_cap: see `Projection`.
@@ -41,7 +41,7 @@ class Logits(NamedTuple):
 
 
 def decoder_of(model: Any) -> Any:
-    """The part of a causal language model that gives hidden states."""
+    """The part of a causal language model that returns hidden states."""
     decoder = model.base_model
     if decoder is not model:
         return decoder
@@ -51,10 +51,10 @@ def decoder_of(model: Any) -> Any:
 
 
 def read_logits(model: Any) -> Logits | None:
-    """Read what follows the output matrix of a model, and let that matrix take a head.
+    """Read scale and cap after the output matrix of a model, and let that matrix take a head.
 
     Returns:
-        None where there is no such matrix, or it has a bias.
+        None if there is no such matrix, or it has a bias.
     """
     output = model.get_output_embeddings()
     if type(output) not in (nn.Linear, Output) or output.bias is not None:
@@ -71,7 +71,7 @@ def read_logits(model: Any) -> Logits | None:
 
 
 def is_right(logits: Logits, model: Any, tokens: Tensor) -> bool:
-    """Try whether a model computes the same logits.
+    """True if a model computes the same logits.
 
     Arguments:
         tokens: (B, S); the model is in evaluation mode.
@@ -99,7 +99,7 @@ def balance_loss(model: Any, routers: Any, mask: Tensor | None) -> Tensor:
 
     Arguments:
         routers: the logits of the routers of each layer.
-        mask: (B, S), 0 for padding; None: there is none.
+        mask: (B, S), 0 for padding; None if absent.
     """
     compute = sys.modules[type(model).__module__].load_balancing_loss_func
     return compute(routers, model.num_experts, model.num_experts_per_tok, mask)

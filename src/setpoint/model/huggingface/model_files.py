@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def read_model(
     kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype, reads: bool = True
 ) -> nn.Module:
-    """Make a model with the weights of a directory.
+    """Build a model with the weights of a directory.
 
     Arguments:
         kind: its class.
@@ -55,7 +55,7 @@ def read_model(
                 **place,
             )
     except Exception as error:
-        if failed:  # which transformers says in words of its own
+        if failed:  # which transformers reports in its own words
             raise failed[0] from error
         if not isinstance(error, OSError | ValueError | RuntimeError):
             raise
@@ -83,10 +83,10 @@ def read_model(
 
 
 class Sources:
-    """What files hold quantized of the weights of a model, whose dense values it has.
+    """Quantized weights in the files of a model that holds dense values.
 
     Arguments:
-        model: of transformers, by whose rules files have other names, and experts by themselves.
+        model: its rules map names in files, and single experts, to its parameters.
     """
 
     def __init__(self, model: Any, directory: Path) -> None:
@@ -133,10 +133,10 @@ class Sources:
 
 
 def _sources(model: Any, names: list[str]) -> dict[str, list[list[str]]]:
-    """The matrices in files that each weight is made of, one above the other; of experts, of each.
+    """Names in files of the matrices stacked in each weight; for experts, of each of them.
 
     Arguments:
-        names: of what files hold quantized.
+        names: of quantized tensors in files.
     """
     from transformers import conversion_mapping, core_model_loading
 
@@ -164,7 +164,7 @@ def _sources(model: Any, names: list[str]) -> dict[str, list[list[str]]]:
 
 
 def _stacks(rule: Any) -> bool:
-    """Whether it packs experts, whose matrices it puts one above the other."""
+    """True for a rule that packs experts, each of stacked matrices."""
     merge, *joins = rule.operations
     above = [type(each).__name__ == "Concatenate" and each.dim == 1 for each in joins]
     return type(merge).__name__ == "MergeModulelist" and merge.dim == 0 and all(above)
@@ -176,11 +176,11 @@ def write_model(
     """Write a model as transformers does.
 
     Arguments:
-        dtype: of the weights; None: as they are.
+        dtype: of the weights; None: unchanged.
     """
     state = model.state_dict()
     if dtype is not None:
-        # What is tied is one tensor under two names, and stays one.
+        # Tied weights are one tensor under two names, and stay one.
         casts = {t.data_ptr(): _cast(t, dtype) for t in state.values()}
         state = {name: casts[t.data_ptr()] for name, t in state.items()}
     with quiet():
@@ -195,7 +195,7 @@ def write_model(
 
 
 def _generation_of(kind: type[Any], directory: Path) -> Any:
-    """What a directory says of sampling, as transformers looks for it."""
+    """Settings of generation in a directory, as transformers looks for them."""
     if not kind.can_generate():
         return None
     read = import_transformers().GenerationConfig.from_pretrained
@@ -208,7 +208,7 @@ def _generation_of(kind: type[Any], directory: Path) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep away what transformers prints: bars, into pipes, too, and tables, which errors say."""
+    """Silence transformers' progress bars and tables of load errors."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -56,8 +56,8 @@ ELSEWHERE = (
     "moe_tp_experts", "packed_colwise", "packed_rowwise", "grouped_gemm", "ep_router",
     "ep_dispatch_experts", "moe_identity_expert", "replicate",
 )  # fmt: skip
-"""Words for packed experts, which `parallel.expert` and `expert_tensor` divide, and for what all
-ranks have."""
+"""Words for packed experts, which `parallel.expert` and `expert_tensor` divide, and for replicated
+modules."""
 
 PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 LATENT = {"kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj"}
@@ -344,7 +344,7 @@ def _change(module: nn.Module, behaves: type, readers: dict[str, property]) -> N
 
 @cache
 def _class_of(cls: type, behaves: type, readers: tuple[tuple[str, property], ...]) -> type:
-    # What adapts experts stands before what divides them: it changes what they compute with.
+    # Adapters come before division: they change the weights that experts compute with.
     *adapts, own = cls.__bases__ if len(cls.__bases__) > 1 else (cls,)
     bases = (*adapts, behaves, own)
     return type(cls.__name__, bases, {**dict(readers), "__module__": cls.__module__})
@@ -356,7 +356,7 @@ def _reader(name: str, halves: int | None, over: Peers | None) -> property:
 
     def read(experts: Any) -> Tensor:
         if name in experts.__dict__:
-            return experts.__dict__[name]  # with what an adapter adds
+            return experts.__dict__[name]  # with the update of an adapter
         weight = experts._parameters[name]
         mesh = getattr(weight, "device_mesh", None)
         if mesh is not None and mesh.ndim > (1 if over is None else 2):
@@ -367,7 +367,7 @@ def _reader(name: str, halves: int | None, over: Peers | None) -> property:
             both = part.unflatten(halves, (2, -1))
             return over.part(both, halves + 1).flatten(halves, halves + 1)
         if over is not None and name == "down_proj_bias" and over.rank:
-            return part * 0.0  # what each rank adds would be added as often as there are ranks
+            return part * 0.0  # else added once by each rank
         return part
 
     return property(read)
@@ -388,7 +388,7 @@ class _Experts:
     _first: str
     dispatcher: Any
     rows: Any
-    """Computes weighted results of rows, those of an expert after those of the one before."""
+    """Computes weighted results of rows that are sorted by expert."""
 
     @property
     def num_experts(self) -> int:

@@ -1,1 +1,1 @@
-"""Mixture of experts: routers, experts and what keeps their load even."""
+"""Mixture of experts: routers, experts, dispatch among ranks, balance losses."""

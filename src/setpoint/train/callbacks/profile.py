@@ -12,7 +12,7 @@ from torch.profiler import record_function
 from setpoint.compile.apply import Artifacts
 from setpoint.compile.watch import News, Watch
 from setpoint.config import RunError, fingerprint
-from setpoint.memory.usage import begin, measure
+from setpoint.memory.usage import measure, reset_peak
 from setpoint.profile.profiler import Cycle, StepProfiler, traces_of
 from setpoint.resilience.config import GarbageCollection
 from setpoint.resilience.gc import PacedCollection
@@ -220,7 +220,7 @@ class MemoryCallback(Callback):
 
     def start(self, loop: Loop) -> None:
         """Begin to look for the peak."""
-        begin(loop.components.device)
+        reset_peak(loop.components.device)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Report, the first time."""
