@@ -30,9 +30,9 @@ import torch
 from setpoint.cli.output import table
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
-from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.rows import training_rows
+from setpoint.data.sampler import EpochSampler, Order
 from setpoint.data.store import Corpus, JoinedRow
-from setpoint.data.windows import training_windows
 from setpoint.shapes.batch import Batch, Count
 
 SHARD, DOCUMENT, VOCABULARY = 100_000_000, 1000, 50_257
@@ -76,9 +76,13 @@ def ours(folder: Path, length: int, rows: int, workers: int) -> Next:
         starts=starts,
         source=np.zeros(1, np.int64),
     )
-    windows = training_windows(corpus, length)
+    windows = training_rows(corpus, length)
     return Feed(
-        windows, ShuffledSampler(windows, 1), count_of, micro_size=rows, workers=workers
+        windows,
+        EpochSampler(windows, Order(1, len(windows))),
+        count_of,
+        micro_size=rows,
+        workers=workers,
     ).take
 
 

@@ -30,7 +30,9 @@ from setpoint.cli.output import table
 from setpoint.config import resolve
 from setpoint.data.config import Packing
 from setpoint.data.document import FileRecord
-from setpoint.data.packed import PackedSampler, PackedSequences, build_packed
+from setpoint.data.packing import build_packed
+from setpoint.data.rows import DocumentRows
+from setpoint.data.sampler import EpochSampler
 from setpoint.data.store import Corpus
 from setpoint.memory.host_memory import retain_freed_memory
 from setpoint.shapes.batch import IGNORE_INDEX
@@ -143,9 +145,7 @@ def collated(table: pa.Table, size: int) -> int:
     return int((made[3] >= 0).sum())
 
 
-def packed_by_setpoint(
-    corpus: Corpus, method: str, size: int
-) -> tuple[PackedSequences, PackedSampler]:
+def packed_by_setpoint(corpus: Corpus, method: str, size: int) -> tuple[DocumentRows, EpochSampler]:
     """Plan all rows of an epoch, from nothing."""
     section = resolve(Packing(method=method))
     sequences, sampler = build_packed(corpus, section, length=size, seed=0, bucket=1)

@@ -20,12 +20,13 @@ from setpoint.data.corpus import (
     files_digest,
 )
 from setpoint.data.document import Document, FileRecord
+from setpoint.data.evaluation import cut_rows
+from setpoint.data.rows import training_rows
 from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
 from setpoint.data.split import split_position
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.config import Bytes
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import evaluation_windows, training_windows
 from setpoint.shapes.batch import IGNORE_INDEX
 
 
@@ -140,7 +141,7 @@ def test_a_row_knows_its_source() -> None:
         assert [corpus.sources[i] for i in corpus.source] == [n.split("/")[0] for n in names]
         assert corpus.starts.tolist() == [1 + 31 * i for i in range(len(names))]
         assert (corpus.tokens[corpus.starts - 1] == corpus.separator).all()
-        windows = evaluation_windows(corpus, 10)
+        windows = cut_rows(corpus, 10)
         found = windows.rows(np.arange(len(windows))).source
         assert found is not None
         expected = [corpus.source[10 * i // 31] for i in range(len(windows))]
@@ -255,11 +256,11 @@ def test_documents_of_tokens_say_which_are_trained() -> None:
     ]
     corpus = build_corpus(documents, ByteTokenizer(), side="train", sources=("s",))
     assert corpus.tokens[:].tolist() == [256, 97, 98, 256, 3, 4, 5, 256, 6, 256]
-    batch = evaluation_windows(corpus, 9).rows(np.array([0]))
-    # The separator after a document whose mask is given is no target.
-    wanted = [97, 98, 256, IGNORE_INDEX, 4, 5, IGNORE_INDEX, 6, 256]
-    assert batch.targets.tolist() == [wanted]
-    assert (batch.tokens, batch.target_tokens, batch.target_bytes) == (9, 7, 5)
+    batch = cut_rows(corpus, 8).rows(np.array([0]))
+    # A document whose mask is given is read without the separators around it.
+    assert batch.inputs.tolist() == [[256, 97, 98, 3, 4, 256, 6, 256]]
+    assert batch.targets.tolist() == [[97, 98, 256, 4, 5, 6, 256, IGNORE_INDEX]]
+    assert (batch.tokens, batch.target_tokens, batch.target_bytes) == (7, 7, 5)
 
 
 def test_the_mask_is_part_of_the_digest() -> None:
@@ -321,4 +322,4 @@ def test_a_source_of_a_mixture_that_is_shorter_than_a_sequence_is_named(tmp_path
     (tmp_path / "a.txt").write_text("a line\n" * 50)
     (train,), _ = build_corpora(mixture(tmp_path, "a"), ByteTokenizer(), mixed=True)
     with pytest.raises(SetpointError, match=r"side of 'a' has \d+ \(1 document, "):
-        training_windows(train, 1000)
+        training_rows(train, 1000)

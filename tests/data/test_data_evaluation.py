@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,16 @@ from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data.config import Data, Packing
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.evaluation import EvaluationFeed, EvaluationRows, evaluation_rows
-from setpoint.data.packed import ConcatenatedSequences
+from setpoint.data.evaluation import EvaluationFeed, cut_rows, evaluation_rows
+from setpoint.data.rows import DocumentRows, training_rows
 from setpoint.data.sources.config import Conversations, Questions, Random, SourceConfig, Tokens
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import Windows, evaluation_windows
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
 
 def evaluation_batches(
-    rows: EvaluationRows, *, micro_size: int, limit: int | None = None
+    rows: DocumentRows, *, micro_size: int, limit: int | None = None
 ) -> list[Batch]:
     feed = EvaluationFeed({"t": (rows, limit)}, micro_size=micro_size)
     return list(feed.batches("t"))
@@ -45,7 +43,7 @@ def test_every_token_but_the_first_is_predicted_once_in_order(
     corpus = build_corpus(documents, ByteTokenizer(), side="held_out")
     if len(corpus.tokens) <= sequence_length:
         return
-    windows = evaluation_windows(corpus, sequence_length)
+    windows = cut_rows(corpus, sequence_length)
     batches = evaluation_batches(windows, micro_size=micro_size)
     predicted = [t for b in batches for t in b.targets.flatten().tolist() if t != IGNORE_INDEX]
     assert predicted == corpus.tokens[1:].tolist()
@@ -152,7 +150,7 @@ def test_the_first_windows_are_the_same_however_they_are_grouped(
     corpus_of: Callable[..., Corpus],
 ) -> None:
     corpus = corpus_of(bytes(range(100)), side="held_out")
-    windows = evaluation_windows(corpus, 5)
+    windows = cut_rows(corpus, 5)
     grouped = [
         [
             row
@@ -169,7 +167,7 @@ def test_the_first_windows_are_the_same_however_they_are_grouped(
 def test_ranks_divide_the_sequences(limit: int, micro_size: int, ranks: int) -> None:
     """Each is counted once, in batches of which every rank makes as many as the others."""
     corpus = build_corpus([Document("d", bytes(range(100)))], ByteTokenizer(), side="held_out")
-    texts = {"t": (evaluation_windows(corpus, 5), limit)}
+    texts = {"t": (cut_rows(corpus, 5), limit)}
     feeds = [
         EvaluationFeed(texts, micro_size=micro_size, data_rank=rank, data_size=ranks)
         for rank in range(ranks)
@@ -188,29 +186,28 @@ def test_ranks_divide_the_sequences(limit: int, micro_size: int, ranks: int) -> 
 
 def test_more_windows_than_there_are_means_all(corpus_of: Callable[..., Corpus]) -> None:
     corpus = corpus_of(b"abcdefgh")  # 10 tokens, 9 targets
-    batches = evaluation_batches(evaluation_windows(corpus, 4), micro_size=2, limit=1000)
+    batches = evaluation_batches(cut_rows(corpus, 4), micro_size=2, limit=1000)
     assert [len(batch.inputs) for batch in batches] == [2, 1]
 
 
 def test_refusals_come_at_the_call(corpus_of: Callable[..., Corpus]) -> None:
     corpus = corpus_of(b"abc", side="held_out")
-    windows = evaluation_windows(corpus, 2)
+    windows = cut_rows(corpus, 2)
     with pytest.raises(SetpointError, match="sequence_length: 0 is below 1"):
-        evaluation_windows(corpus, 0)
+        cut_rows(corpus, 0)
     with pytest.raises(SetpointError, match="micro_size: 0 is below 1"):
         evaluation_batches(windows, micro_size=0)
     with pytest.raises(SetpointError, match="sequences: 0 is below 1"):
         evaluation_batches(windows, micro_size=1, limit=0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dying(Windows):
+class Dying(DocumentRows):
     """Rows the fifth of which kills who makes it."""
 
     def rows(self, rows: Any) -> Batch:
         if 4 in rows.tolist():
             os.kill(os.getpid(), signal.SIGKILL)
-        return Windows.rows(self, rows)
+        return DocumentRows.rows(self, rows)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -218,7 +215,7 @@ def test_workers_give_the_same_batches_at_each_pass(
     corpus_of: Callable[..., Corpus], workers: int
 ) -> None:
     texts = {
-        name: (evaluation_windows(corpus_of(text, side=name), 4), limit)
+        name: (cut_rows(corpus_of(text, side=name), 4), limit)
         for name, text, limit in (("a", bytes(range(90)), None), ("b", bytes(range(50)), 3))
     }
     alone = EvaluationFeed(texts, micro_size=2)
@@ -244,13 +241,13 @@ def test_workers_give_the_same_batches_at_each_pass(
 
 
 def test_a_fault_in_a_worker_names_the_text(corpus_of: Callable[..., Corpus]) -> None:
-    windows = evaluation_windows(corpus_of(bytes(range(90)), side="web"), 4)
-    dying = Dying(windows.corpus, 4, windows.stride, windows.count)
+    windows = cut_rows(corpus_of(bytes(range(90)), side="web"), 4)
+    dying = Dying(windows.corpus, 4, numbered=windows.numbered, count=len(windows))
     feed = EvaluationFeed({"web": (dying, None)}, micro_size=2, workers=1)
     with pytest.raises(RunError, match=r"data.loader.evaluation.workers: a worker") as caught:
         list(feed.batches("web"))
     feed.close()
-    assert "sequences of web from t/0 at token 16" in str(caught.value)
+    assert "rows of web from t/0" in str(caught.value)
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -264,7 +261,7 @@ def test_a_stream_of_complete_documents_is_read_as_training_reads_it(isolate: bo
     corpus = build_corpus(documents, ByteTokenizer(), side="held_out")
     section = resolve(Packing(method="concatenate", isolate=isolate))
     rows = evaluation_rows(corpus, section, 8)
-    trained = ConcatenatedSequences(corpus, 8, isolated=isolate, marked=False)
+    trained = training_rows(corpus, 8, isolated=isolate)
     whole, same = rows.rows(np.arange(len(rows))), trained.rows(np.arange(len(trained)))
     assert (len(rows), len(trained)) == (4, 3)
     for name in ("inputs", "targets", "positions", "documents"):

@@ -14,10 +14,10 @@ from setpoint.config import SetpointError
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
-from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.rows import training_rows
+from setpoint.data.sampler import EpochSampler, Order
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import training_windows
 from setpoint.shapes.batch import Batch, Count
 
 
@@ -32,8 +32,8 @@ def count(batch: Batch) -> Count:
 
 
 def feed_of(corpus: Corpus, *, sequence_length: int, seed: int, **options: int) -> Feed:
-    windows = training_windows(corpus, sequence_length)
-    return Feed(windows, ShuffledSampler(windows, seed), count, **options)
+    windows = training_rows(corpus, sequence_length)
+    return Feed(windows, EpochSampler(windows, Order(seed, len(windows))), count, **options)
 
 
 def batches_of(feed: Feed) -> Iterator[Batch]:
@@ -200,8 +200,8 @@ def test_each_micro_batch_is_counted_by_itself() -> None:
         number = 1 + int(batch.inputs.sum())
         return Count(number, number, float(number))
 
-    sequences = training_windows(counting_corpus(300), 9)
-    sampler = ShuffledSampler(sequences, 4)
+    sequences = training_rows(counting_corpus(300), 9)
+    sampler = EpochSampler(sequences, Order(4, len(sequences)))
     step = Feed(sequences, sampler, first_tokens, micro_size=1, accumulation=3).take()
     expected = [first_tokens(batch) for batch in step.batches]
     assert len(set(expected)) == 3 and list(step.counts) == expected
@@ -252,7 +252,7 @@ def test_other_text_of_the_same_size_is_refused(corpus_of: Callable[..., Corpus]
 
 @pytest.mark.parametrize(
     "change",
-    [{"epoch": -1}, {"index": -1}, {"index": 40}, {"epoch": 1.5}, {"index": "3"}, {"epoch": True}],
+    [{"epoch": -1}, {"index": -1}, {"row": 40}, {"epoch": 1.5}, {"index": "3"}, {"epoch": True}],
 )
 def test_a_position_that_is_none_is_refused(change: dict[str, Any]) -> None:
     loader = feed_of(counting_corpus(398), sequence_length=9, micro_size=2, seed=0)

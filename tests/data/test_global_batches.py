@@ -16,12 +16,11 @@ from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, shares_of
-from setpoint.data.packed import build_packed
-from setpoint.data.sampler import Sampler, ShuffledSampler
-from setpoint.data.sequences import Sequences
+from setpoint.data.packing import build_packed
+from setpoint.data.rows import Sequences, training_rows
+from setpoint.data.sampler import EpochSampler, Order, Sampler
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import training_windows
 from setpoint.shapes.batch import Batch, Count
 
 LENGTH, GLOBAL = 8, 12
@@ -49,8 +48,8 @@ def corpus(number: int) -> Corpus:
 def rows_of(kind: str, number: int) -> tuple[Sequences, Sampler]:
     name = f"s{number}"
     if kind == "windows":
-        windows = training_windows(corpus(number), LENGTH)
-        return windows, ShuffledSampler(windows, 5, name)
+        windows = training_rows(corpus(number), LENGTH)
+        return windows, EpochSampler(windows, Order(5, len(windows), name))
     buckets = kind == "buckets"
     method: Any = "none" if buckets else kind
     # Several groups are an epoch, where there are groups.

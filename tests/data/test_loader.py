@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,9 @@ from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase
-from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.rows import DocumentRows, training_rows
+from setpoint.data.sampler import EpochSampler, Order
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import Windows, training_windows
 from setpoint.shapes.batch import Batch, Count
 
 HANG = 300
@@ -33,32 +32,32 @@ def count(batch: Batch) -> Count:
     return Count(batch.tokens, batch.target_tokens, float(batch.target_tokens))
 
 
-def windows() -> Windows:
+def windows() -> DocumentRows:
     text = bytes(np.random.default_rng(0).integers(0, 256, 900, np.uint8))
     documents = [Document(f"t/{k}", text[k * 90 : k * 90 + 90]) for k in range(10)]
-    return training_windows(build_corpus(documents, ByteTokenizer(), side="train"), 8)
+    return training_rows(build_corpus(documents, ByteTokenizer(), side="train"), 8)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Faulty(Windows):
+class Faulty(DocumentRows):
     """Rows one of which cannot be made."""
 
-    wrong: int = 0
-    fault: Any = None
+    def __init__(self, good: DocumentRows, wrong: int, fault: Any) -> None:
+        super().__init__(good.corpus, 8, numbered=good.numbered, count=len(good))
+        self.wrong, self.fault = wrong, fault
 
     def rows(self, rows: Any) -> Batch:
         if self.wrong in rows.tolist():
             self.fault()
-        return Windows.rows(self, rows)
+        return DocumentRows.rows(self, rows)
 
 
 @pytest.fixture
 def feeds() -> Iterator[Any]:
     made: list[Feed] = []
 
-    def make(workers: int, sequences: Windows | None = None, **options: Any) -> Feed:
+    def make(workers: int, sequences: DocumentRows | None = None, **options: Any) -> Feed:
         sequences = sequences or windows()
-        sampler = ShuffledSampler(sequences, 5)
+        sampler = EpochSampler(sequences, Order(5, len(sequences)))
         options = {"micro_size": 3, "accumulation": 2} | options
         made.append(Feed(sequences, sampler, count, workers=workers, **options))
         return made[-1]
@@ -87,7 +86,7 @@ def test_the_stream_and_its_state_are_those_without_workers(feeds: Any) -> None:
 def test_what_batches_cost_is_measured(feeds: Any, workers: int) -> None:
     good = windows()
     wait = lambda: time.sleep(0.2)  # noqa: E731
-    feed = feeds(workers, Faulty(good.corpus, 8, good.stride, good.count, 40, wait), micro_size=100)
+    feed = feeds(workers, Faulty(good, 40, wait), micro_size=100)
     feed.take()  # of two micro-batches, that is, of an epoch and more
     assert feed.spent.batches == 2
     assert 0.2 <= feed.spent.making < 100 and 0 < feed.spent.planning < 100
@@ -140,18 +139,19 @@ def divide() -> None:
 )
 def test_a_fault_in_a_worker_names_the_rows(feeds: Any, fault: Any, kind: Any, words: str) -> None:
     good = windows()
-    sequences = Faulty(good.corpus, 8, good.stride, good.count, 40, fault)
+    sequences = Faulty(good, 40, fault)
     feed = feeds(2, sequences, timeout=2.0)
     with pytest.raises(kind, match=f"(?s){words}") as caught:
         inputs(feed, 30)
-    start = 40 * good.stride
-    assert f"{good.corpus.files[3].name} at token {start}" in str(caught.value)
+    assert good.corpus.files[3].name in str(caught.value)
 
 
 def test_a_stream_that_ends_gives_what_comes_before(feeds: Any) -> None:
     whole = windows()
     mixture = Mixture(["t"], [whole])
-    sampler = MixtureSampler(["t"], [ShuffledSampler(whole, 5, "t")], [Phase(0, (1.0,))], [12], 100)
+    sampler = MixtureSampler(
+        ["t"], [EpochSampler(whole, Order(5, len(whole), "t"))], [Phase(0, (1.0,))], [12], 100
+    )
     feed = Feed(mixture, sampler, count, micro_size=3, workers=2)
     try:
         assert len(inputs(feed, 4)) == 4

@@ -30,11 +30,11 @@ import numpy as np, torch
 from setpoint.data.store import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
-from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.sampler import EpochSampler, Order
 from multiprocessing.reduction import ForkingPickler
 from setpoint.data.loader import Shared
 from setpoint.data.store import JoinedRow
-from setpoint.data.windows import training_windows
+from setpoint.data.rows import training_rows
 from setpoint.shapes.batch import Count
 
 def count(batch):
@@ -49,8 +49,8 @@ def feed(folder, workers):
     corpus = Corpus(side="train", tokens=row, token_bytes=np.ones(65536, np.int64), separator=0,
         byte_count=size, files=files, digest="d", sources=("a", "b"), starts=starts,
         source=np.arange(len(starts)) % 2)
-    cut = training_windows(corpus, 64)
-    return Feed(cut, ShuffledSampler(cut, 1), count, micro_size=4, workers=workers)
+    cut = training_rows(corpus, 64)
+    return Feed(cut, EpochSampler(cut, Order(1, len(cut))), count, micro_size=4, workers=workers)
 
 def main(folder, how):
     if how in ("spawn", "forkserver"):

@@ -16,20 +16,20 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
-from setpoint.data.packed import PackedSampler, build_packed
-from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.packing import build_packed
+from setpoint.data.rows import DocumentRows, training_rows
+from setpoint.data.sampler import EpochSampler, Order
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import Windows, training_windows
 
 LENGTH = 4
 WEIGHTS = st.lists(st.floats(0.01, 100), min_size=1, max_size=5)
 
 
-def windows_of(index: int, sequences: int = 7) -> Windows:
+def windows_of(index: int, sequences: int = 7) -> DocumentRows:
     """Sequences that hold one byte only, by which their source is known."""
     text = bytes([index]) * (sequences * (LENGTH + 1) - 2)
     documents = [Document(f"s{index}/a", text)]
-    return training_windows(build_corpus(documents, ByteTokenizer(), side="train"), LENGTH)
+    return training_rows(build_corpus(documents, ByteTokenizer(), side="train"), LENGTH)
 
 
 def mixture_of(
@@ -37,7 +37,10 @@ def mixture_of(
 ) -> tuple[Mixture, MixtureSampler]:
     names = [f"s{index}" for index in range(len(weights))]
     members = [windows_of(index) for index in range(len(weights))]
-    samplers = [ShuffledSampler(each, 3, name) for each, name in zip(members, names, strict=True)]
+    samplers = [
+        EpochSampler(each, Order(3, len(each), name))
+        for each, name in zip(members, names, strict=True)
+    ]
     phases = [Phase(0, shares_of(weights))]
     phases += [Phase(first, shares_of(each)) for first, each in (later or {}).items()]
     whole = Mixture(names, members)
@@ -135,7 +138,7 @@ def test_all_sources_read_to_their_limits_are_an_error() -> None:
 
 def by_tokens(weights: list[float]) -> MixtureSampler:
     """Sources whose documents, one in each row, are of other lengths."""
-    made: list[PackedSampler] = []
+    made: list[EpochSampler] = []
     for index in range(len(weights)):
         lengths = range(3 + 8 * index, 9 + 8 * index)
         documents = [Document(f"s{index}/{n}", b"x" * n) for n in lengths]
@@ -152,7 +155,7 @@ def test_shares_of_tokens(weights: list[float]) -> None:
     sampler, counts = by_tokens(weights), np.zeros(len(weights))
     for _ in range(150):
         rows = sampler.take(1)
-        counts[rows.source[0]] += rows.parts[rows.source[0]].tokens
+        counts[rows.source[0]] += rows.parts[rows.source[0]].token_count
         assert np.abs(counts - np.array(shares_of(weights)) * counts.sum()).max() < 32 * len(
             weights
         )
@@ -218,7 +221,7 @@ def test_states_of_other_sources_are_refused_and_leave_all_as_it_was() -> None:
     _, other = mixture_of([1, 1, 1])
     with pytest.raises(SetpointError, match="recorded with .*'s0', 's1', 's2'"):
         sampler.load_state_dict(other.state_dict())
-    single = ShuffledSampler(windows_of(0), 3, "s0").state_dict()
+    single = EpochSampler(windows_of(0), Order(3, len(windows_of(0)), "s0")).state_dict()
     with pytest.raises(SetpointError, match="recorded with no mixture"):
         sampler.load_state_dict(single)
     broken = mixture_of([1, 1])[1].state_dict()

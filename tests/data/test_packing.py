@@ -13,21 +13,21 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
+from setpoint.data.evaluation import cut_rows
 from setpoint.data.loader import Feed
 from setpoint.data.mixture import MixedRows, Mixture
-from setpoint.data.packed import ConcatenatedSequences, PackedSampler, PackedSequences, build_packed
 from setpoint.data.packing import (
     COUNTED_GROUPS,
-    PackedRows,
+    build_packed,
     first_fit_decreasing,
     next_fit,
-    parts_of_rows,
     pieces_of,
     require_pieces,
 )
+from setpoint.data.rows import Cut, DocumentRows, Parts, training_rows
+from setpoint.data.sampler import EpochSampler
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import evaluation_windows, training_windows
 from setpoint.shapes.batch import IGNORE_INDEX, Count
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
@@ -49,7 +49,7 @@ def corpus_of(lengths: list[int], trained: list[bool] | None = None) -> Corpus:
 
 def packed(
     corpus: Corpus, length: int = 32, seed: int = 3, bucket: int = 4, **section: Any
-) -> tuple[PackedSequences, PackedSampler]:
+) -> tuple[DocumentRows, EpochSampler]:
     section = {"method": "first_fit_decreasing", "group_size": 16, **section}
     if section["method"] != "none":
         section.pop("length_buckets", None)
@@ -60,7 +60,7 @@ def packed(
     )
 
 
-def rows_of(rows: PackedRows) -> list[list[tuple[int, int]]]:
+def rows_of(rows: Parts) -> list[list[tuple[int, int]]]:
     """(start, length) of the pieces of each row."""
     pieces = list(zip(rows.starts.tolist(), rows.lengths.tolist(), strict=True))
     return [
@@ -69,8 +69,8 @@ def rows_of(rows: PackedRows) -> list[list[tuple[int, int]]]:
     ]
 
 
-def epoch_of(sampler: PackedSampler) -> list[list[tuple[int, int]]]:
-    packer = sampler.packer
+def epoch_of(sampler: EpochSampler) -> list[list[tuple[int, int]]]:
+    packer = sampler.plan
     return [row for n in range(packer.groups) for row in rows_of(packer.group(0, n))]
 
 
@@ -127,7 +127,7 @@ def test_nothing_is_lost_or_twice_and_no_row_too_full(
     assert all(sum(length for _, length in row) <= size for row in rows)
     read = [token for row in rows for start, n in row for token in range(start, start + n)]
     assert sorted(read) == list(range(len(corpus.tokens) - 1))
-    if sampler.packer.groups <= COUNTED_GROUPS:
+    if sampler.plan.groups <= COUNTED_GROUPS:
         assert len(sequences) == len(rows)
     taken = sampler.take(len(rows))
     assert rows_of(taken) == rows and sampler.epoch == 1.0
@@ -147,8 +147,8 @@ def test_labels_never_cross_a_document(lengths: list[int], size: int, kind: str)
         sequences, sampler = packed(corpus, size)
         batch = sequences.rows(sampler.take(len(sequences)))
     else:
-        cut = evaluation_windows if kind == "evaluation" else training_windows
-        windows = cut(corpus, min(size, len(corpus.tokens) - 1), True)
+        cut = cut_rows if kind == "evaluation" else training_rows
+        windows = cut(corpus, min(size, len(corpus.tokens) - 1), isolated=True)
         batch = windows.rows(np.arange(len(windows)))
     assert batch.documents is not None and batch.positions is not None
     separator = corpus.separator
@@ -212,9 +212,9 @@ def test_a_resumed_stream_goes_on_within_a_group(before: int, method: str, ranks
 def test_rows_change_with_epoch_and_seed() -> None:
     corpus = corpus_of(list(range(1, 40)) * 2)
     first, other = packed(corpus)[1], packed(corpus, seed=4)[1]
-    rows = rows_of(first.packer.group(0, 0))
-    assert rows == rows_of(packed(corpus)[1].packer.group(0, 0))
-    assert rows not in (rows_of(first.packer.group(1, 0)), rows_of(other.packer.group(0, 0)))
+    rows = rows_of(first.plan.group(0, 0))
+    assert rows == rows_of(packed(corpus)[1].plan.group(0, 0))
+    assert rows not in (rows_of(first.plan.group(1, 0)), rows_of(other.plan.group(0, 0)))
 
 
 def test_the_rows_of_a_seed_never_change() -> None:
@@ -296,6 +296,12 @@ def test_complete_documents_keep_their_start_where_text_is_split() -> None:
     )
 
 
+def concatenated(corpus: Corpus, length: int) -> DocumentRows:
+    """Rows without a token between them, whether documents are complete or not."""
+    cut = Cut(corpus, length, stride=length, divided=True)
+    return DocumentRows(corpus, length, numbered=cut, count=cut.count, isolated=True)
+
+
 @given(LENGTHS, st.integers(1, 20), st.data())
 def test_concatenated_rows_read_each_document_without_its_last_token(
     lengths: list[int], length: int, data: st.DataObject
@@ -316,10 +322,10 @@ def test_concatenated_rows_read_each_document_without_its_last_token(
     corpus = build_corpus(documents, ByteTokenizer(), side="train")
     count = len(read) // length
     if not count:
-        with pytest.raises(SetpointError, match="more than the"):
-            ConcatenatedSequences(corpus, length, isolated=False, marked=False)
+        with pytest.raises(SetpointError, match="tokens for one row"):
+            concatenated(corpus, length)
         return
-    sequences = ConcatenatedSequences(corpus, length, isolated=True, marked=False)
+    sequences = concatenated(corpus, length)
     assert len(sequences) == count
     batch = sequences.rows(np.arange(count)[::-1])
     pairs = zip(
@@ -359,23 +365,18 @@ def test_the_documents_of_a_row() -> None:
     corpus = corpus_of([4, 7, 2])
     sequences, sampler = packed(corpus, 32)
     rows = sampler.take(1)
-    (parts,) = parts_of_rows(corpus, rows)
-    assert {(part.document, part.name, part.start, part.length) for part in parts} == {
-        (0, "t/000", 0, 5),
-        (1, "t/001", 5, 8),
-        (2, "t/002", 13, 3),
-    }
-    lengths = [part.length for part in parts]
-    assert [part.first for part in parts] == np.cumsum([0, *lengths])[:-1].tolist()
-    names = [part.name for part in parts for _ in range(part.length)]
+    named = {0: "t/000", 5: "t/001", 13: "t/002"}
+    parts = list(zip(rows.starts.tolist(), rows.lengths.tolist(), strict=True))
+    assert sorted(parts) == [(0, 5), (5, 8), (13, 3)]
+    names = [named[start] for start, length in parts for _ in range(length)]
     assert sequences.names_in(rows) == [[*names, *[None] * (33 - 16)]]
-    assert all(part.name in sequences.describe(rows) for part in parts)
+    assert all(name in sequences.describe(rows) for name in named.values())
 
 
 def test_rows_of_many_groups_are_counted_from_some() -> None:
     corpus = corpus_of([5, 9, 14, 3] * 100)
     sequences, sampler = packed(corpus, 16, group_size=4)
-    assert sampler.packer.groups > COUNTED_GROUPS
+    assert sampler.plan.groups > COUNTED_GROUPS
     assert len(sequences) == pytest.approx(len(epoch_of(sampler)), rel=0.1)
 
 
@@ -409,7 +410,7 @@ def test_states_that_are_no_place_are_refused() -> None:
     with pytest.raises(SetpointError, match="has the keys"):
         sampler.load_state_dict({**state, "more": 1})
     with pytest.raises(SetpointError, match=r"data\.packing\.method: .* with concatenate"):
-        sampler.load_state_dict({"epoch": 0, "index": 3})
+        sampler.load_state_dict({**state, "method": "concatenate"})
 
 
 def test_other_data_goes_on_near_the_place() -> None:

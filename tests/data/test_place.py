@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.cli.main import main
-from setpoint.data.place import place_in_words
+from setpoint.data.sampler import describe_position
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_data import where_in_data
 from setpoint.train.run import train
@@ -20,16 +20,18 @@ from ..train.small import events, small_job
 def test_in_words() -> None:
     web = {"taken": 1500, "since": 0, "state": {"epoch": 1, "index": 250}}
     code = {"taken": 500, "since": 0, "state": {"epoch": 0, "index": 500}}
-    assert place_in_words({"mixture": {"web": web, "code": code}}) == (
+    assert describe_position({"mixture": {"web": web, "code": code}}) == (
         "after 2,000 sequences: web 75.0% (epoch 2, after 250 sequences), "
         "code 25.0% (epoch 1, after 500 sequences)"
     )
-    assert place_in_words({"mixture": {"web": web | {"taken": 0}}}).startswith("after 0 sequences")
+    assert describe_position({"mixture": {"web": web | {"taken": 0}}}).startswith(
+        "after 0 sequences"
+    )
 
 
 def test_packed_rows() -> None:
-    state = {"epoch": 1, "group": 2, "row": 1500, "method": "next_fit"}
-    assert place_in_words(state) == "epoch 2, after 1,500 rows of group 3"
+    state = {"epoch": 1, "index": 1500, "group": 2, "row": 15, "method": "next_fit"}
+    assert describe_position(state) == "epoch 2, after 1,500 sequences"
 
 
 MIXTURE = (

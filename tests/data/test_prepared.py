@@ -66,9 +66,9 @@ def assert_same(left: Corpus, right: Corpus) -> None:
     assert (left.trained is None) == (right.trained is None)
     if left.trained is not None and right.trained is not None:
         np.testing.assert_array_equal(left.trained[:], right.trained[:])
-    places = np.arange(len(left.tokens))
-    np.testing.assert_array_equal(left.sources_at(places), right.sources_at(places))
-    assert left.sources_at(places).dtype == right.sources_at(places).dtype
+    ranges = np.array([0]), np.array([len(left.tokens)])
+    np.testing.assert_array_equal(left.sources_along(*ranges), right.sources_along(*ranges))
+    assert left.sources_along(*ranges).dtype == right.sources_along(*ranges).dtype
 
 
 def assert_all_same(left: Corpora, right: Corpora) -> None:
@@ -522,7 +522,7 @@ def test_a_prepared_folder_is_mapped_as_a_source(tmp_path: Path, share: float) -
         assert right.prepared == prepared.folder
         assert (left.side, left.digest, ("mine",)) == (right.side, right.digest, right.sources)
         np.testing.assert_array_equal(left.tokens[:], right.tokens[:])
-        assert not right.sources_at(np.arange(len(right.tokens))).any()
+        assert not right.source.any()
     assert prepare_all(data, ByteTokenizer())[0] == prepared._replace(sources=("mine",))
     assert not (tmp_path / "second").exists()
     # Another split than it was prepared with.

@@ -143,7 +143,11 @@ def test_a_position_is_refused_in_another_order(tmp_path: Path) -> None:
             build_training_data(job, corpora(job.data, job.tokenizer.build()).train)[1]
             for job in jobs
         ]
-        with pytest.raises(SetpointError, match=r"data\.shuffle: was false"):
+        with pytest.raises(
+            SetpointError, match=r"data\.shuffle: .* the order sources, and now it is shuffled"
+        ):
             samplers[1].load_state_dict(samplers[0].state_dict())
-        with pytest.raises(SetpointError, match=r"data\.shuffle: was true"):
+        with pytest.raises(
+            SetpointError, match=r"data\.shuffle: .* the order shuffled, and now it is sources"
+        ):
             samplers[0].load_state_dict(samplers[1].state_dict())

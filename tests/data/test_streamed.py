@@ -20,14 +20,14 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data, Packing
 from setpoint.data.config import Mixture as Mixed
 from setpoint.data.document import Document, FileRecord, Place, Placed
-from setpoint.data.keyed_random import shuffled
+from setpoint.data.lanes import LEAST_AHEAD, StreamSampler, build_streamed, merged_state
 from setpoint.data.loader import Feed
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase
-from setpoint.data.place import place_in_words
+from setpoint.data.rows import DocumentRows
+from setpoint.data.sampler import describe_position, shuffled
 from setpoint.data.sources.config import Filter, HubDataset, Random, Text
 from setpoint.data.split import split_position
 from setpoint.data.stream import Stream, hold_out, open_streams
-from setpoint.data.streamed import AHEAD, StreamedSequences, StreamSampler, build_streamed
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
 
@@ -124,14 +124,14 @@ def stream_of(section: Any, held_out: float = 0.0, buffer: int = BUFFER) -> Stre
 
 def open_stream(
     section: Any, method: str = "concatenate", held_out: float = 0.0, **packing: Any
-) -> tuple[StreamedSequences, StreamSampler]:
+) -> tuple[DocumentRows, StreamSampler]:
     stream = stream_of(section, held_out)
     return build_streamed(
         stream, resolve(Packing(**{"method": method, **packing})), length=S, seed=SEED
     )
 
 
-def take(pair: tuple[StreamedSequences, StreamSampler], count: int) -> list[list[list[int]]]:
+def take(pair: tuple[DocumentRows, StreamSampler], count: int) -> list[list[list[int]]]:
     """Inputs and targets of rows, without padding."""
     sequences, sampler = pair
     return rows_of(sequences.rows(sampler.take(count)))
@@ -280,13 +280,18 @@ def test_batches_do_not_depend_on_ranks_workers_or_micro_batches(
 
     one = feed(0, 1, 4, 0)
     expected = [rows_of(one.take().batches[0]) for _ in range(9)]
+    one.close()
+    one = feed(0, 1, 4, 0)
     two = [feed(rank, 2, 1, workers) for rank in range(2)]
     for number in range(5):
         steps = [each.take().batches for each in two]
         found = [rows_of(batch)[0] for pair in zip(*steps, strict=True) for batch in pair]
         assert found == expected[number]
-    state = json.loads(json.dumps(two[1].state_dict()))
-    assert state == two[0].state_dict()
+    assert not set(two[0].state_dict()["lanes"]) & set(two[1].state_dict()["lanes"])
+    state = json.loads(json.dumps(merged_state([each.state_dict() for each in two])))
+    for _ in range(5):
+        one.take()
+    assert state == one.state_dict()
     for each in (*two, one):
         each.close()
     last = feed(0, 1, 2, 2 - workers)
@@ -319,7 +324,7 @@ class Endless:
 
 def endless(
     source: Endless, buffer: int, method: Any = "concatenate"
-) -> tuple[StreamedSequences, StreamSampler]:
+) -> tuple[DocumentRows, StreamSampler]:
     section = resolve(Text(name="endless", paths=("x",), streaming=True))
     stream = Stream(
         section, "data.sources.0", source, tuple(source.parts()), TOKENIZER, 0.0, buffer
@@ -338,7 +343,7 @@ def test_of_an_endless_stream_a_block_is_held_and_a_few_rows(tmp_path: Path) -> 
     assert source.read_rows > 1000 > 4 * most
     assert most <= buffer + 2  # with the one that is cut, and the one that was read last
     assert pair[1]._ahead is not None
-    assert len(pair[1]._ahead.ready) <= AHEAD
+    assert len(pair[1]._ahead.ready[0]) <= 25
     pair[1].forget()
 
 
@@ -354,7 +359,7 @@ def test_the_first_row_needs_one_block_and_closing_ends_the_thread() -> None:
     assert threading.active_count() == before + 1
     pair[1].forget()
     assert threading.active_count() == before
-    assert source.read_rows <= 300 + 2 * AHEAD
+    assert source.read_rows <= 300 + 4 * LEAST_AHEAD
     take(pair, 1)  # opened again
     assert pair[1].state_dict()["index"] == 2
     pair[1].forget()
@@ -405,9 +410,9 @@ def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> No
     take(first, 8)
     first[1].forget()
     state = first[1].state_dict()
-    part = state["block"]["from"]["file"]
-    assert part in place_in_words(state)
-    assert state["next"]["document"] in place_in_words(state)
+    part = state["lanes"]["0"]["from"]["file"]
+    assert part in describe_position(state)
+    assert state["lanes"]["0"]["document"] in describe_position(state)
     path = tmp_path / "data" / Path(part).name
     text = path.read_text()
     path.write_text(text.replace("xyz", "zyx"))  # of the same size
@@ -439,7 +444,9 @@ def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> No
         ({"shuffle_buffer": 7}, "data.shuffle_buffer: "),
         ({"method": "next_fit"}, "data.packing.method: "),
         ({"block": 3}, "data loader state: "),
-        ({"next": {"item": -1}}, "data loader state: "),
+        ({"lanes": {"0": {"item": -1}}}, "data loader state: "),
+        ({"lanes": {}}, "data loader state: "),
+        ({"index": -1}, "data loader state: "),
     ],
 )
 def test_a_state_of_another_stream_is_refused(
@@ -476,7 +483,7 @@ def test_filters_are_applied_while_reading(tmp_path: Path) -> None:
     expected = oracle_rows(parts, "text", epochs=2)
     assert take(open_stream(section), len(expected)) == expected
     section.filter = Filter(longest=3)
-    with pytest.raises(SetpointError, match="hold less than one row"):
+    with pytest.raises(SetpointError, match="hold no document to train on"):
         take(open_stream(section), 1)
 
 
@@ -498,7 +505,9 @@ def test_a_mixture_takes_its_shares_from_streams_and_other_sources(tmp_path: Pat
     assert first.source is not None
     assert np.bincount(first.source.numpy()).tolist() == [10, 30]
     state = json.loads(json.dumps(sampler.state_dict()))
-    assert "endless 75.0% (epoch 1, after 30 sequences, in the documents" in place_in_words(state)
+    assert "endless 75.0% (epoch 1, after 30 sequences, in the documents" in describe_position(
+        state
+    )
     rest = rows_of(mixture.rows(sampler.take(9)))
     other, again = build()
     again.load_state_dict(state)

@@ -20,9 +20,9 @@ from setpoint.config import ConfigError, SetpointError
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
-from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.rows import training_rows
+from setpoint.data.sampler import EpochSampler, Order
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import training_windows
 from setpoint.parallel.config import TorchFT
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World
@@ -111,11 +111,12 @@ def compare(first: Path, second: Path, alone: Path, steps: int, atol: float) -> 
 
 def test_a_group_divides_its_part_of_the_rows_among_its_ranks() -> None:
     corpus = build_corpus([Document("a", bytes(range(250)) * 3)], ByteTokenizer(), side="train")
-    windows = training_windows(corpus, 4)
+    windows = training_rows(corpus, 4)
 
     def rows_of(rank: int, groups: int, group: int) -> list[int]:
         feed = Feed(
-            windows, ShuffledSampler(windows, 5), lambda b: Count(b.tokens, b.tokens, 1.0),
+            windows, EpochSampler(windows, Order(5, len(windows))),
+            lambda b: Count(b.tokens, b.tokens, 1.0),
             micro_size=1, accumulation=4, data_rank=rank, data_size=2,
         )  # fmt: skip
         feed.divide(group, groups)

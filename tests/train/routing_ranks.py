@@ -83,7 +83,7 @@ def one_rank(rank: int, store: str) -> None:
     assert (world.rank, world.size, world.is_main) == (rank, WORLD, rank == 0)
     assert world.any(rank == 1) and not world.any(False)
     batch = StepBatch((), (), Count(2**40 + rank, 3, 0.5), BySource((rank, 3), (5, 2**40)))
-    assert count_over_ranks(batch, world) == (
+    assert count_over_ranks(batch, world)[:2] == (
         Count(2**41 + 1, 6, 1.0),
         BySource((1, 6), (10, 2**41)),
     )

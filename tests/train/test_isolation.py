@@ -19,10 +19,10 @@ from setpoint.config import resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.packed import build_packed
+from setpoint.data.evaluation import cut_rows
+from setpoint.data.packing import build_packed
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import evaluation_windows
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
 from setpoint.loss.fused import linear_missing
 from setpoint.model.attention.config import MLA
@@ -177,7 +177,7 @@ def test_flex_on_a_cpu(name: str, dtype: torch.dtype) -> None:
 def test_windows_equal_their_documents(positions: Any) -> None:
     """What an isolated window of a concatenated text holds of a document counts as if alone."""
     text = corpus()
-    windows = evaluation_windows(text, 16, isolated=True)
+    windows = cut_rows(text, 16, isolated=True)
     together = [windows.rows(np.arange(len(windows)))]
     # Windows cut documents, so a part begins where a document or a window does.
     last = len(text.tokens) - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,97 +10,17 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.loader import Loader
-from setpoint.data.packed import ConcatenatedSequences, PackedSequences
-from setpoint.data.packing import PackedRows, next_fit, pieces_of, require_pieces
-from setpoint.data.store import DataIdentity, slices
-from setpoint.data.windows import Windows, evaluation_windows
+from setpoint.data.packing import next_fit, pieces_of, require_pieces
+from setpoint.data.rows import Cut, DocumentRows, Parts
 from setpoint.shapes.batch import Batch
 
 if TYPE_CHECKING:
     from setpoint.data.config import Packing
-    from setpoint.data.sequences import CountedSequences
     from setpoint.data.store import Corpus
 
 Ints = npt.NDArray[np.int64]
 Named = tuple[str, Ints]
 """Rows of one of several texts."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DocumentRows:
-    """Rows of whole documents in the order of the corpus: `CountedSequences`.
-
-    Arguments:
-        packed: makes their batches.
-        order: all rows.
-        layout: see `Windows.layout`.
-        note: documents that were divided or left out, in words; empty: none.
-    """
-
-    packed: PackedSequences
-    order: PackedRows
-    layout: str
-    note: str = ""
-
-    @property
-    def corpus(self) -> Corpus:
-        """The documents."""
-        return self.packed.corpus
-
-    @property
-    def identity(self) -> DataIdentity:
-        """See `Sequences`."""
-        return self.packed.identity
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """See `Sequences`."""
-        return self.packed.sources
-
-    @property
-    def sequence_length(self) -> int:
-        """See `Sequences`."""
-        return self.packed.sequence_length
-
-    @property
-    def epoch_rows(self) -> int:
-        """See `Sequences`."""
-        return len(self.order)
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def rows(self, rows: Ints) -> Batch:
-        """Some of them, (B,) numbers in 0 .. len - 1, as a batch."""
-        return self.packed.rows(self._named(rows))
-
-    def describe(self, rows: Ints) -> str:
-        """Name their first documents."""
-        return self.packed.describe(self._named(rows))
-
-    def first(self, count: int | None) -> Corpus:
-        """The tokens of the first rows as a corpus, `trained` where they are predicted.
-
-        A separator stands in front of each document, so that n-grams up to the third order see
-        nothing of the one before.
-        """
-        rows, corpus = self.order[:count], self.corpus
-        separator = np.array([corpus.separator], corpus.tokens.dtype)
-        tokens, predicted = [separator], [np.zeros(1, np.bool_)]
-        ends = rows.starts + rows.lengths + 1
-        for piece in slices(corpus.tokens, rows.starts, ends):
-            tokens += [separator, piece]
-            predicted += [np.array([False, False]), np.ones(len(piece) - 1, np.bool_)]
-        if corpus.trained is not None:
-            marks = slices(corpus.trained, rows.starts + 1, ends)
-            predicted[2::2] = [np.asarray(mark, np.bool_) for mark in marks]
-        return corpus.part(np.concatenate(tokens), np.concatenate(predicted))
-
-    def _named(self, rows: Ints) -> PackedRows:
-        return PackedRows.joined([self.order[row : row + 1] for row in rows.tolist()])
-
-
-EvaluationRows = Windows | DocumentRows
 
 
 def evaluation_rows(
@@ -112,10 +31,10 @@ def evaluation_rows(
     isolates: bool = True,
     marked: bool = False,
     multiple: int | None = None,
-) -> EvaluationRows:
+) -> DocumentRows:
     """Lay documents into rows as training reads them, in the order of the corpus.
 
-    What training concatenates is cut into windows. Otherwise each document is predicted by itself,
+    What training concatenates is cut into rows. Otherwise each document is predicted by itself,
     and one that is longer than a row is treated as in training; several share a row only where the
     model isolates them.
 
@@ -123,40 +42,50 @@ def evaluation_rows(
         section: as `data.packing`.
         length: tokens of a row, S.
         isolates: whether the model takes documents.
-        marked: see `PackedSequences`.
+        marked: see `DocumentRows`.
         multiple: rows are padded as with `section.pad_to_multiple_of`, which comes first.
 
     Raises:
         SetpointError: a document is too long and that is an error, or none is left.
     """
     isolated = bool(section.isolate)
-    if section.method == "concatenate" and corpus.trained is not None:
-        rows = ConcatenatedSequences(corpus, length, isolated=isolated, marked=marked, partial=True)
-        layout = f"{'isolated ' * isolated}documents, concatenated"
-        packed = PackedSequences(
-            corpus, length, len(rows), isolated=isolated, marked=marked, row_tokens=length
-        )
-        return DocumentRows(packed, rows.pieces(np.arange(len(rows))), layout)
     if section.method == "concatenate":
-        return evaluation_windows(corpus, length, bool(section.isolate))
+        return cut_rows(corpus, length, isolated=isolated, marked=marked)
     pieces = pieces_of(corpus, length, section.too_long)
     require_pieces(pieces, corpus, length)
-    shared = isolates and bool(section.isolate) and section.method != "none"
+    shared = isolates and isolated and section.method != "none"
     number = len(pieces.starts)
     bins = next_fit(pieces.lengths, length) if shared else np.arange(number)
-    count = int(bins[-1]) + 1
-    packed = PackedSequences(
+    parts = Parts(pieces.starts, pieces.lengths, np.cumsum(np.bincount(bins)))
+    return DocumentRows(
         corpus,
         length,
-        count,
+        numbered=parts,
+        count=len(parts),
         isolated=shared,
         marked=marked,
         multiple=section.pad_to_multiple_of or multiple,
-        row_tokens=int(pieces.lengths.sum()) / count,
+        row_tokens=int(pieces.lengths.sum()) / len(parts),
+        layout=f"documents, {'next_fit' if shared else 'none'}, too_long = {section.too_long}",
+        note=", ".join(pieces.notes),
     )
-    order = PackedRows(pieces.starts, pieces.lengths, np.cumsum(np.bincount(bins)))
-    layout = f"documents, {'next_fit' if shared else 'none'}, too_long = {section.too_long}"
-    return DocumentRows(packed, order, layout, ", ".join(pieces.notes))
+
+
+def cut_rows(
+    corpus: Corpus, length: int, *, isolated: bool = False, marked: bool = False
+) -> DocumentRows:
+    """Cut a corpus into rows which predict every token but the first once; the last is padded.
+
+    Neighbours share one token: the last target of one is the first input of the next.
+    """
+    cut = Cut(corpus, length, stride=length, partial=True, divided=isolated)
+    layout = "isolated windows" if isolated else "windows"
+    if not cut.is_plain:
+        layout = f"{'isolated ' * isolated}documents, concatenated"
+    return DocumentRows(
+        corpus, length, numbered=cut, count=cut.count, isolated=isolated,
+        marked=marked and not cut.is_plain, layout=layout,
+    )  # fmt: skip
 
 
 class EvaluationFeed:
@@ -182,7 +111,7 @@ class EvaluationFeed:
 
     def __init__(
         self,
-        texts: Mapping[str, tuple[CountedSequences, int | None]],
+        texts: Mapping[str, tuple[DocumentRows, int | None]],
         *,
         micro_size: int,
         data_rank: int = 0,
@@ -238,8 +167,8 @@ class EvaluationFeed:
         self._next = self._after(name)
 
     @property
-    def together(self) -> int:
-        """The sequences that one batch of each rank makes up; the last ones may be fewer."""
+    def global_batch_size(self) -> int:
+        """The sequences of one batch on all ranks; the last ones may be fewer."""
         return self.micro_size * self.data_size
 
     def own(self, name: str) -> int:
@@ -248,15 +177,15 @@ class EvaluationFeed:
         Ranks that divide weights must compute the same number of batches: where fewer sequences
         are left than ranks, those without one compute another's, which they do not count.
         """
-        whole, rest = divmod(self.totals[name], self.together)
+        whole, rest = divmod(self.totals[name], self.global_batch_size)
         return whole * self.micro_size + (rest + self.data_size - 1 - self.data_rank) // (
             self.data_size
         )
 
     def _pass(self, name: str) -> Iterator[Named]:
         indices = np.arange(self.totals[name])
-        for first in range(0, len(indices), self.together):
-            batch = indices[first : first + self.together]
+        for first in range(0, len(indices), self.global_batch_size):
+            batch = indices[first : first + self.global_batch_size]
             own = np.array_split(batch, self.data_size)[self.data_rank]
             yield name, own if len(own) else batch[:1]
 
@@ -279,7 +208,7 @@ class EvaluationFeed:
 class _Texts:
     """Several texts, whose rows name the one that they are of."""
 
-    def __init__(self, texts: Mapping[str, CountedSequences]) -> None:
+    def __init__(self, texts: Mapping[str, DocumentRows]) -> None:
         self.texts = texts
 
     def rows(self, rows: Named) -> Batch:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.data.sequences import NamedRows, Rows, Sequences
+from setpoint.data.rows import Rows, Sequences
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
-from setpoint.shapes.batch import IGNORE_INDEX, Batch
+from setpoint.shapes.batch import IGNORE_INDEX
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 
@@ -210,7 +210,7 @@ def samples_of(
     facts = getattr(tokenizer, "chat", None)
     controls = facts.controls if isinstance(facts, ChatFacts) else ()
     names = {facts.tokens[text]: text for text in controls} if facts else {}
-    documents = _documents(sequences, rows, batch, tokenizer.separator)
+    documents = sequences.names_in(rows)
     for row, own in enumerate(documents):
         inputs: list[int] = batch.inputs[row].tolist()
         targets: list[int] = batch.targets[row].tolist()
@@ -225,7 +225,7 @@ def samples_of(
             if trained and (ends or inputs[at + 1] != target):
                 shown.append((target, at, places[at] + 1, trained))
                 trained = False
-        numbers: dict[Hashable, int] = {}
+        numbers: dict[str | None, int] = {}
         tokens: list[Token] = []
         for token, at, place, trained in shown:
             padding = place < 0 or own[at] is None
@@ -235,31 +235,6 @@ def samples_of(
             if control:
                 data = names.get(token, "<|separator|>").encode()
             tokens.append(Token(token, data, control, trained, number, place))
-        named = tuple(name if isinstance(name, str) else None for name in numbers)
+        named = tuple(numbers)
         source = None if batch.source is None else sequences.sources[int(batch.source[row])]
         yield Sample(first + row, source, tuple(tokens), named)
-
-
-def _documents(
-    sequences: Sequences, rows: Rows, batch: Batch, separator: int
-) -> list[list[Hashable]]:
-    """What tells the documents of each row apart: a name, a number, or what separators divide."""
-    known = sequences.names_in(rows) if isinstance(sequences, NamedRows) else None
-    found: list[list[Hashable]] = []
-    for at, inputs in enumerate(batch.inputs.tolist()):
-        names = known[at] if known is not None else None
-        if names is not None:
-            found.append(list(names))
-        elif batch.documents is not None:
-            found.append(batch.documents[at].tolist())
-        else:
-            found.append(_divided(inputs, separator))
-    return found
-
-
-def _divided(row: list[int], separator: int) -> list[Hashable]:
-    number, own = 0, list[Hashable]()
-    for at, token in enumerate(row):
-        number += at > 1 and row[at - 1] == separator != token
-        own.append(number)
-    return own

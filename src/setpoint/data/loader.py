@@ -25,8 +25,8 @@ import torch.multiprocessing  # teaches ForkingPickler tensors
 from torch.utils.data import DataLoader, Dataset
 
 from setpoint.config import RunError, SetpointError
+from setpoint.data.rows import Rows, Sequences
 from setpoint.data.sampler import Sampler
-from setpoint.data.sequences import Rows, Sequences
 from setpoint.shapes.batch import (
     IGNORE_INDEX,
     TENSORS,
@@ -144,7 +144,7 @@ def loader_options(workers: config.Workers, device: torch.device) -> dict[str, A
 
 
 class Maker(Protocol):
-    """What makes rows that are named; see `setpoint.data.sequences.Sequences`."""
+    """What makes rows that are named; see `setpoint.data.rows.Sequences`."""
 
     def rows(self, rows: Rows) -> Batch:
         """Some of them as a batch."""
@@ -488,6 +488,10 @@ class Feed:
         self.data_rank = data_rank
         self.data_size = data_size
         self._all, self._within = accumulation, (data_rank, data_size)
+        width = micro_size * data_size
+        firsts = range(data_rank * micro_size, accumulation * width, width)
+        own = [first + row for first in firsts for row in range(micro_size)]
+        sampler.deal(accumulation * width, own)
         self.workers, self.prefetch = workers, prefetch
         self.pin_memory, self.timeout = pin_memory, timeout
         self.spent = Spent()
@@ -503,6 +507,10 @@ class Feed:
     def epoch(self) -> float:
         """Passes over the data that were taken, with the fraction of the current one."""
         return self._epoch
+
+    def agree(self, epoch: float) -> None:
+        """Take the mean of the epochs of all ranks, where each knows that of its own rows alone."""
+        self._epoch = epoch
 
     def divide(self, group: int, groups: int) -> None:
         """Take a part of the micro-batches of each step from now on, and leave the rest to others.
@@ -531,10 +539,14 @@ class Feed:
             for _ in range(self.accumulation):
                 self._name()
             self._epoch = self.sampler.epoch
-            return StepBatch((), (), total_count(()), self._by_source((), ()))
+            return StepBatch((), (), total_count(()), self._by_source((), ()), self._own_epoch())
         batches = tuple(self._next() for _ in range(self.accumulation))
         counts = tuple(self.count(batch) for batch in batches)
-        return StepBatch(batches, counts, total_count(counts), self._by_source(batches, counts))
+        by_source = self._by_source(batches, counts)
+        return StepBatch(batches, counts, total_count(counts), by_source, self._own_epoch())
+
+    def _own_epoch(self) -> float | None:
+        return self._epoch if self.sampler.deals else None
 
     def _by_source(self, batches: Sequence[Batch], counts: Sequence[Count]) -> BySource:
         number = len(self.sequences.sources)
@@ -580,10 +592,11 @@ class Feed:
     def _name(self) -> Rows:
         """The rows of the next micro-batch of this rank."""
         began = time.perf_counter()
-        rows = self.sampler.take(self.micro_size * self.data_size)
-        self.spent.planning += time.perf_counter() - began
         first = self.data_rank * self.micro_size
-        return rows[first : first + self.micro_size]
+        count = self.micro_size * self.data_size
+        rows = self.sampler.take(count, slice(first, first + self.micro_size))
+        self.spent.planning += time.perf_counter() - began
+        return rows
 
     def _names(self) -> Iterator[Rows]:
         while True:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from math import inf
 from typing import Any, NamedTuple
 
@@ -13,10 +12,9 @@ import numpy.typing as npt
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.data.packed import PackedSampler
-from setpoint.data.packing import PackedRows
-from setpoint.data.sampler import Sampler
-from setpoint.data.sequences import NamedRows, Rows, Sequences
+from setpoint.data.packing import Packer
+from setpoint.data.rows import Parts, Rows, Sequences
+from setpoint.data.sampler import ALL, EpochSampler, Sampler
 from setpoint.data.store import DataIdentity
 from setpoint.shapes.batch import PADDING, TENSORS, Batch, Lengths
 
@@ -48,15 +46,20 @@ class MixedRows:
         return len(self.source)
 
     def __getitem__(self, key: slice) -> MixedRows:
-        start, stop, _ = key.indices(len(self))
-        before = np.bincount(self.source[:start], minlength=len(self.parts))
-        until = np.bincount(self.source[:stop], minlength=len(self.parts))
-        cut = zip(self.parts, before.tolist(), until.tolist(), strict=True)
-        return MixedRows(self.source[start:stop], tuple(rows[a:b] for rows, a, b in cut))
+        parts = zip(self.parts, spans_of(self.source, key, len(self.parts)), strict=True)
+        return MixedRows(self.source[key], tuple(rows[span] for rows, span in parts))
+
+
+def spans_of(source: npt.NDArray[np.int64], key: slice, sources: int) -> list[slice]:
+    """Of the rows of each source those within a slice of all rows."""
+    start, stop, _ = key.indices(len(source))
+    before = np.bincount(source[:start], minlength=sources)
+    until = np.bincount(source[:stop], minlength=sources)
+    return [slice(a, b) for a, b in zip(before.tolist(), until.tolist(), strict=True)]
 
 
 class Mixture:
-    """The rows of several sources: `setpoint.data.sequences.Sequences`."""
+    """The rows of several sources: `setpoint.data.rows.Sequences`."""
 
     def __init__(self, names: Sequence[str], members: Sequence[Sequences]) -> None:
         self.sources = tuple(names)
@@ -103,13 +106,11 @@ class Mixture:
         pairs = zip(self.members, rows.parts, strict=True)
         return "; ".join(member.describe(part) for member, part in pairs if len(part))
 
-    def names_in(self, rows: MixedRows) -> list[Sequence[str | None] | None]:
-        """The name of the document of each token, where the sources' sequences know it."""
-        own = [
-            iter(member.names_in(part)) if isinstance(member, NamedRows) else repeat(None)
-            for member, part in zip(self.members, rows.parts, strict=True)
-        ]
-        return [next(own[source]) for source in rows.source.tolist()]
+    def names_in(self, rows: MixedRows) -> list[list[str | None]]:
+        """See `Sequences`."""
+        pairs = zip(self.members, rows.parts, strict=True)
+        names = [iter(member.names_in(part) if len(part) else []) for member, part in pairs]
+        return [next(names[source]) for source in rows.source.tolist()]
 
 
 def _joined(batches: Sequence[Batch], name: str, places: torch.Tensor) -> torch.Tensor | None:
@@ -161,7 +162,8 @@ class MixtureSampler:
         self.taken = [0] * len(self.names)
         self.row_tokens = row_tokens
         for name, member in zip(names, members, strict=True):
-            if row_tokens is not None and not isinstance(member, PackedSampler):
+            packed = isinstance(member, EpochSampler) and isinstance(member.plan, Packer)
+            if row_tokens is not None and not packed:
                 raise SetpointError(
                     f"data.mixture.by: tokens needs to know how many the next row of '{name}' "
                     "holds, which is known of packed sources that are not streamed.\n"
@@ -169,6 +171,16 @@ class MixtureSampler:
                 )
         # Rows, or tokens, of each source since the shares were last others.
         self.since = [0] * len(self.names)
+
+    @property
+    def deals(self) -> bool:
+        """See `Sampler.deals`."""
+        return any(member.deals for member in self.members)
+
+    def deal(self, rows_of_step: int, own: Sequence[int]) -> None:
+        """See `Sampler.deal`."""
+        for member in self.members:
+            member.deal(rows_of_step, own)
 
     @property
     def position(self) -> int:
@@ -182,25 +194,31 @@ class MixtureSampler:
             return min(member.epoch for member in self.members)
         return self.position / self.size
 
-    def take(self, count: int) -> MixedRows:
-        """The next rows, and move past them.
+    def take(
+        self, count: int, own: slice = ALL, slots: npt.NDArray[np.int64] | None = None
+    ) -> MixedRows:
+        """See `Sampler.take`.
 
         Raises:
             SetpointError: all sources that have a share were read as often as they may be.
         """
-        before = list(self.taken)
-        source: list[int] = []
-        found: list[list[PackedRows]] = [[] for _ in self.names]
-        while len(source) < count:
-            source += self._stretch(count - len(source), found)
+        first, drawn = self.position, list[int]()
+        found: list[list[Parts]] = [[] for _ in self.names]
+        while len(drawn) < count:
+            drawn += self._stretch(count - len(drawn), found)
+        source = np.array(drawn, np.int64)
+        spans = spans_of(source, own, len(self.names))
         if self.row_tokens is not None:
-            parts = tuple(PackedRows.joined(rows) for rows in found)
+            parts = tuple(Parts.joined(rows)[span] for rows, span in zip(found, spans, strict=True))
         else:
-            counts = zip(self.members, self.taken, before, strict=True)
-            parts = tuple(member.take(now - then) for member, now, then in counts)
-        return MixedRows(np.array(source, np.int64), parts)
+            places = [first + np.flatnonzero(source == k) for k in range(len(self.names))]
+            parts = tuple(
+                member.take(len(places[k]), spans[k], places[k])
+                for k, member in enumerate(self.members)
+            )
+        return MixedRows(source[own], parts)
 
-    def _stretch(self, count: int, found: list[list[PackedRows]]) -> list[int]:
+    def _stretch(self, count: int, found: list[list[Parts]]) -> list[int]:
         """Sources of up to `count` rows, over which the shares stay the same.
 
         Arguments:
@@ -220,7 +238,7 @@ class MixtureSampler:
             size = 1
             if self.row_tokens is not None:
                 found[number].append(self.members[number].take(1))
-                size = found[number][-1].tokens
+                size = found[number][-1].token_count
             places.append(number)
             taken[number] += 1
             since[number] += size

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
-from setpoint.data.keyed_random import shuffled
-from setpoint.data.store import LOOKED_AT, Corpus
-
-Ints = npt.NDArray[np.int64]
+from setpoint.data.rows import DocumentRows, Parts
+from setpoint.data.sampler import EpochSampler, shuffled
+from setpoint.data.store import LOOKED_AT, Corpus, Ints
 
 COUNTED_GROUPS = 32
 """Groups up to which the rows of an epoch are counted; of more, as many are, spread evenly."""
@@ -180,56 +178,15 @@ def first_fit_decreasing(lengths: Ints, size: int) -> Ints:
     return bins
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedRows:
-    """Rows, each of some pieces of the corpus one after the other.
-
-    Arguments:
-        starts, lengths: of all pieces, in the order of the rows.
-        ends: (B,) the piece after the last one of each row.
-    """
-
-    starts: Ints
-    lengths: Ints
-    ends: Ints
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __getitem__(self, key: slice) -> PackedRows:
-        start, stop, _ = key.indices(len(self))
-        first = int(self.ends[start - 1]) if start else 0
-        last = int(self.ends[stop - 1]) if stop > start else first
-        ends = self.ends[start : max(stop, start)] - first
-        return PackedRows(self.starts[first:last], self.lengths[first:last], ends)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that the rows hold."""
-        return int(self.lengths.sum())
-
-    @classmethod
-    def joined(cls, parts: Sequence[PackedRows]) -> PackedRows:
-        """Rows after rows."""
-        if len(parts) == 1:
-            return parts[0]
-        none = np.empty(0, np.int64)
-        before = np.cumsum([0, *(len(part.starts) for part in parts)]).tolist()
-        return cls(
-            np.concatenate([none, *(part.starts for part in parts)]),
-            np.concatenate([none, *(part.lengths for part in parts)]),
-            np.concatenate([none, *(p.ends + n for p, n in zip(parts, before, strict=False))]),
-        )
-
-
 class Packer:
-    """Packs the documents of a corpus anew in each epoch, group by group.
+    """Packs the documents of a corpus anew in each epoch, group by group: a `Plan` of `Parts`.
 
     An epoch takes the documents in a random order, or in a given one, `group_size` at a time, so
     that where a run resumes no more than one group is packed again.
 
     Arguments:
         order: (P,) the pieces in the order of every epoch; None: each has a random one.
+        kind: `shuffled`, or how they are ordered.
         bucket: rows of similar length that stand together, with `section.length_buckets`.
         name: of the source, where there are several streams with one seed.
     """
@@ -244,8 +201,9 @@ class Packer:
         bucket: int = 1,
         name: str = "",
         order: Ints | None = None,
+        kind: str = "shuffled",
     ) -> None:
-        self.pieces, self.order = pieces, order
+        self.pieces, self.order, self.kind = pieces, order, kind
         self.method, self.too_long = section.method, section.too_long
         self.length, self.seed = length, seed
         self.bucket = bucket if section.length_buckets else 1
@@ -256,9 +214,35 @@ class Packer:
         # Two: a batch which crosses into the next group needs both.
         self.group = lru_cache(maxsize=2)(self._pack)
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
         """Pieces of an epoch."""
         return len(self.pieces.starts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `setpoint.data.sampler.Plan.facts`."""
+        return {
+            "seed": self.seed,
+            "method": self.method,
+            "group_size": self.group_size,
+            "bucket": self.bucket,
+            "too_long": self.too_long,
+            "order": self.kind,
+        }
+
+    def passed(self, epoch: int, group: int, row: int) -> int:
+        """See `setpoint.data.sampler.Plan.passed`."""
+        taken = int(self.group(epoch, group).ends[row - 1]) if row else 0
+        return group * self.group_size + taken
+
+    def joined(self, rows: Sequence[Parts]) -> Parts:
+        """See `setpoint.data.sampler.Plan.joined`."""
+        return Parts.joined(rows)
+
+    def forget(self) -> None:
+        """See `setpoint.data.sampler.Plan.forget`."""
+        self.group.cache_clear()
 
     def rows_of_epoch(self) -> int:
         """Rows of the first epoch; those of others are about as many.
@@ -267,20 +251,20 @@ class Packer:
             the number, counted up to `COUNTED_GROUPS` groups, and else from as many of them.
         """
         if self.method == "none":
-            return len(self)
+            return self.size
         if self.groups <= COUNTED_GROUPS:
             return sum(int(self._bins(*self._drawn(0, n)).max()) + 1 for n in range(self.groups))
         # The last group, which may be smaller, is left out.
         looked_at = np.linspace(0, self.groups - 2, COUNTED_GROUPS).astype(int).tolist()
         rows = sum(int(self._bins(*self._drawn(0, n)).max()) + 1 for n in looked_at)
-        return math.ceil(rows / (COUNTED_GROUPS * self.group_size) * len(self))
+        return math.ceil(rows / (COUNTED_GROUPS * self.group_size) * self.size)
 
     def _drawn(self, epoch: int, group: int) -> tuple[str, Ints]:
         """The pieces of a group, in the order of the epoch, and what the epoch is called."""
         first = group * self.group_size
-        places = np.arange(first, min(first + self.group_size, len(self)))
+        places = np.arange(first, min(first + self.group_size, self.size))
         key = f"{self.stream}{epoch}"
-        return key, shuffled(key, len(self), places) if self.order is None else self.order[places]
+        return key, shuffled(key, self.size, places) if self.order is None else self.order[places]
 
     def _mixed(self, key: str, count: int) -> Ints:
         """Rows or buckets in another order, where the order is a random one."""
@@ -310,43 +294,63 @@ class Packer:
         bins[whole] = moved[number[whole]] * self.bucket + place[whole]
         return bins
 
-    def _pack(self, epoch: int, group: int) -> PackedRows:
+    def _pack(self, epoch: int, group: int) -> Parts:
         key, drawn = self._drawn(epoch, group)
         bins = self._bins(key, drawn)
         chosen = drawn[np.argsort(bins, kind="stable")]
         pieces = self.pieces
-        return PackedRows(
-            pieces.starts[chosen], pieces.lengths[chosen], np.cumsum(np.bincount(bins))
-        )
+        return Parts(pieces.starts[chosen], pieces.lengths[chosen], np.cumsum(np.bincount(bins)))
 
 
-class Part(NamedTuple):
-    """Part of a row that is of one document.
+def build_packed(
+    corpus: Corpus,
+    section: Packing,
+    *,
+    length: int,
+    seed: int,
+    bucket: int,
+    marked: bool = False,
+    name: str = "",
+    order: Ints | None = None,
+    kind: str = "shuffled",
+) -> tuple[DocumentRows, EpochSampler]:
+    """Pack the documents of a corpus.
 
     Arguments:
-        document: its number in the corpus.
-        first: its first token in the row.
-        start: that token in the corpus; the separator before the document where it begins here.
-        length: tokens of the row that are read.
+        order: (documents,) the order in which they are taken in every epoch; None: a random one.
+        kind: see `Packer`.
+        length: tokens of a row.
+        bucket: rows that stand together with `length_buckets`.
+        marked: see `DocumentRows`.
+        name: of the source, where there are several streams with one seed.
+
+    Raises:
+        SetpointError: a document is too long and that is an error, or none is left.
     """
-
-    document: int
-    name: str
-    first: int
-    start: int
-    length: int
-
-
-def parts_of_rows(corpus: Corpus, rows: PackedRows) -> Iterator[list[Part]]:
-    """List the documents of each row."""
-    begin = 0
-    for end in rows.ends.tolist():
-        parts: list[Part] = []
-        first = 0
-        for at in range(begin, end):
-            start, length = int(rows.starts[at]), int(rows.lengths[at])
-            document = int(np.searchsorted(corpus.starts, start + 1, "right")) - 1
-            parts.append(Part(document, corpus.files[document].name, first, start, length))
-            first += length
-        yield parts
-        begin = end
+    pieces = pieces_of(corpus, length, section.too_long)
+    require_pieces(pieces, corpus, length)
+    if order is not None:
+        rank = np.argsort(order)
+        documents = np.searchsorted(corpus.starts, pieces.starts + 1, "right") - 1
+        order = np.argsort(rank[documents], kind="stable")
+    packer = Packer(
+        pieces, section, length=length, seed=seed, bucket=bucket, name=name, order=order, kind=kind
+    )
+    count = packer.rows_of_epoch()
+    tokens = int(pieces.lengths.sum())
+    notes = [f"{tokens / (count * length):.1%} of the places of {count:,} rows hold tokens"]
+    if section.pad_to_multiple_of is not None:
+        notes = [f"{count:,} rows of {tokens / count:.0f} tokens on average"]
+    notes += pieces.notes
+    rows = DocumentRows(
+        corpus,
+        length,
+        count=count,
+        # A document that has its row for itself is alone there already.
+        isolated=bool(section.isolate) and section.method != "none",
+        marked=marked,
+        multiple=section.pad_to_multiple_of,
+        row_tokens=tokens / count,
+        note=", ".join(notes),
+    )
+    return rows, EpochSampler(rows, packer)

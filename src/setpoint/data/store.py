@@ -254,37 +254,22 @@ class Corpus:
             first = last
         return found
 
-    def sources_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Which of `sources` the tokens at positions are from; a separator ends its document."""
-        if len(self.sources) == 1:
-            return np.zeros(positions.shape, np.int64)
-        documents = np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)
-        return self.source[documents].astype(np.int64, copy=False)
+    def sources_along(self, starts: Ints, lengths: Ints) -> Ints:
+        """Which of `sources` the tokens of ranges are from, (P,) each -> (sum of lengths,).
 
-    def sources_along(
-        self, positions: npt.NDArray[np.int64], length: int
-    ) -> npt.NDArray[np.int64] | None:
-        """`sources_at` the tokens from each of B positions on.
-
-        Returns:
-            (B, length); None if each row is from one source.
+        A separator ends its document.
         """
-        if len(self.sources) == 1:
-            return None
-        # A search for each token would take longer than to cut it: one for each row, and the
+        # A search for each token would take longer than to cut it: one for each range, and the
         # documents between.
-        first = np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)
-        counts = np.searchsorted(self.starts, positions + length) - first
-        before = np.cumsum(counts) - counts
+        first = np.maximum(np.searchsorted(self.starts, starts, "right") - 1, 0)
+        counts = np.searchsorted(self.starts, starts + lengths) - first
+        before, places = np.cumsum(counts) - counts, np.cumsum(lengths) - lengths
         documents = np.arange(counts.sum()) + np.repeat(first - before, counts)
-        sources = self.source[documents]
-        if (sources == np.repeat(self.source[first], counts)).all():
-            return None
-        rows = np.repeat(np.arange(len(positions)), counts)
-        begins = np.maximum(self.starts[documents] - positions[rows], 0) + rows * length
-        begins[before] = np.arange(len(positions)) * length
-        spans = np.diff(begins, append=len(positions) * length)
-        return np.repeat(sources.astype(np.int64), spans).reshape(-1, length)
+        part = np.repeat(np.arange(len(starts)), counts)
+        begins = np.maximum(self.starts[documents] - starts[part], 0) + places[part]
+        begins[before] = places
+        spans = np.diff(begins, append=lengths.sum())
+        return np.repeat(self.source[documents].astype(np.int64), spans)
 
     def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
         """A corpus of some of the tokens, with the bytes of those that are predicted."""

@@ -1,10 +1,16 @@
-"""A source that is read while it is trained on: its documents, block by block in random order."""
+"""A source that is read while it is trained on: documents in shuffled blocks, dealt to lanes.
+
+Each row of a step is a lane: a stream of its own, with documents of its own, so that which rows a
+step has does not depend on who makes them. A rank tokenizes those of its rows alone. The parts of a
+source (its files) are dealt to groups of lanes where there are as many as groups; the documents of
+a group are dealt to its lanes one by one. Whoever has lanes of a group reads all of its documents.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from math import nextafter
@@ -16,7 +22,7 @@ from setpoint.config import SetpointError
 from setpoint.data.config import Data
 from setpoint.data.corpus import Show, build_corpus, files_digest
 from setpoint.data.document import Document, FileRecord, Place, StreamSource
-from setpoint.data.keyed_random import shuffled
+from setpoint.data.sampler import shuffled
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.sources.limits import Limits
 from setpoint.data.split import split_position
@@ -42,30 +48,6 @@ class Spot(NamedTuple):
 
 Found = tuple[Document, Callable[[], Spot]]
 """A document, and what tells the spot behind it until the next one is asked for."""
-
-
-@dataclass(slots=True)
-class Block:
-    """Documents that are shuffled together.
-
-    Arguments:
-        number: in its epoch.
-        begin: where the first one is found; None: at the start of the epoch.
-        documents: None are those that were taken.
-        digest: hash of their names and texts.
-    """
-
-    number: int
-    begin: Spot | None
-    documents: list[Document | None]
-    digest: str
-
-    def take(self, number: int) -> Document:
-        """A document, which is then no longer held."""
-        document = self.documents[number]
-        assert document is not None
-        self.documents[number] = None
-        return document
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +77,11 @@ class Stream:
         return self.section.name
 
     @property
+    def is_shuffled(self) -> bool:
+        """False where parts and documents come in the order of the files."""
+        return self.shuffle and self.buffer > 1
+
+    @property
     def identity(self) -> DataIdentity:
         """What it is recognised by: its files, not their content."""
         digest = files_digest(self.tokenizer.name, self.parts)
@@ -103,17 +90,26 @@ class Stream:
     def order(self, seed: int, epoch: int) -> list[int]:
         """The numbers of the parts in the order in which an epoch reads them."""
         places = np.arange(len(self.parts))
-        if self.shuffle and self.buffer > 1:
+        if self.is_shuffled:
             places = shuffled(f"parts/{seed}/{self.name}/{epoch}", len(self.parts), places)
         return places.tolist()
 
-    def order_in_block(self, seed: int, epoch: int, block: Block) -> list[int]:
+    def shuffled_block(self, key: str, size: int) -> list[int]:
         """The numbers of a block's documents in the order in which they are trained on."""
-        places = np.arange(len(block.documents))
-        if self.shuffle and self.buffer > 1:
-            key = f"blocks/{seed}/{self.name}/{epoch}/{block.number}"
-            places = shuffled(key, len(places), places)
+        places = np.arange(size)
+        if self.is_shuffled:
+            places = shuffled(f"blocks/{key}", size, places)
         return places.tolist()
+
+    def groups(self, lanes: int) -> int:
+        """How many groups of lanes have parts of their own: as many as there can be."""
+        counts = range(1, min(lanes, len(self.parts)) + 1)
+        return max((count for count in counts if lanes % count == 0), default=1)
+
+    def order_of_group(self, seed: int, group: int, groups: int, epoch: int) -> list[int]:
+        """The parts that a group reads in an epoch; over epochs each gets as many."""
+        order = self.order(seed, epoch)
+        return order[(group - epoch * len(order)) % groups :: groups]
 
     def documents(self, order: Sequence[int], begin: Spot | None = None) -> Iterator[Found]:
         """The documents to train on.
@@ -152,25 +148,106 @@ class Stream:
                     yield kept, partial(_spot, self.parts[number].name, behind)
             place = {}
 
+    def nothing_to_train_on(self, length: int | None = None) -> str:
+        """Message for parts that hold no document, or less than a row of them."""
+        what = "no document"
+        if length is not None:
+            what = f"less than one row of batch.sequence_length = {length} tokens"
+        held = f", with data.held_out = {self.held_out:g}" if self.held_out else ""
+        return (
+            f"{self.where}: the {len(self.parts):,} files of '{self.name}' hold {what} to train on"
+            f"{held}.\nValid: more text, wider limits, or a smaller batch.sequence_length."
+        )
+
 
 def _spot(part: str, behind: Callable[[], Place]) -> Spot:
     return Spot(part, dict(behind()))
 
 
-class Blocks:
-    """The documents of an epoch in blocks, of which one is read while the one before is used up.
+@dataclass(slots=True)
+class Block:
+    """Documents that are shuffled together, those of other ranks left out.
 
     Arguments:
-        size: documents of a block; the last one has fewer.
-        number, begin: of the first block.
+        begin: where the first one is found; None: at the start of the epoch.
+        digest: hash of the names and texts of all.
+        documents: of each lane, in order; None are those that were taken.
+        waiting: lanes that have not passed it.
+    """
+
+    begin: Spot | None
+    digest: str
+    size: int
+    documents: dict[int, list[Document | None]]
+    waiting: set[int] = field(default_factory=set)
+
+    def take(self, lane: int, first: int, last: int) -> list[Document]:
+        """Documents of a lane, which are then no longer held."""
+        documents = self.documents[lane][first:last]
+        self.documents[lane][first:last] = [None] * len(documents)
+        return [document for document in documents if document is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class LanePosition:
+    """Where the next row of a lane begins.
+
+    Arguments:
+        block: number of the block in its epoch.
+        begin: where that block begins; None: where the epoch does.
+        digest: of the block's documents; empty: nothing of it was taken.
+        item: document of the lane in the block, or group of documents that are packed.
+        offset: token of that document with the separator before it, or row of the group.
+        document: its name; empty where documents are packed.
+    """
+
+    epoch: int = 0
+    block: int = 0
+    begin: Spot | None = None
+    digest: str = ""
+    item: int = 0
+    offset: int = 0
+    document: str = ""
+
+
+class Reader:
+    """The documents of some of the parts in blocks, of which one is read while another is used up.
+
+    Arguments:
+        key: of the orders of blocks, a function of the epoch and the number of a block.
+        order: of an epoch the numbers of the parts.
+        size: documents of a block; the last one of an epoch has fewer.
+        lanes: all that the documents are dealt to.
+        own: those of them whose documents are kept, with where each begins.
+
+    Raises:
+        SetpointError: from `block`; a document cannot be read, or an epoch has none.
     """
 
     def __init__(
-        self, documents: Iterator[Found], size: int, number: int, begin: Spot | None
+        self,
+        stream: Stream,
+        key: Callable[[int, int], str],
+        order: Callable[[int], list[int]],
+        size: int,
+        lanes: range,
+        own: Mapping[int, LanePosition],
     ) -> None:
-        self.documents = documents
-        self.size, self.number, self.begin = size, number, begin
-        self.ahead: list[Document | None] = []
+        self.stream, self.key, self.order, self.size, self.lanes = stream, key, order, size, lanes
+        # Of each lane the block that it is in.
+        self.places = {lane: (at.epoch, at.block) for lane, at in own.items()}
+        self.blocks: dict[tuple[int, int], Block] = {}
+        self.lengths: dict[int, int] = {}
+        first = min(own.values(), key=lambda at: (at.epoch, at.block))
+        self._open(first.epoch, first.block, first.begin)
+
+    def _open(self, epoch: int, number: int, begin: Spot | None) -> None:
+        self.documents = self.stream.documents(self.order(epoch), begin)
+        self.epoch, self.number, self.begin = epoch, number, begin
+        self._clear()
+
+    def _clear(self) -> None:
+        self.ahead: list[Document] = []
         self.behind: Spot | None = None
         self.hash = hashlib.sha256()
         self.error: Exception | None = None
@@ -178,7 +255,7 @@ class Blocks:
     def read(self) -> bool:
         """Read one more document of the next block, where it lacks any.
 
-        What goes wrong is raised by `next`, when everything before was used.
+        What goes wrong is raised when everything before was used.
         """
         if len(self.ahead) == self.size or self.error is not None:
             return False
@@ -196,26 +273,58 @@ class Blocks:
         name = document.name.encode("utf-8", "surrogateescape")
         self.hash.update(f"{len(name)} {len(document.data)} ".encode() + name)
         self.hash.update(document.data)
-        for part in (document.tokens, document.trained):
-            self.hash.update(b"" if part is None else np.ascontiguousarray(part).data)
+        if document.tokens is not None:
+            self.hash.update(np.ascontiguousarray(document.tokens).data)
         return True
 
-    def next(self) -> Block | None:
-        """The next block; None: there is none.
+    def read_ahead(self) -> None:
+        """Read about as many documents as are dealt while a lane of this rank gets one."""
+        for _ in range(-(-len(self.lanes) // len(self.places))):
+            if not self.read():
+                break
 
-        Raises:
-            SetpointError: a document of it cannot be read.
-        """
+    def block(self, epoch: int, number: int) -> Block | None:
+        """A block that lanes wait for; None where its epoch ended before."""
+        while (epoch, number) not in self.blocks:
+            if epoch in self.lengths and number >= self.lengths[epoch]:
+                return None
+            self._load()
+        return self.blocks[epoch, number]
+
+    def _load(self) -> None:
         while self.read():
             pass
         if self.error is not None:
             raise self.error
-        if not self.ahead:
-            return None
-        block = Block(self.number, self.begin, self.ahead, self.hash.hexdigest()[:16])
-        self.number, self.begin, self.ahead = self.number + 1, self.behind, []
-        self.hash = hashlib.sha256()
-        return block
+        epoch, number, count = self.epoch, self.number, len(self.ahead)
+        if not count:
+            if not number:
+                raise SetpointError(self.stream.nothing_to_train_on())
+            self.lengths[epoch] = number
+            self._open(epoch + 1, 0, None)
+            return
+        waiting = {lane for lane, place in self.places.items() if place <= (epoch, number)}
+        documents: dict[int, list[Document | None]] = {lane: [] for lane in waiting}
+        # Turned with the epoch, so that each lane gets some of fewer documents than lanes.
+        first = number * self.size + epoch
+        for at, chosen in enumerate(self.stream.shuffled_block(self.key(epoch, number), count)):
+            lane = self.lanes[(first + at) % len(self.lanes)]
+            if lane in documents:
+                documents[lane].append(self.ahead[chosen])
+        if waiting:
+            digest = self.hash.hexdigest()[:16]
+            self.blocks[epoch, number] = Block(self.begin, digest, count, documents, waiting)
+        self.number, self.begin = number + 1, self.behind
+        self._clear()
+
+    def move(self, lane: int, epoch: int, number: int) -> None:
+        """Note that a lane goes on with another block; one that all have passed is dropped."""
+        place = self.places[lane]
+        self.places[lane] = epoch, number
+        if place in self.blocks:
+            self.blocks[place].waiting.discard(lane)
+            if not self.blocks[place].waiting:
+                del self.blocks[place]
 
 
 def open_streams(config: Data, tokenizer: Tokenizer) -> list[Stream]:

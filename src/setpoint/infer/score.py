@@ -12,7 +12,7 @@ from torch import Tensor
 from setpoint.config import RunError, resolve
 from setpoint.data.cache import named_corpus
 from setpoint.data.config import Packing
-from setpoint.data.evaluation import DocumentRows, EvaluationFeed, evaluation_rows
+from setpoint.data.evaluation import EvaluationFeed, evaluation_rows
 from setpoint.data.loader import loader_options
 from setpoint.data.store import Corpus
 from setpoint.infer.config import Inference
@@ -135,7 +135,7 @@ def score(
     rows = evaluation_rows(
         corpus, packing, sequence_length, isolates=isolates, marked=marked, multiple=MULTIPLE
     )
-    if isinstance(rows, DocumentRows) and rows.note and world.is_main:
+    if rows.note and world.is_main:
         sys.stderr.write(f"{name}: {rows.note}\n")
     feed = EvaluationFeed(
         {name: (rows, sequences)},

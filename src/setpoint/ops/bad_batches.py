@@ -55,7 +55,7 @@ class BadBatchesCallback(Callback):
         if loop.components.replica_groups is not None:
             note(f"the batch of step {step} is not kept: this replica group has a part of it")
             return
-        data = loop.components.feed.state_dict()
+        data = loop.components.data_position()
         attempt = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
         folder = self.root / directory_name(step)
         facts = {

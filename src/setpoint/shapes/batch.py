@@ -189,12 +189,17 @@ ONE_SOURCE: Final = BySource()
 
 
 class StepBatch(NamedTuple):
-    """The micro-batches of one step of this rank, with the counts of each and of all."""
+    """The micro-batches of one step of this rank, with the counts of each and of all.
+
+    Arguments:
+        epoch: passes over the data, where this rank knows those of its own rows alone; else None.
+    """
 
     batches: Sequence[Batch]
     counts: Sequence[Count]
     rank_total: Count
     by_source: BySource = ONE_SOURCE
+    epoch: float | None = None
 
 
 def total_count(counts: Sequence[Count]) -> Count:

@@ -40,7 +40,7 @@ class TextFeed(Protocol):
         ...
 
     @property
-    def together(self) -> int:
+    def global_batch_size(self) -> int:
         """Sequences that one batch of each rank makes up."""
         ...
 
@@ -175,7 +175,7 @@ def score_text(
             else:
                 size += int(token_bytes[batch.targets[counted.valid].numpy()].sum())
             sequences += len(batch.inputs)
-        done = min(done + feed.together, total)
+        done = min(done + feed.global_batch_size, total)
         show(what, done, total)
     nats, correct, tokens, size = _over_ranks(ranks, nats, correct, tokens, size)
     if not tokens:

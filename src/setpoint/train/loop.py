@@ -427,7 +427,9 @@ class Loop:
             batch = components.feed.take()
             self.waited += time.perf_counter() - asked
         with self.times("communication"):
-            total, by_source = count_over_ranks(batch, components.world, groups)
+            total, by_source, epoch = count_over_ranks(batch, components.world, groups)
+        if epoch is not None:
+            components.feed.agree(epoch)
         # All ranks have met now, whatever each has done since the last step.
         step_begins(first=not self.stepping)
         if groups is not None and groups.breaks:
@@ -542,7 +544,7 @@ class Loop:
         self.last_rewind = self._rewound()
 
     def _rewound(self) -> dict[str, Any]:
-        return {"step": self.position.step, "data": self.components.feed.state_dict()}
+        return {"step": self.position.step, "data": self.components.data_position()}
 
     def go_on_at(self, position: Position) -> None:
         """Go on from a state that the components have now, before a step."""

@@ -214,16 +214,19 @@ class Objective:
 
 def count_over_ranks(
     step: StepBatch, world: World, groups: ReplicaGroups | None = None
-) -> tuple[Count, BySource]:
+) -> tuple[Count, BySource, float | None]:
     """Add up the counts of all ranks, in one collective of the hosts, and one over replica groups.
 
     Returns:
-        counts of the step on all ranks, and by source.
+        counts of the step on all ranks, and by source; the mean of the ranks' epochs, where each
+        has its own.
     """
     if world.size == 1 and groups is None:
-        return step.rank_total, step.by_source
+        return step.rank_total, step.by_source, step.epoch
     numbers = [*step.rank_total[:3], *step.by_source.sequences, *step.by_source.targets]
-    sums = world.sum_numbers(*(number * world.gives_counts for number in numbers))
+    numbers.append(step.epoch or 0.0)
+    *sums, epochs = world.sum_numbers(*(number * world.gives_counts for number in numbers))
+    epoch = None if step.epoch is None else epochs / world.data_size
     if groups is not None:
         tensor = torch.tensor(sums, dtype=torch.float64, device=world.device)
         groups.sum_counts(tensor)
@@ -231,7 +234,7 @@ def count_over_ranks(
     tokens, targets, weight, *counts = sums
     integers, sources = tuple(int(count) for count in counts), len(counts) // 2
     by_source = BySource(integers[:sources], integers[sources:])
-    return Count(int(tokens), int(targets), weight), by_source
+    return Count(int(tokens), int(targets), weight), by_source, epoch
 
 
 def sum_by_source(per_token: Tensor, batch: Batch, sources: int) -> Tensor:

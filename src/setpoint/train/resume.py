@@ -279,7 +279,7 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
         loss=failed.loss,
         grad_norm=failed.grad_norm,
         rollbacks=count,
-        data=loop.components.feed.state_dict(),
+        data=loop.components.data_position(),
         seconds=round(position.seconds, 3),
         **lost,
     )

@@ -115,7 +115,7 @@ class DataState:
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
-        place = self.components.feed.state_dict()
+        place = self.components.data_position()
         into.state["loader"], into.state["data"] = place, where_in_data(self.job, place)
 
     def restore(self, saved: LoadedCheckpoint) -> None:

@@ -16,7 +16,8 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data, Packing
 from setpoint.data.corpus import build_corpora
 from setpoint.data.document import Document
-from setpoint.data.packed import ConcatenatedSequences, build_packed
+from setpoint.data.packing import build_packed
+from setpoint.data.rows import training_rows
 from setpoint.data.sources.chat import (
     CHATML,
     LLAMA3,
@@ -409,7 +410,7 @@ def test_rows_are_what_transformers_gives_and_nothing_around(
             at = next(n for n in range(len(read)) if read[n : n + len(ids) - 1] == ids[:-1])
             assert targets[at : at + len(ids) - 1] == ids[1:]
         assert batch.tokens == batch.target_tokens == sum(len(ids) - 1 for ids in expected)
-    whole = ConcatenatedSequences(train, batch.tokens, isolated=False, marked=False)
+    whole = training_rows(train, batch.tokens)
     batch = whole.rows(np.arange(1))
     in_order = [expected[int(file.name[-1])] for file in train.files]
     assert batch.inputs.tolist() == [[token for ids in in_order for token in ids[:-1]]]

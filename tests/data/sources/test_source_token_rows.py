@@ -18,7 +18,7 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import build_corpus, documents_of
 from setpoint.data.document import Document, StreamSource
-from setpoint.data.packed import build_packed
+from setpoint.data.packing import build_packed
 from setpoint.data.sources.config import HubDataset, SourceConfig, Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
@@ -112,7 +112,7 @@ def test_shifted_labels_are_the_targets_of_their_places(tmp_path: Path) -> None:
         corpus = build_corpus(documents(source), ByteTokenizer(), side="train")
         packing = resolve(Packing(method="none"))
         sequences, sampler = build_packed(
-            corpus, packing, length=8, seed=0, bucket=1, shuffle=False
+            corpus, packing, length=8, seed=0, bucket=1, order=np.arange(4), kind="sources"
         )
         batch = sequences.rows(sampler.take(4))
         rows = zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True)

@@ -18,14 +18,14 @@ from setpoint.adapter.plan import AdapterReport
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled, compile_step
 from setpoint.config import SetpointError
-from setpoint.data.evaluation import DocumentRows, EvaluationFeed, EvaluationRows
+from setpoint.data.evaluation import EvaluationFeed, cut_rows
+from setpoint.data.lanes import merged_state
 from setpoint.data.loader import Feed, loader_options
+from setpoint.data.rows import DocumentRows, Sequences
 from setpoint.data.sampler import Sampler
-from setpoint.data.sequences import CountedSequences, Sequences
 from setpoint.data.store import Corpus, DataIdentity
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
-from setpoint.data.windows import evaluation_windows
 from setpoint.model.build import materialize, move_buffers, skeleton
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import Initializable, initialize
@@ -149,8 +149,8 @@ class Components:
     tokenizer: Tokenizer = field(init=False)
     corpora: tuple[Corpus | Stream, ...] = ()
     train_data: Sequences = field(init=False)
-    held_out: EvaluationRows | None = None
-    eval_sets: dict[str, EvaluationRows] = field(default_factory=dict)
+    held_out: DocumentRows | None = None
+    eval_sets: dict[str, DocumentRows] = field(default_factory=dict)
     feed: Feed = field(init=False)
     eval_feed: EvaluationFeed | None = None
     companions: Companions = field(default_factory=Companions)
@@ -177,6 +177,13 @@ class Components:
         if self.all_trained is None:
             return count_parameters(self.model)
         return sum(prod(param.shape) for param in self.all_trained)
+
+    def data_position(self) -> dict[str, Any]:
+        """Where in the data the run is, the same on all ranks, which call it together."""
+        state = self.feed.state_dict()
+        if not self.feed.sampler.deals:
+            return state
+        return merged_state(self.world.all_of(state))
 
     @property
     def device(self) -> torch.device:
@@ -250,7 +257,7 @@ def _build_rows(job: Job, components: Components, show: Work) -> Sampler:
         texts = job.data.validation or job.data.sources
         components.held_out = build_evaluation_rows(job, kept_back, texts)
     elif kept_back is not None:  # for records: nothing reads its rows
-        components.held_out = evaluation_windows(kept_back, job.batch.sequence_length)
+        components.held_out = cut_rows(kept_back, job.batch.sequence_length)
     components.eval_sets = build_datasets(job, components.tokenizer, show)
     components.train_data, sampler = build_training_data(job, components.corpora)
     return sampler
@@ -272,7 +279,7 @@ def _build_feeds(job: Job, components: Components, sampler: Sampler) -> None:
     if job.evaluation is None:
         return
     assert components.held_out is not None
-    texts: dict[str, CountedSequences] = {HELD_OUT: components.held_out, **components.eval_sets}
+    texts: dict[str, DocumentRows] = {HELD_OUT: components.held_out, **components.eval_sets}
     components.eval_feed = EvaluationFeed(
         {name: (text, job.evaluation.sequences_of(name)) for name, text in texts.items()},
         micro_size=job.batch.micro_size,

@@ -10,16 +10,14 @@ import numpy as np
 
 from setpoint.config import SetpointError
 from setpoint.data.cache import named_corpus
-from setpoint.data.evaluation import EvaluationRows, evaluation_rows
+from setpoint.data.evaluation import evaluation_rows
+from setpoint.data.lanes import build_streamed
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
-from setpoint.data.packed import ConcatenatedSequences, PackedSequences, build_packed
-from setpoint.data.place import place_in_words
-from setpoint.data.sampler import Sampler, ShuffledSampler
-from setpoint.data.sequences import Sequences
+from setpoint.data.packing import build_packed
+from setpoint.data.rows import DocumentRows, Sequences, training_rows
+from setpoint.data.sampler import EpochSampler, Order, Sampler, describe_position
 from setpoint.data.store import Corpus
 from setpoint.data.stream import Stream
-from setpoint.data.streamed import build_streamed
-from setpoint.data.windows import require_one_window, training_windows
 from setpoint.model.config import marks_padding
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
@@ -56,12 +54,18 @@ def build_training_data(job: Job, corpora: Sequence[Corpus | Stream]) -> tuple[S
 
 
 def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, Sampler]:
-    section, length = job.data.packing, job.batch.sequence_length
-    seed = job.seed if job.data.seed is None else job.data.seed
+    data, section, length = job.data, job.data.packing, job.batch.sequence_length
+    seed = job.seed if data.seed is None else data.seed
     assert seed is not None
     marked = marks_padding(job.model)
     if isinstance(corpus, Stream):
-        return build_streamed(corpus, section, length=length, seed=seed, marked=marked)
+        return build_streamed(
+            corpus, section, length=length, seed=seed, marked=marked,
+            rows_of_step=job.batch.global_size,
+        )  # fmt: skip
+    kind, order = "shuffled", None
+    if not data.shuffle:
+        kind, order = "sources", corpus.reading_order()
     if section.method != "concatenate":
         return build_packed(
             corpus,
@@ -71,30 +75,16 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, S
             bucket=job.batch.global_size,
             marked=marked,
             name=name,
-            shuffle=job.data.shuffle,
+            order=order,
+            kind=kind,
         )
-    isolated = bool(section.isolate)
-    if not job.data.shuffle:
-        require_one_window(corpus, length)
-        cut = ConcatenatedSequences(
-            corpus,
-            length,
-            isolated=isolated,
-            marked=marked,
-            order=corpus.reading_order(),
-            stride=length + (corpus.trained is None),  # as windows have it
-        )
-        return cut, ShuffledSampler(cut, seed, name, shuffle=False)
-    if corpus.trained is not None:
-        cut = ConcatenatedSequences(corpus, length, isolated=isolated, marked=marked)
-        return cut, ShuffledSampler(cut, seed, name)
-    windows = training_windows(corpus, length, isolated)
-    return windows, ShuffledSampler(windows, seed, name)
+    rows = training_rows(corpus, length, isolated=bool(section.isolate), order=order)
+    return rows, EpochSampler(rows, Order(seed, len(rows), name, kind))
 
 
 def build_evaluation_rows(
     job: Job, corpus: Corpus, sources: Sequence[SourceConfig]
-) -> EvaluationRows:
+) -> DocumentRows:
     """Lay a text that is evaluated into rows, as training reads it.
 
     Raises:
@@ -106,7 +96,7 @@ def build_evaluation_rows(
 
 def notes_of(sequences: Sequences) -> Iterator[str]:
     """Notes of packing, by source for a mixture."""
-    if isinstance(sequences, PackedSequences) and sequences.note:
+    if isinstance(sequences, DocumentRows) and sequences.note:
         yield sequences.note
     elif isinstance(sequences, Mixture):
         for name, member in zip(sequences.sources, sequences.members, strict=True):
@@ -131,7 +121,7 @@ def where_in_data(job: Job, state: Mapping[str, Any]) -> str:
     Arguments:
         state: that of its feed.
     """
-    place, sections, mixture = place_in_words(state), job.data.all_phases, state.get("mixture")
+    place, sections, mixture = describe_position(state), job.data.all_phases, state.get("mixture")
     if not sections or not isinstance(mixture, dict):
         return place
     sources: dict[str, Any] = mixture
@@ -167,7 +157,7 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
         sizes = [
             rows_of_source.row_tokens
             for rows_of_source in members
-            if isinstance(rows_of_source, PackedSequences)
+            if isinstance(rows_of_source, DocumentRows)
         ]
         shares = [
             [share / size for share, size in zip(phase.shares, sizes, strict=True)]
@@ -207,9 +197,7 @@ COMPARED = 10_000_000
 """Documents up to which it is looked up whether a text is trained on as well."""
 
 
-def build_datasets(
-    job: Job, tokenizer: Tokenizer, show: Work = no_work
-) -> dict[str, EvaluationRows]:
+def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict[str, DocumentRows]:
     """Read and tokenize them, whole.
 
     Returns:
@@ -218,7 +206,7 @@ def build_datasets(
     Raises:
         SetpointError: a source cannot be read, a text is empty, or none of its documents is left.
     """
-    built: dict[str, EvaluationRows] = {}
+    built: dict[str, DocumentRows] = {}
     section = job.evaluation
     for index, dataset in enumerate(section.datasets if section is not None else ()):
         where = f"evaluation.datasets.{index}.sources"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setpoint.data.evaluation import EvaluationRows
+from setpoint.data.rows import DocumentRows
 from setpoint.data.store import Corpus
 from setpoint.model.inspection import evaluating
 from setpoint.precision.mixed_precision import compute_in
@@ -111,7 +111,7 @@ def evaluate(
             components.replicas.free()
 
 
-def eval_slice(job: Job, held_out: EvaluationRows) -> Corpus:
+def eval_slice(job: Job, held_out: DocumentRows) -> Corpus:
     """The part of the held-out side that `evaluate` looks at, for comparison on equal terms.
 
     Arguments:

@@ -1,0 +1,533 @@
+"""Rows of a stream: cut or packed lane by lane, by a thread that stays a little ahead.
+
+Each row of a step is a lane of its own, so that the rows of a step do not depend on which ranks
+make them, and a rank tokenizes those of its own alone; see `setpoint.data.stream`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from setpoint.config import SetpointError
+from setpoint.data.config import Packing
+from setpoint.data.corpus import build_corpus, encoded
+from setpoint.data.packing import Packer, pieces_of
+from setpoint.data.rows import DocumentRows, Parts
+from setpoint.data.sampler import ALL, refuse_other_stream
+from setpoint.data.store import Corpus, Ints
+from setpoint.data.stream import Block, LanePosition, Reader, Spot, Stream
+from setpoint.data.tokenizers.tokenizer import TokenArray
+
+LEAST_AHEAD = 4
+"""Rows that are made before they are asked for; where more are taken at a time, so many."""
+PATIENCE = 10.0
+"""Seconds that closing waits for a thread which may be waiting for a network."""
+
+
+LaneRow = tuple[Parts, "LanePosition"]
+"""A row, and the position of its lane behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowMaker:
+    """The endless rows of each lane from any position on, a function of seed and position.
+
+    Arguments:
+        length: tokens of a row, S.
+    """
+
+    stream: Stream
+    section: Packing
+    length: int
+    seed: int
+
+    def lanes(self, count: int, own: Mapping[int, LanePosition]) -> dict[int, Iterator[LaneRow]]:
+        """The rows of some of the lanes; each has to be advanced for what is read to be dropped.
+
+        Arguments:
+            count: of all lanes.
+            own: the lanes, with where each begins.
+        """
+        stream, seed = self.stream, self.seed
+        groups = stream.groups(count)
+        size, made = count // groups, dict[int, Iterator[LaneRow]]()
+        for group in range(groups):
+            lanes = range(group * size, (group + 1) * size)
+            here = {lane: own[lane] for lane in lanes if lane in own}
+            if not here:
+                continue
+            more = f"/{group}" if group else ""
+            reader = Reader(
+                stream,
+                lambda epoch, number, more=more: f"{seed}/{stream.name}/{epoch}/{number}{more}",
+                partial(stream.order_of_group, seed, group, groups),
+                max(stream.buffer // groups, 1),
+                lanes,
+                here,
+            )
+            make = self._cut if self.section.method == "concatenate" else self._packed
+            made |= {lane: _to_ends(make(reader, lane, at)) for lane, at in here.items()}
+        return made
+
+    def _blocks(
+        self, reader: Reader, lane: int, at: LanePosition
+    ) -> Iterator[tuple[Block | None, LanePosition]]:
+        """The blocks of a lane, each with where the lane begins in it; None where an epoch ends."""
+        while True:
+            block = reader.block(at.epoch, at.block)
+            if block is None:
+                at = LanePosition(at.epoch + 1)
+                reader.move(lane, at.epoch, 0)
+                yield None, at
+                continue
+            if at.digest and block.digest != at.digest:
+                raise SetpointError(self._changed(block))
+            yield block, replace(at, begin=block.begin, digest=block.digest)
+            at = LanePosition(at.epoch, at.block + 1)
+            reader.move(lane, at.epoch, at.block)
+
+    def _cut(self, reader: Reader, lane: int, at: LanePosition) -> Iterator[LaneRow | LanePosition]:
+        """Documents one after the other, cut every S + 1 tokens.
+
+        Lanes go on across epochs, since each has a part of the documents. Of one lane that has all
+        of them, what is left at the end of an epoch is left out.
+        """
+        tokenizer, width = self.stream.tokenizer, self.length + 1
+        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
+        separator = np.array([tokenizer.separator], dtype)
+        cutter, alone, made = _Cutter(width), len(reader.lanes) == 1, at != LanePosition(at.epoch)
+        for block, begin in self._blocks(reader, lane, at):
+            if block is None:
+                if not alone:
+                    continue
+                if cutter.have == self.length:
+                    cutter.add(separator, 0, "")
+                    made = True
+                    yield cutter.row(), begin
+                if not made:
+                    raise SetpointError(self.stream.nothing_to_train_on(self.length))
+                cutter, made = _Cutter(width), False
+                yield begin
+                continue
+            offset = begin.offset
+            block.take(lane, 0, begin.item)
+            for item in range(begin.item, len(block.documents[lane])):
+                reader.read_ahead()
+                (document,) = block.take(lane, item, item + 1)
+                pieces = encoded(document, tokenizer, self.stream.where)
+                tokens = np.concatenate([separator, *(piece for _, piece in pieces)])
+                tokens = tokens.astype(dtype, copy=False)
+                while offset < len(tokens):
+                    offset += cutter.add(tokens, offset, document.name)
+                    if cutter.have == width:
+                        behind = replace(begin, item=item, offset=offset, document=document.name)
+                        made = True
+                        yield cutter.row(), behind
+                offset = 0
+
+    def _packed(
+        self, reader: Reader, lane: int, at: LanePosition
+    ) -> Iterator[LaneRow | LanePosition]:
+        """Groups of documents, packed each by itself; none crosses the end of a block."""
+        stream, size = self.stream, self.section.group_size
+        last = at.epoch  # in which there was a row
+        for block, begin in self._blocks(reader, lane, at):
+            if block is None:
+                if begin.epoch > last + len(reader.lanes):
+                    raise SetpointError(stream.nothing_to_train_on(self.length))
+                yield begin
+                continue
+            first = begin.offset
+            block.take(lane, 0, begin.item * size)
+            for group in range(begin.item, -(-len(block.documents[lane]) // size)):
+                reader.read_ahead()
+                documents = block.take(lane, group * size, (group + 1) * size)
+                corpus = build_corpus(
+                    documents, stream.tokenizer, side="train", where=stream.where,
+                    sources=(stream.name,),
+                )  # fmt: skip
+                key = f"{stream.name}/{begin.epoch}/{begin.block}/{group}"
+                rows = self._pack(corpus, f"{key}/{lane}" if lane else key)
+                for row in range(first, len(rows)):
+                    last = begin.epoch
+                    yield (
+                        _with_tokens(corpus, rows[row : row + 1]),
+                        replace(begin, item=group, offset=row + 1),
+                    )
+                first = 0
+
+    def _pack(self, corpus: Corpus, key: str) -> Parts:
+        pieces = pieces_of(corpus, self.length, self.section.too_long)
+        order = None if self.stream.shuffle else np.arange(len(pieces.starts))
+        packer = Packer(
+            pieces, self.section, length=self.length, seed=self.seed, name=key, order=order
+        )
+        return Parts.joined([packer.group(0, number) for number in range(packer.groups)])
+
+    def _changed(self, block: Block) -> str:
+        where = f"{self.stream.name} at its start"
+        if block.begin is not None:
+            where = f"{block.begin.part}, row {block.begin.place.get('row', 0) + 1:,}"
+        return (
+            f"{self.stream.where}: the {block.size:,} documents from {where} on are not "
+            "those that were there when the data position was saved.\n"
+            "Valid: the files as they were, --accept data to go on with those of today, or a new "
+            "run."
+        )
+
+
+class _Cutter:
+    """Collects tokens until they are a row."""
+
+    def __init__(self, width: int) -> None:
+        self.width, self.have = width, 0
+        self.parts: list[TokenArray] = []
+        self.starts: list[int] = []
+        self.names: list[str] = []
+
+    def add(self, tokens: TokenArray, offset: int, name: str) -> int:
+        """Take as many tokens of a document from an offset on as are lacking; say how many."""
+        part = tokens[offset : offset + self.width - self.have]
+        # A document begins with the separator before it, where that is read and not a target only.
+        if self.have == 0 or (offset == 0 and self.have < self.width - 1):
+            self.starts.append(self.have)
+            self.names.append(name)
+        self.parts.append(part)
+        self.have += len(part)
+        return len(part)
+
+    def row(self) -> Parts:
+        """Give away the row that was collected."""
+        starts = np.array(self.starts, np.int64)
+        lengths = np.diff(starts, append=self.width - 1)
+        tokens, names = np.concatenate(self.parts), tuple(self.names)
+        row = Parts(starts, lengths, np.array([len(starts)]), tokens, names)
+        self.have, self.parts, self.starts, self.names = 0, [], [], []
+        return row
+
+
+def _with_tokens(corpus: Corpus, row: Parts) -> Parts:
+    """A packed row with its tokens."""
+    found = zip(row.starts.tolist(), row.lengths.tolist(), strict=True)
+    tokens = [corpus.tokens[start : start + length + 1] for start, length in found]
+    numbers = np.searchsorted(corpus.starts, row.starts + 1, "right") - 1
+    names = tuple(corpus.files[number].name for number in numbers.tolist())
+    starts = np.cumsum([0, *row.lengths[:-1] + 1])
+    return Parts(starts, row.lengths, row.ends, np.concatenate(tokens), names)
+
+
+def _to_ends(rows: Iterator[LaneRow | LanePosition]) -> Iterator[LaneRow]:
+    """Rows, the last one of an epoch with the start of the next one behind it.
+
+    A row is held back until it is known whether it is.
+    """
+    row: LaneRow | None = None
+    try:
+        for found in rows:
+            if isinstance(found, LanePosition):
+                row = row and (row[0], found)
+                continue
+            if row is not None:
+                yield row
+            row = found
+    except SetpointError:
+        if row is not None:
+            yield row
+        raise
+
+
+class Ahead:
+    """A thread that makes rows before they are asked for, so that a step does not wait for them."""
+
+    def __init__(self, lanes: Mapping[int, Iterator[LaneRow]]) -> None:
+        self.lanes, self.order = lanes, list(lanes)
+        self.ready: dict[int, deque[LaneRow]] = {lane: deque() for lane in lanes}
+        self.queue: deque[int] = deque()
+        self.asked: Counter[int] = Counter()
+        """Of each lane the rows that are ready or in the queue."""
+        self.errors: dict[int, BaseException] = {}
+        self.condition = threading.Condition()
+        self.closed = False
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while (lane := self._next()) is not None:
+            try:
+                row = next(self.lanes[lane])
+                with self.condition:
+                    self.ready[lane].append(row)
+                    self.condition.notify_all()
+            except BaseException as error:  # raised where the rows are taken
+                with self.condition:
+                    self.errors.setdefault(lane, error)
+                    self.condition.notify_all()
+
+    def _next(self) -> int | None:
+        """Wait until a row is asked for; None: none is any more."""
+        with self.condition:
+            while not self.closed:
+                if not self.queue:
+                    self.condition.wait()
+                elif (lane := self.queue.popleft()) not in self.errors:
+                    return lane
+            return None
+
+    def take(self, lanes: Sequence[int]) -> list[LaneRow]:
+        """The next row of each of the lanes.
+
+        Raises:
+            SetpointError: what went wrong when one that lacks was made.
+        """
+        wanted, count = Counter(lanes), max(len(lanes), LEAST_AHEAD)
+        first = self.order.index(lanes[-1]) + 1
+        later = Counter(self.order[(first + at) % len(self.order)] for at in range(count))
+        with self.condition:
+            for each in (wanted, wanted + later):
+                for lane, number in each.items():
+                    missing = max(number - self.asked[lane], 0)
+                    self.queue.extend([lane] * missing)
+                    self.asked[lane] += missing
+            self.condition.notify_all()
+            while lacking := [k for k, number in wanted.items() if len(self.ready[k]) < number]:
+                if failed := [lane for lane in lacking if lane in self.errors]:
+                    raise self.errors[failed[0]]
+                self.condition.wait()
+            self.asked -= wanted
+            return [self.ready[lane].popleft() for lane in lanes]
+
+    def stop(self) -> None:
+        """Let the thread end."""
+        with self.condition:
+            self.closed = True
+            self.condition.notify_all()
+
+    def close(self) -> None:
+        """End the thread, and the reading of files."""
+        self.stop()
+        self.thread.join(PATIENCE)
+
+
+class StreamSampler:
+    """The rows of a stream, which carry their tokens: `setpoint.data.sampler.Sampler`.
+
+    Row i of the stream is of lane i modulo the rows of a step. Its state has the positions of the
+    lanes of this rank; `merged_state` puts together those of all.
+    """
+
+    deals = True
+
+    def __init__(self, sequences: DocumentRows, maker: RowMaker, rows_of_step: int = 1) -> None:
+        self.sequences = sequences
+        self.maker = maker
+        self.taken = 0
+        self._ahead: Ahead | None = None
+        self.deal(rows_of_step, range(rows_of_step))
+
+    def deal(self, rows_of_step: int, own: Sequence[int]) -> None:
+        """See `setpoint.data.sampler.Sampler.deal`; an order that is kept is one lane for all."""
+        self.forget()
+        if not self.maker.stream.is_shuffled:
+            rows_of_step, own = 1, (0,)
+        self.rows_of_step = rows_of_step
+        self.at = dict.fromkeys(own, LanePosition())
+
+    @property
+    def epoch(self) -> float:
+        """Whole passes over the stream, as a mean over lanes."""
+        return sum(at.epoch for at in self.at.values()) / max(len(self.at), 1)
+
+    def take(self, count: int, own: slice = ALL, slots: Ints | None = None) -> Parts:
+        """See `setpoint.data.sampler.Sampler.take`.
+
+        Raises:
+            SetpointError: see `RowMaker`; rows before that were given.
+        """
+        if slots is None:
+            slots = np.arange(self.taken, self.taken + count)
+        all_lanes: list[int] = (slots % self.rows_of_step).tolist()
+        lanes = [lane for lane in all_lanes if lane in self.at]
+        made: list[LaneRow] = []
+        if lanes:
+            if self._ahead is None:
+                self._ahead = Ahead(self.maker.lanes(self.rows_of_step, self.at))
+                weakref.finalize(self, self._ahead.stop)
+            made = self._ahead.take(lanes)
+            self.at |= {lane: at for lane, (_, at) in zip(lanes, made, strict=True)}
+        self.taken += count
+        start, stop, _ = own.indices(count)
+        rows, given = iter(made), list[Parts]()
+        for number, lane in enumerate(all_lanes):
+            row = next(rows)[0] if lane in self.at else None
+            if start <= number < stop:
+                assert row is not None, "a rank asks for the lanes that it was dealt"
+                given.append(row)
+        if not given:
+            none = np.empty(0, np.int64)
+            return Parts(none, none, none, np.empty(0, self.sequences.corpus.tokens.dtype))
+        return Parts.joined(given)
+
+    def forget(self) -> None:
+        """Close the files, and drop the rows that were not taken."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of each lane of this rank where its block of documents begins, and its next row in it."""
+        lanes: dict[str, Any] = {}
+        for lane, at in self.at.items():
+            lanes[str(lane)] = {
+                "epoch": at.epoch,
+                "block": at.block,
+                "from": None if at.begin is None else {"file": at.begin.part, **at.begin.place},
+                "digest": at.digest,
+                "item": at.item,
+                "offset": at.offset,
+                "document": at.document,
+            }
+        epoch = min((at.epoch for at in self.at.values()), default=0)
+        place = {"epoch": epoch, "index": self.taken, "rows_of_step": self.rows_of_step}
+        return {**place, "lanes": lanes, **self._stream()}
+
+    def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
+        """See `setpoint.data.sampler.Sampler.load_state_dict`.
+
+        Other files go on with the file of the state where it is still there, else with the next
+        epoch. Whether the documents of a block are still the same is seen when they are read.
+
+        Raises:
+            SetpointError: the state is one of other files or of another order, or of none.
+        """
+        names = ("epoch", "index", "rows_of_step", "lanes")
+        refuse_other_stream(state, self._stream(), names, other_data)
+        stream, rows = self.maker.stream, state["rows_of_step"]
+        # With steps of other rows than before a rank may have rows of any lane.
+        own = self.at if rows == self.rows_of_step else range(rows)
+        positions = {lane: _position(state, lane) for lane in own}
+        taken = _whole(state, "index")
+        groups = stream.groups(rows)
+        known = {part.name for part in stream.parts}
+        for lane, at in positions.items():
+            if at.begin is not None and at.begin.part not in known and not other_data:
+                raise SetpointError(
+                    f"{stream.where}: the data position is in {at.begin.part}, which is "
+                    "gone.\nValid: the files of the record, --accept data, or a new run."
+                )
+            if other_data:
+                order = stream.order_of_group(
+                    self.maker.seed, lane * groups // rows, groups, at.epoch
+                )
+                here = at.begin is None or at.begin.part in {stream.parts[n].name for n in order}
+                positions[lane] = replace(at, digest="") if here else LanePosition(at.epoch + 1)
+        self.forget()
+        self.rows_of_step, self.at, self.taken = rows, positions, taken
+
+    def _stream(self) -> dict[str, Any]:
+        maker = self.maker
+        packed = {}
+        if maker.section.method != "concatenate":
+            packed = {"group_size": maker.section.group_size, "too_long": maker.section.too_long}
+        return {
+            "sequence_length": maker.length,
+            "seed": maker.seed,
+            "digest": self.sequences.identity.digest,
+            "shuffle_buffer": maker.stream.buffer,
+            "order": "shuffled" if maker.stream.shuffle else "sources",
+            "method": maker.section.method,
+            **packed,
+        }
+
+
+def merged_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The state of all ranks, from those of each, of a `StreamSampler` or of a mixture with one."""
+    first = states[0]
+    if "mixture" in first:
+        mixture: dict[str, Any] = {}
+        for name, source in first["mixture"].items():
+            parts = [state["mixture"][name]["state"] for state in states]
+            mixture[name] = {**source, "state": merged_state(parts)}
+        return {"mixture": mixture}
+    if "lanes" not in first:
+        return first
+    lanes = {lane: at for state in states for lane, at in state["lanes"].items()}
+    ordered = dict(sorted(lanes.items(), key=lambda item: int(item[0])))
+    return {**first, "epoch": min(at["epoch"] for at in lanes.values()), "lanes": ordered}
+
+
+def _whole(state: Mapping[str, Any], name: str) -> int:
+    if type(state[name]) is not int or state[name] < 0:
+        raise ValueError(name, state[name])
+    return state[name]
+
+
+def _position(state: Mapping[str, Any], lane: int) -> LanePosition:
+    """The position of a lane.
+
+    Raises:
+        SetpointError: the state is none.
+    """
+    try:
+        for name in ("index", "rows_of_step"):
+            _whole(state, name)
+        found = state["lanes"][str(lane)]
+        numbers = [_whole(found, name) for name in ("epoch", "block", "item", "offset")]
+        begin = found["from"]
+        if begin is not None:
+            begin = Spot(begin["file"], {k: v for k, v in begin.items() if k != "file"})
+        epoch, block, item, offset = numbers
+        return LanePosition(epoch, block, begin, found["digest"], item, offset, found["document"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SetpointError(
+            f"data loader state: {type(error).__name__}: {error} is no position in a stream.\n"
+            "Valid: a state as written into checkpoints."
+        ) from None
+
+
+def build_streamed(
+    stream: Stream,
+    section: Packing,
+    *,
+    length: int,
+    seed: int,
+    marked: bool = False,
+    rows_of_step: int = 1,
+) -> tuple[DocumentRows, StreamSampler]:
+    """Cut or pack a stream while it is read.
+
+    Arguments:
+        marked: see `DocumentRows`.
+        rows_of_step: the global batch.
+    """
+    packed, tokenizer = section.method != "concatenate", stream.tokenizer
+    none = np.empty(0, np.int64)
+    empty = Corpus(
+        side="train",
+        tokens=np.empty(0, np.min_scalar_type(tokenizer.vocab_size - 1)),
+        token_bytes=tokenizer.token_bytes,
+        separator=tokenizer.separator,
+        byte_count=0,
+        files=(),
+        digest="",
+        sources=(stream.name,),
+        starts=none,
+        source=none,
+    )
+    rows = DocumentRows(
+        empty,
+        length,
+        count=None,
+        isolated=bool(section.isolate) and section.method != "none",
+        marked=marked and packed,
+        multiple=section.pad_to_multiple_of if packed else None,
+        identity=stream.identity,
+    )
+    return rows, StreamSampler(rows, RowMaker(stream, section, length, seed), rows_of_step)

@@ -1,0 +1,491 @@
+"""Rows of one length, each of parts of documents, and the batches that are made of them.
+
+A row is a list of parts (which token of the corpus, how many are read). Windows of concatenated
+text, packed documents, rows of an evaluation and rows of a stream differ only in who lists the
+parts: `Cut` by number, a `Packer` in groups, or the stream itself, whose rows carry their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from setpoint.config import SetpointError
+from setpoint.data.store import Corpus, DataIdentity, Ints, TokenRow, gather, slices
+from setpoint.shapes.batch import IGNORE_INDEX, Batch, Lengths
+
+if TYPE_CHECKING:
+    from setpoint.data.tokenizers.tokenizer import TokenArray
+
+NAMED = 4
+"""Documents that a message names."""
+
+Rows = Any
+"""Rows as their sequences understand them: numbers, or `Parts`; they have a length and slices."""
+
+
+class Sequences(Protocol):
+    """Rows of one length, made into batches on demand."""
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens that the model reads of each, S."""
+        ...
+
+    @property
+    def identity(self) -> DataIdentity:
+        """Identity of the text."""
+        ...
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources, which `Batch.source` counts from 0."""
+        ...
+
+    @property
+    def epoch_rows(self) -> int | None:
+        """Rows of an epoch; None: of a stream, whose end is not known."""
+        ...
+
+    def rows(self, rows: Rows) -> Batch:
+        """Some of them as a batch."""
+        ...
+
+    def describe(self, rows: Rows) -> str:
+        """Names of the documents of some of them, for messages."""
+        ...
+
+    def names_in(self, rows: Rows) -> list[list[str | None]]:
+        """The name of the document of each of the S + 1 tokens of each row; None for padding.
+
+        A separator is of the document that it begins.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Rows, each of some parts of documents one after the other.
+
+    Arguments:
+        starts: (P,) the first token that is read of each part, in the order of the rows; the
+            targets are one on.
+        lengths: (P,) how many tokens are read.
+        ends: (B,) the number of the part after the last one of each row.
+        tokens: that `starts` count in, of rows of a stream; None: those of the corpus.
+        names: of the document of each part, where `tokens` are given.
+    """
+
+    starts: Ints
+    lengths: Ints
+    ends: Ints
+    tokens: TokenArray | None = None
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, key: slice) -> Parts:
+        start, stop, _ = key.indices(len(self))
+        first = int(self.ends[start - 1]) if start else 0
+        last = int(self.ends[stop - 1]) if stop > start else first
+        ends = self.ends[start : max(stop, start)] - first
+        starts, lengths = self.starts[first:last], self.lengths[first:last]
+        if self.tokens is None:
+            return Parts(starts, lengths, ends)
+        low, high = (int(starts[0]), int(starts[-1] + lengths[-1]) + 1) if len(starts) else (0, 0)
+        return Parts(starts - low, lengths, ends, self.tokens[low:high], self.names[first:last])
+
+    @property
+    def token_count(self) -> int:
+        """Tokens that the rows hold."""
+        return int(self.lengths.sum())
+
+    def pick(self, rows: Ints) -> Parts:
+        """Rows by number."""
+        return Parts.joined([self[row : row + 1] for row in rows.tolist()])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Parts]) -> Parts:
+        """Rows after rows."""
+        if len(parts) == 1:
+            return parts[0]
+        none = np.empty(0, np.int64)
+        before = np.cumsum([0, *(len(part.starts) for part in parts)]).tolist()
+        starts = [part.starts for part in parts]
+        tokens = None
+        if parts and parts[0].tokens is not None:
+            held = [part.tokens for part in parts if part.tokens is not None]
+            moved = np.cumsum([0, *map(len, held)]).tolist()
+            starts = [each + more for each, more in zip(starts, moved, strict=False)]
+            tokens = np.concatenate(held)
+        return cls(
+            np.concatenate([none, *starts]),
+            np.concatenate([none, *(part.lengths for part in parts)]),
+            np.concatenate([none, *(p.ends + n for p, n in zip(parts, before, strict=False))]),
+            tokens,
+            tuple(name for part in parts for name in part.names),
+        )
+
+
+class Numbered(Protocol):
+    """The parts of rows that have numbers."""
+
+    def pick(self, rows: Ints) -> Parts:
+        """The parts of some rows, (B,) numbers."""
+        ...
+
+
+class Cut:
+    """Documents one after the other, cut where rows end.
+
+    Text whose documents lie in the corpus as they are read is cut where it lies. A complete
+    document's last token is not read, so that its rows, and those in another order, are ranges of
+    what is read of all documents.
+
+    Arguments:
+        stride: tokens from the start of a row to that of the next.
+        partial: whether what is left at the end is a row as well.
+        divided: whether rows are divided into parts where documents begin.
+        order: (documents,) the order in which they follow one another; None: that of the corpus.
+
+    Raises:
+        SetpointError: there is less than one row, or the length is below 1.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        length: int,
+        *,
+        stride: int,
+        partial: bool = False,
+        divided: bool = False,
+        order: Ints | None = None,
+    ) -> None:
+        if length < 1:
+            raise SetpointError(f"batch.sequence_length: {length} is below 1.\nValid: 1 or more.")
+        self.corpus, self.length, self.stride, self.divided = corpus, length, stride, divided
+        self.is_plain = order is None and corpus.trained is None
+        self.total = len(corpus.tokens) - 1
+        if not self.is_plain:
+            self.starts, self.lengths = corpus.reads()
+            if order is not None:
+                self.starts, self.lengths = self.starts[order], self.lengths[order]
+            self.ends = np.cumsum(self.lengths)
+            self.total = int(self.ends[-1])
+        more = stride - length + partial * (length - 1)
+        self.count = (self.total + more) // stride
+        if not self.count:
+            raise SetpointError(self._too_short())
+
+    def pick(self, rows: Ints) -> Parts:
+        """See `Numbered`."""
+        begins = rows * self.stride
+        ends = np.minimum(begins + self.length, self.total)
+        if self.is_plain and not self.divided:
+            return Parts(begins, ends - begins, np.arange(1, len(rows) + 1))
+        if self.is_plain:
+            documents = self.corpus.starts  # one begins with the separator before its first token
+            first = np.searchsorted(documents, begins + 1, "right")
+            counts = np.searchsorted(documents, ends + 1) - first + 1
+            row = np.repeat(np.arange(len(rows)), counts)
+            until = np.cumsum(counts)
+            starts = documents[(first - until + counts)[row] + np.arange(len(row)) - 1] - 1
+            starts[until - counts] = begins
+            stops = np.append(starts[1:], 0)
+            stops[until - 1] = ends
+            return Parts(starts, stops - starts, until)
+        first = np.searchsorted(self.ends, begins, "right")
+        counts = np.searchsorted(self.ends, ends) + 1 - first
+        row = np.repeat(np.arange(len(rows)), counts)
+        until = np.cumsum(counts)
+        documents = np.arange(len(row)) + (first - until + counts)[row]
+        before = self.ends[documents] - self.lengths[documents]
+        skipped = np.maximum(begins[row] - before, 0)
+        lengths = np.minimum(ends[row], self.ends[documents]) - before - skipped
+        kept = lengths > 0  # of a document of one token nothing is read
+        return Parts(
+            self.starts[documents][kept] + skipped[kept],
+            lengths[kept],
+            until - np.append(0, np.cumsum(~kept))[until],
+        )
+
+    def _too_short(self) -> str:
+        corpus, length, documents = self.corpus, self.length, len(self.corpus.files)
+        have, need = self.total + 1, length + 1
+        # That of one source of a mixture may be short where the others are not.
+        named = len(corpus.sources) == 1 and corpus.sources != (corpus.side,)
+        of = f" of '{corpus.sources[0]}'" if named else ""
+        return (
+            f"batch.sequence_length: {length} needs {need} tokens for one row, and the training "
+            f"side{of} has {have} ({documents} document{'s' * (documents != 1)}, "
+            f"{corpus.byte_count} bytes).\n"
+            f"Valid: batch.sequence_length up to {have - 1}, or more text in data.sources."
+        )
+
+
+class DocumentRows:
+    """Rows of parts of documents: `Sequences`.
+
+    Padding is the separator among the inputs, `IGNORE_INDEX` among the targets, and lies at the
+    end of a row, where causal attention lets no other position see it.
+
+    Arguments:
+        corpus: of a stream, one without tokens.
+        sequence_length: tokens that a row holds at most.
+        numbered: the parts of rows that are asked for by number; None: `Parts` are asked for.
+        count: rows of an epoch; None: not known.
+        isolated: whether a row tells the model its documents, and positions start anew in each.
+        marked: whether positions say where padding is, which experts are to leave out, though
+            documents are not isolated.
+        multiple: rows of a batch are padded to the longest, rounded up to a multiple of it; None:
+            to the sequence length.
+        row_tokens: tokens of a row, on average over an epoch; None: all rows are full.
+        layout: how rows are made of documents; metrics compare where it is equal.
+        note: documents that were divided or left out, in words; empty: none.
+        identity: None: that of the corpus.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        sequence_length: int,
+        *,
+        numbered: Numbered | None = None,
+        count: int | None,
+        isolated: bool = False,
+        marked: bool = False,
+        multiple: int | None = None,
+        row_tokens: float | None = None,
+        layout: str = "",
+        note: str = "",
+        identity: DataIdentity | None = None,
+    ) -> None:
+        self.corpus, self.sequence_length = corpus, sequence_length
+        self.numbered, self.epoch_rows = numbered, count
+        self.isolated, self.marked, self.multiple = isolated, marked, multiple
+        self.row_tokens = row_tokens or sequence_length
+        self.layout, self.note = layout, note
+        self.identity = identity or corpus.identity
+        self.sources = corpus.sources
+
+    def __len__(self) -> int:
+        assert self.epoch_rows is not None
+        return self.epoch_rows
+
+    def parts(self, rows: Ints | Parts) -> Parts:
+        """The parts of rows."""
+        if isinstance(rows, Parts):
+            return rows
+        assert self.numbered is not None
+        return self.numbered.pick(rows)
+
+    def rows(self, rows: Ints | Parts) -> Batch:
+        """See `Sequences`."""
+        corpus, parts = self.corpus, self.parts(rows)
+        tokens = corpus.tokens if parts.tokens is None else parts.tokens
+        count, (starts, lengths) = len(parts), (parts.starts, parts.lengths)
+        begins, total = np.append(0, parts.ends[:-1]), np.append(0, np.cumsum(lengths))
+        used = total[parts.ends] - total[begins]
+        width = self._width(int(used.max()))
+        valid = None if (used == width).all() else np.arange(width) < used[:, None]
+        # Of each part its row, and where it begins among the places of all rows.
+        row = np.repeat(np.arange(count), parts.ends - begins)
+        places = total[:-1] - total[begins][row] + row * width
+        inputs, targets = self._tokens(tokens, parts, row, places, (count, width), valid is None)
+        sizes = corpus.token_bytes.take(targets)
+        target_tokens = int(total[-1])
+        if valid is not None:
+            targets[~valid] = IGNORE_INDEX  # its bytes are those of a separator: none
+        if corpus.trained is not None:
+            trained = np.zeros(targets.size, np.bool_)
+            marks = slices(corpus.trained, starts + 1, starts + lengths + 1)
+            for place, mark in zip(places.tolist(), marks, strict=True):
+                trained[place : place + len(mark)] = mark
+            trained = trained.reshape(targets.shape)
+            target_tokens = int(np.count_nonzero(trained))
+            sizes *= trained
+            targets[~trained] = IGNORE_INDEX
+        positions = documents = None
+        if self.isolated:
+            new = np.zeros((count, width), np.bool_)
+            new.flat[places] = True
+            positions, documents = isolate(new, used)
+        elif self.marked:
+            columns = np.broadcast_to(np.arange(width), (count, width))
+            positions = columns.copy() if valid is None else np.where(valid, columns, -1)
+        source, sources = self._sources(parts, begins, (count, width), valid)
+        placed, isolated = (
+            None if each is None else torch.from_numpy(each) for each in (positions, documents)
+        )
+        return Batch(
+            inputs=torch.from_numpy(inputs),
+            targets=torch.from_numpy(targets),
+            tokens=int(total[-1]),
+            target_tokens=target_tokens,
+            target_bytes=int(sizes.sum()),
+            positions=placed,
+            documents=isolated,
+            lengths=Lengths.of_places(placed, isolated),
+            source=torch.from_numpy(source),
+            sources=None if sources is None else torch.from_numpy(sources),
+        )
+
+    def _width(self, longest: int) -> int:
+        if self.multiple is None:
+            return self.sequence_length
+        return min(-(-longest // self.multiple) * self.multiple, self.sequence_length)
+
+    def _tokens(
+        self,
+        tokens: TokenRow,
+        parts: Parts,
+        row: Ints,
+        places: Ints,
+        shape: tuple[int, int],
+        is_full: bool,
+    ) -> tuple[Ints, Ints]:
+        """Inputs and targets, (B, S) each."""
+        starts, lengths = parts.starts, parts.lengths
+        follows = (starts[1:] == starts[:-1] + lengths[:-1]) | (row[1:] != row[:-1])
+        if is_full and follows.all():  # whole rows, as they lie in the corpus
+            first = starts[np.append(0, parts.ends[:-1])]
+            windows = gather(tokens, first, shape[1] + 1)
+            return windows[:, :-1].copy(), windows[:, 1:].copy()
+        # Tokens as they are stored, and int64 all at once: faster than part by part.
+        size = shape[0] * shape[1]
+        read, wanted = (np.full(size, self.corpus.separator, tokens.dtype) for _ in range(2))
+        found = slices(tokens, starts, starts + lengths + 1)
+        for place, part in zip(places.tolist(), found, strict=True):
+            end = place + len(part) - 1
+            read[place:end] = part[:-1]
+            wanted[place:end] = part[1:]
+        return read.astype(np.int64).reshape(shape), wanted.astype(np.int64).reshape(shape)
+
+    def _sources(
+        self,
+        parts: Parts,
+        begins: Ints,
+        shape: tuple[int, int],
+        valid: npt.NDArray[np.bool_] | None,
+    ) -> tuple[Ints, Ints | None]:
+        """(B,) the source of each row's first target, and (B, S) those of all where they differ."""
+        if len(self.sources) == 1:
+            return np.zeros(shape[0], np.int64), None
+        along = self.corpus.sources_along(parts.starts + 1, parts.lengths)
+        places = np.append(0, np.cumsum(parts.lengths))[begins]
+        source = along[places]
+        sources = np.repeat(source, shape[1]).reshape(shape)
+        if valid is None:
+            valid = np.ones(shape, np.bool_)
+        if (sources[valid] == along).all():
+            return source, None
+        sources[valid] = along
+        return source, sources
+
+    def _names(self, parts: Parts) -> Iterator[list[tuple[str, int]]]:
+        """Of each row the documents, with how many tokens of each are read."""
+        files, begin = self.corpus.files, 0
+        documents = self.corpus.starts
+        for end in parts.ends.tolist():
+            row: list[tuple[str, int]] = []
+            for number in range(begin, end):
+                start, length = int(parts.starts[number]), int(parts.lengths[number])
+                if parts.tokens is not None:
+                    row.append((parts.names[number], length))
+                    continue
+                # Targets of a part may be of several documents, where rows are not divided.
+                stop = start + length + 1
+                first = max(int(np.searchsorted(documents, start + 1, "right")) - 1, 0)
+                last = max(int(np.searchsorted(documents, stop - 1, "right")), first + 1)
+                bounds = [start + 1, *documents[first + 1 : last].tolist(), stop]
+                for document in range(first, last):
+                    at = document - first
+                    row.append((files[document].name, bounds[at + 1] - bounds[at]))
+            yield row
+            begin = end
+
+    def names_in(self, rows: Ints | Parts) -> list[list[str | None]]:
+        """See `Sequences`."""
+        found: list[list[str | None]] = []
+        for row in self._names(self.parts(rows)):
+            names: list[str | None] = [name for name, length in row for _ in range(length)]
+            missing = self.sequence_length - len(names)
+            found.append([*names, *([None] * (missing + 1) if missing else names[-1:])])
+        return found
+
+    def describe(self, rows: Ints | Parts) -> str:
+        """See `Sequences`."""
+        names = list(
+            dict.fromkeys(name for row in self._names(self.parts(rows)) for name, _ in row)
+        )
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return f"rows of {self.corpus.side} from {', '.join(names[:NAMED])}{more}"
+
+    def first(self, count: int | None) -> Corpus:
+        """The tokens of the first rows as a corpus, `trained` where they are predicted.
+
+        A separator stands in front of each document that is predicted by itself, so that n-grams up
+        to the third order see nothing of the one before.
+        """
+        corpus = self.corpus
+        rows = self.parts(np.arange(len(self) if count is None else min(count, len(self))))
+        starts, ends = rows.starts, rows.starts + rows.lengths + 1
+        if isinstance(self.numbered, Cut) and self.numbered.is_plain:
+            starts, ends = starts[:1], ends[-1:]
+        separator = np.array([corpus.separator], corpus.tokens.dtype)
+        tokens, predicted = [separator], [np.zeros(1, np.bool_)]
+        for piece in slices(corpus.tokens, starts, ends):
+            tokens += [separator, piece]
+            predicted += [np.array([False, False]), np.ones(len(piece) - 1, np.bool_)]
+        if corpus.trained is not None:
+            marks = slices(corpus.trained, starts + 1, ends)
+            predicted[2::2] = [np.asarray(mark, np.bool_) for mark in marks]
+        return corpus.part(np.concatenate(tokens), np.concatenate(predicted))
+
+
+def isolate(begins: npt.NDArray[np.bool_], used: Ints) -> tuple[Ints, Ints]:
+    """Positions that start anew where documents begin, and documents counted from 0 in each row.
+
+    Arguments:
+        begins: (B, S) where a document begins.
+        used: (B,) tokens of each row; what is behind them is padding, and -1 in both.
+    """
+    places = np.arange(begins.shape[1])
+    positions = places - np.maximum.accumulate(np.where(begins, places, 0), axis=1)
+    documents = np.cumsum(begins, axis=1) - 1
+    padding = places >= used[:, None]
+    positions[padding] = documents[padding] = -1
+    return positions, documents
+
+
+def training_rows(
+    corpus: Corpus,
+    length: int,
+    *,
+    isolated: bool = False,
+    marked: bool = False,
+    order: Ints | None = None,
+) -> DocumentRows:
+    """Concatenate documents and cut them into rows; what is left at the end is left out.
+
+    Arguments:
+        marked: see `DocumentRows`.
+        order: see `Cut`.
+
+    Raises:
+        SetpointError: the corpus is shorter than one row.
+    """
+    # Where documents are plain text the last target of a row is no input of the next.
+    stride = length + (corpus.trained is None)
+    cut = Cut(corpus, length, stride=stride, divided=isolated, order=order)
+    return DocumentRows(
+        corpus, length, numbered=cut, count=cut.count, isolated=isolated,
+        marked=marked and not cut.is_plain,
+    )  # fmt: skip
