@@ -138,9 +138,9 @@ def frequencies(
     for i in range(size // 2):
         f = base ** (-2 * i / size)
         kind = type(scaling).__name__
-        if kind == "Linear":
+        if kind == "LinearScaling":
             f /= scaling.factor
-        elif kind == "Llama3":
+        elif kind == "Llama3Scaling":
             # Meta's code for Llama 3.1, by wavelengths.
             wave = 2 * math.pi / f
             low = scaling.original_length / scaling.low_frequency_factor
@@ -151,7 +151,7 @@ def frequencies(
                 smooth = scaling.original_length / wave - scaling.low_frequency_factor
                 smooth /= scaling.high_frequency_factor - scaling.low_frequency_factor
                 f = (1 - smooth) * f / scaling.factor + smooth * f
-        elif kind == "Yarn":
+        elif kind == "YarnScaling":
             # Peng et al., 2023, with the ramp over planes of the published code.
             def plane(turns: float) -> float:
                 length = scaling.original_length / (turns * 2 * math.pi)

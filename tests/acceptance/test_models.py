@@ -24,7 +24,7 @@ from setpoint.model.attention.config import MLA
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig, TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
-from setpoint.model.rope.config import Linear, Llama3, Yarn
+from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
@@ -37,9 +37,11 @@ from . import plain_model
 VOCAB, LENGTH = 23, 13
 PATTERN = {"attention_pattern": ("sliding", "full", "sliding"), "sliding_window": 3}
 LATENT = MLA(kv_rank=7, query_rank=9, rope_head_dim=6, nope_head_dim=3, value_head_dim=5)
-LLAMA3 = Llama3(factor=4.0, original_length=16, high_frequency_factor=3.0)
-YARN = Yarn(factor=4.0, original_length=16, beta_fast=4.0)
-YARN_EXACT = Yarn(factor=3.0, original_length=16, beta_fast=2.0, beta_slow=0.5, truncate=False)
+LLAMA3 = Llama3Scaling(factor=4.0, original_length=16, high_frequency_factor=3.0)
+YARN = YarnScaling(factor=4.0, original_length=16, beta_fast=4.0)
+YARN_EXACT = YarnScaling(
+    factor=3.0, original_length=16, beta_fast=2.0, beta_slow=0.5, truncate=False
+)
 SOFT = SoftmaxTopK(normalize=False)
 GROUPED = MoE(experts=8, top_k=2, groups=2, router=SigmoidTopK(), route_scale=2.5, expert_dim=9)
 MIXED = MoE(experts=6, top_k=3, every=2, router=SOFT, shared_experts=2, expert_dim=8)
@@ -54,7 +56,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "yarn, not rounded": {"rope_scaling": YARN_EXACT, "merge_qkv": True, "qkv_bias": True},
     "gemma": {**PATTERN, **BOTH, "attention_soft_cap": 0.7, "logit_soft_cap": 1.3,
               "activation": "geglu_tanh", "rope_base_sliding": 30.0, "attention_scale": 0.9,
-              "rope_scaling": Linear(factor=3.0), "embedding_scale": 2.0},
+              "rope_scaling": LinearScaling(factor=3.0), "embedding_scale": 2.0},
     "window of one": {"attention_pattern": ("sliding",), "sliding_window": 1, "layers": 1},
     "gpt": {**LAYER, "qkv_bias": True, "attention_output_bias": True, "ffn_bias": True},
     "post norms": {"norm": LayerNormConfig(bias=False), "norm_placement": "post",

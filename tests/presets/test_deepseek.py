@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from setpoint.model.moe.config import SigmoidTopK
-from setpoint.model.rope.config import Yarn
+from setpoint.model.rope.config import YarnScaling
 
 from .published import assert_as_published, resolved
 
@@ -57,7 +57,7 @@ def test_its_yarn_scales_products_as_a_whole() -> None:
     Their quotient scales the rotation, and the second, squared, products of queries and keys.
     """
     _, model = resolved("deepseek-v3")
-    assert isinstance(model.rope_scaling, Yarn)
+    assert isinstance(model.rope_scaling, YarnScaling)
     scaling = model.rope_scaling
     assert (scaling.factor, scaling.original_length, scaling.attention_factor) == (40, 4096, 1)
     assert (scaling.beta_fast, scaling.beta_slow, model.rope_base) == (32, 1, 10_000)

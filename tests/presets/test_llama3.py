@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from setpoint.model.rope.config import Llama3
+from setpoint.model.rope.config import Llama3Scaling
 
 from .published import assert_as_published, resolved
 
@@ -37,6 +37,6 @@ def test_the_shape_is_the_published_one(name: str) -> None:
     assert_as_published(name, parameters, config)
     _, model = resolved(name)
     assert model.rope_base == 500000
-    assert model.rope_scaling == Llama3(
+    assert model.rope_scaling == Llama3Scaling(
         factor=factor, low_frequency_factor=1, high_frequency_factor=4, original_length=8192
     )

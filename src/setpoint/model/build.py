@@ -22,18 +22,15 @@ if TYPE_CHECKING:
 def build_model(
     config: "ModelConfig", vocab_size: int, keys: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """Build the model of a section.
+    """Build the model of a section: a module from (B, S) int64 tokens to (B, S, V) logits.
 
-    A user's own gets `vocab_size` where it takes it, and is tried on two tokens.
+    A custom one gets `vocab_size` if it takes it, and is tried on two tokens.
 
     Arguments:
-        keys: of the config.json of a model of transformers; None: of the one that it names.
-
-    Returns:
-        A module that maps (B, S) int64 tokens to (B, S, V) logits.
+        keys: config.json of a transformers model; None: the one that the section names.
 
     Raises:
-        SetpointError: a user's own model cannot be built, or is no such module.
+        SetpointError: a custom model cannot be built, or is no such module.
     """
     owner = owner_of(type(config))
     if owner.__module__.partition(".")[0] == "setpoint":
@@ -58,10 +55,7 @@ def build_model(
 
 
 def build_outline(config: "ModelConfig", vocab_size: int) -> nn.Module:
-    """Build a model for the names and shapes of its parameters only.
-
-    Returns:
-        The module on the meta device; on the CPU where its code cannot do without values.
+    """Build a model on the meta device, or on the CPU if its code needs values.
 
     Raises:
         SetpointError: it cannot be built.
@@ -73,7 +67,7 @@ def build_outline(config: "ModelConfig", vocab_size: int) -> nn.Module:
         except SetpointError:
             if isinstance(config, HuggingFaceConfig):
                 raise
-            # What a user's code asks of values there may have failed; what it says here counts.
+            # A user's code may need values; its error on the CPU counts.
             return build_model(config, vocab_size)
 
 
@@ -81,15 +75,14 @@ def require_language_model(model: object, title: str, vocab_size: int) -> None:
     """Try a model on two tokens.
 
     Raises:
-        SetpointError: it is not a module that maps tokens to logits, or says that it takes a head
-            and does not.
+        SetpointError: it does not map tokens to logits, or has `supports_head` and takes none.
     """
     if not isinstance(model, nn.Module):
         raise SetpointError(f"{title} makes a {type(model).__name__}; it must make a torch module")
     if torch.get_default_device().type == "meta":
         return  # there are no values to try it with
     tokens = torch.zeros(1, 2, dtype=torch.int64)
-    # Trying it must not change what random numbers come next.
+    # Trying it must not advance the random state.
     with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):
         try:
             logits = model(tokens)
@@ -127,11 +120,8 @@ def _require_head(model: nn.Module, tokens: Tensor, title: str) -> None:
 def build_imported(config: "ImportedModel", vocab_size: int) -> nn.Module:
     """Make the model of an `import` section, and try it on two tokens.
 
-    Arguments:
-        vocab_size: number of tokens; handed over where the target takes it.
-
     Raises:
-        SetpointError: what the target makes is not a module that maps tokens to logits.
+        SetpointError: the target makes no module that maps tokens to logits.
     """
     model = call_component(config, (), {"vocab_size": vocab_size}, optional=("vocab_size",))
     require_language_model(model, f"model.target = {config.target}", vocab_size)

@@ -37,11 +37,11 @@ class ModelConfig(Config, rules=PRETRAINED_RULES):
     """Fields that all models share."""
 
     takes_documents: ClassVar[bool] = False
-    """Whether attention can be kept inside the documents of a row."""
+    """True if attention can be isolated to the documents of a row."""
 
     @property
     def parameters_known(self) -> bool:
-        """Whether the parameters are known without building the model."""
+        """True if the configuration alone tells the parameters."""
         return False
 
     max_sequence_length: int = derived(ge=1)
@@ -312,12 +312,12 @@ class TransformerConfig(
 
     @property
     def parameters_known(self) -> bool:
-        """See `ModelConfig.parameters_known`: imported norms alone know theirs."""
+        """False with imported norms."""
         return isinstance(self.norm, RMSNormConfig | LayerNormConfig)
 
     @property
     def is_gated(self) -> bool:
-        """Whether the activation multiplies two projections."""
+        """True if the activation multiplies two projections."""
         return "glu" in self.activation
 
     @property
@@ -366,22 +366,18 @@ class TransformerConfig(
         return self.width_ratio if hidden else 1.0
 
     def count_layers(self, kind: Kind) -> int:
-        """Count the layers that attend to what a kind says.
-
-        Returns:
-            the number; 0 where the pattern is empty.
-        """
+        """Number of layers of a kind; 0 if the pattern is empty."""
         pattern = self.attention_pattern
         of_kind = [place for place, one in enumerate(pattern[: self.layers]) if one == kind]
         return sum(-(-(self.layers - place) // len(pattern)) for place in of_kind)
 
     def standard_head_dim(self) -> int:
-        """Compute the size of a head where none is given."""
+        """Default head dimension."""
         # At least 2, so that too many heads are reported by the check, in its words.
         return max(2, self.dim // self.heads)
 
     def standard_ffn_dim(self) -> int:
-        """Compute the width of feed-forward networks for which none is given."""
+        """Default width of feed-forward networks."""
         step = self.ffn_multiple_of
         numerator, denominator = (8, 3) if self.is_gated else (4, 1)
         if self.ffn_multiplier == 1.0:
@@ -396,7 +392,7 @@ class TransformerConfig(
         yield from self._wrong_mla()
 
     def _wrong_heads(self) -> Iterator[Problem]:
-        """Heads divide the width, and rotary embedding has pairs of components to turn."""
+        """Heads divide the width into even parts."""
         if self.mla is not None:
             return  # it says itself how large heads are
         is_derived = self.head_dim == self.standard_head_dim()
@@ -424,17 +420,17 @@ class TransformerConfig(
             )
 
     def _fitting_heads(self) -> list[str]:
-        """Numbers of heads that divide dim into even parts, the nearest first."""
+        """Numbers of heads that divide dim into even parts, nearest first."""
         found = nearest_divisors(self.dim // 2, self.heads) if self.dim % 2 == 0 else ()
         return [str(heads) for heads in found]
 
     def _fitting_widths(self) -> str:
-        """The widths next to dim that the heads divide into even parts."""
+        """Widths next to dim that the heads divide into even parts."""
         below = self.dim // (2 * self.heads) * 2 * self.heads
         return " or ".join(str(width) for width in (below, below + 2 * self.heads) if width)
 
     def _wrong_kv_heads(self) -> Iterator[Problem]:
-        """Query heads are shared evenly."""
+        """Key-value heads divide the query heads."""
         if self.mla is None and self.heads % self.kv_heads:
             yield Problem(
                 "kv_heads",
@@ -444,7 +440,7 @@ class TransformerConfig(
             )
 
     def _wrong_windows(self) -> Iterator[Problem]:
-        """The pattern of layers is there, and sliding ones know their window."""
+        """The pattern is not empty, and sliding layers have a window."""
         if not self.attention_pattern:
             yield Problem(
                 "attention_pattern",
@@ -460,7 +456,7 @@ class TransformerConfig(
             )
 
     def _wrong_mla(self) -> Iterator[Problem]:
-        """Latent attention has positions to rotate, and widths that muP can speak of."""
+        """Latent attention has even RoPE dimensions, and no muP."""
         if self.mla is None:
             return
         size = self.mla.rope_head_dim
@@ -510,7 +506,7 @@ class TransformerConfig(
     def _grouped_queries_are_dead(self) -> str | None:
         return None if self.mla is None else "mla takes the place of grouped queries"
 
-    # What is derived stands in every full file, and may stand there without effect.
+    # Derived values are in every full file, and may be there without effect.
 
     @dead("kv_heads")
     def _kv_heads_are_dead(self) -> str | None:
@@ -534,33 +530,33 @@ class TransformerConfig(
         return f"vocab_size is given ({self.vocab_size}), so it is not rounded"
 
     def _unused_ffn_dim(self) -> str | None:
-        """Say why no network has the width ffn_dim; None where one has."""
+        """Reason why no network has the width ffn_dim, or None."""
         if self.moe is None or self.moe.expert_dim is None:
             return None
         reason = self._no_dense_layer()
         return reason and f"{reason}, and moe.expert_dim is the width of experts"
 
     def _no_dense_layer(self) -> str | None:
-        """Say why fields of dense feed-forward networks are not read; None where they are."""
+        """Reason why fields of dense feed-forward networks are unused, or None."""
         moe = self.moe
         if moe is None or moe.layers_with_experts(self.layers) < self.layers:
             return None
         return "all layers have experts (moe), so that there is no dense feed-forward network"
 
     def _nothing_rotated(self) -> str | None:
-        """Say why nothing is rotated; None where something is."""
+        """Reason why RoPE is unused, or None."""
         if self.positions != "rotary":
             return f"positions = {self.positions}, so that nothing is rotated"
         return None
 
     def _nothing_rotated_in_full(self) -> str | None:
-        """Say why the rotary base and scaling of full layers are not read; None where they are."""
+        """Reason why the RoPE base and scaling of full layers are unused, or None."""
         if self.rope_base_sliding is not None and not self.count_layers("full"):
             return "all layers have a sliding window, and rope_base_sliding is what they rotate by"
         return self._nothing_rotated()
 
     def _no_window(self) -> str | None:
-        """Say why there is no sliding window; None where there is one."""
+        """Reason why no layer has a sliding window, or None."""
         if self.count_layers("sliding"):
             return None
         if "sliding" in self.attention_pattern:
@@ -636,17 +632,17 @@ class HuggingFaceConfig(
 
     @property
     def names_a_kind(self) -> bool:
-        """Whether `config` is a kind of models, and no place of a config.json."""
+        """True if `config` is a model_type, not the place of a config.json."""
         return self.config.isidentifier() and not os.path.exists(self.config)
 
 
 def names_attention_backend(model: ModelConfig) -> bool:
-    """Whether a model asks for one way to compute attention, which might not be there."""
+    """True if a model names an attention backend, which may be unavailable."""
     return isinstance(model, TransformerConfig) and model.attention_backend != "auto"
 
 
 def marks_padding(model: ModelConfig) -> bool:
-    """Whether positions tell the model where padding is: experts leave it out."""
+    """True if the model reads padding from positions: experts skip it."""
     if isinstance(model, TransformerConfig):
         return model.moe is not None
     return isinstance(model, HuggingFaceConfig)

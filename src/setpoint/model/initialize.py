@@ -1,4 +1,4 @@
-"""Initialization that depends on the seed and a parameter's name, and on nothing else."""
+"""Initial values by the seed and the parameter's name only."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -15,13 +15,13 @@ from setpoint.shapes.placed import local_ranges, put
 from setpoint.shapes.stored import stored_parts, stored_weights
 
 BLOCK = 2**16
-"""Elements that are drawn from one generator, at least a row: small, so that a rank draws little
-beyond its own rows, and large enough that making generators takes no time."""
+"""Elements drawn from one generator, at least a row: small, so that ranks draw little beyond their
+rows, and large enough that making generators takes no time."""
 MOST_THREADS = 8
-"""That fill parameters, as each holds the values of one in fp32."""
+"""Limit of memory: each thread holds a parameter in fp32."""
 
-# What activation checkpointing, torch.compile and others put into the path of a wrapped module.
-# They must not change a parameter's name, or they would change its first value.
+# Names that wrappers (activation checkpointing, torch.compile) add to paths of modules. They must
+# not change a parameter's name, by which it is drawn.
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"})
 
 
@@ -74,10 +74,7 @@ class ConstantInit:
 
 @dataclass(frozen=True, slots=True)
 class FirstRows:
-    """Draw the first rows from a normal distribution with mean zero; the others are zero.
-
-    The first rows are the same however many follow.
-    """
+    """Draw the first rows from a normal distribution with mean zero, however many zeros follow."""
 
     std: float
     count: int
@@ -105,11 +102,10 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class PerExpert:
-    """Fill a packed tensor of all experts as if each were a module by itself.
+    """Draw packed experts like separate modules.
 
-    `experts.up` of shape (E, in, out) starts with the transposed matrices that `experts.0.up`,
-    `experts.1.up` and so on would start with, each drawn under that name: packed and unpacked
-    experts are the same, and an expert is the same wherever it lies.
+    `experts.up` (E, in, out) gets the transposed matrices of `experts.0.up`, `experts.1.up` and so
+    on, each drawn by that name: packed and unpacked experts are the same, on any rank.
     """
 
     rule: NormalInit
@@ -130,10 +126,10 @@ Initializer = NormalInit | UniformInit | ConstantInit | FirstRows | Values | Per
 
 @runtime_checkable
 class Initializable(Protocol):
-    """A module that says how parameters below it start."""
+    """A module with initial values of parameters below it."""
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return the rule of each parameter, by its name relative to this module."""
+        """Rule of each parameter, by its name relative to this module."""
         ...
 
 
@@ -141,22 +137,21 @@ class Initializable(Protocol):
 def initialize(
     module: nn.Module, seed: int, others: Mapping[str, Initializer] | None = None
 ) -> None:
-    """Give every parameter its first value, and every buffer that a module has a rule for.
+    """Initialize every parameter, and every buffer that a module has a rule for.
 
-    Each is drawn on the CPU and in fp32, by blocks of rows, each from a generator of its own that
-    is keyed by sha256("{seed}/{qualified name}/{block}"). The result is the same for every order
-    of construction, for a module that holds only some of the layers, on every device, and for
-    every way to shard: a rank draws the blocks that its rows of a DTensor lie in. (PyTorch's own
-    random initialization of a DTensor on the CPU gives all ranks the same shard.)
+    Each is drawn on the CPU and in fp32, by blocks of rows, each from a generator of its own keyed
+    by sha256("{seed}/{qualified name}/{block}"). So the result is the same for every order of
+    construction, for pipeline stages, on every device, and for every sharding: a rank draws the
+    blocks of its rows of a DTensor. (PyTorch's own initialization of a DTensor on the CPU gives
+    all ranks the same shard.)
 
     Arguments:
-        module: holds its memory already (not on the meta device); every parameter must be named
-            by the `initializers()` of a module above it, or by `others`.
+        module: not on the meta device; every parameter must be named by the `initializers()` of a
+            module above it, or by `others`.
         others: rules of parameters, by their names in `module`.
 
     Raises:
-        SetpointError: a parameter without a rule, a rule without a parameter, or no rule at all in
-            the place of one.
+        SetpointError: a parameter without a rule, a rule without a parameter, or an invalid rule.
         ValueError: a parameter on the meta device.
     """
     rules = collect_rules(module) | {
@@ -192,13 +187,8 @@ def initialize(
 
 
 def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], seed: int) -> None:
-    """Give some parameters of a model their first values, as `initialize` does for all.
-
-    Arguments:
-        parameters: by their names in the model, which they are drawn by.
-        rules: of these.
-    """
-    inference = torch.is_inference_mode_enabled()  # which each thread has of its own
+    """Initialize some parameters of a model, by their names in it; see `initialize`."""
+    inference = torch.is_inference_mode_enabled()  # a property of each thread
 
     def fill(name: str) -> None:
         with torch.inference_mode(inference):
@@ -212,7 +202,7 @@ def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], 
 
 @torch.no_grad()
 def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
-    """Draw what lies here of a parameter, a piece of some blocks at a time."""
+    """Draw the local shard of a parameter, some blocks at a time."""
     of = DrawKey(seed, name, tuple(parameter.shape) or (1,))
     here = local_ranges(parameter)
     if here is None:
@@ -247,12 +237,12 @@ def draw_rows(
 
 
 def block_rows(shape: tuple[int, ...]) -> int:
-    """How many rows of a parameter are drawn from one generator."""
+    """Rows of a parameter that are drawn from one generator."""
     return max(1, BLOCK // max(1, prod(shape[1:])))
 
 
 def block_generator(seed: int, name: str, block: int) -> torch.Generator:
-    """Make the random generator of one block of one name under one seed."""
+    """Random generator of a block of a parameter."""
     digest = hashlib.sha256(f"{seed}/{name}/{block}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
 
@@ -268,5 +258,5 @@ def collect_rules(module: nn.Module) -> dict[str, Initializer]:
 
 
 def plain_name(name: str) -> str:
-    """Leave out of a parameter's name what wrappers have put into it."""
+    """Remove the names of wrappers from a parameter's name."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)

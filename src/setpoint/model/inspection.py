@@ -25,16 +25,14 @@ _GATES = ("gate", "router", "shared_expert_gate")
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Find the blocks that a model repeats, such as the layers of a transformer.
+    """Find the repeated blocks of a model, such as the layers of a transformer.
 
-    They are the members of that list or dictionary of modules which holds the most parameters, as
-    the list of layers does: experts and heads are lists within a layer. A sequence counts where
-    its members are of one class. A dictionary that holds a list of layers among other things is
-    passed over for the list, and so is a list of embeddings.
+    They are the members of the list or dictionary of modules with the most parameters: experts and
+    heads are lists within a layer. A sequence counts if its members are of one class; dictionaries
+    that hold such a list, and lists of embeddings, do not.
 
     Returns:
-        the qualified name and the module of each, in the order of the model; a module that takes
-        several places is there once. Empty where nothing repeats.
+        qualified names and modules, in order and each once; empty if nothing repeats.
     """
     best, most = [], 0
     for prefix, holder in model.named_modules():
@@ -47,7 +45,7 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _members(prefix: str, holder: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The named members of a holder of layers; empty for other modules."""
+    """Named members of a holder of layers; empty for other modules."""
     members = list(holder.named_children())
     if not members or any(_is_no_layer(module) for _, module in members):
         return []
@@ -68,17 +66,13 @@ def _is_no_layer(module: nn.Module) -> bool:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Count the elements of all parameters, each shared parameter once.
-
-    Arguments:
-        module: any module; sharded parameters count whole.
-    """
+    """Count the elements of all parameters; shared ones once, sharded ones whole."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and each of its modules back into the mode it was in."""
+    """Put a model into evaluation mode, and restore the mode of each module."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -89,16 +83,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def parameter_kinds(model: nn.Module) -> dict[str, Kind]:
-    """Say what each parameter of a model is for.
+    """Classify each parameter of a model, also on the meta device.
 
-    It goes by the modules, and by their names where they are others' than PyTorch's and ours: the
-    weight of an `nn.Embedding` is an embedding, also where it is the output matrix too; all
-    parameters of a norm are norm; the output is what `get_output_embeddings()` gives, or a linear
-    layer at the top that is named as an output; a router is a module named as one, or a gate that
-    stands beside experts.
-
-    Arguments:
-        model: any module; on the meta device, too.
+    By modules, and by names for classes other than PyTorch's and ours: the weight of an
+    `nn.Embedding` is an embedding, also if it is the output matrix; all parameters of a norm are
+    norm; the output is that of `get_output_embeddings()`, or a linear layer at the top named as
+    one; a router is a module named as one, or a gate beside experts.
     """
     outputs = {id(weight) for weight in _output_weights(model)}
     owners = dict(model.named_modules())
@@ -124,14 +114,7 @@ def parameter_kinds(model: nn.Module) -> dict[str, Kind]:
 
 
 def inputs_first(model: nn.Module) -> set[str]:
-    """Find the matrices that are (inputs, outputs), as `Conv1D` of transformers (GPT-2) has them.
-
-    Arguments:
-        model: any module; on the meta device, too.
-
-    Returns:
-        their names in `model.named_parameters()`.
-    """
+    """Names of (inputs, outputs) matrices, those of transformers' `Conv1D` (GPT-2)."""
     return {
         f"{path}.weight" if path else "weight"
         for path, module in model.named_modules()
@@ -140,17 +123,10 @@ def inputs_first(model: nn.Module) -> set[str]:
 
 
 def packed_experts(model: nn.Module) -> dict[str, Literal["inputs_first", "outputs_first"]]:
-    """Find the tensors that hold the matrices of experts in models of transformers.
-
-    Arguments:
-        model: any module; on the meta device, too.
-
-    Returns:
-        how each matrix lies, by their names in `model.named_parameters()`.
-    """
+    """Find packed experts in models of transformers: the order of their matrices, by name."""
     found: dict[str, Literal["inputs_first", "outputs_first"]] = {}
     for path, module in model.named_modules():
-        # What transformers' experts say of themselves; those of Llama 4 say nothing.
+        # An attribute of transformers' experts, which Llama 4's lack.
         turned = getattr(module, "is_transposed", None)
         if type(module).__name__ == "Llama4TextExperts":
             turned = True
@@ -163,14 +139,14 @@ def packed_experts(model: nn.Module) -> dict[str, Literal["inputs_first", "outpu
 
 
 def _is_conv1d(cls: type) -> bool:
-    """Whether it is the linear layer of transformers by that name, which convolves nothing."""
+    """True for transformers' linear layer of that name."""
     return cls.__name__ == "Conv1D" and cls.__module__.startswith("transformers.")
 
 
 def _by_dimensions(module: nn.Module, dims: int) -> Kind:
-    """What a parameter is that no other word fits."""
+    """Kind of a parameter without another one."""
     if dims > 2 and not isinstance(module, PackedExperts):
-        # A convolution, or a user's experts: which dimensions are matrices, only they know.
+        # A convolution, or a user's experts: which dimensions are matrices is unknown.
         return "tensor"
     return "matrix" if dims >= 2 else "vector"
 
@@ -196,7 +172,7 @@ def _is_router(owners: dict[str, nn.Module], path: str) -> bool:
 
 
 def _output_weights(model: nn.Module) -> Iterator[Any]:
-    """The weights of what gives logits, of the model or of the one that it wraps."""
+    """Weights of the output layer, of the model or the one that it wraps."""
     for module in (model, *model.children()):
         found = getattr(module, "get_output_embeddings", None)
         try:
@@ -214,6 +190,6 @@ def _output_weights(model: nn.Module) -> Iterator[Any]:
 
 
 def _weight_of(module: Any) -> nn.Parameter | None:
-    """The parameter itself: what a module reads by that name may be this rank's part of it."""
+    """The parameter itself: the attribute may be this rank's shard."""
     own = module.named_parameters(recurse=False) if isinstance(module, nn.Module) else ()
     return dict(own).get("weight")

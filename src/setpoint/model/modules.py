@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
 
 def cast_once(x: Tensor) -> Tensor:
-    """Cast to the autocast dtype before several projections read the same tensor.
+    """Cast to the autocast dtype, if any, before several projections read the same tensor.
 
-    Autocast casts the input of every matrix product anew, forward and backward. Outside autocast
-    this does nothing.
+    Autocast casts the input of every matrix product anew, forward and backward.
     """
     device = x.device.type
     if torch.is_autocast_enabled(device):
@@ -37,7 +36,7 @@ def cast_once(x: Tensor) -> Tensor:
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of the matrix products that read a tensor."""
+    """Dtype of matrix products with a tensor."""
     device = x.device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -45,15 +44,12 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 
 
 class FeedForward(nn.Module):
-    """Two layers at each position by itself: down(f(up(x))).
+    """Feed-forward network of each position: down(f(up(x))).
 
-    With a gated activation a second projection opens and closes the first:
-    down(f(gate(x)) * up(x)) (GLU variants, Shazeer, 2020).
+    With a gated activation down(f(gate(x)) * up(x)) (GLU variants, Shazeer, 2020).
 
     Arguments:
-        config: gives dim, ffn_dim, the activation, and the scale of initialization.
-        ffn_dim: inner width; None: the configuration's.
-        bias: whether projections have biases; None: as the configuration says.
+        ffn_dim, bias: inner width and whether projections have biases; None: the configuration's.
     """
 
     def __init__(
@@ -73,7 +69,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(inner, dim, bias=bias)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how each projection starts; the one that writes to the residual is smaller."""
+        """Initial values; the projection to the residual stream is smaller."""
         rules: dict[str, Initializer] = {}
         for name, linear in self.named_children():
             rules[f"{name}.weight"] = NormalInit(self.down_std if name == "down" else self.std)
@@ -82,12 +78,12 @@ class FeedForward(nn.Module):
         return rules
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.protocols.TensorDivisible`."""
+        """Division by the inner width."""
         inner = [name for name, _ in self.named_children() if name != "down"]
         return {"": "shared_input", **dict.fromkeys(inner, "column"), "down": "row"}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform each position."""
+        """Map (B, S, dim) to (B, S, dim)."""
         x = cast_once(x)
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
@@ -96,7 +92,7 @@ class FeedForward(nn.Module):
 
 def relu_squared(x: Tensor) -> Tensor:
     """Compute max(x, 0)^2 (Primer, So et al., 2021)."""
-    # A product keeps the dtype, where autocast on CUDA squares in fp32.
+    # A product keeps the dtype; autocast on CUDA squares in fp32.
     positive = F.relu(x)
     return positive * positive
 
@@ -114,35 +110,23 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """Find the function of an activation by the name that a configuration has for it.
+    """The function of a value of `model.activation`; of gated ones it is applied to the gate.
 
     `gelu` is exact, x * Phi(x) (Hendrycks and Gimpel, 2016), and `gelu_tanh` its approximation.
-    In the gated ones (those with `glu` in their name, Shazeer, 2020) the function is applied to
-    the gate, which then multiplies the other projection.
-
-    Arguments:
-        name: a value of `model.activation`.
     """
     return _FUNCTIONS[name]
 
 
 def build_norm(config: TransformerConfig, dim: int) -> nn.Module:
-    """Make one norm of a model.
-
-    Not by `config.norm.build`, which gives one object for one section: each norm of a model has
-    parameters of its own.
-    """
+    """Make one norm of a model; `config.norm.build` would return one object for all of them."""
     return owner_of(type(config.norm))(config.norm, dim=dim, eps=config.norm_eps)
 
 
 class LayerNorm(nn.Module):
-    """Shift each vector to mean zero, scale it to variance one, then apply a learned affine map.
+    """Layer norm, with statistics in fp32 at least.
 
     y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (layer norm, Ba et al., 2016).
 
-    Arguments:
-        config: the resolved section; says whether there is a bias.
-        eps: keeps the division finite for vectors that hardly vary.
     """
 
     def __init__(self, config: LayerNormConfig, *, dim: int, eps: float) -> None:
@@ -152,39 +136,29 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim)) if config.bias else None
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how the parameters start: as the identity."""
+        """Initial values: the identity."""
         rules: dict[str, Initializer] = {"weight": ConstantInit(1.0)}
         if self.bias is not None:
             rules["bias"] = ConstantInit(0.0)
         return rules
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize the last axis.
-
-        Arguments:
-            x: (..., dim); statistics of lower precisions are taken in fp32.
-
-        Returns:
-            (..., dim) in the dtype of x, or in fp32 where autocast asks for it.
-        """
+        """Normalize the last axis; (..., dim) in the dtype of x, or in fp32 under autocast."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, (x.shape[-1],), self.weight.to(x.dtype), bias, self.eps)
 
 
 FUSED: dict[type[Tensor], tuple[torch.dtype, ...]] = {Tensor: (torch.float32,)}
-"""Formats in which tensors of a class go our own way on a CPU. A dry run adds its fake tensors, in
-the formats in which the device that it plans for has one kernel."""
+"""Dtypes of a class of tensors with our own RMSNorm on a CPU. A dry run adds its fake tensors, with
+the dtypes of the fused kernel of the device that it plans for."""
 
 
 class RMSNorm(nn.Module):
-    """Scale each vector to unit root mean square, then each component by a learned factor.
+    """Root-mean-square norm, with statistics in fp32 at least.
 
     y = x / sqrt(mean(x^2) + eps) * weight (RMSNorm, Zhang and Sennrich, 2019), or with a
     zero-centered weight * (1 + weight) (Gemma, 2024).
 
-    Arguments:
-        config: the resolved section; says whether the weight is zero-centered.
-        eps: keeps the division finite for vectors near zero.
     """
 
     def __init__(self, config: RMSNormConfig, *, dim: int, eps: float) -> None:
@@ -198,19 +172,15 @@ class RMSNorm(nn.Module):
         return 0.0 if self.zero_centered else 1.0
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how the weight starts: as the identity."""
+        """Initial values: the identity."""
         return {"weight": ConstantInit(self._identity)}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize the last axis.
-
-        Arguments:
-            x: (..., dim); statistics of lower precisions are taken in fp32.
-        """
+        """Normalize the last axis."""
         # 1 + weight in fp32: bf16 has too few digits near one for a small weight.
         factor = 1.0 + self.weight.float() if self.zero_centered else self.weight
-        # Eager PyTorch has a fused backward for this on CUDA but none on the CPU, and a compiler
-        # fuses the plain form by itself: only eager, undistributed fp32 takes our own way.
+        # Eager PyTorch has a fused backward on CUDA but none on the CPU, and compilers fuse the
+        # plain form: only eager, undistributed fp32 on a CPU takes our own function.
         formats = () if torch.compiler.is_compiling() else FUSED.get(type(x), ())
         if x.is_cpu and x.dtype == factor.dtype and x.dtype in formats:
             return rms_norm_cpu(x, factor, self.eps)
@@ -251,7 +221,7 @@ def rms_norm_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Apply RMSNorm (Zhang and Sennrich, 2019) to the last axis of a CPU tensor."""
     if torch.is_grad_enabled():
         return _RMSNorm.apply(x, weight, eps)
-    # What the function around it costs shows where a token is generated at a time.
+    # Without the overhead of an autograd function, which shows in generation.
     return (x * _scale(x, eps)).mul_(weight)
 
 
@@ -264,19 +234,18 @@ def _scale(x: Tensor, eps: float) -> Tensor:
 def build_imported(config: ImportedNorm, *, dim: int, eps: float) -> nn.Module:
     """Make the norm of an `import` section, and try it on a vector.
 
-    It is made on the CPU, whatever the default device, and its parameters start with the values
-    that it gives them there, which survive the way through the meta device. What it draws it draws
-    from a generator at its start, so that all ranks draw the same.
+    It is made on the CPU, and its values there are its initial values, also through the meta
+    device. It draws random numbers from a fresh generator, so that all ranks draw the same.
 
     Arguments:
-        dim: size of the last axis; handed over as `dim` or `normalized_shape`.
+        dim: size of the last axis; passed as `dim` or `normalized_shape`.
 
     Raises:
-        SetpointError: what the target makes is not a module that keeps the shape of vectors.
+        SetpointError: the target makes no module that keeps the shape of vectors.
     """
     runtime = {"dim": dim, "normalized_shape": dim, "eps": eps}
     title = f"model.norm.target = {config.target}"
-    # Making and trying it must not change what random numbers come next.
+    # Making and trying it must not advance the random state.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
         torch.default_generator.manual_seed(0)
         norm = call_component(config, (), runtime, optional=tuple(runtime))

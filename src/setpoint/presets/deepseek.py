@@ -14,7 +14,7 @@ from setpoint.memory.config import Full
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK
-from setpoint.model.rope.config import Yarn
+from setpoint.model.rope.config import YarnScaling
 from setpoint.presets.recipes import published, small
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
@@ -58,7 +58,7 @@ def deepseek_v3() -> Job:
         ),
         norm_eps=1e-6,
         # Its YaRN scales products as a whole, those without rotation among them.
-        rope_scaling=Yarn(factor=STRETCH, original_length=4096, attention_factor=1.0),
+        rope_scaling=YarnScaling(factor=STRETCH, original_length=4096, attention_factor=1.0),
         attention_scale=(0.1 * log(STRETCH) + 1) ** 2 / sqrt(HEAD),
         max_sequence_length=163_840,
         init_std=0.006,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from setpoint.config import preset
 from setpoint.memory.config import Full
 from setpoint.model.config import TransformerConfig
-from setpoint.model.rope.config import Llama3
+from setpoint.model.rope.config import Llama3Scaling
 from setpoint.presets.recipes import published, sized, small
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
@@ -39,7 +39,7 @@ def _size(
             ffn_dim=ffn_dim,
             rope_base=500_000.0,
             # Llama 3.2, which ties embeddings, stretches rotations further.
-            rope_scaling=Llama3(factor=32.0 if tied else 8.0, original_length=8192),
+            rope_scaling=Llama3Scaling(factor=32.0 if tied else 8.0, original_length=8192),
             max_sequence_length=131_072,
             init_std=0.02,
             residual_init="plain",
@@ -73,7 +73,7 @@ def llama3_tiny() -> Job:
         kv_heads=2,
         ffn_dim=384,
         rope_base=500_000.0,
-        rope_scaling=Llama3(factor=32.0, original_length=128),
+        rope_scaling=Llama3Scaling(factor=32.0, original_length=128),
         tie_embeddings=True,
     )
     return small("llama3-tiny", model, floor=0.01)

@@ -4,7 +4,7 @@ import torch
 from setpoint.config import SetpointError
 from setpoint.model.attention.attention import attention_context
 from setpoint.model.attention.cache import KeyValueCache
-from setpoint.model.rope.config import Linear
+from setpoint.model.rope.config import LinearScaling
 from setpoint.model.rope.rotation import rotation
 
 from ..small import small_config
@@ -47,10 +47,10 @@ def test_the_plain_case_makes_no_mask():
 
 def test_kinds_share_a_rotation_unless_their_bases_differ():
     changes = {**SLIDING, "attention_pattern": ("full", "sliding")}
-    scaled = {**changes, "rope_scaling": Linear(factor=2.0)}
+    scaled = {**changes, "rope_scaling": LinearScaling(factor=2.0)}
     views = attention_context(small_config(**scaled), TOKENS).views
     assert views["full"].rotation is views["sliding"].rotation
-    halved = rotation(torch.arange(9), 4, 10_000.0, Linear(factor=2.0))
+    halved = rotation(torch.arange(9), 4, 10_000.0, LinearScaling(factor=2.0))
     assert torch.equal(views["full"].rotation.cos, halved.cos)
     # A base of its own is not scaled (Gemma 3).
     views = attention_context(small_config(rope_base_sliding=50.0, **scaled), TOKENS).views

@@ -10,7 +10,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.model import config_from_pretrained
-from setpoint.model.rope.config import Linear, Llama3, Yarn
+from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
 
 from ...snapshots import compare
 
@@ -151,7 +151,7 @@ def test_files_of_transformers_4_mean_what_5_makes_of_them(case: str, tmp_path: 
 def test_fields_of_a_file_of_transformers_4(tmp_path: Path) -> None:
     llama = read(tmp_path, OLD["llama"])
     assert llama.rope_base == 500_000.0
-    assert llama.rope_scaling == Llama3(factor=8.0, original_length=32)
+    assert llama.rope_scaling == Llama3Scaling(factor=8.0, original_length=32)
     gemma = read(tmp_path, OLD["gemma3"])
     assert gemma.attention_pattern == ("sliding",) * 5 + ("full",)
     assert (gemma.rope_base, gemma.rope_base_sliding) == (1e6, 1e4)
@@ -159,15 +159,15 @@ def test_fields_of_a_file_of_transformers_4(tmp_path: Path) -> None:
 
 
 RULES: list[tuple[dict[str, Any], Any]] = [
-    ({"type": "linear", "factor": 2}, Linear(factor=2.0)),
+    ({"type": "linear", "factor": 2}, LinearScaling(factor=2.0)),
     ({"rope_type": "default"}, None),
     (
         {"rope_type": "yarn", "original_max_position_embeddings": 32},
-        Yarn(factor=4.0, original_length=32),
+        YarnScaling(factor=4.0, original_length=32),
     ),
     (
         {"type": "yarn", "factor": 2.0, "mscale": 2.0, "mscale_all_dim": 1.0},
-        Yarn(
+        YarnScaling(
             factor=2.0,
             original_length=128,
             attention_factor=1.1386294361119891 / 1.0693147180559945,

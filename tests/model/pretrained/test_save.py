@@ -14,7 +14,7 @@ from setpoint.model import config_from_pretrained, load_pretrained, save_pretrai
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.pretrained.save import ends_of
-from setpoint.model.rope.config import Yarn
+from setpoint.model.rope.config import YarnScaling
 
 from ...snapshots import compare
 from .ours import directory, model
@@ -220,7 +220,9 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_configuration_comes_back(tmp_path: Path) -> None:
-    ours = model(rope_scaling=Yarn(factor=2.0, original_length=16), kv_heads=1, rope_base=500.0)
+    ours = model(
+        rope_scaling=YarnScaling(factor=2.0, original_length=16), kv_heads=1, rope_base=500.0
+    )
     save_pretrained(ours, tmp_path / "out")
     back = config_from_pretrained(tmp_path / "out")
     assert back.rope_scaling == ours.config.rope_scaling

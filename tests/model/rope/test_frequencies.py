@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from setpoint.config import resolve
-from setpoint.model.rope.config import Linear, Llama3, Yarn
+from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.model.rope.rotation import frequencies, rotation
 
 RULES = {
-    "linear": (Linear(factor=4.0), {"rope_type": "linear", "factor": 4.0}),
+    "linear": (LinearScaling(factor=4.0), {"rope_type": "linear", "factor": 4.0}),
     "llama 3.1": (
-        Llama3(factor=8.0, original_length=8192),
+        Llama3Scaling(factor=8.0, original_length=8192),
         {
             "rope_type": "llama3",
             "factor": 8.0,
@@ -22,7 +22,7 @@ RULES = {
         },
     ),
     "llama 3.2": (
-        Llama3(
+        Llama3Scaling(
             factor=32.0, low_frequency_factor=2.0, high_frequency_factor=6.0, original_length=4096
         ),
         {
@@ -34,11 +34,11 @@ RULES = {
         },
     ),
     "yarn": (
-        Yarn(factor=4.0, original_length=32768),
+        YarnScaling(factor=4.0, original_length=32768),
         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
     ),
     "yarn, all given": (
-        Yarn(
+        YarnScaling(
             factor=40.0,
             original_length=4096,
             beta_fast=20.0,
@@ -89,20 +89,22 @@ def test_unscaled():
 def test_rules_keep_the_fastest_plane_or_stretch_all_by_the_factor(name):
     rule = resolve(RULES[name][0])
     slowed = frequencies(128, 500_000.0).radians / frequencies(128, 500_000.0, rule).radians
-    assert slowed[0].item() == pytest.approx(rule.factor if isinstance(rule, Linear) else 1.0)
+    assert slowed[0].item() == pytest.approx(
+        rule.factor if isinstance(rule, LinearScaling) else 1.0
+    )
     assert slowed[-1].item() == pytest.approx(rule.factor)
     assert (slowed.diff() >= -1e-9).all()
 
 
 def test_a_short_original_length_stretches_all_but_the_first_plane():
     # Each plane but the first turns less than once over five positions.
-    rule = resolve(Yarn(factor=4.0, original_length=5))
+    rule = resolve(YarnScaling(factor=4.0, original_length=5))
     slowed = frequencies(8, 100.0).radians / frequencies(8, 100.0, rule).radians
     assert slowed.tolist() == pytest.approx([1.0, 4.0, 4.0, 4.0])
 
 
 def test_rotations_take_the_rule_and_its_scale():
-    rule = resolve(Yarn(factor=4.0, original_length=64))
+    rule = resolve(YarnScaling(factor=4.0, original_length=64))
     found = frequencies(16, 100.0, rule)
     assert found.scale == pytest.approx(0.1 * math.log(4) + 1)
     table = rotation(torch.tensor([0, 9]), 16, 100.0, rule)

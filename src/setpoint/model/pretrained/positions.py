@@ -20,7 +20,7 @@ from setpoint.model.pretrained.convert import (
     meaning_of,
 )
 from setpoint.model.pretrained.document import LARGEST, Document, reasons
-from setpoint.model.rope.config import Linear, Llama3, RopeScaling, Yarn
+from setpoint.model.rope.config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 KINDS: Final = {"full_attention": "full", "sliding_attention": "sliding"}
 Pattern = Callable[[Document, int, int | None], Sequence[str]]
@@ -253,14 +253,14 @@ class LatentRope(Rope):
         fields = super().read(document, known)
         keys = document.value("rope_scaling") or document.value("rope_parameters")
         scaling, scale = fields["rope_scaling"], None
-        if isinstance(scaling, Yarn) and keys.get("mscale_all_dim"):
+        if isinstance(scaling, YarnScaling) and keys.get("mscale_all_dim"):
             size = known["mla.nope_head_dim"] + known["mla.rope_head_dim"]
             scale = _magnitude(scaling.factor, keys["mscale_all_dim"]) ** 2 / math.sqrt(size)
         return {**fields, "attention_scale": scale}
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
         keys, scaling = super().write(config), config.rope_scaling
-        if meaning_of(config, "attention_scale") is None or not isinstance(scaling, Yarn):
+        if meaning_of(config, "attention_scale") is None or not isinstance(scaling, YarnScaling):
             return keys
         assert config.attention_scale is not None
         factor = scaling.factor
@@ -337,10 +337,10 @@ def _is_number(value: object) -> bool:
 def _scaling(kind: str, given: Mapping[str, Any]) -> RopeScaling:
     factor = float(given["factor"])
     if kind == "linear":
-        return Linear(factor=factor)
+        return LinearScaling(factor=factor)
     original = int(given["original_max_position_embeddings"])
     if kind == "llama3":
-        return Llama3(
+        return Llama3Scaling(
             factor=factor,
             low_frequency_factor=float(given.get("low_freq_factor", 1.0)),
             high_frequency_factor=float(given.get("high_freq_factor", 4.0)),
@@ -350,7 +350,7 @@ def _scaling(kind: str, given: Mapping[str, Any]) -> RopeScaling:
     scale, scale_all = given.get("mscale"), given.get("mscale_all_dim")
     if attention is None and scale and scale_all:
         attention = _magnitude(factor, scale) / _magnitude(factor, scale_all)
-    return Yarn(
+    return YarnScaling(
         factor=factor,
         original_length=original,
         beta_fast=float(given.get("beta_fast", 32.0)),
@@ -369,11 +369,11 @@ def write_rope(scaling: RopeScaling | None) -> dict[str, Any]:
     if scaling is None:
         return {}
     rules: dict[str, Any] = {"rope_type": type(scaling).__setpoint__.tag, "factor": scaling.factor}
-    if isinstance(scaling, Llama3):
+    if isinstance(scaling, Llama3Scaling):
         rules["low_freq_factor"] = scaling.low_frequency_factor
         rules["high_freq_factor"] = scaling.high_frequency_factor
         rules["original_max_position_embeddings"] = scaling.original_length
-    elif isinstance(scaling, Yarn):
+    elif isinstance(scaling, YarnScaling):
         rules["original_max_position_embeddings"] = scaling.original_length
         rules["beta_fast"] = scaling.beta_fast
         rules["beta_slow"] = scaling.beta_slow

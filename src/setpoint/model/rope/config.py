@@ -15,11 +15,11 @@ class RopeScaling(Config):
     """Scaling factor: new context length / original context length."""
 
 
-class Linear(RopeScaling, type="linear"):
+class LinearScaling(RopeScaling, type="linear"):
     """Linear RoPE scaling (Chen et al., 2023): positions are divided by the factor."""
 
 
-class Llama3(RopeScaling, type="llama3"):
+class Llama3Scaling(RopeScaling, type="llama3"):
     """Llama 3's RoPE scaling: scale long wavelengths, keep short ones, interpolate between."""
 
     low_frequency_factor: float = field(default=1.0, gt=0, lt=inf)
@@ -45,7 +45,7 @@ class Llama3(RopeScaling, type="llama3"):
             )
 
 
-class Yarn(RopeScaling, type="yarn"):
+class YarnScaling(RopeScaling, type="yarn"):
     """YaRN (Peng et al., 2023): long wavelengths are scaled, short ones kept, a ramp between."""
 
     original_length: int = field(ge=1)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from setpoint.model.rope.config import Linear, Llama3, RopeScaling, Yarn
+from setpoint.model.rope.config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 
 class Rotation(NamedTuple):
@@ -89,12 +89,12 @@ def frequencies(
     plane = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)
     radians = base ** (-plane / head_dim)
     match scaling:
-        case Linear():
+        case LinearScaling():
             # The same as to divide positions (Position Interpolation, Chen et al., 2023).
             return Frequencies(radians / scaling.factor)
-        case Llama3():
+        case Llama3Scaling():
             return Frequencies(llama3_scaling(radians, scaling))
-        case Yarn():
+        case YarnScaling():
             # Larger queries and keys make attention over longer sequences sharper.
             scale = scaling.attention_factor
             scale = 0.1 * math.log(scaling.factor) + 1.0 if scale is None else scale
@@ -103,7 +103,7 @@ def frequencies(
             return Frequencies(radians)
 
 
-def llama3_scaling(radians: Tensor, scaling: Llama3) -> Tensor:
+def llama3_scaling(radians: Tensor, scaling: Llama3Scaling) -> Tensor:
     """Slow the planes that turn seldom over the original length (Llama 3.1, Meta, 2024).
 
     A plane turns t = original_length / wavelength times. It keeps the share
@@ -116,7 +116,7 @@ def llama3_scaling(radians: Tensor, scaling: Llama3) -> Tensor:
     return kept * radians + (1 - kept) * radians / scaling.factor
 
 
-def yarn_scaling(radians: Tensor, scaling: Yarn, head_dim: int, base: float) -> Tensor:
+def yarn_scaling(radians: Tensor, scaling: YarnScaling, head_dim: int, base: float) -> Tensor:
     """Slow the planes that turn seldom over the original length; the ramp is linear in the plane.
 
     Plane i turns n times over the original length L at
