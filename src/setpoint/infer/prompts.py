@@ -154,8 +154,7 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
     if "default" not in facts.templates and beside.is_file():
         templates = {"default": beside.read_text(encoding="utf-8"), **facts.templates}
         facts = facts._replace(templates=templates, title=str(directory))
-    template = fitting_template(chat and chat.template, "chat.template", facts)
-    return ChatTemplate(template.source, template.title, facts.variables, facts.controls)
+    return fitting_template(chat and chat.template, "chat.template", facts)
 
 
 def with_controls(text: str, controls: Sequence[str]) -> tuple[Piece, ...]:

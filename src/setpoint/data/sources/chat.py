@@ -1,11 +1,16 @@
-"""Chat templates: conversations as text, with the spans of the answers."""
+"""Chat templates: conversations as text, with the spans of the answers.
+
+Templates are Jinja programs that come with tokenizers, so they run in a sandbox, as `transformers`
+runs them. Messages are text: a control token that one spells, such as <|im_end|>, is kept apart
+from the control tokens which the template itself writes.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,9 +26,13 @@ MARK, CONTROL = "\ufdd2{}\ufdd3", "\ufdd4{}\ufdd5"
 GENERATION, END = "\ufdd6", "\ufdd7"
 _MARKS = re.compile("\ufdd2(\\d+)\ufdd3|(\ufdd6)|\ufdd7")
 
-KEPT = 4096
+CACHED = 4096
 """Layouts of conversations (who speaks, in order) whose frames are remembered."""
 PROBE = [{"role": "user", "content": "x"}]
+
+_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
+_CODE = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
+_CONTROL = re.compile(r"<[|\uff5c][^\s<>|\uff5c'\"]{1,40}[|\uff5c]>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +50,25 @@ class Conversation:
     tools: list[Any] | None = None
 
     def texts(self) -> list[str]:
-        """What the messages say, without roles."""
-        return [text for message in self.messages for text in _texts(message)]
+        """Contents and tool calls of the messages, without roles."""
+        texts: list[str] = []
+        for message in self.messages:
+            calls = (call.get("function", call) for call in message.get("tool_calls", ()))
+            texts.append(message.get("content", ""))
+            texts += (json.dumps(call, ensure_ascii=False) for call in calls)
+        return [text for text in texts if text]
 
-
-def _texts(message: Mapping[str, Any]) -> list[str]:
-    calls = message.get("tool_calls", ())
-    written = [json.dumps(call.get("function", call), ensure_ascii=False) for call in calls]
-    return [text for text in (message.get("content", ""), *written) if text]
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """Who speaks, in order, and what else templates look at."""
+        return tuple(
+            (message["role"], *sorted(message.keys() - {"role"}), bool(self.tools))
+            for message in self.messages
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedChat:
     """A conversation as text.
 
     Arguments:
@@ -100,19 +116,16 @@ class ChatTemplate:
         self.variables = dict(variables)
         self.controls = sorted(controls, key=len, reverse=True)
         self.source = source
-        self.template = compile_template(source, title)
+        self.template = _compiled(source, title)
         self.has_tools = bool(re.search(r"\btools\b", source))
         self.has_generation = bool(re.search(r"\{%-?\+?\s*generation\b", source))
-        alternatives = "|".join(map(re.escape, self.controls))
-        self._control = re.compile(alternatives) if alternatives else None
-        self._parts = re.compile(
-            f"\ufdd4(?P<at>\\d+)\ufdd5{'|' * bool(alternatives)}{alternatives}"
-        )
-        self._openings: dict[Any, str] = {}
-        self._endings: dict[Any, str] = {}
+        alternatives = "|".join(map(re.escape, self.controls)) or r"(?!)"
+        self._control = re.compile(alternatives)
+        self._parts = re.compile(f"\ufdd4(?P<spelled>\\d+)\ufdd5|{alternatives}")
+        self._frames: dict[Any, str] = {}
         self._distinct: set[Any] = set()
 
-    def render(self, conversation: Conversation, wanted: Sequence[int]) -> Rendered:
+    def render(self, conversation: Conversation, wanted: Sequence[int]) -> RenderedChat:
         """Write a conversation out.
 
         Arguments:
@@ -133,27 +146,26 @@ class ChatTemplate:
             )
         ends = self._ends(conversation, marked, owners)
         self._require_roles(safe, text)
-        answers = [k for k in wanted if k in ends]
-        if self.has_generation:
-            spans = [self._generation(generations, k, ends[k]) for k in answers]
-        else:
-            layout = _layout(safe)
-            spans = [self._span(safe, layout, text, ends, k) for k in answers]
-        limits = [min((e for k, e in ends.items() if k > n), default=len(text)) for n in answers]
-        spans = [
-            self._ended(text, span, ends[k], limit)
-            for span, k, limit in zip(spans, answers, limits, strict=True)
-        ]
+        spans: set[tuple[int, int]] = set()
+        for number in wanted:
+            if number not in ends:
+                continue
+            end = ends[number]
+            if self.has_generation:
+                span = self._generation(generations, number, end)
+            else:
+                span = self._span(safe, text, ends, number)
+            limit = min((e for k, e in ends.items() if k > number), default=len(text))
+            spans.add(self._with_end(text, span, end, limit))
         last = len(conversation.messages) - 1
         open_end = last in conversation.answers and not self._ends_last_turn
-        rendered = self._rendered(text, sorted(set(spans)))
+        rendered = self._rendered(text, sorted(spans))
         return replace(rendered, end=self.turn_end if open_end else None)
 
     def prompt(self, conversation: Conversation) -> tuple[Piece, ...]:
         """Write out a conversation up to the answer that a model is to give.
 
-        Raises:
-            RowError: the template raises, or loses or reorders messages.
+        A template that raises, or loses or reorders messages, is an error of the row.
         """
         safe = self._safe(conversation)
         text = self._render(safe.messages, safe.tools, prompt=True).text
@@ -170,35 +182,31 @@ class ChatTemplate:
         It is the first one between an answer and the text of the user that follows: <|im_end|> in
         ChatML, and where answers have no end, the marker of the next role.
         """
-        return self._behind_answer(PROBE)
+        return self._control_behind_answer(PROBE)
 
     @cached_property
     def _ends_last_turn(self) -> bool:
-        """Whether a control token ends an answer that nothing follows."""
-        return self._behind_answer([]) is not None
+        """True if a control token ends an answer that nothing follows."""
+        return self._control_behind_answer([]) is not None
 
-    def _behind_answer(self, following: list[dict[str, str]]) -> str | None:
-        """The first control token between an answer and the end of the text that follows."""
+    def _control_behind_answer(self, following: list[dict[str, str]]) -> str | None:
         messages, _ = _with_marks([*PROBE, {"role": "assistant", "content": "x"}, *following])
         try:
-            marked = self._render(messages, None)
+            text, marks, _ = self._render(messages, None)
         except RowError:
             return None
-        if self._control is None or 1 not in marked.marks:
+        if 1 not in marks:
             return None
-        end = marked.marks.get(2, len(marked.text))
-        match = self._control.search(marked.text, marked.marks[1], end)
+        match = self._control.search(text, marks[1], marks.get(2, len(text)))
         return match[0] if match else None
 
-    def _ended(self, text: str, span: tuple[int, int], end: int, limit: int) -> tuple[int, int]:
+    def _with_end(self, text: str, span: tuple[int, int], end: int, limit: int) -> tuple[int, int]:
         """An answer with the control token that ends it, where the answer has none of its own.
 
         Arguments:
             end: where the text of the message ends.
             limit: where that of the next one does.
         """
-        if self._control is None:
-            return span
         own = self._control.search(text, end, span[1]) is not None
         if own if self.has_generation else self._ends_last_turn:
             return span
@@ -206,36 +214,27 @@ class ChatTemplate:
         return (span[0], match.end()) if match else span
 
     def _safe(self, conversation: Conversation) -> Conversation:
-        """The conversation with the control tokens that it spells replaced by signs.
-
-        Raises:
-            RowError: it has what the template does not write.
-        """
+        """The conversation with the control tokens that it spells replaced by signs."""
         if conversation.tools and not self.has_tools:
             raise RowError(
                 f"field 'tools': {self.title} does not write tools, and the conversation has "
                 f"{len(conversation.tools)}; chatml and llama3 do, or leave the field out"
             )
-        pattern, numbers = self._control, {each: i for i, each in enumerate(self.controls)}
+        numbers = {control: number for number, control in enumerate(self.controls)}
 
         def clean(value: Any) -> Any:
             if isinstance(value, str):
-                if found := RESERVED.search(value):
+                if match := RESERVED.search(value):
                     raise RowError(
-                        f"holds U+{ord(found[0]):04X}, which Unicode says is no character"
+                        f"holds U+{ord(match[0]):04X}, which Unicode says is no character"
                     )
-                if pattern is None:
-                    return value
-                return pattern.sub(lambda match: CONTROL.format(numbers[match[0]]), value)
+                return self._control.sub(lambda match: CONTROL.format(numbers[match[0]]), value)
             if isinstance(value, Mapping):
-                return {clean(name): clean(each) for name, each in value.items()}
-            return [clean(each) for each in value] if isinstance(value, list) else value
+                return {clean(name): clean(item) for name, item in value.items()}
+            return [clean(item) for item in value] if isinstance(value, list) else value
 
-        return Conversation(
-            [clean(message) for message in conversation.messages],
-            conversation.answers,
-            clean(conversation.tools),
-        )
+        messages = [clean(message) for message in conversation.messages]
+        return Conversation(messages, conversation.answers, clean(conversation.tools))
 
     def _render(self, messages: list[Any], tools: Any, prompt: bool = False) -> _Marked:
         try:
@@ -277,15 +276,15 @@ class ChatTemplate:
 
     def _require_roles(self, conversation: Conversation, text: str) -> None:
         """Refuse a template that writes a role just as an answer, or as the user's."""
-        layout = _layout(conversation)
+        layout = conversation.layout
         if layout in self._distinct:
             return
         roles = {message["role"] for message in conversation.messages} - {"assistant"}
         for role in sorted(roles):
             for other in ("assistant",) if role in ("user", "system") else ("assistant", "user"):
                 changed = [
-                    {**each, "role": other} if each["role"] == role else each
-                    for each in conversation.messages
+                    {**message, "role": other} if message["role"] == role else message
+                    for message in conversation.messages
                 ]
                 try:
                     same = self._render(changed, conversation.tools).text == text
@@ -296,73 +295,73 @@ class ChatTemplate:
                         f"{self.title} loses roles: it writes messages of the role {role!r} as "
                         f"those of {other!r}"
                     )
-        if len(self._distinct) < KEPT:
+        if len(self._distinct) < CACHED:
             self._distinct.add(layout)
 
     def _generation(
         self, generations: list[tuple[int, int]], number: int, end: int
     ) -> tuple[int, int]:
-        found = next((span for span in generations if span[0] <= end <= span[1]), None)
-        if found is None:
-            raise RowError(
-                f"{self.title} writes the answer in message {number} outside of "
-                "{% generation %}, so it would not be trained on"
-            )
-        return found
+        for span in generations:
+            if span[0] <= end <= span[1]:
+                return span
+        raise RowError(
+            f"{self.title} writes the answer in message {number} outside of "
+            "{% generation %}, so it would not be trained on"
+        )
 
     def _span(
-        self, safe: Conversation, layout: Any, text: str, ends: Mapping[int, int], number: int
+        self, safe: Conversation, text: str, ends: Mapping[int, int], number: int
     ) -> tuple[int, int]:
         """From where the model takes over to the end of its turn."""
-        before = max((end for each, end in ends.items() if each < number), default=0)
-        start = self._fitting(
-            text[before : ends[number]],
-            self._openings,
-            (*layout[:number], number),
+        layout, end = safe.layout, ends[number]
+        before = max((place for owner, place in ends.items() if owner < number), default=0)
+
+        def ending() -> str | None:
+            last = number == len(safe.messages) - 1
+            frame = text[end:] if last else self._tail(safe, number + 1, prompt=False)
+            return frame and frame[: self._last_control(frame) or len(frame)]
+
+        opens = self._fitting(
+            text[before:end],
+            ("opening", *layout[:number], number),
             lambda: self._opening(safe, number),
             lambda common: max(self._last_control(common), common.rfind("\n") + 1),
         )
-        end = self._fitting(
-            text[ends[number] :],
-            self._endings,
-            layout[: number + 1],
-            lambda: self._ending(safe, number, text, ends[number]),
-            self._last_control,
+        closes = self._fitting(
+            text[end:], ("ending", *layout[: number + 1]), ending, self._last_control
         )
-        if start is None or end is None:
-            place = "beginning" if start is None else "end"
+        if opens is None or closes is None:
+            place = "beginning" if opens is None else "end"
             raise RowError(
                 f"{self.title} does not let the {place} of the answer in message {number} be "
                 "found: it is written otherwise when other messages follow. A template with "
                 "{% generation %} around answers says where they are"
             )
-        return before + start, ends[number] + end
+        return before + opens, end + closes
 
     def _fitting(
-        self,
-        text: str,
-        known: dict[Any, str],
-        layout: Any,
-        make: Callable[[], str | None],
-        cut: Callable[[str], int],
+        self, text: str, key: Any, make: Callable[[], str | None], cut: Callable[[str], int]
     ) -> int | None:
-        """How far a frame reaches into a text; frames are remembered by who speaks, in order."""
-        frame = known.get(layout)
+        """Length of a frame at the start of a text; frames are remembered by who speaks.
+
+        Arguments:
+            cut: gives the length where only the beginning of the frame is that of the text.
+        """
+        frame = self._frames.get(key)
         if frame and text.startswith(frame):
             return len(frame)
         frame = make()
         if frame is None:
             return None
-        if text.startswith(frame):
-            if len(known) < KEPT and self._last_control(frame):
-                known[layout] = frame
-            return len(frame)
-        pairs = enumerate(zip(frame, text, strict=False))
-        alike = next((at for at, (a, b) in pairs if a != b), min(len(frame), len(text)))
-        return cut(text[:alike]) or None
+        if not text.startswith(frame):
+            common = os.path.commonprefix([frame, text])  # noqa: RUF071 - of characters
+            return cut(common) or None
+        if len(self._frames) < 2 * CACHED and self._last_control(frame):
+            self._frames[key] = frame
+        return len(frame)
 
     def _opening(self, safe: Conversation, number: int) -> str | None:
-        """What stands between the text of the message before and the answer."""
+        """Text between that of the message before and the answer."""
         if number:
             return self._tail(safe, number, prompt=True)
         try:  # nothing is before it: what is put behind any message
@@ -371,61 +370,46 @@ class ChatTemplate:
         except RowError:
             return None
 
-    def _ending(self, safe: Conversation, number: int, text: str, end: int) -> str | None:
-        """What stands behind the text of an answer, to the last control token of its turn."""
-        last = number == len(safe.messages) - 1
-        frame = text[end:] if last else self._tail(safe, number + 1, prompt=False)
-        return frame and frame[: self._last_control(frame) or len(frame)]
-
     def _tail(self, safe: Conversation, count: int, prompt: bool) -> str | None:
-        """What the first messages leave behind the last of their texts."""
+        """Text that the first messages leave behind the last of their own."""
         messages, owners = _with_marks(safe.messages[:count])
         try:
             marked = self._render(messages, safe.tools, prompt)
         except RowError:
             return None
-        places = [marked.marks.get(number, 0) for number in range(len(owners))]
+        places = (marked.marks.get(number, 0) for number in range(len(owners)))
         return marked.text[max(places, default=0) :]
 
     def _last_control(self, text: str) -> int:
         """Where the last control token in a text ends; 0 where there is none."""
-        if self._control is None:
-            return 0
         return max((match.end() for match in self._control.finditer(text)), default=0)
 
-    def _rendered(self, text: str, spans: Sequence[tuple[int, int]]) -> Rendered:
+    def _rendered(self, text: str, spans: Sequence[tuple[int, int]]) -> RenderedChat:
         """Cut a text into pieces, with signs for control tokens made text again."""
         pieces: list[Piece] = []
-        moved = {place: place for span in spans for place in span}
-        at, length = 0, 0  # in the text, and in what it becomes
-
-        def add(piece: Piece, last: int) -> None:
-            nonlocal at, length
-            shift = length - at
-            for place in moved:
-                if at <= place < last:
-                    moved[place] = place + shift
-            if piece.text:
-                pieces.append(piece)
-            at, length = last, length + len(piece.text)
-
+        shifts: list[tuple[int, int]] = []  # (end of a sign, by how much what follows moves)
+        at = 0
         for match in self._parts.finditer(text):
-            add(Piece(text[at : match.start()]), match.start())
-            number = match["at"]
+            number = match["spelled"]
             spelled = match[0] if number is None else self.controls[int(number)]
-            add(Piece(spelled, number is None), match.end())
-        add(Piece(text[at:]), len(text) + 1)
-        return Rendered(tuple(pieces), tuple((moved[a], moved[b]) for a, b in spans))
+            pieces += [Piece(text[at : match.start()]), Piece(spelled, number is None)]
+            at = match.end()
+            if number is not None:
+                shifts.append((at, len(spelled) - len(match[0])))
+        pieces.append(Piece(text[at:]))
+
+        def moved(place: int) -> int:
+            return place + sum(shift for end, shift in shifts if end <= place)
+
+        answers = tuple((moved(first), moved(last)) for first, last in spans)
+        return RenderedChat(tuple(piece for piece in pieces if piece.text), answers)
 
 
-def compile_template(source: str, title: str) -> Any:
+def _compiled(source: str, title: str) -> Any:
     """A template as Jinja's sandbox runs it, with what `transformers` offers to templates.
 
     `strftime_now` is left out: with it a run would depend on the day. Templates that look whether
     it is there, as Llama's do, take a date of their own.
-
-    Raises:
-        SetpointError: Jinja is not installed, or cannot read it.
     """
     try:
         from jinja2 import TemplateError, nodes
@@ -532,14 +516,6 @@ def _with_marks(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, A
     return changed, owners
 
 
-def _layout(conversation: Conversation) -> tuple[Any, ...]:
-    """Who speaks, in order, and what else templates look at."""
-    return tuple(
-        (message["role"], *sorted(message.keys() - {"role"}), bool(conversation.tools))
-        for message in conversation.messages
-    )
-
-
 PLAIN = """\
 {%- for message in messages %}
     {{- message.content }}
@@ -602,19 +578,8 @@ ALPACA = """\
 
 NAMED: Mapping[str, str] = {"plain": PLAIN, "alpaca": ALPACA, "chatml": CHATML, "llama3": LLAMA3}
 
-_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
-_CODE = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
-_CONTROL = re.compile(r"<[|\uff5c][^\s<>|\uff5c'\"]{1,40}[|\uff5c]>")
 
-
-class Template(NamedTuple):
-    """A template and what messages call it."""
-
-    source: str
-    title: str
-
-
-def fitting_template(wanted: str | None, where: str, facts: ChatFacts) -> Template:
+def fitting_template(wanted: str | None, where: str, facts: ChatFacts) -> ChatTemplate:
     """The chat template that a source names, or that of the tokenizer, which has its tokens.
 
     Arguments:
@@ -622,21 +587,56 @@ def fitting_template(wanted: str | None, where: str, facts: ChatFacts) -> Templa
         where: the path of the field, for messages.
 
     Raises:
-        SetpointError: there is no template, or a token of it is missing.
+        SetpointError: there is no template, Jinja cannot read it, or a token of it is missing.
     """
-    template = _find(wanted, where, facts)
-    code = _CODE.findall(_COMMENT.sub("", template.source))
-    if not any(re.search(r"\bmessages\b", each) for each in code):
+    own, valid = facts.templates, f"{', '.join(NAMED)}, or a file that ends in .jinja"
+    names = ", ".join(own)
+    if wanted is None and "default" in own:
+        source, title = own["default"], f"the chat template of {facts.title}"
+    elif wanted is None:
+        more = f"; it has {names}" if own else ""
         raise SetpointError(
-            f"{where}: {template.title} never writes `messages`, so it is no chat template.\n"
+            f"{where}: {facts.title} has no chat template of its own{more}.\nValid: {valid}."
+        )
+    elif wanted in NAMED:
+        source, title = NAMED[wanted], f"the chat template {wanted!r}"
+    elif wanted in own:
+        source, title = own[wanted], f"the chat template {wanted!r} of {facts.title}"
+    else:
+        try:
+            with open(os.path.expanduser(wanted), encoding="utf-8") as file:
+                source, title = file.read(), f"the chat template {wanted}"
+        except FileNotFoundError:
+            more = f"; of {facts.title}: {names}" if own else ""
+            raise SetpointError(
+                f"{where}: {wanted!r} is the name of no chat template, and no file.\n"
+                f"Valid: {valid}{more}."
+            ) from None
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SetpointError(
+                f"{where}: {wanted} cannot be read: {reason}.\nValid: {valid}."
+            ) from None
+    try:
+        template = ChatTemplate(source, title, facts.variables, facts.controls)
+    except SetpointError as error:
+        raise SetpointError(f"{where}: {error}.\nValid: {valid}.") from None
+    code = _COMMENT.sub("", source)
+    if not any(re.search(r"\bmessages\b", part) for part in _CODE.findall(code)):
+        raise SetpointError(
+            f"{where}: {title} never writes `messages`, so it is no chat template.\n"
             "Valid: a Jinja template with a loop over messages, each with role and content: "
             "{% for message in messages %}...{% endfor %}."
         )
-    missing = missing_tokens(template.source, facts.tokens, facts.variables)
+    missing = [token for token in template_tokens(source) if token not in facts.tokens]
+    for name in ("bos_token", "eos_token"):
+        asks = re.search(rf"\b{name}\s*(is\s+(not\s+)?(defined|none)|\|\s*default)", code)
+        if name not in facts.variables and re.search(rf"\b{name}\b", code) and not asks:
+            missing.append(name)
     if missing:
-        have = [each for each in facts.controls if _CONTROL.fullmatch(each)][:8]
+        have = [control for control in facts.controls if _CONTROL.fullmatch(control)][:8]
         raise SetpointError(
-            f"{where}: {template.title} writes {', '.join(missing)}, and {facts.title} has "
+            f"{where}: {title} writes {', '.join(missing)}, and {facts.title} has "
             f"{', '.join(have) or 'no such token'}.\nValid: a template that writes tokens of this "
             "tokenizer, such as plain; a tokenizer that has these, as `setpoint tokenizer train "
             "--template` makes it."
@@ -644,61 +644,6 @@ def fitting_template(wanted: str | None, where: str, facts: ChatFacts) -> Templa
     return template
 
 
-def _find(wanted: str | None, where: str, facts: ChatFacts) -> Template:
-    own, valid = facts.templates, f"{', '.join(NAMED)}, or a file that ends in .jinja"
-    if wanted is None:
-        if "default" in own:
-            return Template(own["default"], f"the chat template of {facts.title}")
-        more = f"; it has {', '.join(own)}" if own else ""
-        raise SetpointError(
-            f"{where}: {facts.title} has no chat template of its own{more}.\nValid: {valid}."
-        )
-    if wanted in NAMED:
-        return Template(NAMED[wanted], f"the chat template {wanted!r}")
-    if wanted in own:
-        return Template(own[wanted], f"the chat template {wanted!r} of {facts.title}")
-    try:
-        with open(os.path.expanduser(wanted), encoding="utf-8") as file:
-            template = Template(file.read(), f"the chat template {wanted}")
-    except FileNotFoundError:
-        more = f"; of {facts.title}: {', '.join(own)}" if own else ""
-        raise SetpointError(
-            f"{where}: {wanted!r} is the name of no chat template, and no file.\n"
-            f"Valid: {valid}{more}."
-        ) from None
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SetpointError(
-            f"{where}: {wanted} cannot be read: {reason}.\nValid: {valid}."
-        ) from None
-    try:
-        compile_template(*template)
-    except SetpointError as error:
-        raise SetpointError(f"{where}: {error}.\nValid: {valid}.") from None
-    return template
-
-
-def missing_tokens(source: str, tokens: Collection[str], variables: Collection[str]) -> list[str]:
-    """What a template writes that a tokenizer does not have.
-
-    Arguments:
-        tokens: all tokens of the tokenizer.
-        variables: those that its settings give names to, such as `bos_token`.
-
-    Returns:
-        control tokens such as <|im_end|>, and names of tokens such as `bos_token`.
-    """
-    missing = [each for each in template_tokens(source) if each not in tokens]
-    return [*missing, *_unnamed(_COMMENT.sub("", source), variables)]
-
-
 def template_tokens(source: str) -> list[str]:
     """The control tokens that a template spells."""
     return list(dict.fromkeys(_CONTROL.findall(_COMMENT.sub("", source))))
-
-
-def _unnamed(code: str, variables: Collection[str]) -> Iterator[str]:
-    for name in ("bos_token", "eos_token"):
-        asks = re.search(rf"\b{name}\s*(is\s+(not\s+)?(defined|none)|\|\s*default)", code)
-        if name not in variables and re.search(rf"\b{name}\b", code) and not asks:
-            yield name

@@ -341,8 +341,7 @@ class ConversationsSource:
                 f"{type(tokenizer).__name__} has none.\nValid: --tokenizer huggingface, bytes."
             )
         facts = cast(ChatTokenizer, tokenizer).chat
-        template = fitting_template(self.config.template, f"{self.where}.template", facts)
-        return ChatTemplate(template.source, template.title, facts.variables, facts.controls)
+        return fitting_template(self.config.template, f"{self.where}.template", facts)
 
     def _encoded(
         self, name: str, found: Conversation, template: ChatTemplate, tokenizer: ChatTokenizer

@@ -93,8 +93,8 @@ class TextSource:
             escaped = ""
             if "\\" in separator:
                 escaped = (
-                    '; a backslash is a character like others here: write "\\n" in double '
-                    "quotes for a line break in TOML and YAML, where single quotes take it literally"
+                    '; a backslash is a character like others here: write "\\n" in double quotes '
+                    "for a line break in TOML and YAML, where single quotes take it literally"
                 )
             raise SetpointError(
                 f"{self.where}.separator: {separator!r} does not occur in {which}{escaped}.\n"

@@ -204,7 +204,7 @@ def leaves_out(job: Job) -> str | None:
 )
 def template_problems(job: Job) -> Iterator[Problem]:
     """Chat templates that are not there, or write tokens that the tokenizer does not have."""
-    from setpoint.data.sources.chat import ChatTemplate, fitting_template
+    from setpoint.data.sources.chat import fitting_template
     from setpoint.data.tokenizers.vocabulary import chat_facts
 
     facts = chat_facts(job.tokenizer)
@@ -212,13 +212,12 @@ def template_problems(job: Job) -> Iterator[Problem]:
         if facts is None or (source.template is None and not needs_template(source)):
             continue
         try:
-            fitting = fitting_template(source.template, "", facts)
-            template = ChatTemplate(*fitting, facts.variables, facts.controls)
+            template = fitting_template(source.template, "", facts)
             if path.startswith("data.sources.") and template.turn_end is None:
                 yield Caution(
                     "no-stop-token",
                     f"{path}.template",
-                    f"{fitting.title} writes no control token of {facts.title} behind an answer, "
+                    f"{template.title} writes no control token of {facts.title} behind an answer, "
                     "so that none is trained that ends generation",
                     also=("tokenizer",),
                     hint="End the assistant's messages with a control token, such as eos_token.",
