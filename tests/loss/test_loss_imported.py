@@ -8,12 +8,12 @@ from torch.nn import functional as F
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.components.section import partial
 from setpoint.config.composition import compose
-from setpoint.loss.config import CrossEntropy, ImportedLoss
+from setpoint.loss.config import CrossEntropy, ImportedLossConfig
 from setpoint.shapes.batch import IGNORE_INDEX
 
 
 def built(target: str, **fields: Any) -> Any:
-    return compose(ImportedLoss, program={"target": target, **fields}).resolve().build()
+    return compose(ImportedLossConfig, program={"target": target, **fields}).resolve().build()
 
 
 def batch() -> tuple[Tensor, Tensor]:

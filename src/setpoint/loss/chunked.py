@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from setpoint.loss.columns import add_to_targets, statistics_of_parts
-from setpoint.loss.cross_entropy import CrossEntropyLoss, LossOutput
+from setpoint.loss.columns import add_to_targets, compute_dtype, statistics_of_parts
+from setpoint.loss.cross_entropy import CrossEntropyLoss, FromHidden, LossOutput
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Columns, Projection
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from setpoint.loss.config import ChunkedCrossEntropy
 
 
-class ChunkedCrossEntropyLoss(CrossEntropyLoss):
+class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
     """The cross-entropy loss without ever holding the logits of all tokens.
 
     The gradient of a sum over tokens is a sum over chunks of tokens. So each chunk is projected to
@@ -43,21 +43,8 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
     # `torch.compiler.disable` would import the compiler for runs that compile nothing.
     @torch._disable_dynamo  # pyright: ignore[reportPrivateImportUsage]
     def from_hidden(
-        self,
-        hidden: Tensor,
-        projection: Projection,
-        targets: Tensor,
-        weights: Tensor | None = None,
+        self, hidden: Tensor, projection: Projection, targets: Tensor, weights: Tensor | None = None
     ) -> LossOutput:
-        """Compute the loss of one micro-batch; nothing waits for the device.
-
-        Arguments:
-            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
-            weights: (B, S) fp32, from the data; None: all weigh 1.
-
-        Returns:
-            Sums, not means; backward can be run through them once.
-        """
         targets, weights = self.weigh(targets, weights)
         tokens = _Tokens(targets.flatten(), None if weights is None else weights.flatten())
         flat, matrix = hidden.flatten(0, 1), projection.weight
@@ -66,20 +53,14 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
         return self.run(flat, projection, tokens, None)
 
     def run(
-        self,
-        hidden: Tensor,
-        projection: Projection,
-        tokens: _Tokens,
-        gradients: _Gradients | None,
+        self, hidden: Tensor, projection: Projection, tokens: _Tokens, gradients: _Gradients | None
     ) -> LossOutput:
         """Sum the loss over chunks.
 
         Arguments:
             gradients: takes the gradients of the sum; None: they are not computed.
         """
-        device, format = hidden.device.type, hidden.dtype
-        if torch.is_autocast_enabled(device):
-            format = torch.get_autocast_dtype(device)
+        device, format = hidden.device.type, compute_dtype(hidden)
         # Cast once, not for each chunk.
         matrix = projection.weight.detach().to(format)
         totals: list[LossOutput] = []
@@ -102,11 +83,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
         return LossOutput(torch.stack(sums).sum(), torch.stack(nats).sum(), each)
 
     def _loss_and_grad(
-        self,
-        projection: Projection,
-        product: Tensor,
-        targets: Tensor,
-        weights: Tensor | None,
+        self, projection: Projection, product: Tensor, targets: Tensor, weights: Tensor | None
     ) -> CrossEntropyGrad:
         """The loss and its gradient by the product of states and matrix, in that one's format."""
         with torch.enable_grad():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -127,8 +126,14 @@ class _Statistics(torch.autograd.Function):
         return grad, None, None, None
 
 
-_P = ParamSpec("_P")
-CHUNK = 1024  # tokens whose logits are held at once
+CHUNK = 1024  # tokens whose logits are in memory at once
+
+
+def compute_dtype(hidden: Tensor) -> torch.dtype:
+    """The dtype of matrix products of hidden states: autocast's where that is on."""
+    device = hidden.device.type
+    is_autocast = torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if is_autocast else hidden.dtype
 
 
 def count_correct(logits: Tensor, targets: Tensor, columns: Columns | None = None) -> Tensor:
@@ -144,15 +149,9 @@ def count_correct(logits: Tensor, targets: Tensor, columns: Columns | None = Non
     return (logits.argmax(dim=-1) == targets).sum()
 
 
-def _eager(function: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
-    """As with losses that take hidden states: the graph of a compiled model ends before it.
-
-    `torch.compiler.disable` would import the compiler now, which takes as long as importing torch.
-    """
-    return torch._disable_dynamo(function)  # pyright: ignore[reportPrivateImportUsage]
-
-
-@_eager
+# As with losses that take hidden states, the graph of a compiled model ends before this.
+# `torch.compiler.disable` would import the compiler, which takes as long as importing torch.
+@torch._disable_dynamo  # pyright: ignore[reportPrivateImportUsage]
 def count_correct_from_hidden(
     hidden: Tensor, projection: Projection, targets: Tensor, chunk: int = CHUNK
 ) -> Tensor:
@@ -163,9 +162,7 @@ def count_correct_from_hidden(
         chunk: tokens whose logits are held at once.
     """
     states, wanted = hidden.flatten(0, 1), targets.flatten()
-    device, format = hidden.device.type, hidden.dtype
-    if torch.is_autocast_enabled(device):
-        format = torch.get_autocast_dtype(device)
+    device, format = hidden.device.type, compute_dtype(hidden)
     # Cast once, not for each chunk.
     matrix = projection.weight.to(format)
     right = torch.zeros((), dtype=torch.int64, device=hidden.device)

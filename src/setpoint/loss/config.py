@@ -40,7 +40,6 @@ class Ignoring(LossConfig):
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """See `LossConfig.left_out`."""
         return () if self.ignore_index is None else (self.ignore_index,)
 
 
@@ -53,7 +52,6 @@ class Weighing(Ignoring):
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """See `LossConfig.left_out`."""
         weights = (self.token_weights or {}).items()
         weightless = {int(name) for name, weight in weights if weight == 0 and name.isdecimal()}
         return tuple(sorted(weightless.union(super().left_out)))
@@ -120,7 +118,7 @@ class LinearCrossEntropy(
     type="linear_cross_entropy",
     owner="setpoint.loss.fused:LinearCrossEntropyLoss",
     rules=(
-        Rule("setpoint.loss.fused:linear_problems",
+        Rule("setpoint.loss.fused:missing_problems",
              "Whether PyTorch has linear_cross_entropy", needs="torch"),
     ),
 ):  # fmt: skip
@@ -142,7 +140,7 @@ class LigerCrossEntropy(
     type="liger_cross_entropy",
     owner="setpoint.loss.fused:LigerCrossEntropyLoss",
     rules=(
-        Rule("setpoint.loss.fused:liger_problems",
+        Rule("setpoint.loss.fused:missing_problems",
              "Whether Liger and a GPU are there", needs="torch"),
     ),
 ):  # fmt: skip
@@ -159,7 +157,7 @@ class LigerCrossEntropy(
     logits from drifting (PaLM: 1e-4). 0: off."""
 
 
-class ImportedLoss(
+class ImportedLossConfig(
     LossConfig, ImportedComponent, type="import", owner="setpoint.loss.cross_entropy:ImportedLoss"
 ):
     """Any loss by its import path, such as torch.nn.CrossEntropyLoss; other keys are its arguments.

@@ -16,8 +16,7 @@ from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Columns, Projection
 
 if TYPE_CHECKING:
-    from setpoint.loss.config import CrossEntropy
-    from setpoint.loss.config import ImportedLoss as Section
+    from setpoint.loss.config import CrossEntropy, ImportedLossConfig
 
 
 @runtime_checkable
@@ -27,13 +26,14 @@ class FromHidden(Protocol):
     def from_hidden(
         self, hidden: Tensor, projection: Projection, targets: Tensor, weights: Tensor | None = None
     ) -> Any:
-        """Compute the loss of a micro-batch.
+        """Compute the loss of one micro-batch; nothing waits for the device.
 
         Arguments:
+            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
             weights: (B, S) fp32, from the data; None: all weigh 1.
 
         Returns:
-            A `LossOutput`.
+            Sums in a `LossOutput`, not means; backward can be run through them once.
         """
         ...
 
@@ -230,7 +230,7 @@ class ImportedLoss:
         SetpointError: it cannot be made, or does not sum over the valid tokens.
     """
 
-    def __init__(self, config: Section) -> None:
+    def __init__(self, config: ImportedLossConfig) -> None:
         handed = {"reduction": "sum", "ignore_index": IGNORE_INDEX}
         self.loss: Callable[[Tensor, Tensor], Tensor] = call_component(
             config, (), handed, tuple(handed)

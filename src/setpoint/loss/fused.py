@@ -5,39 +5,34 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.config import Problem, SetpointError
-from setpoint.loss.cross_entropy import LossOutput, Weigher
+from setpoint.loss.columns import compute_dtype
+from setpoint.loss.config import LigerCrossEntropy, LinearCrossEntropy, LossConfig
+from setpoint.loss.cross_entropy import FromHidden, LossOutput, Weigher
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Projection
 
-if TYPE_CHECKING:
-    from setpoint.loss.config import LigerCrossEntropy, LinearCrossEntropy
 
-
-def linear_problems(_: LinearCrossEntropy) -> Iterator[Problem]:
-    """Find that this loss cannot be used here."""
-    if why := linear_missing():
+def missing_problems(section: LossConfig) -> Iterator[Problem]:
+    """A package, a version of torch or a GPU that the loss needs and that is not here."""
+    is_linear = isinstance(section, LinearCrossEntropy)
+    if why := linear_missing() if is_linear else liger_missing():
         yield Problem("type", why, valid=("chunked_cross_entropy",), hint="It gives the same loss.")
 
 
 def linear_missing() -> str | None:
-    """Say why this loss cannot be used here.
-
-    Returns:
-        the reason; None if it can.
-    """
+    """Reason the loss cannot be used here, or None."""
     if hasattr(F, "linear_cross_entropy"):
         return None
     return f"needs torch 2.13 or later for linear_cross_entropy; this is {torch.__version__}"
 
 
-class LinearCrossEntropyLoss:
+class LinearCrossEntropyLoss(FromHidden):
     """Weighted sum of the cross-entropy, by torch.nn.functional.linear_cross_entropy in chunks.
 
     Arguments:
@@ -64,33 +59,15 @@ class LinearCrossEntropyLoss:
         )
 
     def from_hidden(
-        self,
-        hidden: Tensor,
-        projection: Projection,
-        targets: Tensor,
-        weights: Tensor | None = None,
+        self, hidden: Tensor, projection: Projection, targets: Tensor, weights: Tensor | None = None
     ) -> LossOutput:
-        """Compute the loss of one micro-batch.
-
-        Arguments:
-            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
-            weights: (B, S) fp32, from the data; None: all weigh 1.
-
-        Returns:
-            Sums, not means; backward can be run through them once.
-
-        Raises:
-            SetpointError: the model caps its logits softly.
-        """
         if projection.soft_cap is not None:
             raise SetpointError(
                 f"loss.type = linear_cross_entropy cannot cap logits, and the model caps them at "
                 f"{projection.soft_cap:g}; valid: chunked_cross_entropy"
             )
         targets, weights = self.weigh(targets, weights)
-        device, format = hidden.device.type, hidden.dtype
-        if torch.is_autocast_enabled(device):
-            format = torch.get_autocast_dtype(device)
+        device, format = hidden.device.type, compute_dtype(hidden)
         states = (hidden.flatten(0, 1) * projection.scale).to(format)
         matrix = projection.weight[: projection.vocab_size].to(format)
         # A sum comes in the format of the states, in which thousands of tokens do not add up: in
@@ -115,18 +92,8 @@ class LinearCrossEntropyLoss:
         return LossOutput(total, plain.sum(), plain if self.per_token else None)
 
 
-def liger_problems(_: LigerCrossEntropy) -> Iterator[Problem]:
-    """Find that this loss cannot be used here."""
-    if why := liger_missing():
-        yield Problem("type", why, valid=("chunked_cross_entropy",), hint="It gives the same loss.")
-
-
 def liger_missing() -> str | None:
-    """Say why this loss cannot be used here.
-
-    Returns:
-        the reason; None if it can.
-    """
+    """Reason the loss cannot be used here, or None."""
     if importlib.util.find_spec("liger_kernel") is None:
         return "needs the package liger-kernel: pip install 'setpoint[liger]'"
     if not torch.cuda.is_available():
@@ -134,7 +101,7 @@ def liger_missing() -> str | None:
     return None
 
 
-class LigerCrossEntropyLoss:
+class LigerCrossEntropyLoss(FromHidden):
     """Sum of cross-entropy and z-loss by liger-kernel (Hsu et al., 2024), in chunks.
 
     Raises:
@@ -151,23 +118,8 @@ class LigerCrossEntropyLoss:
         self.z_loss = config.z_loss
 
     def from_hidden(
-        self,
-        hidden: Tensor,
-        projection: Projection,
-        targets: Tensor,
-        weights: Tensor | None = None,
+        self, hidden: Tensor, projection: Projection, targets: Tensor, weights: Tensor | None = None
     ) -> LossOutput:
-        """Compute the loss of one micro-batch.
-
-        Arguments:
-            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
-
-        Returns:
-            Sums, not means; backward can be run through them once.
-
-        Raises:
-            SetpointError: the data weighs its targets.
-        """
         if weights is not None:
             raise SetpointError(
                 "loss.type = liger_cross_entropy cannot weigh tokens, and the data does\nValid: "
