@@ -47,100 +47,6 @@ class Encoded(NamedTuple):
     places: npt.NDArray[np.int64]
 
 
-def encode_bytes(pieces: Sequence[Piece], separator: int) -> Encoded:
-    """Encode pieces as bytes; a control token is the separator."""
-    tokens: list[npt.NDArray[np.uint16]] = [np.empty(0, np.uint16)]
-    places: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
-    at = 0
-    for text, control in pieces:
-        if control:
-            tokens.append(np.array([separator], np.uint16))
-            places.append(np.array([at], np.int64))
-        else:
-            data = np.frombuffer(text.encode(), np.uint8)
-            tokens.append(data.astype(np.uint16))
-            # All bytes of a character but its first are 10xxxxxx.
-            places.append(at - 1 + np.cumsum((data & 0xC0) != 0x80, dtype=np.int64))
-        at += len(text)
-    first = np.concatenate(places)
-    if not len(first):
-        return Encoded(np.concatenate(tokens), np.empty((0, 2), np.int64))
-    # A control token is as long as its text.
-    after = np.append(first[1:], at)
-    last = np.where(after > first, after, first + 1)
-    return Encoded(np.concatenate(tokens), np.stack([first, last], axis=1))
-
-
-class ChatEncoder:
-    """A Hugging Face tokenizer whose control tokens are spelled as no text can spell them.
-
-    Encoding a text with them is encoding it as a whole, with all that the tokenizer does at borders
-    (normalization, spaces in front, spaces that a token takes away), and what messages say can be
-    no control token.
-
-    Raises:
-        SetpointError: the tokenizer gives its tokens other ids when they are spelled otherwise.
-    """
-
-    def __init__(self, vocabulary: Vocabulary, facts: ChatFacts) -> None:
-        from tokenizers import Tokenizer
-
-        self.aliases = {text: ALIAS.format(at) for at, text in enumerate(facts.controls)}
-        self.tokenizer = Tokenizer.from_str(_respelled(vocabulary.text, self.aliases))
-        self.tokenizer.no_truncation()
-        self.tokenizer.no_padding()
-        for text, alias in self.aliases.items():
-            if self.tokenizer.token_to_id(alias) != facts.tokens[text]:
-                raise SetpointError(
-                    f"tokenizer.path: the control token {text} of {vocabulary.where} cannot be "
-                    f"kept apart from text, so conversations cannot be encoded with it"
-                )
-
-    def encode(self, pieces: Sequence[Piece]) -> Encoded:
-        """Encode a text, with places in the text as it is spelled in `pieces`."""
-        spelled = "".join(self.aliases[text] if control else text for text, control in pieces)
-        found = self.tokenizer.encode(spelled, add_special_tokens=False)
-        places = np.array(found.offsets, np.int64).reshape(-1, 2)
-        # Where each piece begins as it is given and as it is spelled here.
-        given = np.cumsum([0, *(len(piece.text) for piece in pieces)])
-        here = np.cumsum(
-            [0, *(len(self.aliases[text]) if control else len(text) for text, control in pieces)]
-        )
-        first = np.maximum(np.searchsorted(here, places[:, 0], "right") - 1, 0)
-        last = np.maximum(np.searchsorted(here, places[:, 1], "left") - 1, 0)
-        controls = np.array([*(piece.control for piece in pieces), False])
-        # A control token is whole in one piece, of which its end is that of the piece.
-        begins = given[first] + np.where(controls[first], 0, places[:, 0] - here[first])
-        ends = np.where(
-            controls[last],
-            given[np.minimum(last + 1, len(given) - 1)],
-            given[last] + places[:, 1] - here[last],
-        )
-        return Encoded(np.array(found.ids, np.int64), np.stack([begins, ends], axis=1))
-
-
-def _respelled(text: str, aliases: Mapping[str, str]) -> str:
-    """`tokenizer.json` with other texts for control tokens, and without what it adds at the ends.
-
-    What comes after encoding is left out: it would take blanks out of the places of tokens.
-    """
-    import json
-
-    found = json.loads(text)
-    found["post_processor"] = found["truncation"] = found["padding"] = None
-    for each in found.get("added_tokens", []):
-        each["content"] = aliases.get(each["content"], each["content"])
-    model = found["model"]
-    vocab = model["vocab"]
-    if isinstance(vocab, list):
-        model["vocab"] = [[aliases.get(piece[0], piece[0]), *piece[1:]] for piece in vocab]
-    else:
-        model["vocab"] = {aliases.get(token, token): number for token, number in vocab.items()}
-    if isinstance(model.get("unk_token"), str):
-        model["unk_token"] = aliases.get(model["unk_token"], model["unk_token"])
-    return json.dumps(found, ensure_ascii=False)
-
-
 class Tokenizer(Protocol):
     """What the corpus, the loader and the generator need of a tokenizer."""
 
@@ -174,7 +80,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
-        """The bytes that ids stand for; separators stand for none."""
+        """The bytes that (T,) ids stand for, none for separators; a character may be cut."""
         ...
 
 
@@ -215,13 +121,7 @@ class ByteTokenizer:
         return np.frombuffer(data, dtype=np.uint8).astype(np.uint16)
 
     def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
-        """The bytes that ids stand for.
-
-        Arguments:
-            tokens: (T,) ids; separators are left out.
-
-        Returns:
-            the text; part of a UTF-8 sequence may be cut at the ends.
+        """The bytes that ids stand for, separators left out.
 
         Raises:
             SetpointError: an id is not in the vocabulary.
@@ -236,8 +136,25 @@ class ByteTokenizer:
         return ids[ids != self.separator].astype(np.uint8).tobytes()
 
     def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
-        """Token ids of a text in pieces, of which some are the separator."""
-        return encode_bytes(pieces, self.separator)
+        """Token ids of a text in pieces; a control token is the separator."""
+        tokens: list[TokenArray] = [np.empty(0, np.uint16)]
+        places: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+        at = 0
+        for text, control in pieces:
+            if control:
+                tokens.append(np.array([self.separator], np.uint16))
+                places.append(np.array([at], np.int64))
+            else:
+                tokens.append(self.encode(text.encode()))
+                # All bytes of a character but its first are 10xxxxxx.
+                starts = (tokens[-1] & 0xC0) != 0x80
+                places.append(at - 1 + np.cumsum(starts, dtype=np.int64))
+            at += len(text)
+        first = np.concatenate(places)
+        # A control token is as long as its text.
+        after = np.append(first[1:], at)[: len(first)]
+        last = np.where(after > first, after, first + 1)
+        return Encoded(np.concatenate(tokens), np.stack([first, last], axis=1))
 
 
 class IdTokenizer:
@@ -353,13 +270,7 @@ class HuggingFaceTokenizer:
         return np.array(ids, dtype=np.min_scalar_type(self.vocab_size - 1))
 
     def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
-        """The bytes that ids stand for, token by token.
-
-        Arguments:
-            tokens: (T,) ids; special tokens stand for nothing.
-
-        Returns:
-            the text; part of a UTF-8 sequence may be cut at the ends.
+        """The bytes that ids stand for; special tokens stand for nothing.
 
         Raises:
             SetpointError: an id is not in the vocabulary.
@@ -399,7 +310,9 @@ def _pieces(vocabulary: Vocabulary, separator: int) -> list[bytes]:
     if "ByteLevel" in kinds:
         read = _byte_level
     elif model.get("byte_fallback") or "Metaspace" in kinds or SPACE in vocabulary.text:
-        read = _sentence_piece
+
+        def read(token: str) -> bytes:
+            return token.replace(SPACE, " ").encode()
     else:
         raise SetpointError(
             f"tokenizer.path: {vocabulary.where} is of the kind {model.get('type')}, which does "
@@ -432,10 +345,6 @@ def _types(part: object) -> Iterator[str]:
             yield from _types(item)
 
 
-def _sentence_piece(token: str) -> bytes:
-    return token.replace(SPACE, " ").encode()
-
-
 def _byte_level(token: str) -> bytes:
     # A token that was added by hand may be plain text.
     if all(sign in _BYTE_OF for sign in token):
@@ -443,16 +352,80 @@ def _byte_level(token: str) -> bytes:
     return token.encode()
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """The character that stands for each byte in byte-level BPE (GPT-2, Radford et al., 2019).
+# The character that stands for each byte in byte-level BPE (GPT-2, Radford et al., 2019): printable
+# ones of Latin-1 for themselves, for the others those from U+0100 on.
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(0x100 + place): byte
+    for place, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
+}
 
-    Printable ones of Latin-1 stand for themselves; the others follow from U+0100 on.
+
+class ChatEncoder:
+    """A Hugging Face tokenizer whose control tokens are spelled as no text can spell them.
+
+    Encoding a text with them is encoding it as a whole, with all that the tokenizer does at borders
+    (normalization, spaces in front, spaces that a token takes away), and what messages say can be
+    no control token.
+
+    Raises:
+        SetpointError: the tokenizer gives its tokens other ids when they are spelled otherwise.
     """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in printable]
-    signs = {chr(byte): byte for byte in printable}
-    signs.update({chr(0x100 + place): byte for place, byte in enumerate(hidden)})
-    return signs
+
+    def __init__(self, vocabulary: Vocabulary, facts: ChatFacts) -> None:
+        from tokenizers import Tokenizer
+
+        self.aliases = {text: ALIAS.format(at) for at, text in enumerate(facts.controls)}
+        self.tokenizer = Tokenizer.from_str(_respelled(vocabulary.text, self.aliases))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        for text, alias in self.aliases.items():
+            if self.tokenizer.token_to_id(alias) != facts.tokens[text]:
+                raise SetpointError(
+                    f"tokenizer.path: the control token {text} of {vocabulary.where} cannot be "
+                    f"kept apart from text, so conversations cannot be encoded with it"
+                )
+
+    def encode(self, pieces: Sequence[Piece]) -> Encoded:
+        """Encode a text, with places in the text as it is spelled in `pieces`."""
+        spelled = "".join(self.aliases[text] if control else text for text, control in pieces)
+        found = self.tokenizer.encode(spelled, add_special_tokens=False)
+        places = np.array(found.offsets, np.int64).reshape(-1, 2)
+        # Where each piece begins as it is given and as it is spelled here.
+        given = np.cumsum([0, *(len(piece.text) for piece in pieces)])
+        here = np.cumsum(
+            [0, *(len(self.aliases[text]) if control else len(text) for text, control in pieces)]
+        )
+        first = np.maximum(np.searchsorted(here, places[:, 0], "right") - 1, 0)
+        last = np.maximum(np.searchsorted(here, places[:, 1], "left") - 1, 0)
+        controls = np.array([*(piece.control for piece in pieces), False])
+        # A control token is whole in one piece, of which its end is that of the piece.
+        begins = given[first] + np.where(controls[first], 0, places[:, 0] - here[first])
+        ends = np.where(
+            controls[last],
+            given[np.minimum(last + 1, len(given) - 1)],
+            given[last] + places[:, 1] - here[last],
+        )
+        return Encoded(np.array(found.ids, np.int64), np.stack([begins, ends], axis=1))
 
 
-_BYTE_OF = _byte_alphabet()
+def _respelled(text: str, aliases: Mapping[str, str]) -> str:
+    """`tokenizer.json` with other texts for control tokens, and without what it adds at the ends.
+
+    What comes after encoding is left out: it would take blanks out of the places of tokens.
+    """
+    import json
+
+    found = json.loads(text)
+    found["post_processor"] = found["truncation"] = found["padding"] = None
+    for each in found.get("added_tokens", []):
+        each["content"] = aliases.get(each["content"], each["content"])
+    model = found["model"]
+    vocab = model["vocab"]
+    if isinstance(vocab, list):
+        model["vocab"] = [[aliases.get(piece[0], piece[0]), *piece[1:]] for piece in vocab]
+    else:
+        model["vocab"] = {aliases.get(token, token): number for token, number in vocab.items()}
+    if isinstance(model.get("unk_token"), str):
+        model["unk_token"] = aliases.get(model["unk_token"], model["unk_token"])
+    return json.dumps(found, ensure_ascii=False)
