@@ -14,7 +14,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.data.tokenizers.vocabulary import Piece
+from setpoint.data.tokenizers.vocabulary import TextPiece
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
 from setpoint.infer.loaded_model import LoadedModel, load
@@ -39,7 +39,7 @@ def opened(path: Path, **fields: Any) -> LoadedModel:
 
 
 def text(words: str) -> Prompt:
-    return Prompt((Piece(words),), is_whole=False)
+    return Prompt((TextPiece(words),), is_whole=False)
 
 
 def first(loaded: LoadedModel) -> torch.Tensor:

@@ -19,7 +19,7 @@ from setpoint.data.config import Data
 from setpoint.data.document import Document, FileRecord, Source, TokenSource
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.sources.files import JSONL, format_of
-from setpoint.data.sources.limits import Limits
+from setpoint.data.sources.limits import DocumentFilter
 from setpoint.data.split import split_documents, split_mixture, split_position
 from setpoint.data.store import Corpus, count_bytes
 from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
@@ -346,7 +346,7 @@ def documents_of(
         SetpointError: the source cannot be read, or gives anything but documents of its name.
     """
     documents = _checked_documents(section, where, tokenizer)
-    limits = None if section.filter is None else Limits(section.filter, where=where)
+    limits = None if section.filter is None else DocumentFilter(section.filter, where=where)
     texts = TextChecks(section.name)
     kept = texts.watch(documents if limits is None else limits.apply(documents))
     yield from kept if getattr(tokenizer, "separates", True) else map(_complete, kept)

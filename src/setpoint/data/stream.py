@@ -24,7 +24,7 @@ from setpoint.data.corpus import Show, build_corpus, files_digest
 from setpoint.data.document import Document, FileRecord, Place, StreamSource
 from setpoint.data.sampler import shuffled
 from setpoint.data.sources.config import SourceConfig
-from setpoint.data.sources.limits import Limits
+from setpoint.data.sources.limits import DocumentFilter
 from setpoint.data.split import split_position
 from setpoint.data.store import Corpus, DataIdentity
 from setpoint.data.tokenizers.tokenizer import Tokenizer
@@ -130,7 +130,7 @@ class Stream:
         """
         limits = None
         if self.section.filter is not None:
-            limits = Limits(self.section.filter, where=self.where)
+            limits = DocumentFilter(self.section.filter, where=self.where)
         place: Place = {}
         if begin is not None:
             at = [self.parts[number].name for number in order].index(begin.part)
@@ -143,7 +143,7 @@ class Stream:
                         "are trained on, and what is streamed is plain text.\n"
                         "Valid: streaming = false, or documents without `trained`."
                     )
-                kept = document if limits is None else limits.kept(document)
+                kept = document if limits is None else limits.limited(document)
                 if kept is not None and kept.size:
                     yield kept, partial(_spot, self.parts[number].name, behind)
             place = {}

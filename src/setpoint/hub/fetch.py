@@ -96,7 +96,7 @@ def fetch_files(
             repository.
     """
     parts = split_hub_id(name)
-    assert parts is not None, "whoever asks has seen that it is an id"
+    assert parts is not None, "the caller validates the id"
     repository, revision = parts
     here = f"{name} is no directory here, and" if kind == "model" else f"the data set {name}"
     try:
@@ -126,34 +126,43 @@ def fetch_files(
 
 
 def hub_reason(error: BaseException, kind: str) -> str:
-    """The reason of an error of the hub.
+    """The reason of an error of the hub, or of a library that asked it.
 
     Arguments:
         kind: of the repository.
     """
-    reasons = {
-        "RepositoryNotFoundError": f"the hub has no such {kind}, or it is private and you are not "
-        "logged in (`hf auth login`)",
-        "GatedRepoError": "its license must be accepted on the hub first, with the account that "
-        "`hf auth login` names",
-        "RevisionNotFoundError": f"the {kind} is there, and the revision is not",
-        "LocalEntryNotFoundError": f"the hub cannot be reached, and the {kind} is not in its cache",
-        "IncompleteSnapshotError": f"the hub cannot be reached, and only a part of the {kind} is "
-        "in its cache",
-        "OfflineModeIsEnabled": f"HF_HUB_OFFLINE is set, and the {kind} is not in the hub's cache",
-        "HFValidationError": "it is no id that the hub could have",
-    }
     if isinstance(error, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__  # of one file of several
-    kinds = [each.__name__ for each in type(error).__mro__]
-    reason = next((reasons[each] for each in kinds if each in reasons), "")
-    if reason:
-        return reason
     text = str(error).strip().partition("\n")[0]
     status = getattr(getattr(error, "response", None), "status_code", None)
+    names: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        names += [each.__name__ for each in type(cause).__mro__]
+        cause = cause.__cause__ or cause.__context__
+    for name in (*names, *(name for name in _REASONS if name in text)):
+        if name in _REASONS:
+            return _REASONS[name].format(kind=kind)
     if status is not None:
         return f"the hub refused it ({text or status})"
     name = type(error).__name__
-    if isinstance(error, OSError) or "TransportError" in kinds:
+    if isinstance(error, OSError) or "TransportError" in names:
         return f"the hub cannot be reached ({name}{f': {text}' if text else ''})"
     return f"{text or 'no reason is given'} ({name})"
+
+
+_NOT_FOUND = (
+    "the hub has no such {kind}, or it is private and you are not logged in (`hf auth login`)"
+)
+_REASONS = {
+    "RepositoryNotFoundError": _NOT_FOUND,
+    "DatasetNotFoundError": _NOT_FOUND,
+    "GatedRepoError": "its license must be accepted on the hub first, with the account that "
+    "`hf auth login` names",
+    "RevisionNotFoundError": "the {kind} is there, and the revision is not",
+    "LocalEntryNotFoundError": "the hub cannot be reached, and the {kind} is not in its cache",
+    "IncompleteSnapshotError": "the hub cannot be reached, and only a part of the {kind} is in its "
+    "cache",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and the {kind} is not in the hub's cache",
+    "HFValidationError": "it is not a valid id of the hub (owner/name)",
+}

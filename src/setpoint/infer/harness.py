@@ -12,7 +12,7 @@ from setpoint.config import ConfigError, SetpointError, did_you_mean, resolve
 from setpoint.data.sources.chat import Conversation
 from setpoint.data.sources.records import RowError
 from setpoint.data.tokenizers.tokenizer import ALIAS, ChatTokenizer
-from setpoint.data.tokenizers.vocabulary import Piece
+from setpoint.data.tokenizers.vocabulary import TextPiece
 from setpoint.infer.config import Inference
 from setpoint.infer.continuation import continue_prompts
 from setpoint.infer.loaded_model import LoadedModel
@@ -147,10 +147,10 @@ class Answers:
 
     def _prompt(self, context: str) -> Prompt:
         if self.template is None:
-            return Prompt((Piece(context),), is_whole=False)
+            return Prompt((TextPiece(context),), is_whole=False)
         parts = _MARKED.split(context)
         return Prompt(
-            tuple(Piece(part, index % 2 == 1) for index, part in enumerate(parts) if part)
+            tuple(TextPiece(part, index % 2 == 1) for index, part in enumerate(parts) if part)
         )
 
     def _opening(self) -> tuple[int, ...]:

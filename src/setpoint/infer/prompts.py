@@ -14,7 +14,7 @@ from setpoint.config import ConfigError, Problem, SetpointError, nearest
 from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_template
 from setpoint.data.sources.conversations import read_row
 from setpoint.data.sources.records import RowError
-from setpoint.data.tokenizers.vocabulary import TEMPLATE, ChatFacts, Piece
+from setpoint.data.tokenizers.vocabulary import TEMPLATE, ChatFacts, TextPiece
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.config import TokenIds
@@ -38,7 +38,7 @@ class Prompt:
         ids: the tokens themselves, where no tokenizer makes them of text.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextPiece, ...]
     messages: list[dict[str, Any]] | None = None
     is_whole: bool = True
     ids: tuple[int, ...] | None = None
@@ -78,7 +78,7 @@ def prompts_of(
         if isinstance(prompt, str) and chat is None:
             if not section.control_tokens:
                 prompts.append(
-                    Prompt((Piece(prompt),), is_whole=False)
+                    Prompt((TextPiece(prompt),), is_whole=False)
                     if ids is None
                     else id_prompt(prompt, ids, place)
                 )
@@ -122,7 +122,7 @@ def id_prompt(text: str, ids: TokenIds, place: str) -> Prompt:
     if not words and ids.separator is None:
         raise SetpointError(f"{place}: no id to continue, and tokenizer.separator is null\n{valid}")
     shown = "".join(f"{word} " for word in words)  # as IdTokenizer decodes
-    return Prompt((Piece(shown),), is_whole=False, ids=tuple(map(int, words)))
+    return Prompt((TextPiece(shown),), is_whole=False, ids=tuple(map(int, words)))
 
 
 def answer_prompt(conversation: Conversation, template: ChatTemplate, chat: Chat | None) -> Prompt:
@@ -157,11 +157,11 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
     return fitting_template(chat and chat.template, "chat.template", facts)
 
 
-def with_controls(text: str, controls: Sequence[str]) -> tuple[Piece, ...]:
+def with_controls(text: str, controls: Sequence[str]) -> tuple[TextPiece, ...]:
     """A text in pieces, with the control tokens that it spells apart."""
     pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     parts = re.split(f"({pattern})", text) if pattern else [text]
-    return tuple(Piece(part, index % 2 == 1) for index, part in enumerate(parts) if part)
+    return tuple(TextPiece(part, index % 2 == 1) for index, part in enumerate(parts) if part)
 
 
 def stop_ids(

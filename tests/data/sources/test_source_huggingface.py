@@ -80,7 +80,7 @@ def test_the_hub_without_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     said = refusal("some-owner/some-name")
     assert said.startswith("data.sources: the data set 'some-owner/some-name' cannot be had: ")
-    assert "HF_HUB_OFFLINE is set, and the data set is not in the cache" in said
+    assert "HF_HUB_OFFLINE is set, and the data set is not in the hub's cache" in said
     assert "Valid: the id of a data set on the hub" in said
 
 
@@ -103,7 +103,7 @@ def test_the_token_is_revealed_to_the_hub_alone(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_can_be_no_data_set_is_found_by_check() -> None:
     (problem,) = verify(resolve(HubDataset(path="./nowhere")), ("files",)).problems
-    assert "no folder here, and no id" in problem.message
+    assert "neither a local directory nor a valid id" in problem.message
 
 
 def test_remote_code_is_refused_in_words() -> None:

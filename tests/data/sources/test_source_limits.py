@@ -10,14 +10,14 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.corpus import documents_of
 from setpoint.data.document import Document
 from setpoint.data.sources.config import Filter, Random
-from setpoint.data.sources.limits import Limits
+from setpoint.data.sources.limits import DocumentFilter
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
 TEXTS = ["", "ab", "abcdef", "€€", "abcdefghij"]
 
 
 def kept(**fields: Any) -> tuple[list[str], str]:
-    limits = Limits(resolve(Filter(**fields)), where="data.sources.0")
+    limits = DocumentFilter(resolve(Filter(**fields)), where="data.sources.0")
     documents = (Document(f"s/{n}", text.encode()) for n, text in enumerate(TEXTS))
     found = [document.data.decode() for document in limits.apply(documents)]
     return found, limits.summary("s")
@@ -39,7 +39,7 @@ def test_truncation_is_counted_and_cuts_no_character() -> None:
 
 def test_tokens_are_truncated_with_their_mask() -> None:
     document = Document("s/0", tokens=np.arange(9), trained=np.arange(9) > 3)
-    limits = Limits(Filter(longest=5, too_long="truncate"), where="w")
+    limits = DocumentFilter(Filter(longest=5, too_long="truncate"), where="w")
     (found,) = limits.apply([document])
     assert found.tokens is not None and found.tokens.tolist() == [0, 1, 2, 3, 4]
     assert found.trained is not None and found.trained.tolist() == [False] * 4 + [True]
@@ -48,7 +48,7 @@ def test_tokens_are_truncated_with_their_mask() -> None:
 def test_shards_divide_the_documents_and_do_not_move() -> None:
     def names(count: int, **fields: Any) -> Iterator[str]:
         documents = (Document(f"s/{n}", b"x") for n in range(count))
-        limits = Limits(resolve(Filter(**fields)), where="w")
+        limits = DocumentFilter(resolve(Filter(**fields)), where="w")
         return (document.name for document in limits.apply(documents))
 
     parts = [set(names(300, shards=3, shard=shard)) for shard in range(3)]

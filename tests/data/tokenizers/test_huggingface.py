@@ -17,7 +17,7 @@ from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.tokenizer import HuggingFaceTokenizer
-from setpoint.data.tokenizers.vocabulary import Piece
+from setpoint.data.tokenizers.vocabulary import TextPiece
 
 from ..tokenizers_here import BEGIN, END, byte_level, sentence_piece, word_piece
 
@@ -166,7 +166,7 @@ def test_added_tokens_are_control_tokens_behind_the_last(tmp_path: Path) -> None
         assert grown.chat.tokens[token] == plain.tokenizer.token_to_id(token)
     assert (plain.vocab_size, grown.vocab_size, grown.name == plain.name) == (294, 296, False)
     assert grown.decode(grown.encode(b"a<|tool|>")) == b"a<|tool|>"
-    pieces = (Piece("a", False), Piece("<|im_end|>", True), Piece("<|im_end|>", False))
+    pieces = (TextPiece("a", False), TextPiece("<|im_end|>", True), TextPiece("<|im_end|>", False))
     encoded = grown.encode_pieces(pieces).tokens.tolist()
     assert encoded.count(294) == 1
     # A folder that has them already, as that of a checkpoint, is the same tokenizer.

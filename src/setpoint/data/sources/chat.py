@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from setpoint.config import SetpointError
 from setpoint.data.sources.records import RowError
-from setpoint.data.tokenizers.vocabulary import ChatFacts, Piece
+from setpoint.data.tokenizers.vocabulary import ChatFacts, TextPiece
 
 # Characters that Unicode keeps for a program's own use. MARK: where the text of a message ends;
 # CONTROL: a control token that a message spells; GENERATION: {% generation %} and its end.
@@ -78,7 +78,7 @@ class RenderedChat:
             without an end of its own; None: there is none to write.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextPiece, ...]
     answers: tuple[tuple[int, int], ...]
     end: str | None = None
 
@@ -162,7 +162,7 @@ class ChatTemplate:
         rendered = self._rendered(text, sorted(spans))
         return replace(rendered, end=self.turn_end if open_end else None)
 
-    def prompt(self, conversation: Conversation) -> tuple[Piece, ...]:
+    def prompt(self, conversation: Conversation) -> tuple[TextPiece, ...]:
         """Write out a conversation up to the answer that a model is to give.
 
         A template that raises, or loses or reorders messages, is an error of the row.
@@ -386,17 +386,17 @@ class ChatTemplate:
 
     def _rendered(self, text: str, spans: Sequence[tuple[int, int]]) -> RenderedChat:
         """Cut a text into pieces, with signs for control tokens made text again."""
-        pieces: list[Piece] = []
+        pieces: list[TextPiece] = []
         shifts: list[tuple[int, int]] = []  # (end of a sign, by how much what follows moves)
         at = 0
         for match in self._parts.finditer(text):
             number = match["spelled"]
             spelled = match[0] if number is None else self.controls[int(number)]
-            pieces += [Piece(text[at : match.start()]), Piece(spelled, number is None)]
+            pieces += [TextPiece(text[at : match.start()]), TextPiece(spelled, number is None)]
             at = match.end()
             if number is not None:
                 shifts.append((at, len(spelled) - len(match[0])))
-        pieces.append(Piece(text[at:]))
+        pieces.append(TextPiece(text[at:]))
 
         def moved(place: int) -> int:
             return place + sum(shift for end, shift in shifts if end <= place)

@@ -30,7 +30,7 @@ class Filter(Config, role=IDENTITY):
     """Longest document, in the same units; null: no limit."""
 
     too_long: Literal["drop", "truncate", "error"] = "drop"
-    """What becomes of a longer document: left out, cut at the limit, or an error."""
+    """How to handle documents over the limit: drop, truncate at the limit, or error."""
 
     shards: int | None = field(default=None, ge=2)
     """Parts that documents are divided into by a hash of their names; null: one."""
@@ -170,7 +170,6 @@ class Text(
 
     @property
     def is_streamed(self) -> bool:
-        """See `SourceConfig.is_streamed`."""
         return self.streaming
 
     shifted_labels: bool = False
@@ -281,7 +280,6 @@ class HubDataset(
 
     @property
     def is_streamed(self) -> bool:
-        """See `SourceConfig.is_streamed`."""
         return self.streaming
 
     shifted_labels: bool = False
@@ -359,7 +357,6 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.synthetic
     """Seed of the text, apart from the job's."""
 
     def most_tokens(self) -> int:
-        """See `SourceConfig.most_tokens`."""
         return self.documents * self.length
 
 
@@ -380,7 +377,7 @@ class Questions(
     """Seed of the words, apart from the job's."""
 
     def most_tokens(self) -> int:
-        """See `SourceConfig.most_tokens`: the longest, between two ends of text."""
+        # The longest, between two ends of text.
         return self.documents * len(".upper('abcd') == 'ABCD'.")
 
 

@@ -15,7 +15,7 @@ from setpoint.data.document import Document
 from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_template
 from setpoint.data.sources.config import Conversations, Text
 from setpoint.data.sources.files import ARROW, PARQUET, TEXT, format_of, inputs_of
-from setpoint.data.sources.records import Row, RowError, kind_of, read_rows
+from setpoint.data.sources.records import FileRow, RowError, kind_of, read_rows
 from setpoint.data.sources.texts import format_in, text_files
 from setpoint.data.sources.tokens import TokenizedRow, read_tokens
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
@@ -310,7 +310,7 @@ class ConversationsSource:
         """See `inputs_of`."""
         return inputs_of(text_files(self.config, f"{self.where}.paths").checked())
 
-    def _wrong(self, row: Row, error: RowError) -> SetpointError:
+    def _wrong(self, row: FileRow, error: RowError) -> SetpointError:
         return SetpointError(f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}")
 
     def starts_with_messages(self) -> bool:
@@ -384,7 +384,7 @@ class ConversationsSource:
             )
         yield from ()
 
-    def _rows(self) -> Iterator[tuple[Row, bool]]:
+    def _rows(self) -> Iterator[tuple[FileRow, bool]]:
         """The rows of all files, and whether they are those of a table."""
         files = text_files(self.config, f"{self.where}.paths").checked()
         for name, file in files.items():

@@ -15,8 +15,9 @@ from setpoint.config import Problem, SetpointError
 from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import HubDataset
 from setpoint.data.sources.files import EXTRA, inputs_of
-from setpoint.data.sources.records import Row, holds_tokens, missing_column, top_columns
+from setpoint.data.sources.records import FileRow, holds_tokens, missing_column, top_columns
 from setpoint.data.sources.tokens import placed_documents, row_documents
+from setpoint.hub.fetch import hub_reason
 
 SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in a folder
 _ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -38,7 +39,7 @@ def path_problems(config: HubDataset) -> Iterator[Problem]:
     folder = folder_of(config)
     if folder is None and _ID.fullmatch(config.path) is None:
         yield Problem(
-            "path", "is no folder here, and no id that the hub could have", valid=("owner/name",)
+            "path", "is neither a local directory nor a valid id of the hub", valid=("owner/name",)
         )
     useless = {"revision": config.revision, "token": config.token} if folder else {}
     if folder and is_saved(folder):
@@ -53,15 +54,6 @@ def path_problems(config: HubDataset) -> Iterator[Problem]:
             yield Problem(name, f"has no effect on a local folder {what}", hint="Remove it.")
     if importlib.util.find_spec("datasets") is None:
         yield Problem("type", "needs the package 'datasets'", hint=f"pip install {EXTRA}")
-
-
-REASONS = {
-    "DatasetNotFoundError": "there is no such data set on the hub, or it is private or gated and "
-    "needs a token",
-    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and the data set is not in the cache",
-    "GatedRepoError": "its license must first be accepted on the hub by the token's account",
-    "RevisionNotFoundError": "there is no such revision",
-}
 
 
 def _behind(row: int, shard: Any) -> Place:
@@ -100,10 +92,9 @@ class HubDatasetSource:
         config = self.config
         if config.streaming:
             return None
-        folder = folder_of(config)
-        if folder is not None:
-            files = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
-            return inputs_of({f"{config.name}/{path.relative_to(folder)}": path for path in files})
+        if folder_of(config) is not None:
+            files = self._local_files()
+            return inputs_of({f"{config.name}/{name}": path for name, path in files.items()})
         table = self._loaded()
         size = table.info.dataset_size or 0
         # That of the files as they lie in the library's cache, which are those of one revision.
@@ -149,12 +140,17 @@ class HubDatasetSource:
     def _part_name(self, part: int) -> str:
         return f"{self.config.name}/{self.config.split}/{part:05d}"
 
+    def _local_files(self) -> dict[str, Path]:
+        folder = Path(folder_of(self.config) or "")
+        files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        return {str(path.relative_to(folder)): path for path in files}
+
     def _files(self) -> Iterator[str]:
         """Names of the files with what changes when their content does."""
-        config, folder = self.config, folder_of(self.config)
-        if folder is not None:
-            files = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
-            yield from (f"{path.relative_to(folder)}\t{path.stat().st_size}" for path in files)
+        config = self.config
+        if folder_of(config) is not None:
+            files = self._local_files().items()
+            yield from (f"{name}\t{path.stat().st_size}" for name, path in files)
             return
         import datasets
 
@@ -168,7 +164,7 @@ class HubDatasetSource:
         if not listed:
             yield str(builder.hash)
 
-    def rows(self, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
+    def rows(self, columns: tuple[str, ...] | None = None) -> Iterator[FileRow]:
         """The rows of the split.
 
         Arguments:
@@ -205,12 +201,12 @@ class HubDatasetSource:
                 raise SetpointError(missing_column(f"{self.where}.field", name, top, have))
         return table.select_columns(tops)
 
-    def _read(self, table: Any, name: str, first: int = 0) -> Iterator[Row]:
+    def _read(self, table: Any, name: str, first: int = 0) -> Iterator[FileRow]:
         """The rows of a table, or of what is left of one from row `first` on."""
         number = first - 1
         try:
             for number, values in enumerate(table, first):
-                yield Row(name, "row", number, values)
+                yield FileRow(name, "row", number, values)
         except (SetpointError, GeneratorExit):
             raise
         except Exception as error:  # the readers of many formats have their own
@@ -277,17 +273,8 @@ class HubDatasetSource:
         return found
 
     def _refused(self, what: str, error: Exception) -> SetpointError:
-        chain: list[type] = []
-        cause: BaseException | None = error
-        while cause is not None:
-            chain += type(cause).__mro__
-            cause = cause.__cause__ or cause.__context__
-        text = str(error).strip().partition("\n")[0]
-        names = {kind.__name__ for kind in chain}
-        known = (REASONS[name] for name in REASONS if name in names or name in text)
-        reason = next(known, "") or f"{text or 'no reason is given'} ({type(error).__name__})"
         return SetpointError(
-            f"{self.where}: {what}: {reason}.\n"
+            f"{self.where}: {what}: {hub_reason(error, 'data set')}.\n"
             "Valid: the id of a data set on the hub, with subset, split and revision that it has; "
             "a folder; files of your own with type = 'text'."
         )

@@ -12,7 +12,7 @@ from setpoint.data.document import Document
 from setpoint.data.sources.config import Filter
 
 
-class Limits:
+class DocumentFilter:
     """What passes a filter, counted.
 
     Arguments:
@@ -30,29 +30,34 @@ class Limits:
         Raises:
             SetpointError: one is too long, and that is an error; or none is left.
         """
-        kept = 0
+        is_empty = True
         for document in documents:
-            found = self.kept(document)
-            if found is not None:
-                kept += 1
-                yield found
-        if self.counts["of"] and not kept:
+            limited = self.limited(document)
+            if limited is not None:
+                is_empty = False
+                yield limited
+        if self.counts["of"] and is_empty:
             raise SetpointError(
                 f"{self.where}.filter: of {self.counts['of']:,} documents none is left "
                 f"({self._reasons()}).\nValid: wider limits."
             )
 
-    def kept(self, document: Document) -> Document | None:
+    def limited(self, document: Document) -> Document | None:
         """The document, perhaps truncated; None where it is left out.
 
         Raises:
             SetpointError: it is too long, and that is an error.
         """
         self.counts["of"] += 1
-        config, length = self.config, _length(document)
-        if config.shards is not None and _shard(document.name, config.shards) != config.shard:
-            self.counts["of other shards"] += 1
-            return None
+        config = self.config
+        length = len(document.data if document.tokens is None else document.tokens)
+        if config.shards is not None:
+            name = document.name.encode("utf-8", "surrogateescape")
+            # Other bytes of the hash than those of the split.
+            number = int.from_bytes(hashlib.sha256(name).digest()[8:16], "big")
+            if number % config.shards != config.shard:
+                self.counts["of other shards"] += 1
+                return None
         if length < config.shortest:
             self.counts["too short"] += 1
             return None
@@ -71,24 +76,14 @@ class Limits:
         self.counts["truncated"] += 1
         return _truncated(document, config.longest)
 
-    def _reasons(self) -> str:
-        names = ("too short", "too long", "of other shards", "truncated")
-        return ", ".join(f"{self.counts[n]:,} {n}" for n in names if self.counts[n])
-
     def summary(self, name: str) -> str:
-        """What became of documents; empty where all were kept as they are."""
+        """Counts of what was left out or cut; empty where all were kept as they are."""
         reasons = self._reasons()
         return f"{name}: of {self.counts['of']:,} documents {reasons}" if reasons else ""
 
-
-def _length(document: Document) -> int:
-    return len(document.data) if document.tokens is None else len(document.tokens)
-
-
-def _shard(name: str, shards: int) -> int:
-    """Which shard a name is in; of other bytes of the hash than the split."""
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-    return int.from_bytes(digest[8:16], "big") % shards
+    def _reasons(self) -> str:
+        names = ("too short", "too long", "of other shards", "truncated")
+        return ", ".join(f"{self.counts[n]:,} {n}" for n in names if self.counts[n])
 
 
 def _truncated(document: Document, length: int) -> Document:

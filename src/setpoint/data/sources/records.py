@@ -38,7 +38,7 @@ BESIDE = ("labels", "attention_mask", "position_ids")
 """What may stand beside it."""
 
 
-class Row(NamedTuple):
+class FileRow(NamedTuple):
     """A row of a file.
 
     Arguments:
@@ -77,12 +77,12 @@ def kind_of(value: Any) -> str:
     return f"{text if len(text) <= 40 else text[:40] + '...'}, of type {type(value).__name__}"
 
 
-class Start(NamedTuple):
+class ReadPosition(NamedTuple):
     """From where on a file is read.
 
     Arguments:
         row: number of the first row that is wanted.
-        offset: `Row.behind` of the row before.
+        offset: `FileRow.behind` of the row before.
     """
 
     row: int = 0
@@ -96,8 +96,8 @@ def read_rows(
     *,
     where: str,
     columns: Sequence[str] | None = None,
-    start: Start = Start(),  # noqa: B008 - immutable
-) -> Iterator[Row]:
+    start: ReadPosition = ReadPosition(),  # noqa: B008 - immutable
+) -> Iterator[FileRow]:
     """The rows of a file; memory does not grow with it.
 
     Blank lines of JSON Lines are left out, and counted.
@@ -136,7 +136,7 @@ def top_columns(columns: Sequence[str], have: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(tops))
 
 
-def value_at(row: Row, field: str, where: str) -> object:
+def value_at(row: FileRow, field: str, where: str) -> object:
     """The value of a field, which may be dotted for what is nested.
 
     Arguments:
@@ -155,7 +155,7 @@ def value_at(row: Row, field: str, where: str) -> object:
     return values
 
 
-def text_at(row: Row, field: str, where: str) -> str:
+def text_at(row: FileRow, field: str, where: str) -> str:
     """The text of a field.
 
     Raises:
@@ -175,7 +175,7 @@ def text_at(row: Row, field: str, where: str) -> str:
     )
 
 
-def as_utf8(text: str, row: Row, where: str) -> bytes:
+def as_utf8(text: str, row: FileRow, where: str) -> bytes:
     """The bytes of a text.
 
     Raises:
@@ -190,7 +190,7 @@ def as_utf8(text: str, row: Row, where: str) -> bytes:
         ) from None
 
 
-def _no_field(row: Row, field: str, level: object, where: str) -> str:
+def _no_field(row: FileRow, field: str, level: object, where: str) -> str:
     if isinstance(level, Mapping):
         keys = [str(key) for key in cast(Mapping[object, object], level)]
         more = ", ..." if len(keys) > SHOWN_KEYS else ""
@@ -206,8 +206,8 @@ def _no_field(row: Row, field: str, level: object, where: str) -> str:
 
 
 def _json(
-    name: str, file: File, where: str, columns: Sequence[str] | None, start: Start
-) -> Iterator[Row]:
+    name: str, file: File, where: str, columns: Sequence[str] | None, start: ReadPosition
+) -> Iterator[FileRow]:
     """Rows of JSON Lines, or of one array, which is read a block at a time."""
     with opened(file, where, start.offset) as stream:
         behind, lines = start.offset, cast(Iterator[bytes], iter(stream))
@@ -232,10 +232,10 @@ def _json(
                 values: object = json.loads(text)
             except (ValueError, RecursionError) as error:
                 raise SetpointError(_not_json(where, place, text, error)) from None
-            yield Row(name, "line", number, _object(values, where, place), behind)
+            yield FileRow(name, "line", number, _object(values, where, place), behind)
 
 
-def _items(name: str, where: str, blocks: Iterator[bytes], before: int) -> Iterator[Row]:
+def _items(name: str, where: str, blocks: Iterator[bytes], before: int) -> Iterator[FileRow]:
     """Rows of an array.
 
     Arguments:
@@ -263,7 +263,7 @@ def _items(name: str, where: str, blocks: Iterator[bytes], before: int) -> Itera
         if not wanted:
             try:
                 values, end = decoder.raw_decode(text, at)
-                yield Row(name, "row", number, _object(values, where, place))
+                yield FileRow(name, "row", number, _object(values, where, place))
                 at, number, wanted = end, number + 1, ",]"
                 continue
             except (ValueError, RecursionError) as found:
@@ -325,8 +325,8 @@ def _not_json(where: str, place: str, text: str, error: Exception) -> str:
 
 
 def _csv(
-    name: str, file: File, where: str, columns: Sequence[str] | None, start: Start
-) -> Iterator[Row]:
+    name: str, file: File, where: str, columns: Sequence[str] | None, start: ReadPosition
+) -> Iterator[FileRow]:
     csv.field_size_limit(LONGEST)
     number, header = 0, list[str]()
     with opened(file, where) as stream:
@@ -349,7 +349,7 @@ def _csv(
                     raise csv.Error(f"{len(header)} columns are named, and it has {len(cells)}")
                 if number >= start.row:
                     values = {header[at]: _utf8(cells[at], name, number, where) for at in chosen}
-                    yield Row(name, "row", number, values)
+                    yield FileRow(name, "row", number, values)
                 number += 1
         except csv.Error as error:
             raise SetpointError(
@@ -374,8 +374,8 @@ def _utf8(value: str | bytes, name: str, number: int, where: str) -> str:
 
 
 def _parquet(
-    name: str, file: File, where: str, columns: Sequence[str] | None, start: Start
-) -> Iterator[Row]:
+    name: str, file: File, where: str, columns: Sequence[str] | None, start: ReadPosition
+) -> Iterator[FileRow]:
     need_arrow("Parquet files", where)
     from pyarrow import parquet
 
@@ -399,8 +399,8 @@ def _parquet(
 
 
 def _arrow(
-    name: str, file: File, where: str, columns: Sequence[str] | None, start: Start
-) -> Iterator[Row]:
+    name: str, file: File, where: str, columns: Sequence[str] | None, start: ReadPosition
+) -> Iterator[FileRow]:
     arrow = need_arrow("Arrow files", where)
     _not_compressed(file, where)
     with named_errors(file, where), opened(file, where) as stream:
@@ -453,7 +453,7 @@ def missing_column(where: str, name: str, column: str, have: Sequence[str]) -> s
 
 def _rows_of_batches(
     batches: Any, name: str, where: str, first: int, number: int = 0
-) -> Iterator[Row]:
+) -> Iterator[FileRow]:
     """Rows of Arrow's record batches; values as Python has them, and bytes as text.
 
     Arguments:
@@ -468,7 +468,7 @@ def _rows_of_batches(
         names = batch.schema.names
         columns = [_values(column, name, number, where) for column in batch.columns]
         for row in zip(*columns, strict=True):
-            yield Row(name, "row", number, dict(zip(names, row, strict=True)))
+            yield FileRow(name, "row", number, dict(zip(names, row, strict=True)))
             number += 1
 
 
@@ -490,5 +490,5 @@ def _values(column: Any, name: str, first: int, where: str) -> list[object]:
     return values
 
 
-_Reader = Callable[[str, File, str, Sequence[str] | None, Start], Iterator[Row]]
+_Reader = Callable[[str, File, str, Sequence[str] | None, ReadPosition], Iterator[FileRow]]
 _READERS: dict[str, _Reader] = {JSONL: _json, CSV: _csv, PARQUET: _parquet, ARROW: _arrow}

@@ -36,7 +36,14 @@ from setpoint.data.sources.files import (
     size_of,
     suffix_of,
 )
-from setpoint.data.sources.records import UTF_16_BE, UTF_16_LE, Start, not_utf8, read_rows, value_at
+from setpoint.data.sources.records import (
+    UTF_16_BE,
+    UTF_16_LE,
+    ReadPosition,
+    not_utf8,
+    read_rows,
+    value_at,
+)
 from setpoint.hub.fetch import is_url
 
 BLOCK = 1 << 20  # bytes of a file that are read at a time where a separator divides it
@@ -122,7 +129,10 @@ class TextSource:
         What can go wrong is that of `documents`.
         """
         (name, file), config = self._parts[part], self.config
-        kind, start = format_in(config, file), Start(place.get("row", 0), place.get("offset", 0))
+        kind, start = (
+            format_in(config, file),
+            ReadPosition(place.get("row", 0), place.get("offset", 0)),
+        )
         if kind != TEXT:
             from setpoint.data.sources.tokens import placed_documents  # brings numpy
 

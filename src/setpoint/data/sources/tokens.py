@@ -36,7 +36,7 @@ from setpoint.data.sources.files import (
 from setpoint.data.sources.records import (
     BESIDE,
     TOKENS,
-    Row,
+    FileRow,
     RowError,
     as_utf8,
     holds_tokens,
@@ -564,7 +564,7 @@ class TokenizedRow:
             yield Document(numbered, tokens=self.tokens[start:end], trained=trained)
 
 
-def row_documents(row: Row, field: str, where: str, shifted: bool) -> Iterator[Document]:
+def row_documents(row: FileRow, field: str, where: str, shifted: bool) -> Iterator[Document]:
     """The document of a row: the text of a field, or tokens, of which a row may hold several.
 
     Arguments:
@@ -596,7 +596,7 @@ def row_documents(row: Row, field: str, where: str, shifted: bool) -> Iterator[D
 
 
 def placed_documents(
-    row: Row, field: str, where: str, shifted: bool, before: Place, behind: Callable[[], Place]
+    row: FileRow, field: str, where: str, shifted: bool, before: Place, behind: Callable[[], Place]
 ) -> Iterator[Placed]:
     """The documents of a row of a stream, with the place behind each.
 

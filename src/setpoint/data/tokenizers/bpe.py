@@ -16,7 +16,7 @@ from setpoint.data.corpus import Show, documents_of
 from setpoint.data.document import Document
 from setpoint.data.sources.chat import NAMED, template_tokens
 from setpoint.data.sources.config import Filter
-from setpoint.data.sources.limits import Limits
+from setpoint.data.sources.limits import DocumentFilter
 from setpoint.data.split import training_documents
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.tokenizers.vocabulary import EXTRA, SETTINGS, TEMPLATE, TOKENIZER
@@ -109,7 +109,9 @@ def _texts(config: Data, index: int) -> Iterator[Document]:
     if hasattr(source, "texts"):
         # Limits on length count tokens of a tokenizer that is not there yet.
         part = section.filter and Filter(shards=section.filter.shards, shard=section.filter.shard)
-        yield from Limits(part, where=where).apply(source.texts()) if part else source.texts()
+        yield from (
+            DocumentFilter(part, where=where).apply(source.texts()) if part else source.texts()
+        )
     elif hasattr(source, "tokenized"):
         raise SetpointError(
             f"{where}: holds tokens, and a tokenizer is trained on text.\n"

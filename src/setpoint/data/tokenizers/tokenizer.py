@@ -18,7 +18,7 @@ from setpoint.data.tokenizers.vocabulary import (
     BYTES_CHAT,
     EXTRA,
     ChatFacts,
-    Piece,
+    TextPiece,
     Vocabulary,
     read_vocabulary,
 )
@@ -92,7 +92,7 @@ class ChatTokenizer(Tokenizer, Protocol):
         """What it knows of conversations."""
         ...
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
+    def encode_pieces(self, pieces: Sequence[TextPiece]) -> Encoded:
         """Encode pieces of one text as the whole of it, with control tokens where pieces are."""
         ...
 
@@ -135,7 +135,7 @@ class ByteTokenizer:
             )
         return ids[ids != self.separator].astype(np.uint8).tobytes()
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
+    def encode_pieces(self, pieces: Sequence[TextPiece]) -> Encoded:
         """Token ids of a text in pieces; a control token is the separator."""
         tokens: list[TokenArray] = [np.empty(0, np.uint16)]
         places: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
@@ -284,7 +284,7 @@ class HuggingFaceTokenizer:
             )
         return b"".join(self._pieces[token] for token in ids)
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
+    def encode_pieces(self, pieces: Sequence[TextPiece]) -> Encoded:
         """Token ids of a text in pieces, of which some are control tokens."""
         return self._chat_encoder.encode(pieces)
 
@@ -386,7 +386,7 @@ class ChatEncoder:
                     f"kept apart from text, so conversations cannot be encoded with it"
                 )
 
-    def encode(self, pieces: Sequence[Piece]) -> Encoded:
+    def encode(self, pieces: Sequence[TextPiece]) -> Encoded:
         """Encode a text, with places in the text as it is spelled in `pieces`."""
         spelled = "".join(self.aliases[text] if control else text for text, control in pieces)
         found = self.tokenizer.encode(spelled, add_special_tokens=False)

@@ -28,7 +28,7 @@ TEMPLATE = "chat_template.jinja"
 EXTRA = "'setpoint[huggingface]'"
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """Part of a text: a control token, or what is text whatever it spells."""
 
     text: str
