@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -22,7 +22,7 @@ from setpoint.config.words.plain_data import PlainScalar, guess
 if TYPE_CHECKING:
     from setpoint.config.words.names import Path
 
-DIALECTS = {"kempnerforge": "KempnerForge", "xorl": "xorl"}
+DIALECTS = {"kempnerforge": "KempnerForge", "xorl": "xorl", "d9d": "d9d"}
 """Modules of this package with a dialect each, and their names in text."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision"]
 REQUIRED = object()
@@ -73,6 +73,9 @@ class Dialect:
     Arguments:
         release: the release whose defaults are written out.
         signature: keys of which a file has at least one, and no file of another system any.
+        prefixes: beginnings of names that files may have before those of the keys, and what takes
+            their place.
+        refused: files that are no training jobs, by a key that only they have, with the reason.
         complete: converts what depends on several keys.
     """
 
@@ -81,6 +84,15 @@ class Dialect:
     keys: Mapping[str, Key]
     signature: Sequence[str]
     complete: Callable[[Conversion], None]
+    prefixes: Mapping[str, str] = field(default_factory=dict[str, str])
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def key_of(self, name: str) -> str:
+        """The key that a name in a file stands for."""
+        for prefix, replacement in self.prefixes.items():
+            if name.startswith(prefix):
+                return replacement + name.removeprefix(prefix)
+        return name
 
 
 class ConvertedDocument(Document):
@@ -119,8 +131,9 @@ class Conversion:
         self.places: dict[Path, str] = {}
         self.reports: list[Report] = []
         self.problems: list[Problem] = []
-        data = cast("dict[str, object]", _typed(document.data))
-        self.values = dict(_leaves(data, dialect.keys))
+        leaves = _leaves(cast("dict[str, object]", _typed(document.data)), dialect)
+        self.values = {key: value for key, _, value in leaves}
+        self.paths = {key: path for key, path, _ in leaves}
 
     def given(self, key: str) -> bool:
         """True if the file has a key."""
@@ -141,6 +154,14 @@ class Conversion:
         self.wrong(key, f"a number, but {value!r}")
         del self.values[key]
         return self.value(key)
+
+    def choice(self, key: str, *options: str) -> str | None:
+        """The value of a key that is one of some words; None after a problem."""
+        value = self.value(key)
+        if isinstance(value, str) and value in options:
+            return value
+        self.wrong(key, "one of " + ", ".join(options))
+        return None
 
     def sections(self, key: str) -> list[dict[str, Any]]:
         """The value of a key that is a list of mappings; those that are some."""
@@ -164,7 +185,7 @@ class Conversion:
         """The place of the first of some keys that the file has, or whose default it is."""
         for key in keys:
             if self.given(key):
-                return self.document.where(tuple(key.split(".")))
+                return self.document.where(self.paths[key])
         name = f"{self.document.name} ({self.dialect.name}"
         return f"{name}'s default of {keys[0]})" if keys else f"{name})"
 
@@ -192,6 +213,10 @@ class Conversion:
     def convert(self) -> None:
         """Convert all keys, then what depends on several of them."""
         known = self.dialect.keys
+        if other := next((key for key in self.values if key in self.dialect.refused), None):
+            reason = self.dialect.refused[other]
+            self.problems.append(Problem(other, reason, origin=self.place(other)))
+            return
         for key, value in [*self.values.items()]:
             if key in known and not _fits(value, known[key].default):
                 self.wrong(key, f"{_kind(known[key].default)}, but {value!r}")
@@ -212,12 +237,14 @@ class Conversion:
             elif key.idle:
                 if self.given(name) and value != key.default:
                     self.report("without effect", name, f"in {self.dialect.name}, too: {key.idle}")
-            elif key.path and value is not None:
+            elif key.path and (value is not None or key.default is None):
                 self._set_plain(name, key, value)
         self.dialect.complete(self)
 
     def _set_plain(self, name: str, key: Key, value: object) -> None:
-        if key.values is not None:
+        if value is None:
+            pass  # which means the same in the field
+        elif key.values is not None:
             if not isinstance(value, str | bool | int) or value not in key.values:
                 self.wrong(name, "one of " + ", ".join(map(str, key.values)))
                 return
@@ -256,20 +283,19 @@ def _typed(value: object) -> object:
     return value
 
 
-def _leaves(data: Mapping[str, object], known: Mapping[str, Key]) -> list[tuple[str, object]]:
-    """Keys with their full names; a table that is the value of a key is not entered."""
-    found: list[tuple[str, object]] = []
-
-    def enter(prefix: str, table: Mapping[str, object]) -> None:
-        for key, value in table.items():
-            name = f"{prefix}{key}"
-            if isinstance(value, Mapping) and name not in known:
-                enter(f"{name}.", cast("Mapping[str, object]", value))
-            else:
-                found.append((name, value))
-
-    enter("", data)
-    return found
+def _leaves(
+    data: Mapping[str, object], dialect: Dialect, path: Path = ()
+) -> list[tuple[str, Path, object]]:
+    """Keys with their paths in the file and values; the value of a key may be a table."""
+    leaves: list[tuple[str, Path, object]] = []
+    for name, value in data.items():
+        place = (*path, name)
+        key = dialect.key_of(".".join(map(str, place)))
+        if isinstance(value, Mapping) and key not in dialect.keys:
+            leaves += _leaves(cast("Mapping[str, object]", value), dialect, place)
+        else:
+            leaves.append((key, place, value))
+    return leaves
 
 
 def dialect_named(name: str) -> Dialect:
@@ -289,8 +315,8 @@ def recognize(path: str) -> str | None:
     document = read_file(path)
     for name in DIALECTS:
         dialect = dialect_named(name)
-        keys = [key for key, _ in _leaves(document.data, dialect.keys)]
-        is_known = keys and all(key in dialect.keys for key in keys)
+        keys = [key for key, _, _ in _leaves(document.data, dialect)]
+        is_known = keys and all(key in dialect.keys or key in dialect.refused for key in keys)
         if is_known and any(key in keys for key in dialect.signature):
             return name
     return None

@@ -329,9 +329,8 @@ def _precision(c: Conversion) -> None:
 
 def _optimizer(c: Conversion) -> None:
     """Decay applies to weights of two dimensions or more, embeddings included."""
-    name = c.value("optimizer.name")
-    if name not in ("adamw", "lion", "muon", "schedule_free_adamw"):
-        c.wrong("optimizer.name", "one of adamw, lion, muon, schedule_free_adamw")
+    name = c.choice("optimizer.name", "adamw", "lion", "muon", "schedule_free_adamw")
+    if name is None:
         return
     c.set("optimizer.type", name, "optimizer.name")
     c.set("optimizer.no_decay", ["norm", "bias", "vector"])
@@ -401,9 +400,8 @@ def _schedule(c: Conversion) -> None:
 
 
 def _loss(c: Conversion) -> None:
-    name = c.value("train.loss_fn")
-    if name not in ("cross_entropy", "chunked_cross_entropy"):
-        c.wrong("train.loss_fn", "one of cross_entropy, chunked_cross_entropy")
+    name = c.choice("train.loss_fn", "cross_entropy", "chunked_cross_entropy")
+    if name is None:
         return
     c.set("loss.type", name, "train.loss_fn")
     if name == "chunked_cross_entropy":

@@ -205,10 +205,8 @@ def _model(c: Conversion) -> None:
         c.set("model.pretrained", weights, "model.model_path")
     if config and config != weights:
         c.set("model.config", config, "model.config_path")
-    backend = c.value("model.attn_implementation")
-    if backend not in ATTENTION:
-        c.wrong("model.attn_implementation", "one of " + ", ".join(filter(None, ATTENTION)))
-    else:
+    backend = c.choice("model.attn_implementation", *ATTENTION)
+    if backend is not None:
         c.set("model.attention_backend", ATTENTION[backend], "model.attn_implementation")
     if c.value("model.foundation"):
         c.set("model.overrides", c.value("model.foundation"), "model.foundation")
@@ -252,10 +250,8 @@ def _ranks(c: Conversion) -> None:
     over = c.number("train.ulysses_parallel_size") * c.number("train.ringattn_parallel_size") > 1
     if over and mode == "fsdp2":
         modes = {"all": "all", "ulysses_only": "ulysses", "ring_only": "ring", "none": "none"}
-        chosen = c.value("train.cp_fsdp_mode")
-        if chosen not in modes:
-            c.wrong("train.cp_fsdp_mode", "one of " + ", ".join(modes))
-        else:
+        chosen = c.choice("train.cp_fsdp_mode", *modes)
+        if chosen is not None:
             c.set("parallel.shard_over_context", modes[chosen], "train.cp_fsdp_mode")
     if c.value("train.reshard_after_forward") is not None:
         reshard = c.value("train.reshard_after_forward")
@@ -264,10 +260,8 @@ def _ranks(c: Conversion) -> None:
         c.set("parallel.reshard", False, "train.enable_full_shard")
     if c.number("train.pipeline_parallel_size") > 1:
         schedules = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_1f1b"}
-        name = c.value("train.pipeline_parallel_schedule")
-        if name not in schedules:
-            c.wrong("train.pipeline_parallel_schedule", "one of " + ", ".join(schedules))
-        else:
+        name = c.choice("train.pipeline_parallel_schedule", *schedules)
+        if name is not None:
             path = "parallel.pipelining.schedule"
             c.set(path, schedules[name], "train.pipeline_parallel_schedule")
         if (stages := c.number("train.pipeline_parallel_virtual_stages")) > 1:
@@ -386,9 +380,8 @@ def _data(c: Conversion) -> None:
     c.set_items("data.sources", items, "data.datasets")
     c.set("data.held_out", 0)
     methods = {"sequential": "next_fit", "multipack": "first_fit_decreasing"}
-    method = c.value("data.sample_packing_method")
-    if method not in methods:
-        c.wrong("data.sample_packing_method", "one of " + ", ".join(methods))
+    method = c.choice("data.sample_packing_method", *methods)
+    if method is None:
         return
     c.set("data.packing.method", methods[method], "data.sample_packing_method")
     if method == "multipack":
@@ -451,9 +444,8 @@ def _adapter(c: Conversion) -> None:
         c.set("adapter.fused_projections", "split", "lora.unfuse_for_lora")
     if is_quantized:
         formats = {"nvfp4": "nvfp4", "block_fp8": "fp8", "nf4": "nf4"}
-        name = c.value("lora.quant_format")
-        if name not in formats:
-            c.wrong("lora.quant_format", "one of " + ", ".join(formats))
+        name = c.choice("lora.quant_format", *formats)
+        if name is None:
             return
         c.set("adapter.quantize.type", formats[name], "lora.quant_format")
         if exclude := c.names("lora.exclude_modules"):
@@ -508,4 +500,8 @@ DIALECT = Dialect(
     signature=("train.data_parallel_mode", "train.lr_decay_style", "data.sample_packing_method",
                "train.ulysses_parallel_size", "train.ckpt_manager"),
     complete=_complete,
+    refused=dict.fromkeys(
+        ("model_path", "worker_connection_timeout", "skip_initial_checkpoint", "enable_packing"),
+        "a configuration of xorl's training server, which clients send batches to: no training job",
+    ),
 )  # fmt: skip

@@ -1,0 +1,395 @@
+"""d9d's files of training: the sections of its trainer, and of its own providers beside them.
+
+d9d takes the model, the data and the mesh in Python. Its examples keep them in the same file as
+`model` or `model_provider`, `data`, `auto_data`, `mesh`, `optimizer`, `lr_scheduler` and `lora`,
+which is how they are read here; what a file leaves to Python needs a decision.
+
+Formulas, as d9d has them: gradients are a mean over the global batch, weighted by its tokens; the
+phases of the rate are shares of all steps; the seed is that of the pipeline rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
+
+INFERENCE = "a job of inference: evaluate or export the trained run with `setpoint infer`"
+SIGN = "a loss of your own has the sign"
+PERIODS = {"last_step": "last_step", "disable": "never"}
+DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
+
+KEYS = {
+    "run.name": Key(REQUIRED, "name"),
+    "run.description": Key(None, "description"),
+    "run.hparams": Key({}, "user"),
+    "schedule.total_steps": Key(None),
+    # Ranks.
+    "mesh.pipeline_parallel": Key(1, "parallel.pipeline"),
+    "mesh.data_parallel_replicate": Key(1),
+    "mesh.data_parallel_shard": Key(1),
+    "mesh.context_parallel_replicate": Key(1),
+    "mesh.context_parallel_shard": Key(1),
+    "mesh.tensor_parallel": Key(1, "parallel.tensor"),
+    "mesh.expert_parallel": Key(1, "parallel.expert"),
+    "pipelining.schedule.schedule": Key(None),
+    "pipelining.schedule.num_stages_per_rank": Key(None),
+    "pipelining.schedule.zero_bubble": Key(False),
+    "timeout.init_timeout": Key(10_000, "parallel.timeout"),
+    "timeout.step_timeout": Key(100),
+    # Batch and loader.
+    "batching.global_batch_size": Key(REQUIRED, "batch.global_size"),
+    "batching.microbatch_size": Key(REQUIRED, "batch.micro_size"),
+    "data_loading.num_workers": Key(0, "data.loader.workers"),
+    "data_loading.pin_memory": Key(True, "data.loader.pin_memory"),
+    "data_loading.persistent_workers": Key(False),
+    "auto_data.drop_last": Key(True),
+    "auto_data.shuffle": Key(True, "data.shuffle"),
+    # Data, as the examples name it.
+    "data.dataset": Key(None),
+    "data.dataset_config": Key(None),
+    "data.split": Key("train"),
+    "data.text_column": Key("text"),
+    "data.use_samples": Key(None),
+    "data.shuffle_seed": Key(None),
+    "data.tokenizer": Key(None),
+    "data.max_length": Key(None),
+    "data.num_proc": Key(None),
+    "data.presort_buffer_size": Key(None),
+    "data.presort_pack_size": Key(None),
+    # Model, with the parameters of Qwen 3.
+    "model.layer.hidden_size": Key(None),
+    "model.layer.intermediate_size": Key(None),
+    "model.layer.num_experts": Key(None),
+    "model.layer.experts_top_k": Key(None),
+    "model.layer.num_attention_heads": Key(None),
+    "model.layer.num_key_value_heads": Key(None),
+    "model.layer.rms_norm_eps": Key(1e-6),
+    "model.layer.head_dim": Key(None),
+    "model.num_hidden_layers": Key(None),
+    "model.rope_base": Key(10_000.0),
+    "model.max_position_ids": Key(None),
+    "model.split_vocab_size": Key({}),
+    "model.split_vocab_order": Key([]),
+    "model.pipeline_num_virtual_layers_pre": Key(0),
+    "model.pipeline_num_virtual_layers_post": Key(0),
+    "model_provider.checkpointing": Key(False),
+    "model_stage_factory.source_checkpoint": Key(None, "model.pretrained"),
+    "model_stage_factory.checkpoint_only_trainable_parameters": Key(False),
+    "lora.module_name_pattern": Key(None),
+    "lora.params.r": Key(None),
+    "lora.params.alpha": Key(None),
+    "lora.params.dropout": Key(0.0),
+    # Optimizer and schedule.
+    "optimizer.name": Key(None),
+    "optimizer.lr": Key(None),
+    "optimizer.betas": Key((0.9, 0.999)),
+    "optimizer.eps": Key(1e-8),
+    "optimizer.weight_decay": Key(None),
+    "optimizer.state_dtype": Key(None),
+    "optimizer.amsgrad": Key(False),
+    "optimizer.maximize": Key(False, refused=SIGN, essential=True),
+    "optimizer.decoupled_weight_decay": Key(False),
+    "optimizer.momentum": Key(0.0),
+    "optimizer.dampening": Key(0.0),
+    "optimizer.nesterov": Key(False),
+    "lr_scheduler.name": Key(None),
+    "lr_scheduler.scheduler.initial_multiplier": Key(None),
+    "lr_scheduler.scheduler.phases": Key([]),
+    "gradient_clipping.max_norm": Key(None, "optimizer.clip_norm"),
+    "gradient_clipping.log_total_steps": Key(None),
+    "gradient_manager.grad_dtype": Key(None),
+    "gradient_manager.bucket_size_mb": Key(None),
+    # Records.
+    "determinism.base_seed": Key(REQUIRED, "seed"),
+    "gc.period_steps": Key(None),
+    "logging.period_steps": Key(REQUIRED),
+    "logging.tracker.provider": Key(None),
+    "logging.tracker.repo": Key(None),
+    "logging.tracker.log_system_params": Key(True),
+    "logging.tracker.capture_terminal_logs": Key(True),
+    "logging.tracker.system_tracking_interval": Key(10),
+    "checkpointing.save_dir": Key(REQUIRED, "workspace"),
+    "checkpointing.period_steps": Key(REQUIRED),
+    "checkpointing.num_to_keep": Key(None, "checkpoint.keep"),
+    "profiling.enabled": Key(False),
+    "profiling.traces_dir": Key("traces"),
+    "profiling.period_steps": Key(10),
+    "profiling.warmup_steps": Key(1),
+    "profiling.active_steps": Key(1),
+    "export_to": Key(None),
+}
+"""All keys, with the defaults of the schemas."""
+
+
+def _complete(c: Conversion) -> None:
+    """Convert what depends on several keys."""
+    total = c.number("schedule.total_steps")
+    c.set("duration", f"{total} steps" if total else "1 epochs", "schedule.total_steps")
+    _ranks(c)
+    _model(c)
+    _data(c)
+    _optimizer(c)
+    _schedule(c)
+    _records(c)
+
+
+def _ranks(c: Conversion) -> None:
+    """Degrees of the mesh; ranks of a context have parts of sequences, as copies or in shards."""
+    c.set("parallel.device", "cuda")
+    replicate, shard = "mesh.data_parallel_replicate", "mesh.data_parallel_shard"
+    c.set("parallel.replicate", c.number(replicate), replicate)
+    c.set("parallel.shard", c.number(shard), shard)
+    copies, parts = "mesh.context_parallel_replicate", "mesh.context_parallel_shard"
+    if (ranks := c.number(copies) * c.number(parts)) > 1:
+        c.set("parallel.ring", ranks, copies, parts)
+        c.set("parallel.shard_over_context", "none" if c.number(copies) > 1 else "all", copies)
+        if c.number(copies) > 1 and c.number(parts) > 1:
+            text = "copies and shards over a context at once: all of its ranks keep copies here"
+            c.report("differs", copies, text)
+    if c.number("mesh.pipeline_parallel") > 1:
+        _pipeline(c)
+    if c.number("mesh.pipeline_parallel") * c.number(replicate) * c.number(shard) * ranks > 1:
+        c.set("parallel.step_timeout", c.number("timeout.step_timeout"), "timeout.step_timeout")
+
+
+def _pipeline(c: Conversion) -> None:
+    """Schedules by name; 1f1b with several stages a rank interleaves them."""
+    key, stages = "pipelining.schedule.schedule", "pipelining.schedule.num_stages_per_rank"
+    words = ("gpipe", "looped_bfs", "1f1b", "zero_bubble_v", "dual_pipe_v")
+    name, count = c.choice(key, *words), c.number(stages) or 1
+    if name is None:
+        return
+    if name == "1f1b" and count > 1:
+        bubble = c.value("pipelining.schedule.zero_bubble")
+        name = "interleaved_zero_bubble" if bubble else "interleaved_1f1b"
+    names = {"gpipe": "gpipe", "looped_bfs": "looped_bfs", "1f1b": "1f1b",
+             "interleaved_1f1b": "interleaved_1f1b", "zero_bubble_v": "zbv_zero_bubble",
+             "interleaved_zero_bubble": "interleaved_zero_bubble",
+             "dual_pipe_v": "dual_pipe_v"}  # fmt: skip
+    c.set("parallel.pipelining.schedule", names[name], key)
+    if count > 1 and name not in ("zero_bubble_v", "dual_pipe_v"):
+        c.set("parallel.pipelining.stages_per_rank", count, stages)
+
+
+def _model(c: Conversion) -> None:
+    """The decoder of Qwen 3, dense or with experts, whose parameters the examples have."""
+    plain = {"hidden_size": "dim", "num_attention_heads": "heads", "head_dim": "head_dim",
+             "num_key_value_heads": "kv_heads"}  # fmt: skip
+    if not c.given("model.layer.hidden_size"):
+        place = "model_stage_factory.source_checkpoint"
+        c.report("needs a decision", place, "d9d takes the model in Python: set [model]")
+    else:
+        c.set("model.type", "transformer")
+        c.set("model.qk_norm", True)
+        c.set("model.norm_eps", c.number("model.layer.rms_norm_eps"), "model.layer.rms_norm_eps")
+        c.set("model.rope_base", c.number("model.rope_base"), "model.rope_base")
+        for name, field in plain.items():
+            if (value := c.number(f"model.layer.{name}")) is not None:
+                c.set(f"model.{field}", value, f"model.layer.{name}")
+        for key, field in (
+            ("num_hidden_layers", "layers"),
+            ("max_position_ids", "max_sequence_length"),
+        ):
+            if (value := c.number(f"model.{key}")) is not None:
+                c.set(f"model.{field}", value, f"model.{key}")
+        parts = c.value("model.split_vocab_size").values()
+        sizes = [size for size in parts if isinstance(size, int)]
+        if sizes:
+            c.set("model.vocab_size", sum(sizes), "model.split_vocab_size")
+        width = c.number("model.layer.intermediate_size")
+        if experts := c.number("model.layer.num_experts"):
+            c.set("model.moe.experts", experts, "model.layer.num_experts")
+            c.set(
+                "model.moe.top_k",
+                c.number("model.layer.experts_top_k") or 1,
+                "model.layer.experts_top_k",
+            )
+            c.set("model.moe.expert_dim", width, "model.layer.intermediate_size")
+            c.set("model.moe.balance_loss", 0.0)
+        elif width:
+            c.set("model.ffn_dim", width, "model.layer.intermediate_size")
+    if c.value("model_provider.checkpointing"):
+        path = "memory.activation_checkpointing.type"
+        c.set(path, "full", "model_provider.checkpointing")
+    if (rank := c.number("lora.params.r")) is not None:
+        c.set("adapter.type", "lora", "lora.params.r")
+        c.set("adapter.rank", rank, "lora.params.r")
+        c.set("adapter.alpha", float(c.number("lora.params.alpha") or rank), "lora.params.alpha")
+        c.set("adapter.dropout", c.number("lora.params.dropout"), "lora.params.dropout")
+        if pattern := c.value("lora.module_name_pattern"):
+            c.set("adapter.targets", [pattern], "lora.module_name_pattern")
+            text = "a pattern of d9d's names of modules; here q_proj is attention.query, and so on"
+            c.report("needs a decision", "lora.module_name_pattern", text)
+    only = "model_stage_factory.checkpoint_only_trainable_parameters"
+    if c.value(only):
+        c.set("checkpoint.save_frozen", False, only)
+
+
+def _data(c: Conversion) -> None:
+    """Text of a data set, one document a row, sorted by length in buffers."""
+    name = c.value("data.dataset")
+    if not isinstance(name, str):
+        c.report("needs a decision", "data.dataset", "d9d takes the data in Python: set [data]")
+        return
+    split, count = c.value("data.split"), c.number("data.use_samples")
+    source: dict[str, object] = {
+        "type": "huggingface", "path": name, "subset": c.value("data.dataset_config"),
+        "split": f"{split}[:{count}]" if count else split, "field": c.value("data.text_column"),
+    }  # fmt: skip
+    c.set_items("data.sources", [source], "data.dataset")
+    c.set("data.held_out", 0)
+    c.set("evaluation", None)
+    c.set("data.packing.method", "none")
+    if longest := c.number("data.max_length"):
+        c.set("batch.sequence_length", longest, "data.max_length")
+        c.set("data.packing.too_long", "truncate", "data.max_length")
+    else:
+        text = "rows are as long as the longest of a batch there: set batch.sequence_length"
+        c.report("needs a decision", "data.dataset", text)
+    if c.value("auto_data.shuffle") and (seed := c.number("data.shuffle_seed")) is not None:
+        c.set("data.seed", seed, "data.shuffle_seed")
+    if c.value("data.presort_buffer_size"):
+        c.set("data.packing.length_buckets", True, "data.presort_buffer_size")
+    if tokenizer := c.value("data.tokenizer"):
+        c.set("tokenizer.type", "huggingface", "data.tokenizer")
+        c.set("tokenizer.path", tokenizer, "data.tokenizer")
+    if workers := c.number("data.num_proc"):
+        c.set("data.prepare.workers", workers, "data.num_proc")
+
+
+def _optimizer(c: Conversion) -> None:
+    """Optimizers by name, with torch's defaults; decay applies to all weights."""
+    if c.value("optimizer.name") is None or c.number("optimizer.lr") is None:
+        text = "d9d takes the optimizer in Python: set [optimizer]"
+        c.report("needs a decision", "optimizer.name", text)
+        return
+    names = {"adamw": "adamw", "stochastic_adamw": "anyprecision_adamw", "sgd": "sgd",
+             "adam": "adamw"}  # fmt: skip
+    name, decay = c.choice("optimizer.name", *names), c.number("optimizer.weight_decay")
+    if name is None:
+        return
+    if name == "adam" and decay and not c.value("optimizer.decoupled_weight_decay"):
+        text = "decay as a term of the loss: optimizer.type = import with torch.optim.Adam has it"
+        c.report("needs a decision", "optimizer.weight_decay", text)
+    c.set("optimizer.type", names[name], "optimizer.name")
+    c.set("optimizer.lr", c.number("optimizer.lr"), "optimizer.lr")
+    usual = {"sgd": 0.0}.get(name, 0.01)
+    c.set("optimizer.weight_decay", usual if decay is None else decay, "optimizer.weight_decay")
+    c.set("optimizer.no_decay", [])
+    if name == "sgd":
+        for key in ("momentum", "dampening", "nesterov"):
+            if (value := c.value(f"optimizer.{key}")) or key == "momentum":
+                c.set(f"optimizer.{key}", value, f"optimizer.{key}")
+    else:
+        c.set("optimizer.betas", c.value("optimizer.betas"), "optimizer.betas")
+        c.set("optimizer.eps", c.number("optimizer.eps"), "optimizer.eps")
+    if names[name] == "adamw" and c.value("optimizer.amsgrad"):
+        c.set("optimizer.amsgrad", True, "optimizer.amsgrad")
+    key = "gradient_manager.grad_dtype"
+    reduce = None if c.value(key) is None else c.choice(key, *DTYPES)
+    if name == "stochastic_adamw":
+        # It rounds updates of weights in bf16 by chance.
+        c.set("precision.params", "bf16", "optimizer.name")
+        c.set("precision.compute", "bf16", "optimizer.name")
+        state = c.choice("optimizer.state_dtype", *DTYPES)
+        if state is not None:
+            c.set("precision.optimizer_state", DTYPES[state], "optimizer.state_dtype")
+        if reduce is not None:
+            c.set("precision.reduce", DTYPES[reduce], key)
+    else:
+        text = "the dtype of the weights is the model's in Python: set precision.params"
+        c.report("needs a decision", "optimizer.name", text)
+
+
+def _schedule(c: Conversion) -> None:
+    """Phases with a length in steps, a share of all, or what is left."""
+    key = "lr_scheduler.scheduler.phases"
+    if c.value("lr_scheduler.name") is None:
+        c.report("needs a decision", "lr_scheduler.name", "d9d takes it in Python: set [schedule]")
+        return
+    phases = c.sections(key)
+    if c.choice("lr_scheduler.name", "piecewise") is None or not phases:
+        c.wrong("lr_scheduler.name", "piecewise with phases")
+        return
+    curves = {"linear": "linear", "cosine": "cosine", "poly": "polynomial",
+              "exponential": "exponential"}  # fmt: skip
+    items: list[dict[str, object]] = []
+    for phase in phases:
+        curve: Any = phase.get("curve")
+        kind = str(curve.get("type")) if isinstance(curve, dict) else ""
+        if kind not in curves:
+            c.wrong(key, f"given with a curve of {', '.join(curves)} each")
+            return
+        share, steps = phase.get("percentage"), phase.get("steps")
+        mode = phase.get("mode")
+        length = f"{100 * share:.10g} %" if isinstance(share, int | float) else f"{steps} steps"
+        power = curve.get("power", 2.0) if kind == "poly" else None
+        items.append(
+            {
+                "target": phase.get("target_multiplier"),
+                "curve": curves[kind],
+                "power": power,
+                "length": None if mode == "rest" else length,
+            }
+        )
+    start = "lr_scheduler.scheduler.initial_multiplier"
+    c.set("schedule.type", "piecewise", "lr_scheduler.name")
+    c.set("schedule.start", c.number(start) or 0.0, start)
+    c.set_items("schedule.phases", items, key)
+
+
+def _period(c: Conversion, path: str, key: str) -> None:
+    value = c.value(key)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        c.set(path, f"{value} steps", key)
+    elif isinstance(value, str) and value in PERIODS:
+        c.set(path, PERIODS[value], key)
+    else:
+        c.wrong(key, "a positive int, last_step or disable")
+
+
+def _records(c: Conversion) -> None:
+    """Periods, the tracker, profiles and exports."""
+    _period(c, "tracking.every", "logging.period_steps")
+    _period(c, "checkpoint.every", "checkpointing.period_steps")
+    if c.value("gc.period_steps") in (None, "disable"):
+        c.set("resilience.gc", None, "gc.period_steps")
+    else:
+        _period(c, "resilience.gc.every", "gc.period_steps")
+    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
+    if c.value("logging.tracker.provider") == "aim":
+        names = {"repo": "repo", "system_parameters": "log_system_params",
+                 "terminal": "capture_terminal_logs",
+                 "system_interval": "system_tracking_interval"}  # fmt: skip
+        values = {name: c.value(f"logging.tracker.{key}") for name, key in names.items()}
+        trackers.append({"type": "aim", **values})
+    c.set_items("tracking.trackers", trackers, "logging.tracker.provider")
+    if c.value("profiling.enabled"):
+        warmup, active = c.number("profiling.warmup_steps"), c.number("profiling.active_steps")
+        period = "profiling.period_steps"
+        c.set("profiling.wait", max(0, c.number(period) - warmup - active), period)
+        c.set("profiling.warmup", warmup, "profiling.warmup_steps")
+        c.set("profiling.active", active, "profiling.active_steps")
+        c.set("profiling.repeat", None, period)
+        c.set("profiling.directory", c.value("profiling.traces_dir"), "profiling.traces_dir")
+    if c.value("export_to"):
+        c.set("checkpoint.export", {}, "export_to")
+
+
+DIALECT = Dialect(
+    name="d9d",
+    release="0.1",
+    keys=KEYS,
+    signature=("model_stage_factory.source_checkpoint", "determinism.base_seed",
+               "checkpointing.save_dir", "logging.tracker.provider"),
+    complete=_complete,
+    prefixes={"trainer.": "", "model_provider.model.model.": "model.",
+              "auto_data.global_batch_size": "batching.global_batch_size",
+              "auto_data.microbatch_size": "batching.microbatch_size",
+              "auto_data.num_workers": "data_loading.num_workers",
+              "auto_data.pin_memory": "data_loading.pin_memory",
+              "auto_data.persistent_workers": "data_loading.persistent_workers"},
+    refused=dict.fromkeys(("inference.determinism.base_seed", "inference.timeout.init_timeout"),
+                          INFERENCE),
+)  # fmt: skip

@@ -1,0 +1,93 @@
+"""Files of d9d mean what they mean there, by its own formulas."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import compose
+from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
+from setpoint.plan.curve import draw_curve
+from setpoint.train.config import Job
+
+BASE: dict[str, dict[str, Any]] = {
+    "mesh": {"pipeline_parallel": 2, "data_parallel_replicate": 2},
+    "data": {"dataset": "text", "split": "train", "text_column": "body", "use_samples": 100,
+             "tokenizer": "tokenizer.json", "max_length": 64},
+    "auto_data": {"global_batch_size": 16, "microbatch_size": 4, "num_workers": 2},
+    "model_provider": {
+        "model": {"model": {
+            "layer": {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+                      "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "head_dim": 16},
+            "num_hidden_layers": 4, "rope_base": 1e6, "max_position_ids": 128,
+            "split_vocab_size": {"regular": 500, "special": 12},
+            "split_vocab_order": ["regular", "special"]}},
+        "checkpointing": True},
+    "trainer": {
+        "run": {"name": "a-run", "description": None, "hparams": {"note": "kept"}},
+        "schedule": {"total_steps": 100},
+        "logging": {"period_steps": 5, "tracker": {"provider": "null"}},
+        "pipelining": {"schedule": {"schedule": "looped_bfs", "num_stages_per_rank": 2}},
+        "model_stage_factory": {"source_checkpoint": None,
+                                "checkpoint_only_trainable_parameters": False},
+        "determinism": {"base_seed": 7}, "gc": {"period_steps": "disable"},
+        "checkpointing": {"save_dir": "out", "period_steps": "last_step", "num_to_keep": None},
+        "gradient_clipping": {"max_norm": None}},
+    "optimizer": {"name": "stochastic_adamw", "lr": 1e-3, "state_dtype": "bfloat16"},
+    "lr_scheduler": {"name": "piecewise", "scheduler": {"initial_multiplier": 0.0, "phases": [
+        {"mode": "percentage", "percentage": 0.1, "target_multiplier": 1.0,
+         "curve": {"type": "linear"}},
+        {"mode": "steps", "steps": 50, "target_multiplier": 0.5, "curve": {"type": "poly",
+                                                                          "power": 3.0}},
+        {"mode": "rest", "target_multiplier": 0.1, "curve": {"type": "cosine"}}]}},
+}  # fmt: skip
+
+
+def read(folder: Path, **sections: dict[str, Any]) -> ConvertedDocument:
+    """Convert the file above with other sections."""
+    path = folder / "job.json"
+    path.write_text(json.dumps({**BASE, **sections}))
+    return read_foreign("d9d", str(path))
+
+
+def test_a_job_of_its_examples(tmp_path: Path) -> None:
+    document = read(tmp_path)
+    assert document.problems == []
+    flags = ["--parallel.world_size=4"]
+    job = compose(Job, None, files=[document], flags=flags).resolve()
+    assert (job.name, job.seed, job.user["note"]) == ("a-run", 7, "kept")
+    assert (job.batch.global_size, job.batch.micro_size, job.batch.accumulation) == (16, 4, 2)
+    assert (job.parallel.pipeline, job.parallel.replicate) == (2, 2)
+    assert job.parallel.pipelining.stages_per_rank == 2
+    assert (job.optimizer.clip_norm, job.precision.params) == (None, "bf16")
+    assert getattr(job.model, "vocab_size", None) == 512
+
+
+def test_rates_are_those_of_its_phases(tmp_path: Path) -> None:
+    job = compose(Job, None, files=[read(tmp_path)], flags=["--parallel.world_size=4"]).resolve()
+    points = {point.step: point.factor for point in draw_curve(job, None, 1, 1000).points}
+    # Phases of 10, 50 and the other 40 of 100 steps.
+    for step, factor in points.items():
+        if 10 <= step < 60:
+            expected = 1.0 + (0.5 - 1.0) * ((step - 10) / 50) ** 3
+        elif step >= 60:
+            share = (step - 60) / 40
+            expected = 0.1 + (0.5 - 0.1) * (1 + math.cos(math.pi * share)) / 2
+        else:  # a rising step has the factor of its end
+            expected = (step + 1) / 10
+        assert factor == pytest.approx(expected, abs=1e-12), step
+
+
+def test_what_it_leaves_to_python_needs_a_decision(tmp_path: Path) -> None:
+    document = read(tmp_path, model_provider={}, optimizer={}, data={}, lr_scheduler={})
+    kinds = {report.key for report in document.reports if report.kind == "needs a decision"}
+    assert {"optimizer.name", "data.dataset", "lr_scheduler.name"} <= kinds
+    assert recognize(str(tmp_path / "job.json")) == "d9d"
+    inference = {"determinism": {"base_seed": 1}}
+    assert [p.path for p in read(tmp_path, inference=inference).problems] == [
+        "inference.determinism.base_seed"
+    ]
