@@ -16,10 +16,12 @@ MORE = [
     {"positions": "learned", "tie_embeddings": True, "norm": LayerNormConfig()},
     {"norm": LayerNormConfig(bias=False), "norm_placement": "post", "layers": 1},
     {"norm": RMSNormConfig(zero_centered=True), "norm_placement": "both", "qk_norm": True},
+    {"qk_norm": True, "qk_norm_across_heads": True, "kv_heads": 1, "norm_placement": "post"},
     {"qk_norm": True, "merge_qkv": True, "qkv_bias": True, "norm": LayerNormConfig()},
     {"mla": MLA(**LATENT), "attention_output_bias": True, "norm": LayerNormConfig()},
     {"mla": MLA(**LATENT, query_rank=5), "moe": MoE(experts=3), "activation": "relu_squared"},
     {"moe": MoE(**EXPERTS, router=SigmoidTopK(), shared_experts=1, first_dense=1), "layers": 3},
+    {"moe": MoE(experts=3, shared_experts=2, shared_gate=True)},
     {"moe": MoE(**EXPERTS, packed=False, every=2), "ffn_bias": True, "activation": "gelu"},
     {"mup": MuP(base_dim=8), "moe": MoE(experts=3)},
 ]

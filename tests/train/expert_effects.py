@@ -15,6 +15,11 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "MoE.every": ("model.moe.every=2", "weights", DEEP),
     "MoE.first_dense": ("model.moe.first_dense=1", "weights", DEEP),
     "MoE.shared_experts": ("model.moe.shared_experts=2", "weights", EXPERTS),
+    "MoE.shared_gate": (
+        "model.moe.shared_gate=true",
+        "weights",
+        (*EXPERTS, "model.moe.shared_experts=1"),
+    ),
     "MoE.router": ("model.moe.router=sigmoid_top_k", "logits", EXPERTS),
     "MoE.route_scale": ("model.moe.route_scale=2.5", "logits", EXPERTS),
     "MoE.groups": ("model.moe.groups=2", "logits", GROUPS),

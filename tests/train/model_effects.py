@@ -28,6 +28,12 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "TransformerConfig.positions": ("model.positions=none", "logits", ()),
     "TransformerConfig.rope_base_sliding": ("model.rope_base_sliding=50", "logits", SLIDING),
     "TransformerConfig.rope_scaling": (LINEAR[0], "logits", ()),
+    "TransformerConfig.rope_dim": ("model.rope_dim=2", "logits", ()),
+    "TransformerConfig.rope_pattern": (
+        "model.rope_pattern=[true, false]",
+        "logits",
+        ("model.layers=2",),
+    ),
     "TransformerConfig.attention_pattern": (
         'model.attention_pattern=["sliding", "full"]',
         "logits",
@@ -38,6 +44,11 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "TransformerConfig.attention_soft_cap": ("model.attention_soft_cap=0.5", "logits", ()),
     "TransformerConfig.logit_soft_cap": ("model.logit_soft_cap=0.5", "logits", ()),
     "TransformerConfig.qk_norm": ("model.qk_norm=true", "weights", ()),
+    "TransformerConfig.qk_norm_across_heads": (
+        "model.qk_norm_across_heads=true",
+        "weights",
+        ("model.qk_norm=true",),
+    ),
     "TransformerConfig.qkv_bias": ("model.qkv_bias=true", "weights", ()),
     "TransformerConfig.attention_output_bias": ("model.attention_output_bias=true", "weights", ()),
     "TransformerConfig.merge_qkv": ("model.merge_qkv=true", "weights", ()),

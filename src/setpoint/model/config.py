@@ -183,6 +183,14 @@ class TransformerConfig(
     """RoPE theta of sliding-window layers, without rope_scaling (Gemma 3's rope_local_base_freq);
     null: rope_base, with rope_scaling."""
 
+    rope_dim: int | None = field(default=None, ge=2)
+    """Partial RoPE (partial_rotary_factor, rotary_dim): number of dimensions of each head that are
+    rotated, the first ones, even; null: all."""
+
+    rope_pattern: tuple[bool, ...] = (True,)
+    """Layers with RoPE (no_rope_layers), repeated over the layers: `false` for layers without
+    positions (NoPE)."""
+
     rope_scaling: RopeScaling | None = None
     """RoPE scaling for contexts longer than the original one; null: none."""
 
@@ -206,6 +214,10 @@ class TransformerConfig(
 
     qk_norm: bool = False
     """QK-norm: normalize the queries and keys of each head, before RoPE."""
+
+    qk_norm_across_heads: bool = False
+    """QK-norm over all heads (OLMo 2): normalize the queries of all heads as one vector, and the
+    keys."""
 
     qkv_bias: bool = False
     """QKV bias: bias in the query, key and value projections (attention_bias)."""
@@ -371,6 +383,11 @@ class TransformerConfig(
         of_kind = [place for place, one in enumerate(pattern[: self.layers]) if one == kind]
         return sum(-(-(self.layers - place) // len(pattern)) for place in of_kind)
 
+    def rotates(self, layer: int) -> bool:
+        """Whether a layer rotates its queries and keys."""
+        pattern = self.rope_pattern
+        return self.positions == "rotary" and pattern[layer % len(pattern)]
+
     def standard_head_dim(self) -> int:
         """Default head dimension."""
         # At least 2, so that too many heads are reported by the check, in its words.
@@ -389,6 +406,7 @@ class TransformerConfig(
         yield from self._wrong_heads()
         yield from self._wrong_kv_heads()
         yield from self._wrong_windows()
+        yield from self._wrong_rope()
         yield from self._wrong_mla()
 
     def _wrong_heads(self) -> Iterator[Problem]:
@@ -455,6 +473,26 @@ class TransformerConfig(
                 also=("attention_pattern",),
             )
 
+    def _wrong_rope(self) -> Iterator[Problem]:
+        """Pairs of components are rotated, in one layer at least."""
+        size = self.rope_dim
+        if size is not None and self.mla is None and (size % 2 or size > self.head_dim):
+            nearest = (size - size % 2, size + size % 2)
+            yield Problem(
+                "rope_dim",
+                f"{size} must be even, and no more than head_dim = {self.head_dim}",
+                valid=[str(n) for n in dict.fromkeys(nearest) if 2 <= n <= self.head_dim],
+                also=("head_dim",),
+                hint="Rotary embedding turns pairs of components.",
+            )
+        if not any(self.rope_pattern[: self.layers]):
+            yield Problem(
+                "rope_pattern",
+                f"none of the {self.layers} layers is rotated",
+                valid=("[true]",),
+                hint='Or set positions to "none".',
+            )
+
     def _wrong_mla(self) -> Iterator[Problem]:
         """Latent attention has even RoPE dimensions, and no muP."""
         if self.mla is None:
@@ -493,6 +531,20 @@ class TransformerConfig(
     @dead("rope_base", "rope_scaling")
     def _rope_is_dead(self) -> str | None:
         return self._nothing_rotated_in_full()
+
+    @dead("rope_pattern")
+    def _rope_pattern_is_dead(self) -> str | None:
+        return self._nothing_rotated()
+
+    @dead("rope_dim")
+    def _rope_dim_is_dead(self) -> str | None:
+        if self.mla is not None:
+            return "mla.rope_head_dim is the number of rotated dimensions"
+        return self._nothing_rotated()
+
+    @dead("qk_norm_across_heads")
+    def _qk_norm_across_heads_is_dead(self) -> str | None:
+        return None if self.qk_norm else "qk_norm is false, so that nothing is normalized"
 
     @dead("rope_base_sliding")
     def _rope_base_sliding_is_dead(self) -> str | None:

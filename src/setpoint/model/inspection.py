@@ -21,7 +21,7 @@ _NORM = re.compile(r"Norm(?![a-z])")
 _ROUTER = re.compile(r"Router(?![a-z])")
 _BIAS = re.compile(r"bias$|(^|_)bias_")
 _OUTPUTS = ("output", "lm_head", "embed_out", "unembed", "unembedding")
-_GATES = ("gate", "router", "shared_expert_gate")
+_GATES = ("gate", "router", "shared_gate", "shared_expert_gate")
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -143,8 +143,9 @@ def _attention(c: TransformerConfig) -> Iterator[Sized]:
         yield from _linear("key", key_value, c.dim, c.qkv_bias)
         yield from _linear("value", key_value, c.dim, c.qkv_bias)
     if c.qk_norm:
-        yield from _norm(c.norm, "query_norm", c.head_dim)
-        yield from _norm(c.norm, "key_norm", c.head_dim)
+        sizes = (query, key_value) if c.qk_norm_across_heads else (c.head_dim, c.head_dim)
+        yield from _norm(c.norm, "query_norm", sizes[0])
+        yield from _norm(c.norm, "key_norm", sizes[1])
     yield from _linear("output", c.dim, query, c.attention_output_bias)
 
 
@@ -183,6 +184,8 @@ def _experts(c: TransformerConfig, moe: MoE) -> Iterator[Sized]:
         for expert in range(count):
             for name, shape, kind in _feed_forward(c, width, bias=False):
                 yield f"experts.{expert}.{name}", shape, kind
+    if moe.shared_gate:
+        yield "shared_gate.weight", (1, c.dim), "router"
     if moe.shared_experts:
         for name, shape, kind in _feed_forward(c, moe.shared_experts * width, bias=False):
             yield f"shared.{name}", shape, kind

@@ -44,6 +44,7 @@ YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+DEFAULT_ROPE = {"rope_theta": 1e4, "rope_type": "default"}
 MOE = {
     "num_experts": 6,
     "num_experts_per_tok": 2,
@@ -71,6 +72,14 @@ LATENT: dict[str, Any] = {
     "first_k_dense_replace": 1,
     "routed_scaling_factor": 1.7,
     "rms_norm_eps": 1e-6,
+}
+GLM_EXPERTS: dict[str, Any] = {
+    "n_routed_experts": 6,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.3,
 }
 DEEPSEEK_YARN = {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 32, "beta_slow": 1}
 
@@ -196,6 +205,62 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {**DEEPSEEK_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
         },
     ),
+    "phi3, part of each head": (
+        "phi3",
+        {"rope_parameters": {**DEFAULT_ROPE, "partial_rotary_factor": 0.75}},
+    ),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {**MOE, "head_dim": 8, "shared_expert_intermediate_size": 48, "norm_topk_prob": False},
+    ),
+    "qwen2_moe with windows": (
+        "qwen2_moe",
+        {
+            **MOE,
+            "shared_expert_intermediate_size": 24,
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 3,
+            "mlp_only_layers": [0],
+            "qkv_bias": False,
+        },
+    ),
+    "olmo2": ("olmo2", {"attention_bias": True}),
+    "olmo3": (
+        "olmo3",
+        {
+            "num_hidden_layers": 5,
+            "sliding_window": 6,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+    ),
+    "olmo3 without scaling": ("olmo3", {"num_hidden_layers": 4, "sliding_window": 6}),
+    "olmoe": ("olmoe", {"num_experts": 6, "num_experts_per_tok": 2, "num_key_value_heads": 4}),
+    "smollm3": ("smollm3", {"num_hidden_layers": 4}),
+    "smollm3 with windows": (
+        "smollm3",
+        {
+            "no_rope_layers": [0, 1, 1],
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "glm": ("glm", {"head_dim": 16}),
+    "glm4": ("glm4", {"head_dim": 16, "rms_norm_eps": 1e-5}),
+    "glm4, all of each head": (
+        "glm4",
+        {
+            "head_dim": 8,
+            "attention_bias": False,
+            "rope_parameters": {**DEFAULT_ROPE, "partial_rotary_factor": 1.0},
+        },
+    ),
+    "glm4_moe": ("glm4_moe", {**GLM_EXPERTS, "use_qk_norm": True}),
+    "glm4_moe with biases": ("glm4_moe", {**GLM_EXPERTS, "attention_bias": True, "head_dim": 16}),
     "gpt2": ("gpt2", {}),
     "gpt2 with its own widths": (
         "gpt2",

@@ -68,8 +68,11 @@ class Attention(nn.Module):
             self.query = nn.Linear(config.dim, query_dim, bias=bias)
             self.key = nn.Linear(config.dim, kv_dim, bias=bias)
             self.value = nn.Linear(config.dim, kv_dim, bias=bias)
-        self.query_norm = build_norm(config, config.head_dim) if config.qk_norm else None
-        self.key_norm = build_norm(config, config.head_dim) if config.qk_norm else None
+        self.rotates = config.rotates(layer)
+        self.norms_all_heads = config.qk_norm and config.qk_norm_across_heads
+        sizes = (query_dim, kv_dim) if self.norms_all_heads else (config.head_dim,) * 2
+        self.query_norm = build_norm(config, sizes[0]) if config.qk_norm else None
+        self.key_norm = build_norm(config, sizes[1]) if config.qk_norm else None
         self.output = nn.Linear(query_dim, config.dim, bias=config.attention_output_bias)
 
     def initializers(self) -> dict[str, Initializer]:
@@ -78,6 +81,8 @@ class Attention(nn.Module):
 
     def tensor_plan(self) -> dict[str, str]:
         """Division by heads; see `setpoint.shapes.protocols.TensorDivisible`."""
+        if self.norms_all_heads:
+            return {"": "whole"}  # its norms need the heads of all ranks
         heads = f"{self.group * self.kv_heads}*{self.head_dim}"
         kv_heads = f"{self.kv_heads}*{self.head_dim} shared"
         plan = {"": "shared_input", "output": "row"}
@@ -90,8 +95,14 @@ class Attention(nn.Module):
         """Map (B, S, dim) to (B, S, dim)."""
         query, key, value = self._project(cast_once(x))
         if self.query_norm is not None and self.key_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
-        query, key = context.apply_rotary(query, self.kind), context.apply_rotary(key, self.kind)
+            if self.norms_all_heads:
+                query = self.query_norm(query.flatten(2)).view_as(query)
+                key = self.key_norm(key.flatten(2)).view_as(key)
+            else:
+                query, key = self.query_norm(query), self.key_norm(key)
+        if self.rotates:
+            query = context.apply_rotary(query, self.kind)
+            key = context.apply_rotary(key, self.kind)
         key, value = context.update_cache(self.layer, self.kind, key, value)
         scores = Scores(self.scale, self.soft_cap, self.dropout if self.training else 0.0)
         mixed = context.attend(self.kind, query, key, value, scores)
@@ -141,6 +152,7 @@ class LatentAttention(nn.Module):
         self.layer = layer
         self.kind: Kind = kind_of(config, layer)
         self.heads = config.heads
+        self.rotates = config.rotates(layer)
         self.nope_head_dim = mla.nope_head_dim
         self.rope_head_dim = mla.rope_head_dim
         self.value_head_dim = mla.value_head_dim
@@ -189,10 +201,11 @@ class LatentAttention(nn.Module):
         # Head counts are read off the shapes: under tensor parallelism they are the local ones.
         query = query.unflatten(-1, (-1, self.nope_head_dim + self.rope_head_dim))
         plain, turned = query.split((self.nope_head_dim, self.rope_head_dim), dim=-1)
-        turned = context.apply_rotary(turned, self.kind)
+        turned = context.apply_rotary(turned, self.kind) if self.rotates else turned
         latent, shared = self.key_value_down(x).split((self.kv_rank, self.rope_head_dim), dim=-1)
         latent = self.key_value_down_norm(latent)
-        shared = context.apply_rotary(shared.unsqueeze(2), self.kind)
+        shared = shared.unsqueeze(2)
+        shared = context.apply_rotary(shared, self.kind) if self.rotates else shared
         latent, shared = context.update_cache(self.layer, self.kind, latent, shared)
         if context.cache is not None and x.shape[1] == 1:
             mixed = self._attend_to_latents(plain, turned, latent, shared, context)
@@ -407,7 +420,8 @@ def _rotation(
     base = config.rope_base_sliding if own else config.rope_base
     assert base is not None
     if (base, own) not in known:
-        size = config.head_dim if config.mla is None else config.mla.rope_head_dim
+        size = config.rope_dim or config.head_dim
+        size = size if config.mla is None else config.mla.rope_head_dim
         known[base, own] = rotation(positions, size, base, None if own else config.rope_scaling)
     return known[base, own]
 

@@ -72,6 +72,10 @@ class MoE(Config):
     """Shared experts, which process every token with weight 1; built as one network of
     shared_experts times the width."""
 
+    shared_gate: bool = False
+    """Shared-expert gate (Qwen 1.5 and 2): multiply the shared experts' output by the sigmoid of a
+    learned score of the token."""
+
     router: RouterConfig = field(factory=SoftmaxTopK)
     """Router: chooses the experts of each token."""
 
@@ -202,6 +206,10 @@ class MoE(Config):
                 valid=("false",),
                 also=("top_k",),
             )
+
+    @dead("shared_gate")
+    def _shared_gate_is_dead(self) -> str | None:
+        return None if self.shared_experts else "shared_experts is 0"
 
     @dead("implementation", holds=("loop",))
     def _implementation_is_dead(self) -> str | None:

@@ -176,11 +176,17 @@ class MoELayer(nn.Module):
         self.router = build_router(config)
         self.experts = PackedExperts(config) if moe.packed else UnpackedExperts(config)
         width = moe.shared_experts * moe.width(config.ffn_dim)
+        self.shared_gate = nn.Linear(config.dim, 1, bias=False) if moe.shared_gate else None
+        self.gate_std = config.router_std
         self.shared = FeedForward(config, width, bias=False) if width else None
         self.context_group: ProcessGroup | None = None
         """The ranks that divide sequences with this one; None: sequences are whole."""
         self.dispatcher: TokenDispatcher = run_locally
         """Sends tokens to the ranks of their experts."""
+
+    def initializers(self) -> dict[str, Initializer]:
+        """Return the initializer of the gate of shared experts."""
+        return {} if self.shared_gate is None else {"shared_gate.weight": Normal(self.gate_std)}
 
     def tensor_plan(self) -> dict[str, str]:
         """See `setpoint.shapes.protocols.TensorDivisible`: all but the shared experts is whole."""
@@ -232,6 +238,8 @@ class MoELayer(nn.Module):
         finish = self.dispatcher(self.experts, tokens, routed.weights, assigned)
         # Computed while the results of other ranks are on their way.
         shared = None if self.shared is None else self.shared(x)
+        if shared is not None and self.shared_gate is not None:
+            shared = torch.sigmoid(self.shared_gate(x)) * shared
         y = finish().view_as(x)
         if shared is not None:
             y = y + shared

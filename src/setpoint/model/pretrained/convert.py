@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from setpoint.config import Config
 from setpoint.model.attention.selection import kind_of, query_size
@@ -84,7 +84,7 @@ def meaning_of(config: TransformerConfig, path: str) -> object:
         return None
     if path == "moe.expert_dim":
         return expert_width(config)
-    if path == "attention_pattern":
+    if path in ("attention_pattern", "rope_pattern"):
         return _repeated(value, config.layers)
     return named(value)
 
@@ -95,7 +95,7 @@ def expert_width(config: TransformerConfig) -> int:
     return config.moe.width(config.ffn_dim)
 
 
-def _repeated(pattern: Sequence[str], layers: int) -> tuple[str, ...]:
+def _repeated(pattern: Sequence[object], layers: int) -> tuple[object, ...]:
     """The items of all layers, or the one that they have in common."""
     found = tuple(pattern[layer % len(pattern)] for layer in range(layers))
     return found[:1] if len(set(found)) == 1 else found
@@ -117,7 +117,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, tuple):
-        return f"[{', '.join(str(item) for item in value)}]"
+        return f"[{', '.join(map(shown, cast(tuple[object, ...], value)))}]"
     return str(value)
 
 
@@ -162,12 +162,15 @@ PLAIN: Final[Mapping[str, object]] = {
     "positions": "rotary",
     "rope_scaling": None,
     "rope_base_sliding": None,
+    "rope_dim": None,
+    "rope_pattern": (True,),
     "attention_pattern": ("full",),
     "sliding_window": None,
     "attention_scale": None,
     "attention_soft_cap": None,
     "logit_soft_cap": None,
     "qk_norm": False,
+    "qk_norm_across_heads": False,
     "qkv_bias": False,
     "attention_output_bias": False,
     "mla": None,
@@ -187,6 +190,7 @@ EXPERTS: Final[Mapping[str, object]] = {
     "moe.every": 1,
     "moe.first_dense": 0,
     "moe.shared_experts": 0,
+    "moe.shared_gate": False,
     "moe.route_scale": 1.0,
     "moe.groups": 1,
     "moe.top_groups": 1,
@@ -258,7 +262,7 @@ class Family:
             meaning, value = meaning_of(config, path), named(fields[path])
             if path == "attention_scale" and _same(value, query_size(config) ** -0.5):
                 value = None
-            if path == "attention_pattern":
+            if path in ("attention_pattern", "rope_pattern"):
                 value = _repeated(fields[path], config.layers)
             if not _same(meaning, value):
                 text = f"= {shown(meaning)}; it would have to be {shown(value)}"

@@ -173,7 +173,8 @@ class Document:
             SetpointError: if there are any, naming each key with its value.
         """
         for name, allowed in _MUST_BE.items():
-            self.must_be(name, allowed, "changes the model in a way that is not supported")
+            if name not in self._read:
+                self.must_be(name, allowed, "changes the model in a way that is not supported")
         for name, why in _REFUSED.items():
             self.must_be(name, (None, {}), why)
         quantization = self.value(KEY)

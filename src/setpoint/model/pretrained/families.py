@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from setpoint.model.attention.selection import query_size
 from setpoint.model.config import LayerNormConfig, RMSNormConfig, TransformerConfig
@@ -35,9 +35,11 @@ from setpoint.model.pretrained.positions import (
     LatentRope,
     Rope,
     RopeByKind,
+    RopeLayers,
     Windows,
     all_alike,
     every_nth_full,
+    rope_layers,
 )
 from setpoint.model.pretrained.weights import DECODER, QKV, Names, Theirs, fused
 
@@ -133,6 +135,35 @@ def query_scale(config: TransformerConfig) -> float:
     return query_size(config) ** -0.5 if scale is None else scale
 
 
+def first_layers_sliding(document: Document, layers: int, window: int | None) -> list[str]:
+    """The attention types of Qwen 2 with experts, of whose first layers every other one slides."""
+    last = document.integer("max_window_layers", 28, at_least=0)
+    slides = [bool(window) and index % 2 == 0 and index < last for index in range(layers)]
+    return ["sliding" if slide else "full" for slide in slides]
+
+
+def smollm3_pattern(document: Document, layers: int, window: int | None) -> list[str]:
+    """The attention types of SmolLM 3, whose layers without positions slide."""
+    rotated = rope_layers(document, layers)
+    return ["full" if rotates or window is None else "sliding" for rotates in rotated]
+
+
+class SharedWidth(Rule):
+    """`shared_expert_intermediate_size`: the width of all shared experts."""
+
+    def read(self, document: Document, known: Fields) -> Fields:
+        width, name = known["moe.expert_dim"], "shared_expert_intermediate_size"
+        shared = document.integer(name, 5632)
+        if shared % width:
+            document.refuse(name, f"must be a multiple of the width of an expert, {width}")
+        return {"moe.shared_experts": max(1, shared // width)}
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        assert config.moe is not None
+        width = config.moe.shared_experts * expert_width(config)
+        return {"shared_expert_intermediate_size": width}
+
+
 class OldActivation(Rule):
     """`hidden_act` of Gemma, which transformers does not read: it takes gelu_pytorch_tanh."""
 
@@ -183,6 +214,30 @@ SANDWICH: Final[Names] = {
     "feed_forward_output_norm": "post_feedforward_layernorm",
 }
 """Names where norms stand before and after attention and feed-forward."""
+POST_NORMS: Final[Names] = {
+    **DECODER,
+    "attention_output_norm": "post_attention_layernorm",
+    "feed_forward_output_norm": "post_feedforward_layernorm",
+}
+"""Names where norms stand after attention and feed-forward only."""
+SHARED_NAMES: Final[Names] = {
+    **DECODER,
+    "feed_forward.shared.gate": "mlp.shared_experts.gate_proj",
+    "feed_forward.shared.up": "mlp.shared_experts.up_proj",
+    "feed_forward.shared.down": "mlp.shared_experts.down_proj",
+}
+CORRECTION: Final[Names] = {"feed_forward.router.bias": "mlp.gate.e_score_correction_bias"}
+SIGMOID_NAMES: Final[Names] = {**SHARED_NAMES, **CORRECTION}
+BEYOND: Final = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"layers\.({beyond})\..*")
+"""Surplus of models with layers beyond the last, for speculation."""
+
+QWEN_EXPERTS: tuple[Rule, ...] = (
+    Int("decoder_sparse_step", "moe.every", 1),
+    DenseLayers(),
+    Flag("norm_topk_prob", "moe.router.normalize", False),
+    Number("router_aux_loss_coef", "moe.balance_loss", 0.001),
+    NO_ROUTER_LOGITS,
+)
 
 LLAMA = Family(
     model_type="llama",
@@ -231,12 +286,8 @@ QWEN3_MOE = Family(
         # transformers 5 writes num_local_experts for what it and 4 call num_experts.
         Int("num_experts", "moe.experts", 128, other="num_local_experts"),
         Int("num_experts_per_tok", "moe.top_k", 8),
-        Int("decoder_sparse_step", "moe.every", 1),
-        DenseLayers(),
         Int("moe_intermediate_size", "moe.expert_dim", 768, get=expert_width),
-        Flag("norm_topk_prob", "moe.router.normalize", False),
-        Number("router_aux_loss_coef", "moe.balance_loss", 0.001),
-        NO_ROUTER_LOGITS,
+        *QWEN_EXPERTS,
     ),
     fixed={"qk_norm": True, "moe": MOE},
 )
@@ -274,7 +325,7 @@ PHI3 = Family(
     architecture="Phi3ForCausalLM",
     rules=(
         *decoder(length=4096, eps=1e-5),
-        Rope(),
+        Rope(fraction=1.0),
         Windows(all_alike, default=None, listed=False),
         Key("original_max_position_embeddings"),  # of a scaling that is refused
         NO_BIAS,
@@ -326,6 +377,23 @@ GEMMA = Family(
     fixed={"norm": RMSNormConfig(zero_centered=True)},
 )
 
+SEQUENCE_LOSS: tuple[Rule, ...] = (
+    Number("aux_loss_alpha", "moe.sequence_balance_loss", 0.0),
+    Must("seq_aux", (True,), "the loss is one of sequences"),
+    Computed("moe.balance_loss", lambda _: 0.0),
+)
+SIGMOID_EXPERTS: tuple[Rule, ...] = (
+    Key("num_nextn_predict_layers"),  # layers beyond the last, for speculation
+    Key("num_mtp_layers"),
+    Int("num_experts_per_tok", "moe.top_k", 8),
+    Groups(),
+    Flag("norm_topk_prob", "moe.router.normalize", True),
+    Must("scoring_func", ("sigmoid",), "scores are sigmoids in these models"),
+    Must("topk_method", ("noaux_tc",), "experts are chosen with a bias in these models"),
+    *SEQUENCE_LOSS,
+    NO_ROUTER_LOGITS,
+)
+"""Rules of experts as in DeepSeek V3."""
 LATENT: Final = (
     Int("q_lora_rank", "mla.query_rank", 1536, null=lambda _: None),
     Int("kv_lora_rank", "mla.kv_rank", 512),
@@ -341,29 +409,22 @@ DEEPSEEK: tuple[Rule, ...] = (
     LatentRope(),
     NO_BIAS,
     Key("ep_size"),
-    Key("num_nextn_predict_layers"),  # layers beyond the last, for speculation
-    Key("num_mtp_layers"),
     Must("moe_layer_freq", (1,), "only first_k_dense_replace leaves layers without experts"),
     Int("moe_intermediate_size", "moe.expert_dim", get=expert_width),
     Int("n_shared_experts", "moe.shared_experts"),
     Number("routed_scaling_factor", "moe.route_scale", positive=True),
-    Number("aux_loss_alpha", "moe.sequence_balance_loss", 0.0),
-    Must("seq_aux", (True,), "the loss is one of sequences"),
-    Computed("moe.balance_loss", lambda _: 0.0),
+    *SEQUENCE_LOSS,
     NO_ROUTER_LOGITS,
 )
 """Rules that DeepSeek V2 and V3 have in common."""
 DEEPSEEK_NAMES: Final[Names] = {
-    **DECODER,
+    **SHARED_NAMES,
     "attention.query_down": "self_attn.q_a_proj",
     "attention.query_down_norm": "self_attn.q_a_layernorm",
     "attention.query_up": "self_attn.q_b_proj",
     "attention.key_value_down": "self_attn.kv_a_proj_with_mqa",
     "attention.key_value_down_norm": "self_attn.kv_a_layernorm",
     "attention.key_value_up": "self_attn.kv_b_proj",
-    "feed_forward.shared.gate": "mlp.shared_experts.gate_proj",
-    "feed_forward.shared.up": "mlp.shared_experts.up_proj",
-    "feed_forward.shared.down": "mlp.shared_experts.down_proj",
 }
 
 DEEPSEEK_V2 = Family(
@@ -391,18 +452,143 @@ DEEPSEEK_V3 = Family(
     rules=(
         *DEEPSEEK,
         Int("n_routed_experts", "moe.experts", 256, other="num_local_experts"),
-        Int("num_experts_per_tok", "moe.top_k", 8),
         Int("first_k_dense_replace", "moe.first_dense", 3, at_least=0),
-        Groups(),
-        Flag("norm_topk_prob", "moe.router.normalize", True),
-        Must("scoring_func", ("sigmoid",), "scores are sigmoids in these models"),
-        Must("topk_method", ("noaux_tc",), "experts are chosen with a bias in these models"),
+        *SIGMOID_EXPERTS,
         Must("rope_interleave", (True,), "rotated pairs are neighbours", writes=True),
     ),
     fixed={"mla": MLA_NAME, "moe": MOE, "moe.router": "sigmoid_top_k"},
-    names={**DEEPSEEK_NAMES, "feed_forward.router.bias": "mlp.gate.e_score_correction_bias"},
-    surplus=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"layers\.({beyond})\..*"),
+    names={**DEEPSEEK_NAMES, **CORRECTION},
+    surplus=BEYOND,
     interleaved=True,
+)
+
+QWEN2_MOE = Family(
+    model_type="qwen2_moe",
+    architecture="Qwen2MoeForCausalLM",
+    rules=(
+        *decoder(kv_heads=16, length=32_768),
+        Rope(),
+        Windows(first_layers_sliding, switch="use_sliding_window"),
+        Flag("qkv_bias", "qkv_bias", True),
+        Int("num_experts", "moe.experts", 60),
+        Int("num_experts_per_tok", "moe.top_k", 4),
+        Int("moe_intermediate_size", "moe.expert_dim", 1408, get=expert_width),
+        SharedWidth(),
+        *QWEN_EXPERTS,
+    ),
+    fixed={"moe": MOE, "moe.shared_gate": True},
+    names={
+        **DECODER,
+        "feed_forward.shared_gate": "mlp.shared_expert_gate",
+        "feed_forward.shared.gate": "mlp.shared_expert.gate_proj",
+        "feed_forward.shared.up": "mlp.shared_expert.up_proj",
+        "feed_forward.shared.down": "mlp.shared_expert.down_proj",
+    },
+)
+
+OLMO2 = Family(
+    model_type="olmo2",
+    architecture="Olmo2ForCausalLM",
+    rules=(*decoder(length=2048, eps=1e-5), Rope(), BIASES),
+    fixed={"qk_norm": True, "qk_norm_across_heads": True, "norm_placement": "post"},
+    names=POST_NORMS,
+)
+
+OLMO3 = Family(
+    model_type="olmo3",
+    architecture="Olmo3ForCausalLM",
+    rules=(
+        *decoder(length=2048, eps=1e-5),
+        Windows(every_nth_full(4), always=True),
+        RopeByKind(500_000.0),
+        BIASES,
+    ),
+    fixed={"qk_norm": True, "qk_norm_across_heads": True, "norm_placement": "post"},
+    names=POST_NORMS,
+)
+
+OLMOE = Family(
+    model_type="olmoe",
+    architecture="OlmoeForCausalLM",
+    rules=(
+        *decoder(length=4096, eps=1e-5),
+        Rope(),
+        BIASES,
+        EvenHeads(),
+        Must("clip_qkv", (None,), "clips queries, keys and values"),
+        Int("num_experts", "moe.experts", 64, other="num_local_experts"),
+        Int("num_experts_per_tok", "moe.top_k", 8),
+        EXPERTS_ONLY,
+        Flag("norm_topk_prob", "moe.router.normalize", False),
+        Number("router_aux_loss_coef", "moe.balance_loss", 0.01),
+        NO_ROUTER_LOGITS,
+    ),
+    fixed={"qk_norm": True, "qk_norm_across_heads": True, "moe": MOE},
+)
+
+SMOLLM3 = Family(
+    model_type="smollm3",
+    architecture="SmolLM3ForCausalLM",
+    rules=(
+        *decoder(kv_heads=4, length=32_768, tied=True),
+        Rope(2_000_000.0),
+        RopeLayers(),
+        Windows(smollm3_pattern, default=None, switch="use_sliding_window"),
+        BIASES,
+        Flag("mlp_bias", "ffn_bias", False),
+    ),
+)
+
+GLM: tuple[Rule, ...] = (
+    *decoder(kv_heads=2, head_dim=128, length=131_072, eps=1.5625e-7),
+    Rope(fraction=0.5),
+    Flag("attention_bias", "qkv_bias", True),
+)
+"""Rules of GLM 4 without experts."""
+GLM_NAMES: Final[Names] = {
+    **DECODER,
+    **fused("mlp.gate_up_proj", "feed_forward.gate", "feed_forward.up"),
+}
+
+GLM4_9B = Family(
+    model_type="glm",
+    architecture="GlmForCausalLM",
+    rules=GLM,
+    names=GLM_NAMES,
+    interleaved=True,
+)
+
+GLM4 = Family(
+    model_type="glm4",
+    architecture="Glm4ForCausalLM",
+    rules=GLM,
+    fixed={"norm_placement": "both"},
+    names={
+        **GLM_NAMES,
+        "attention_output_norm": "post_self_attn_layernorm",
+        "feed_forward_output_norm": "post_mlp_layernorm",
+    },
+    interleaved=True,
+)
+
+GLM4_MOE = Family(
+    model_type="glm4_moe",
+    architecture="Glm4MoeForCausalLM",
+    rules=(
+        *decoder(kv_heads=8, length=131_072, eps=1e-5),
+        Rope(fraction=0.5),
+        Flag("attention_bias", "qkv_bias", False),
+        Flag("use_qk_norm", "qk_norm", False),
+        *SIGMOID_EXPERTS,
+        Int("n_routed_experts", "moe.experts", 128, other="num_local_experts"),
+        Int("moe_intermediate_size", "moe.expert_dim", 1408, get=expert_width),
+        Int("n_shared_experts", "moe.shared_experts", 1),
+        Number("routed_scaling_factor", "moe.route_scale", 1.0, positive=True),
+        Int("first_k_dense_replace", "moe.first_dense", 1, at_least=0),
+    ),
+    fixed={"moe": MOE, "moe.router": "sigmoid_top_k"},
+    names=SIGMOID_NAMES,
+    surplus=BEYOND,
 )
 
 GEMMA2 = Family(
@@ -513,6 +699,14 @@ FAMILIES: Final = {
         GEMMA2,
         GEMMA3,
         GPT2,
+        QWEN2_MOE,
+        OLMO2,
+        OLMO3,
+        OLMOE,
+        SMOLLM3,
+        GLM4_9B,
+        GLM4,
+        GLM4_MOE,
     )
 }
 """By `model_type`; the plainest first, since a model is exported as the first that can be it."""

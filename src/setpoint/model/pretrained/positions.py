@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.selection import query_size
@@ -23,10 +23,11 @@ from setpoint.model.pretrained.document import LARGEST, Document, reasons
 from setpoint.model.rope.config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 KINDS: Final = {"full_attention": "full", "sliding_attention": "sliding"}
+T = TypeVar("T")
 Pattern = Callable[[Document, int, int | None], Sequence[str]]
 
 
-def shortest_pattern(kinds: Sequence[str]) -> tuple[str, ...]:
+def shortest_pattern(kinds: Sequence[T]) -> tuple[T, ...]:
     """The shortest pattern that gives a row when it is repeated.
 
     Returns:
@@ -76,9 +77,11 @@ class Windows(Rule):
 
     def read(self, document: Document, known: Fields) -> Fields:
         layers = known["layers"]
-        window = document.integer("sliding_window", self.default, optional=True)
+        window = None
         if self.switch and not document.flag(self.switch, False):
-            window = None
+            document.value("sliding_window")  # without effect, perhaps 0
+        else:
+            window = document.integer("sliding_window", self.default, optional=True)
         kinds = list(self.otherwise(document, layers, window))
         types = document.value("layer_types")
         if types is not None:
@@ -139,39 +142,87 @@ _ROPE_KEYS: Final = {
 """Keys of each `rope_type`."""
 
 
+class RopeKeys(NamedTuple):
+    """Rotary positions of some layers.
+
+    Arguments:
+        base: rope_theta.
+        fraction: of the dimensions of a head that are rotated.
+    """
+
+    base: float
+    scaling: RopeScaling | None = None
+    fraction: float = 1.0
+
+
 @dataclass(frozen=True)
 class Rope(Rule):
     """Rotary positions that are the same in all layers.
 
     Arguments:
         base: rope_theta of a file without one.
+        fraction: partial_rotary_factor of a file without one; None: the family has no such key.
     """
 
     base: float = 10_000.0
+    fraction: float | None = None
 
     def read(self, document: Document, known: Fields) -> Fields:
         length = known["max_sequence_length"]
         given = document.number("rope_theta", None)
-        base = given or self.base
+        fraction = self.fraction or 1.0
+        if self.fraction is not None:
+            fraction = document.number("partial_rotary_factor", fraction)
+        usual = RopeKeys(given or self.base, None, fraction)
         sources = {name: document.value(name) for name in ("rope_scaling", "rope_parameters")}
-        found = [
-            read_rope(document, name, keys, base, length) for name, keys in sources.items() if keys
-        ]
+        found = [read_rope(document, n, keys, usual, length) for n, keys in sources.items() if keys]
         if len(found) == 2 and found[0] != found[1]:
             document.refuse("rope_scaling", "contradicts rope_parameters")
-        rope_base, scaling = found[0] if found else (base, None)
-        if given is not None and given != rope_base:
+        base, scaling, fraction = found[0] if found else usual
+        if given is not None and given != base:
             name = "rope_scaling" if sources["rope_scaling"] else "rope_parameters"
-            document.refuse("rope_theta", f"contradicts the {rope_base:g} of {name}")
-        return {"rope_base": rope_base, "rope_scaling": scaling}
+            document.refuse("rope_theta", f"contradicts the {base:g} of {name}")
+        if fraction != 1.0 and self.fraction is None:
+            name = "rope_parameters" if sources["rope_parameters"] else "rope_scaling"
+            document.refuse(name, "rotates only a part of each head, which this family does not")
+            fraction = 1.0
+        size = None if fraction == 1.0 else int(known["head_dim"] * fraction)
+        return {"rope_base": base, "rope_scaling": scaling, "rope_dim": size}
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
         keys = write_rope(config.rope_scaling)
+        part: dict[str, Any] = {}
+        if self.fraction is not None:
+            part = {"partial_rotary_factor": (config.rope_dim or config.head_dim) / config.head_dim}
+        usual = {"rope_theta": config.rope_base, "rope_type": "default"}
         return {
             "rope_theta": config.rope_base,
+            **part,
             "rope_scaling": keys or None,
-            "rope_parameters": {"rope_theta": config.rope_base, "rope_type": "default", **keys},
+            "rope_parameters": {**usual, **keys, **part},
         }
+
+
+def rope_layers(document: Document, layers: int) -> list[bool]:
+    """Read which layers of a SmolLM 3 are rotated."""
+    every = document.integer("no_rope_layer_interval", 4)
+    listed = document.value("no_rope_layers")
+    if listed is None:
+        return [(index + 1) % every != 0 for index in range(layers)]
+    if not isinstance(listed, list) or len(listed) < layers or {*listed} - {0, 1}:
+        document.refuse("no_rope_layers", f"must have 0 or 1 for each of {layers} layers")
+        return [True] * layers
+    return [bool(rotates) for rotates in listed[:layers]]
+
+
+class RopeLayers(Rule):
+    """`no_rope_layers`: 1 for layers that are rotated."""
+
+    def read(self, document: Document, known: Fields) -> Fields:
+        return {"rope_pattern": shortest_pattern(rope_layers(document, known["layers"]))}
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        return {"no_rope_layers": [int(config.rotates(layer)) for layer in range(config.layers)]}
 
 
 @dataclass(frozen=True)
@@ -206,8 +257,11 @@ class RopeByKind(Rope):
         full = {**(parts.get("full_attention") or {}), **(older or {})}
         sliding = parts.get("sliding_attention") or {}
         name, usual = "rope_parameters" if parts else "rope_scaling", self.sliding or self.base
-        rope_base, scaling = read_rope(document, name, full, base or self.base, length)
-        rope_local, stretched = read_rope(document, name, sliding, local or usual, length)
+        whole = RopeKeys(base or self.base), RopeKeys(local or usual)
+        rope_base, scaling, part = read_rope(document, name, full, whole[0], length)
+        rope_local, stretched, _ = read_rope(document, name, sliding, whole[1], length)
+        if part != 1.0:
+            document.refuse(name, "rotates only a part of each head, which this family does not")
         if stretched is not None:
             document.refuse("rope_parameters", "positions in windows cannot be stretched")
         for key, given, used in (
@@ -275,59 +329,56 @@ class LatentRope(Rope):
         return keys
 
 
-def read_rope(
-    document: Document, name: str, rules: Any, base: float, length: int
-) -> tuple[float, RopeScaling | None]:
-    """Read rope_theta and the scaling of one mapping.
+def read_rope(document: Document, name: str, rules: Any, usual: RopeKeys, length: int) -> RopeKeys:
+    """Read rope_theta, the scaling and the rotated fraction of one mapping.
 
     Arguments:
         name: key of the mapping.
-        base: where the mapping has no rope_theta.
+        usual: values of absent keys.
         length: of the model, the original one where the mapping has none.
     """
     if not isinstance(rules, Mapping):
         document.refuse(name, "must be a mapping")
-        return base, None
+        return usual
     given = dict(cast(Mapping[str, Any], rules))
     theta = given.pop("rope_theta", None)
     old_kind = given.pop("type", None)
     kind = given.pop("rope_type", old_kind) or "default"
     given = {key: value for key, value in given.items() if value is not None}
-    if given.pop("partial_rotary_factor", 1.0) != 1.0:
-        document.refuse(name, "rotates only a part of each head, which is not supported")
+    fraction = given.pop("partial_rotary_factor", usual.fraction)
     if not isinstance(kind, str) or kind not in _ROPE_KEYS:
         known = ", ".join(_ROPE_KEYS)
         document.refuse(name, f"the rule {kind!r} is not known here; known: {known}")
-        return base, None
-    unknown = [key for key in given if key not in _ROPE_KEYS[kind]]
-    if unknown:
+        return usual
+    if unknown := [key for key in given if key not in _ROPE_KEYS[kind]]:
         document.refuse(name, f"the rule {kind!r} has no {', '.join(unknown)}")
-        return base, None
-    if theta is not None and not _is_number(theta):
-        document.refuse(name, "rope_theta must be a number")
-        return base, None
-    base = base if theta is None else float(theta)
+        return usual
+    for key, value in (("rope_theta", theta), ("partial_rotary_factor", fraction)):
+        if value is not None and not _is_number(value):
+            document.refuse(name, f"{key} must be a number")
+            return usual
+    usual = RopeKeys(usual.base if theta is None else float(theta), None, float(fraction))
     if kind == "default":
-        return base, None
+        return usual
     wrong = [k for k, v in given.items() if k != "truncate" and not _is_number(v)]
     if wrong:
         document.refuse(name, f"the rule {kind!r}: {wrong[0]} must be a number")
-        return base, None
+        return usual
     if kind in ("llama3", "yarn"):
         original = given.setdefault("original_max_position_embeddings", length)
         if original < 1:
             document.refuse(name, f"the rule {kind!r}: the original length must be at least 1")
-            return base, None
+            return usual
         if kind == "yarn":
             given.setdefault("factor", length / original)
     if "factor" not in given:
         document.refuse(name, f"the rule {kind!r}: it needs a factor")
-        return base, None
+        return usual
     try:
-        return base, _scaling(kind, given)
+        return usual._replace(scaling=_scaling(kind, given))
     except SetpointError as error:
         document.refuse(name, f"the rule {kind!r}: {reasons(error)}")
-        return base, None
+        return usual
 
 
 def _is_number(value: object) -> bool:

@@ -229,7 +229,7 @@ def _rotated(config: TransformerConfig) -> dict[str, tuple[int, int, int]]:
     """The modules whose outputs are rotated: size of a head, and its first and last rotated row."""
     if config.mla is None:
         size = config.head_dim
-        return dict.fromkeys(QKV[:2], (size, 0, size))
+        return dict.fromkeys(QKV[:2], (size, 0, config.rope_dim or size))
     plain, turned = config.mla.nope_head_dim, config.mla.rope_head_dim
     heads = (plain + turned, plain, plain + turned)
     rank = config.mla.kv_rank

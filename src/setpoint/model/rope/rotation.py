@@ -53,11 +53,15 @@ def rotate(x: Tensor, by: Rotation) -> Tensor:
     """Rotate queries or keys by the angle of their position.
 
     Plane i is spanned by components i and i + head_dim / 2 (the split-half layout), so that the
-    rotation is two products and one exchange of halves over contiguous memory.
+    rotation is two products and one exchange of halves over contiguous memory. Of a rotation for
+    fewer dimensions the others of x stay as they are.
 
     Returns:
         (B, S, heads, head_dim) in the dtype of x; lower precisions are rotated in fp32.
     """
+    size = by.cos.shape[-1]
+    if size < x.shape[-1]:
+        return torch.cat((rotate(x[..., :size], by), x[..., size:]), dim=-1)
     first, second = x.chunk(2, dim=-1)
     return (x * by.cos + torch.cat((second, first), dim=-1) * by.sin).to(x.dtype)
 
