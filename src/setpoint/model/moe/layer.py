@@ -186,7 +186,7 @@ class MoELayer(nn.Module):
 
     def initializers(self) -> dict[str, Initializer]:
         """Return the initializer of the gate of shared experts."""
-        return {} if self.shared_gate is None else {"shared_gate.weight": Normal(self.gate_std)}
+        return {} if self.shared_gate is None else {"shared_gate.weight": NormalInit(self.gate_std)}
 
     def tensor_plan(self) -> dict[str, str]:
         """See `setpoint.shapes.protocols.TensorDivisible`: all but the shared experts is whole."""
