@@ -1,16 +1,288 @@
+"""Experts: sorting, rows, products with their gradients, and the modules."""
+
 from __future__ import annotations
 
 from unittest.mock import patch
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 
 from setpoint.config import SetpointError
 from setpoint.model.initialize import initialize
+from setpoint.model.modules import relu_squared
 from setpoint.model.moe import experts
-from setpoint.model.moe.experts import PackedExperts, UnpackedExperts, assign
+from setpoint.model.moe.experts import (
+    Assignments,
+    ExpertKernels,
+    PackedExperts,
+    UnpackedExperts,
+    assign,
+    capacity,
+    gather,
+    grouped_experts,
+    grouped_product,
+    load_factors,
+    looped_gradient,
+    looped_product,
+    spread,
+    weighted_sums,
+    why_not_grouped,
+)
 
 from .small import small_layer, small_transformer
+
+# Four tokens, two choices each, three experts.
+CHOICES = torch.tensor([[2, 0], [0, 1], [0, 2], [2, 0]])
+
+
+def test_rows_are_sorted_by_expert_and_then_by_token() -> None:
+    found, load = assign(CHOICES, 3)
+    assert found.ends.tolist() == [4, 5, 8]
+    assert (found.slots // 2).tolist() == [0, 1, 2, 3, 1, 0, 2, 3]
+    assert CHOICES.flatten()[found.slots].tolist() == [0, 0, 0, 0, 1, 2, 2, 2]
+    assert load.chosen.flatten().tolist() == load.taken.flatten().tolist() == [4, 1, 3]
+
+
+def test_the_earliest_tokens_fit() -> None:
+    found, load = assign(CHOICES, 3, capacity_factor=0.75)  # 4 * 2 / 3 * 0.75 = 2
+    assert found.ends.tolist() == [2, 3, 5]
+    assert (found.slots // 2).tolist() == [0, 1, 1, 0, 2]
+    assert load.chosen.flatten().tolist() == [4, 1, 3]
+    assert load.taken.flatten().tolist() == [2, 1, 2]
+
+
+def test_a_capacity_that_suffices_changes_nothing() -> None:
+    plain, limited = assign(CHOICES, 3), assign(CHOICES, 3, capacity_factor=1.5)
+    for ours, theirs in zip(limited, plain, strict=True):
+        assert all(map(torch.equal, ours[:2], theirs[:2]))
+
+
+def test_padding_is_sorted_with_the_others_and_not_counted() -> None:
+    found, load = assign(CHOICES, 3, valid=torch.tensor([False, True, True, True]))
+    plain, _ = assign(CHOICES, 3)
+    assert torch.equal(found.slots, plain.slots) and torch.equal(found.ends, plain.ends)
+    assert load.chosen.flatten().tolist() == load.taken.flatten().tolist() == [3, 1, 2]
+
+
+def test_padding_takes_no_capacity() -> None:
+    valid = torch.tensor([False, True, True, True])
+    found, load = assign(CHOICES, 3, capacity_factor=1.0, valid=valid)  # 3 * 2 / 3 = 2
+    assert found.ends.tolist() == [2, 3, 5]
+    assert (found.slots // 2).tolist() == [1, 2, 1, 2, 3]
+    assert load.taken.flatten().tolist() == [2, 1, 2]
+
+
+def test_random_choices_against_counting() -> None:
+    generator = torch.Generator().manual_seed(0)
+    experts = torch.stack([torch.randperm(9, generator=generator)[:3] for _ in range(50)])
+    valid = torch.rand(50, generator=generator) < 0.8
+    found, load = assign(experts, 9, capacity_factor=0.9, valid=valid)
+    limit = -(-int(valid.sum()) * 3 * 9 // (9 * 10))
+    expected, taken = [], []
+    for expert in range(9):
+        tokens = [t for t in range(50) if valid[t] and expert in experts[t]]
+        taken.append(len(tokens[:limit]))
+        expected += [t * 3 + experts[t].tolist().index(expert) for t in tokens[:limit]]
+    assert found.slots.tolist() == expected
+    assert load.taken.flatten().tolist() == taken
+    assert max(load.chosen.flatten().tolist()) > limit
+
+
+@pytest.mark.parametrize(
+    ("tokens", "top_k", "experts", "factor", "expected"),
+    [
+        (10, 2, 4, 1.0, 5),
+        (10, 2, 4, 1.01, 6),
+        (10, 1, 1, 1.1, 11),  # as floats 10 * 1.1 is a little more than 11
+        (1, 1, 64, 0.5, 1),  # at least one: what is left over is rounded up
+        (0, 2, 4, 1.0, 0),
+    ],
+)
+def test_capacity(tokens: int, top_k: int, experts: int, factor: float, expected: int) -> None:
+    assert capacity(tokens, top_k, experts, factor) == expected
+    on_device = capacity(torch.tensor(float(tokens)), top_k, experts, factor)
+    assert isinstance(on_device, torch.Tensor) and on_device.item() == expected
+
+
+def test_gather_and_its_gradient() -> None:
+    x = torch.arange(6.0, dtype=torch.float64).view(3, 2).requires_grad_()
+    slots = torch.tensor([3, 0, 5, 1])  # tokens 1, 0, 2, 0
+    rows = gather(x, slots, 2)
+    assert rows.tolist() == [[2, 3], [0, 1], [4, 5], [0, 1]]
+    assert torch.autograd.gradcheck(lambda x: gather(x, slots, 2), (x,))
+
+
+def test_spread_and_its_gradient() -> None:
+    rows = torch.tensor([[1.0], [2.0]], dtype=torch.float64, requires_grad=True)
+    slots = torch.tensor([3, 1])
+    assert spread(rows, slots, 4).flatten().tolist() == [0, 2, 0, 1]
+    assert spread(rows, torch.tensor([1, 0]), 2).flatten().tolist() == [2, 1]
+    assert torch.autograd.gradcheck(lambda rows: spread(rows, slots, 4), (rows,))
+
+
+def test_scaled_gradient() -> None:
+    rows = torch.ones(6, 2, dtype=torch.float64, requires_grad=True)
+    # The mean load is 2.
+    factors = load_factors(6, torch.tensor([[1], [0], [5]]), torch.tensor([1, 1, 6]), rows.dtype)
+    torch.testing.assert_close(factors, torch.tensor([2.0, *[0.4] * 5]).double())
+    weights = torch.ones(6, 1, dtype=torch.float64)
+    assigned = Assignments(torch.arange(6), torch.tensor([6]), factors)
+    scaled = weighted_sums(rows, weights, assigned)
+    assert torch.equal(scaled, rows)
+    scaled.sum().backward()
+    assert rows.grad is not None and torch.equal(rows.grad[:, 1], factors)
+
+
+GROUP_ENDS = torch.tensor([2, 2, 5, 7])
+
+
+def test_each_group_by_its_own_matrix() -> None:
+    rows, matrices = torch.randn(7, 3), torch.randn(4, 3, 5)
+    expected = [rows[:2] @ matrices[0], rows[2:5] @ matrices[2], rows[5:] @ matrices[3]]
+    torch.testing.assert_close(looped_product(rows, matrices, GROUP_ENDS), torch.cat(expected))
+
+
+def test_gradients() -> None:
+    rows = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    matrices = torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda a, b: looped_product(a, b, GROUP_ENDS), (rows, matrices))
+
+
+@pytest.mark.filterwarnings("ignore:.*is not registered.*")
+def test_what_compilers_are_told_is_true() -> None:
+    rows, matrices = torch.randn(7, 3, requires_grad=True), torch.randn(4, 3, 5, requires_grad=True)
+    torch.library.opcheck(looped_product, (rows, matrices, GROUP_ENDS))
+    torch.library.opcheck(looped_gradient, (rows.detach(), torch.randn(7, 5), GROUP_ENDS))
+
+
+def test_on_the_meta_device() -> None:
+    rows, matrices = torch.empty(7, 3, device="meta"), torch.empty(4, 3, 5, device="meta")
+    assert looped_product(rows, matrices, GROUP_ENDS.to("meta")).shape == (7, 5)
+
+
+def matrices(rows: int = 16, columns: int = 24, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(3, rows, columns).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_where_it_is_offered_it_works_forward_and_backward(dtype: torch.dtype) -> None:
+    many = matrices(dtype=dtype).requires_grad_()
+    rows, ends = torch.randn(7, 16).to(dtype).requires_grad_(), torch.tensor([2, 2, 7])
+    assert why_not_grouped(many) is None
+    product = grouped_product(rows, many, ends.int())
+    torch.testing.assert_close(product, looped_product(rows, many, ends))
+    product.float().square().sum().backward()
+    assert many.grad is not None and not many.grad[1].any() and many.grad[2].any()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "words"),
+    [
+        (16, 24, torch.float64, "does not compute in torch.float64"),
+        (16, 6, torch.float32, "multiples of 4 in torch.float32, and one is 6"),
+        (12, 16, torch.bfloat16, "multiples of 8 in torch.bfloat16, and one is 12"),
+    ],
+)
+def test_why_not(rows: int, columns: int, dtype: torch.dtype, words: str) -> None:
+    reason = why_not_grouped(matrices(rows, columns, dtype))
+    assert reason is not None and words in reason
+
+
+def test_why_not_without_data() -> None:
+    with FakeTensorMode():
+        assert "compiled" in (why_not_grouped(torch.empty(3, 16, 24)) or "")
+        assert why_not_grouped(torch.empty(3, 16, 24, dtype=torch.bfloat16)) is None
+    assert "for meta" in (why_not_grouped(torch.empty(3, 16, 24, device="meta")) or "")
+
+
+class OnGpu(torch.Tensor):
+    """Says that it lies on a GPU; plain otherwise."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "words"),
+    [
+        ((9, 0), torch.bfloat16, None),
+        ((8, 0), torch.bfloat16, None),
+        ((7, 5), torch.bfloat16, "compute capability 8.0, this one has 7.5"),
+        ((9, 0), torch.float32, "in bf16"),
+    ],
+)
+def test_on_gpus(capability: tuple[int, int], dtype: torch.dtype, words: str | None) -> None:
+    many = matrices(dtype=dtype).as_subclass(OnGpu)
+    with patch("torch.cuda.get_device_capability", return_value=capability):
+        reason = why_not_grouped(many)
+    assert (reason is None) if words is None else (words in (reason or "")), reason
+
+
+def test_an_older_pytorch() -> None:
+    with patch("setpoint.model.moe.experts.F", object()):
+        assert "has none" in (why_not_grouped(matrices()) or "")
+
+
+# Four tokens, two choices each, three experts; the choice at 5 was dropped.
+SLOTS, ENDS = torch.tensor([1, 2, 4, 3, 0, 6, 7]), torch.tensor([3, 4, 7])
+FUNCTIONS = {"silu": F.silu, "relu_squared": relu_squared}
+
+
+def tensors(gated: bool) -> list[torch.Tensor | None]:
+    sizes = ((4, 3), (4, 2), (3, 3, 5), (3, 3, 5), (3, 5, 3))
+    generator = torch.Generator().manual_seed(0)
+    made: list[torch.Tensor | None] = [
+        torch.randn(size, dtype=torch.float64, generator=generator).requires_grad_()
+        for size in sizes
+    ]
+    return made if gated else [*made[:2], None, *made[3:]]
+
+
+def composed(x, weights, gate, up, down, factors, activation):
+    """The same by single operations, row by row."""
+    y = [torch.zeros(3, dtype=torch.float64) for _ in range(4)]
+    for row, slot in enumerate(SLOTS.tolist()):
+        expert, token = int((row >= ENDS).sum()), x[slot // 2]
+        inner = activation(token @ (up if gate is None else gate)[expert])
+        inner = inner if gate is None else inner * (token @ up[expert])
+        out = inner @ down[expert]
+        if factors is not None:
+            out = out.detach() + (out - out.detach()) * factors[row]
+        y[slot // 2] = y[slot // 2] + weights.flatten()[slot] * out
+    return torch.stack(y)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("scaled", [True, False])
+def test_values_and_gradients(gated: bool, name: str, scaled: bool) -> None:
+    inputs, activation = tensors(gated), FUNCTIONS[name]
+    factors = torch.linspace(0.5, 2, 7, dtype=torch.float64) if scaled else None
+    kernels = ExpertKernels(looped_product, looped_gradient, activation, 2)
+    found = grouped_experts(*inputs, Assignments(SLOTS, ENDS, factors), kernels)
+    expected = composed(*inputs, factors, activation)
+    torch.testing.assert_close(found, expected)
+    given, upstream = [t for t in inputs if t is not None], torch.randn_like(expected)
+    ours = torch.autograd.grad(found, given, upstream)
+    theirs = torch.autograd.grad(expected, given, upstream)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_what_it_keeps() -> None:
+    """The inputs, the two products, and a weight for each row."""
+    kept: list[int] = []
+    inputs = tensors(gated=True)
+    kernels = ExpertKernels(looped_product, looped_gradient, F.silu, 2)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
+        grouped_experts(*inputs, Assignments(SLOTS, ENDS), kernels)
+    x, _, *matrices = [t.numel() for t in inputs if t is not None]
+    assert sum(kept) == x + sum(matrices) + 2 * 7 * 5 + 7 + len(SLOTS) + len(ENDS)
 
 
 @pytest.mark.parametrize("activation", ["swiglu", "gelu"])
