@@ -22,7 +22,7 @@ from setpoint.cli.output import table
 from setpoint.config import Config
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import leaves
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.train.config import Job
 from support.process import clean_environment, cpu_milliseconds
 

@@ -20,7 +20,7 @@ from setpoint.cli.output import table
 from setpoint.config import Config
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import leaves
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 
 SIZES = (250, 1000, 4000)
 OVERRIDES = 10

@@ -24,7 +24,7 @@ from setpoint.config import Config
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import leaves, sections
 from setpoint.config.layers.presets import modifiers, presets
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.config.schema.field import FieldInfo
 from setpoint.config.schema.tree import section_classes
 from setpoint.config.values.node import value_or_missing

@@ -40,7 +40,7 @@ class Break(NamedTuple):
 BREAKS = [
     # The kernel.
     Break(
-        "config/record/fingerprint.py",
+        "config/record/record.py",
         "for leaf in leaves(config) if leaf.role is IDENTITY]",
         "for leaf in leaves(config) if leaf.role is not None]",
         "config/test_fingerprint.py",
@@ -52,7 +52,7 @@ BREAKS = [
         "config/test_added.py",
     ),
     Break(
-        "config/record/fingerprint.py",
+        "config/record/record.py",
         "ensure_ascii=True",
         "ensure_ascii=False",
         "config/test_fingerprint.py",
@@ -88,13 +88,13 @@ BREAKS = [
         "units/test_quantity.py",
     ),
     Break(
-        "config/schema/bounds.py",
+        "config/schema/field.py",
         "(self.le is None or value <= self.le)",
         "(self.le is None or value < self.le)",
         "config/test_field.py",
     ),
     Break(
-        "config/schema/bounds.py",
+        "config/schema/field.py",
         "(self.gt is None or value > self.gt)",
         "(self.gt is None or value >= self.gt)",
         "config/test_field.py",

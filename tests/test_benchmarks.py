@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from setpoint.config.composition import compose
-from setpoint.config.draft.plain import to_plain
-from setpoint.config.draft.walk import leaves
+from setpoint.config.draft.walk import leaves, to_plain
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 NAMES = ("config", "model", "peers", "support")

@@ -36,13 +36,13 @@ def setpoint(module: Any, folder: Path, groups: int) -> Steps:
         the steps.
     """
     from setpoint.config.composition import compose
-    from setpoint.config.draft.plain import to_plain
+    from setpoint.config.draft.walk import to_plain
     from setpoint.config.files.read import parse
     from setpoint.config.files.write import write_json
     from setpoint.config.layers.editor import Editor
     from setpoint.config.layers.flags import put_flags, read_flags
     from setpoint.config.record.compare import differences
-    from setpoint.config.record.fingerprint import fingerprint
+    from setpoint.config.record.record import fingerprint
     from setpoint.config.resolving.resolve import resolve
     from setpoint.config.values.origin import FILE, Origin
 

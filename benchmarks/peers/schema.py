@@ -8,18 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import Config, Free
-from setpoint.config.schema.bounds import Bounds
-from setpoint.config.schema.field import FieldInfo
-from setpoint.config.types.base import FieldType
-from setpoint.config.types.containers import (
-    AnyOfType,
-    FreeType,
-    OptionalType,
-    SequenceType,
-    TupleType,
-)
-from setpoint.config.types.scalars import (
+from setpoint.config.schema.field import Bounds, FieldInfo
+from setpoint.config.types.base import (
     BoolType,
+    FieldType,
     FloatType,
     IntType,
     LiteralType,
@@ -27,7 +19,14 @@ from setpoint.config.types.scalars import (
     ScalarType,
     StrType,
 )
-from setpoint.config.types.sections import SectionType
+from setpoint.config.types.compound import (
+    AnyOfType,
+    FreeType,
+    OptionalType,
+    SectionType,
+    SequenceType,
+    TupleType,
+)
 from setpoint.config.values.node import chain_of
 from setpoint.config.words.plain_data import MISSING
 from setpoint.editor_schema.help import class_help, field_help

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from setpoint.config.schema.bounds import Bounds
+from setpoint.config.schema.field import Bounds
 
 from .schema import QUANTITY, Field, Section, annotation, is_quantity, number
 

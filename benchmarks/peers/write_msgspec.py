@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.config.schema.bounds import Bounds
+from setpoint.config.schema.field import Bounds
 
 from .schema import Section, annotation, number
 

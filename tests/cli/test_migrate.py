@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from setpoint.config.migrations.operations import Added, Converted, Renamed, Retired
+from setpoint.config.migrations import Added, Converted, Renamed, Retired
 from setpoint.train.config import Job
 
 from ..snapshots import compare
@@ -36,7 +36,7 @@ def older(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     for operation in operations:
         operation.schema = 2
     table = {__name__: {TODAY: operations}}
-    monkeypatch.setattr("setpoint.config.migrations.chain._declared", table)
+    monkeypatch.setattr("setpoint.config.migrations._declared", table)
     for name, value in (("schema", TODAY), ("migrations", __name__)):
         monkeypatch.setattr(Job.__setpoint__, name, value)
     return cli

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from setpoint.config.files.document import Format
 from setpoint.cli.migrate import rewrite_document
 from setpoint.config.files.read import parse
-from setpoint.config.migrations.chain import guessed, migrate
+from setpoint.config.migrations import guessed, migrate
 
-from ..config.migrations.history import Job
+from ..config.history import Job
 from ..snapshots import compare
 
 TOML = """\

@@ -4,7 +4,7 @@ import json
 
 from setpoint.config import Config, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 
 from .sample import AdamW, Batch, Job, Mode, Secret, Sgd, Synthetic, Text, Tracker, Transformer
 

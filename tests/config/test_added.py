@@ -6,8 +6,8 @@ import pytest
 
 from setpoint.config import RUNTIME, Config, ConfigError, derive, derived, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.draft.plain import to_minimal, to_plain
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.draft.walk import to_minimal, to_plain
+from setpoint.config.record.record import fingerprint
 from setpoint.config.schema.tree import add_section, added_sections
 from setpoint.editor_schema.help import field_help
 

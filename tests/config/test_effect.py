@@ -10,9 +10,8 @@ from pathlib import Path
 from setpoint.config import Config, dead, derive, derived, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.config import is_set
-from setpoint.config.draft.plain import to_plain
-from setpoint.config.draft.walk import dropped_values
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.draft.walk import dropped_values, to_plain
+from setpoint.config.record.record import fingerprint
 
 from .helpers import problems_of
 

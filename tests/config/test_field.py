@@ -3,7 +3,7 @@ from typing import Any, Literal
 import pytest
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, ConfigError, Free, Invalid, field
-from setpoint.config.schema.bounds import Bounds
+from setpoint.config.schema.field import Bounds
 from setpoint.config.words.plain_data import MISSING
 
 from .sample import Batch, Job, Synthetic

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import IDENTITY, RUNTIME, Config, SetpointError, field, resolve
 from setpoint.config.draft.walk import leaves
-from setpoint.config.record.fingerprint import (
+from setpoint.config.record.record import (
     canonical,
     fingerprint,
     identity_leaves,

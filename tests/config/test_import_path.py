@@ -5,8 +5,8 @@ import pytest
 
 from setpoint.config import Config, ConfigError, ImportPath, Invalid, SetpointError, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
+from setpoint.config.record.record import fingerprint
 
 from ..snapshots import compare
 from .components import targets

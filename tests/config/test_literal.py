@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import Config, ConfigError, Free, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.record.record import record_files
+from setpoint.config.record.record import fingerprint, record_files
 from setpoint.config.words.plain_data import escaped, refers, unescaped
 
 

@@ -16,15 +16,13 @@ from hypothesis import HealthCheck, assume, given, settings
 import setpoint.presets  # noqa: F401 - registers the presets by name
 from setpoint.config import Config, resolve
 from setpoint.config.composition import compose
-from setpoint.config.draft.plain import to_minimal, to_plain
-from setpoint.config.draft.walk import shared_places
+from setpoint.config.draft.walk import shared_places, to_minimal, to_plain
 from setpoint.config.files.read import read_file
 from setpoint.config.files.write import write_json, write_toml, write_yaml
 from setpoint.config.layers import presets as registry
 from setpoint.config.record.compare import differences
-from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.record import minimal_toml, read_record, record_files
+from setpoint.config.record.record import fingerprint, minimal_toml, read_record, record_files
 from setpoint.config.values.reference import may_refer
 from setpoint.train.config import Job
 

@@ -2,7 +2,7 @@ import pytest
 
 from setpoint.config import Config, Problem, SetpointError, check, field, resolve
 from setpoint.config.draft.config import fields_of
-from setpoint.config.types.sections import SectionType
+from setpoint.config.types.compound import SectionType
 
 from .sample import AdamW, ModelConfig, OptimizerConfig, Sgd, SourceConfig, Transformer
 

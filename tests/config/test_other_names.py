@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import Config, field
 from setpoint.config.composition import compose
-from setpoint.config.draft.unknown_keys import OtherName
+from setpoint.config.draft.hints import OtherName
 from setpoint.config.other_names import ForeignKey, Replacement
 from setpoint.config.words.text import for_shell
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from setpoint.config.composition import compose
-from setpoint.config.layers.hints import overridden
+from setpoint.config.draft.walk import dropped_values, overridden
 from setpoint.presets.modifiers import smoke
 from setpoint.train.config import Job
 
@@ -31,3 +31,15 @@ def test_nothing_is_said_where_nothing_is_lost() -> None:
     assert lines(None) == []
     assert lines(None, "duration=10 steps") == []
     assert lines(None, "duration=7 steps", modifiers=()) == []
+
+
+def test_a_null_that_a_later_value_takes_back_is_dropped() -> None:
+    def dropped(*flags: str) -> list[str]:
+        return list(dropped_values(compose(Job, flags=flags).resolve(), "evaluation"))
+
+    off, on = "evaluation=null", "evaluation.every=3 steps"
+    assert dropped(off, on) == [
+        "evaluation = null, from command line evaluation: command line evaluation.every sets a "
+        "field of the section after it"
+    ]
+    assert not any("= null," in line for line in dropped(off, on, off)) and dropped(off) == []

@@ -6,11 +6,10 @@ from hypothesis import given, settings
 
 from setpoint.config import Config, Free, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.draft.plain import to_minimal, to_plain
+from setpoint.config.draft.walk import to_minimal, to_plain
 from setpoint.config.files.write import write_json, write_toml, write_yaml
-from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.record import minimal_toml
+from setpoint.config.record.record import fingerprint, minimal_toml
 
 from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Transformer
 from .strategies import jobs

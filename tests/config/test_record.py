@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from setpoint.config import SetpointError, resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.compare import recorded_differences
-from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.record import (
+    fingerprint,
     is_record,
     minimal_toml,
     read_record,

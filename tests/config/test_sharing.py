@@ -9,12 +9,10 @@ import pytest
 from setpoint.config import RUNTIME, Config, ConfigError, SetpointError, field, ref, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.config import build
-from setpoint.config.draft.plain import to_minimal, to_plain
-from setpoint.config.draft.walk import leaves, shared, shared_places
+from setpoint.config.draft.walk import leaves, shared, shared_places, to_minimal, to_plain
 from setpoint.config.record.compare import differences
-from setpoint.config.record.fingerprint import canonical, fingerprint
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.record import read_record, record_files
+from setpoint.config.record.record import canonical, fingerprint, read_record, record_files
 
 from ..snapshots import compare
 from .helpers import problems_of

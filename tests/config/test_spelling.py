@@ -6,7 +6,7 @@ import pytest
 
 from setpoint.config import Config, field
 from setpoint.config.composition import compose
-from setpoint.config.layers.hints import explained
+from setpoint.config.draft.hints import explained
 from setpoint.config.values.origin import PROGRAM, Origin
 
 from .helpers import problems_of

@@ -4,13 +4,17 @@ import pytest
 
 from setpoint.config import Config, field
 from setpoint.config.composition import compose
-from setpoint.config.draft.unknown_keys import OtherName, location_hint, unknown_key
+from setpoint.config.draft.hints import (
+    OtherName,
+    is_secret_key,
+    location_hint,
+    unknown_key,
+)
 from setpoint.config.schema.tree import (
     all_fields,
     classes_at,
     field_of,
     holds_secret,
-    names_secret,
     section_classes,
 )
 from setpoint.config.words.names import did_you_mean, nearest
@@ -110,11 +114,11 @@ def test_the_error_for_an_unknown_key_is_short() -> None:
 
 
 def test_names_of_secrets() -> None:
-    assert names_secret(Job, "token")
-    assert names_secret(Job, "tokens")
-    assert names_secret(Job, "wandb_api_key") and names_secret(Job, "dbPassword")
-    assert not names_secret(Job, "lr")
-    assert not names_secret(Job, "hidden")  # a letter or two in common with a name are no likeness
+    assert is_secret_key(Job, "token")
+    assert is_secret_key(Job, "tokens")
+    assert is_secret_key(Job, "wandb_api_key") and is_secret_key(Job, "dbPassword")
+    assert not is_secret_key(Job, "lr")
+    assert not is_secret_key(Job, "hidden")  # a letter or two in common with a name are no likeness
     assert holds_secret(Job.__setpoint__.fields["tracker"].type)
     assert not holds_secret(Job.__setpoint__.fields["model"].type)
 

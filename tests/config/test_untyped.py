@@ -25,7 +25,7 @@ from setpoint.config import (
     resolve,
     to_plain,
 )
-from setpoint.config.draft.plain import to_minimal
+from setpoint.config.draft.walk import to_minimal
 from setpoint.config.files.write import write_json, write_toml, write_yaml
 from setpoint.config.record.python_source import to_python
 from setpoint.config.types.compiler import compile_annotation

@@ -10,8 +10,8 @@ import setpoint.presets  # noqa: F401 - registers the presets by name
 from setpoint.config import Config, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.layers import presets as registry
-from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
+from setpoint.config.record.record import fingerprint
 from setpoint.train.config import Job
 
 from . import sample

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import IDENTITY, Config, ConfigError, SetpointError, resolve
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.data.config import Data, Mixture, Phase
 from setpoint.data.sources.config import Questions, Random, SourceConfig, Stdlib, Text
 from setpoint.data.sources.synthetic import RandomSource

@@ -25,8 +25,7 @@ from typing import Any
 from setpoint.cli.list import field_rows
 from setpoint.config import Config, all_fields
 from setpoint.config.schema.declare import CHECK, DEAD
-from setpoint.config.schema.tree import first_places
-from setpoint.config.types.sections import section_classes
+from setpoint.config.types.compound import section_classes
 from setpoint.editor_schema.help import class_help
 from setpoint.infer.config import Inference
 from setpoint.train.config import Job
@@ -61,8 +60,10 @@ SHORT = (
 @functools.cache
 def rows_of(root: str) -> tuple[dict[str, Any], ...]:
     """The fields of a job; of a section that stands in several places the first is meant."""
-    first = set(first_places(ROOTS[root]).values())
-    return tuple(row for row in field_rows(ROOTS[root]) if row["path"] in first)
+    first: dict[Any, str] = {}
+    for path, info in all_fields(ROOTS[root]):
+        first.setdefault(info, path)
+    return tuple(row for row in field_rows(ROOTS[root]) if row["path"] in {*first.values()})
 
 
 def chosen(wanted: str) -> tuple[str, list[dict[str, Any]]]:

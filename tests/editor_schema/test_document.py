@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from jsonschema.exceptions import best_match
 
 from setpoint.config import Config, field, resolve
-from setpoint.config.composition import HEADERS
-from setpoint.config.draft.plain import to_minimal, to_plain
+from setpoint.config.draft.walk import to_minimal, to_plain
 from setpoint.config.files.write import write_json
+from setpoint.config.layers.extends import HEADERS
 from setpoint.editor_schema.document import ABOUT_THE_FILE, json_schema
 
 from ..config.sample import Job

@@ -33,17 +33,15 @@ from typing import Any, TextIO
 from setpoint.cli.main import main as command_line
 from setpoint.config.composition import Composition, compose
 from setpoint.config.draft.config import Config
-from setpoint.config.draft.plain import to_plain
-from setpoint.config.draft.walk import sections
+from setpoint.config.draft.walk import sections, to_plain
 from setpoint.config.files.read import parse
 from setpoint.config.files.write import write_json
-from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.record.record import minimal_toml, record_files
+from setpoint.config.record.record import fingerprint, minimal_toml, record_files
 from setpoint.config.schema.declare import field as declared
 from setpoint.config.schema.field import FieldInfo
 from setpoint.config.schema.tree import section_classes
 from setpoint.config.types.base import FieldType
-from setpoint.config.types.containers import (
+from setpoint.config.types.compound import (
     AnyOfType,
     FreeType,
     MappingType,

@@ -20,16 +20,15 @@ from setpoint.config.composition import compose
 from setpoint.config.files.document import Document, FileError
 from setpoint.config.files.read import decode, parse, parse_bytes
 from setpoint.config.layers.presets import call_modifier, load_plugins
-from setpoint.config.migrations.chain import migrated
-from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.record.record import minimal_toml, read_record, record_files
+from setpoint.config.migrations import migrated
+from setpoint.config.record.record import fingerprint, minimal_toml, read_record, record_files
 from setpoint.config.values.reference import Reference
 from setpoint.config.words.errors import SetpointError
 from setpoint.config.words.text import parse_flow, parse_list
 from setpoint.sweep_space.flags import read_command_line
 from setpoint.train.config import Job as TrainingJob
 
-from ..config.migrations.history import Job as Old
+from ..config.history import Job as Old
 from ..config.sample import Job
 from .guard import guarded
 from .oracles import agree, may_refuse

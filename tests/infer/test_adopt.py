@@ -9,7 +9,7 @@ import pytest
 
 from setpoint.config import ConfigError, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.origin import RECORD
 from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds

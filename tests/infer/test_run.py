@@ -10,7 +10,7 @@ import pytest
 
 from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Generation, Inference, Weights
 from setpoint.infer.inference import infer, require_place

@@ -7,7 +7,7 @@ from pathlib import Path
 import setpoint.presets  # registers the presets
 from setpoint.config import resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.data.ngram import ngram_baselines
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job

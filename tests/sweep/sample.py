@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from setpoint.config.composition import compose
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.sweep.record import Task
 from setpoint.sweep_space.points import ResolvedPoint
 from setpoint.sweep_space.setting import Point, Setting, axis_origin, labels, name_of

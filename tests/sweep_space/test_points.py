@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import Config, ConfigError, SetpointError, dead
 from setpoint.config.composition import compose
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.sweep_space.flags import read_command_line
 from setpoint.sweep_space.points import Composer, SweepError, resolve_points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job

@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.record.record import read_record
+from setpoint.config.record.record import fingerprint, read_record
 from setpoint.train.config import Job
 from setpoint.train.contract import Accepted, check_contract, describe_accepted
 from setpoint.train.loop import Loop, StepResult

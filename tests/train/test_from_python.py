@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from setpoint.config import ConfigError, SetpointError, compose
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.data.sources.config import Conversations
 from setpoint.data.store import Corpus
 from setpoint.train.config import Job

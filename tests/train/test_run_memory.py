@@ -68,7 +68,7 @@ def test_a_run_goes_on_with_other_memory(
 
 
 def test_memory_is_no_part_of_what_is_learned(tmp_path: Path) -> None:
-    from setpoint.config.record.fingerprint import fingerprint
+    from setpoint.config.record.record import fingerprint
 
     plain, other = small_job(tmp_path, *BASE), small_job(tmp_path, *BASE, *ALL)
     assert fingerprint(plain) == fingerprint(other)

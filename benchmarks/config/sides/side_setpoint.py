@@ -10,7 +10,7 @@ SHOW: list[Any] = [lambda config: print("read")]
 
 def plain(config: Any) -> dict[str, Any]:
     """Nested plain data."""
-    from setpoint.config.draft.plain import to_plain
+    from setpoint.config.draft.walk import to_plain
 
     return to_plain(config)
 

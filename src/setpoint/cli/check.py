@@ -34,8 +34,7 @@ from setpoint.config import (
     fingerprint,
     verify,
 )
-from setpoint.config.draft.walk import dropped_values, shared
-from setpoint.config.layers.hints import overridden
+from setpoint.config.draft.walk import dropped_values, overridden, shared
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.train.config import Job
 from setpoint.train.run_name import find_run

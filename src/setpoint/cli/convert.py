@@ -8,7 +8,7 @@ from pathlib import Path
 from setpoint.cli.options import STRICT, Arguments, Command, Option
 from setpoint.cli.output import print_notes
 from setpoint.config import ConfigError, SetpointError, compose
-from setpoint.config.draft.plain import to_minimal
+from setpoint.config.draft.walk import to_minimal
 from setpoint.config.files.write import write_toml
 from setpoint.files.atomic import write_text
 from setpoint.interop.dialect import DIALECTS, read_foreign, recognize, split_dialect

@@ -20,8 +20,7 @@ from setpoint.cli.output import bold, dim, emit, table
 from setpoint.cli.source import open_source, open_table
 from setpoint.config import SetpointError, all_fields, did_you_mean, fingerprint, plain
 from setpoint.config.record.compare import Difference, Entry, Table, compare
-from setpoint.config.record.fingerprint import canonical, identity_leaves
-from setpoint.config.record.record import ROLES
+from setpoint.config.record.record import ROLES, canonical, identity_leaves
 from setpoint.config.words.names import within
 from setpoint.config.words.text import in_full
 

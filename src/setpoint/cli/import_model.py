@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.options import Arguments, Command, Option
 from setpoint.config import Config, ConfigError, SetpointError, resolve, to_plain
-from setpoint.config.draft.plain import to_minimal
+from setpoint.config.draft.walk import to_minimal
 from setpoint.config.files.write import write_toml
 from setpoint.files.atomic import write_text
 from setpoint.model.config import TransformerConfig

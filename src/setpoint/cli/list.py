@@ -21,7 +21,7 @@ from setpoint.cli.options import (
 from setpoint.cli.output import bold, emit, styled, styles, table
 from setpoint.cli.source import prepare
 from setpoint.config import Config, FieldInfo, SetpointError, all_fields, did_you_mean, plain
-from setpoint.config.draft.unknown_keys import foreign_table, location_hint
+from setpoint.config.draft.hints import foreign_table, location_hint
 from setpoint.config.layers.presets import (
     load_plugins,
     modifiers,
@@ -31,7 +31,7 @@ from setpoint.config.layers.presets import (
 )
 from setpoint.config.resolving.checks import known_cautions
 from setpoint.config.schema.tree import known_tags
-from setpoint.config.types.sections import section_classes
+from setpoint.config.types.compound import section_classes
 from setpoint.config.words.text import for_flag
 from setpoint.editor_schema.help import class_help, field_help
 

@@ -24,8 +24,7 @@ from setpoint.config import (
     same,
 )
 from setpoint.config.files.read import parse_bytes, read_file
-from setpoint.config.migrations.chain import migrate, oldest_schema, schema_of
-from setpoint.config.migrations.operations import Tree, guessed
+from setpoint.config.migrations import Tree, guessed, migrate, oldest_schema, schema_of
 from setpoint.config.record.compare import recorded_differences
 from setpoint.files.atomic import write_text
 from setpoint.track.run_directory import RunDirectory

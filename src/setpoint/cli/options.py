@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from setpoint.config import Config, SetpointError, did_you_mean, nearest
-from setpoint.config.draft.unknown_keys import is_foreign_key
-from setpoint.config.migrations.chain import retired_hint
+from setpoint.config.draft.hints import is_foreign_key
+from setpoint.config.migrations import retired_hint
 
 TRAINING = "setpoint.train.config:Job"
 INFERENCE = "setpoint.infer.config:Inference"
@@ -378,7 +378,7 @@ class Command:
         """True if a word can be the argument of a place: a configuration, or anything else."""
         from setpoint.config.files.document import names_file
         from setpoint.config.layers.presets import preset_named
-        from setpoint.config.types.scalars import TRUTH
+        from setpoint.config.types.base import TRUTH
 
         if slot in SOURCES:
             import_named(
@@ -429,8 +429,8 @@ class Command:
         if self.usage.partition(" ")[0] != "SOURCE" or not os.path.isfile(word):
             return
         from setpoint.config import Origin
+        from setpoint.config.draft.hints import written
         from setpoint.config.files.document import names_file
-        from setpoint.config.layers.hints import written
         from setpoint.config.values.origin import COMMAND_LINE
 
         if names_file(word):

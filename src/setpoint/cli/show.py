@@ -19,9 +19,8 @@ from setpoint.config import (
     plain,
     to_plain,
 )
-from setpoint.config.draft.plain import to_minimal
-from setpoint.config.draft.unknown_keys import location_hint
-from setpoint.config.draft.walk import Leaf, dropped_values, entries_of
+from setpoint.config.draft.hints import location_hint
+from setpoint.config.draft.walk import Leaf, dropped_values, entries_of, to_minimal
 from setpoint.config.files.document import names_file
 from setpoint.config.layers.list_edits import item_index
 from setpoint.config.layers.presets import presets

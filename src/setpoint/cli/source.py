@@ -22,10 +22,10 @@ from setpoint.config import (
     leaves,
     nearest,
 )
+from setpoint.config.draft.hints import written
 from setpoint.config.files.document import FORMATS, MAX_BYTES, names_file
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.layers.environment import prefix_of
-from setpoint.config.layers.hints import written
 from setpoint.config.layers.presets import preset_named, presets
 from setpoint.config.record.compare import Table, leaf_table, recorded_table
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded

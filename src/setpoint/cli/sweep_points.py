@@ -29,7 +29,7 @@ from setpoint.config.draft.walk import dropped_values
 from setpoint.config.files.document import names_file, without_suffix
 from setpoint.config.files.read import read_file
 from setpoint.config.layers.presets import preset_named, presets, unknown_preset
-from setpoint.config.migrations.chain import MigratedDocument
+from setpoint.config.migrations import MigratedDocument
 from setpoint.config.values.node import value_or_missing
 from setpoint.config.values.origin import COMMAND_LINE, SWEEP
 from setpoint.plan.preflight import preflight

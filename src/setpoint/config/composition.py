@@ -14,27 +14,24 @@ from .draft.config import Config
 from .draft.copying import draft_of
 from .draft.walk import Leaf, dropped_leaves, leaves, need_class, need_config
 from .files.document import FORMATS, names_file
-from .files.read import read_file
-from .layers.editor import Editor, repeated
+from .layers.editor import Editor
 from .layers.environment import apply_declared, apply_environment, declared_in
+from .layers.extends import HEADERS, ExtendingFiles, is_applied
 from .layers.flags import put_flags, read_flags
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
-from .migrations.chain import migrated
 from .resolving.resolve import resolve
 from .schema.class_info import refuse_root_word
 from .values.node import state_of
-from .values.origin import ENVIRONMENT, FILE, PROGRAM, Origin, Recorded, short_name
+from .values.origin import ENVIRONMENT, FILE, PROGRAM, Origin, Recorded
+from .values.scalar import Struct
 from .values.user_code import find_user_function, import_user_module
-from .words.errors import ConfigError, Invalid, Problem, SetpointError
+from .words.errors import UNKNOWN_KEY, ConfigError, Invalid, Problem, SetpointError
 from .words.names import can_be_named, nearest, not_of
-from .words.plain_data import MAX_FILES, MAX_NESTING
 
 if TYPE_CHECKING:
     from .files.document import Document
 
 C = TypeVar("C", bound=Config)
-HEADERS = ("extends", "$schema", "setpoint")
-"""Keys of a file that speak of the file, not of the configuration."""
 ROOT_WORDS = ("tag", "sweep", "silence")
 """Names with a meaning of their own in a root; its sections may have fields of these names."""
 SWEEP_KEY = "sweep"
@@ -44,7 +41,7 @@ FILE_NAME = r"\w\.[A-Za-z][A-Za-z0-9]{0,9}$"
 __all__ = ["Composition", "Invalid", "compose"]
 
 
-class Composition(Generic[C]):
+class Composition(Struct, Generic[C]):
     """A draft with its layers merged, and what was wrong with them.
 
     Arguments:
@@ -53,19 +50,11 @@ class Composition(Generic[C]):
         notes: what has changed since a file of an older schema was written, in words.
     """
 
-    def __init__(
-        self,
-        draft: C,
-        label: str,
-        problems: list[Problem],
-        sweep: Document | None = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        self.draft = draft
-        self.label = label
-        self.problems = problems
-        self.sweep = sweep
-        self.notes = list(notes)
+    draft: C
+    label: str
+    problems: list[Problem]
+    sweep: Document | None = None
+    notes: Sequence[str] = ()
 
     def __repr__(self) -> str:
         count = len(self.problems)
@@ -145,10 +134,7 @@ def compose(
 
 
 def import_presets(root: type[Config]) -> None:
-    """Make known the presets and modifiers that come with a root.
-
-    Arguments:
-        root: a class declared with `presets="module"`, or any other.
+    """Make known the presets and modifiers that come with a root, if it names their module.
 
     Raises:
         SetpointError: if the module cannot be imported.
@@ -181,7 +167,7 @@ def _merge(
     sources = _Sources(root)
     base, documents = sources.open_all(source, files)
     editor = Editor(base if base is not None else root())
-    editor.notes = sources.notes
+    editor.files = sources.files
     sweep = _put_files(editor, documents)
     declared: Mapping[str, Origin] = declared_in(environ) if environ is not None else {}
     if environ is not None:
@@ -199,7 +185,7 @@ def _merge(
     if environ is not None and declared:
         apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__
-    return Composition(cast(C, editor.root), label, editor.problems, sweep, sources.notes)
+    return Composition(cast(C, editor.root), label, editor.problems, sweep, sources.files.notes)
 
 
 def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None:
@@ -214,7 +200,7 @@ def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None
     for problem in editor.problems:
         # These keys are no fields, so the search among the fields cannot find them.
         close = nearest(problem.path, HEADERS, 1, likeness=0.8)
-        if close and problem.message.startswith("unknown key"):
+        if close and problem.kind == UNKNOWN_KEY:
             problem.hint = f"Did you mean {close[0]}?"
     return sweep
 
@@ -223,18 +209,16 @@ class _Sources(Generic[C]):
     """The sources and files of one composition.
 
     Attributes:
-        seen: the real paths of the files that were opened.
-        applied: the same, in the order in which they apply.
+        files: those that are open, with what is known of all.
+        applied: the real paths of the files, in the order in which they apply.
         preset: the one that files extend.
-        notes: changes of what older software wrote, in words.
     """
 
     def __init__(self, root: type[C]) -> None:
         self.root = root
-        self.seen: set[str] = set()
+        self.files = ExtendingFiles(root)
         self.applied: list[str] = []
         self.preset: str | None = None
-        self.notes: list[str] = []
 
     def open_all(
         self, source: str | C | None, files: Sequence[str | os.PathLike[str] | Document]
@@ -274,7 +258,7 @@ class _Sources(Generic[C]):
 
             if is_record(source):
                 draft, header = read_record(self.root, source)
-                self.notes.extend(header["notes"])
+                self.files.notes.extend(header["notes"])
                 return draft, []
         if os.sep in source or os.path.isdir(source):
             raise SetpointError(
@@ -284,59 +268,42 @@ class _Sources(Generic[C]):
             raise SetpointError(f"there is no file {source}, and no preset of this name")
         return self._preset(source), []
 
-    def open_file(
-        self, file: str | Document, above: tuple[str, ...] = ()
-    ) -> tuple[C | None, list[Document]]:
+    def open_file(self, file: str | Document) -> tuple[C | None, list[Document]]:
         """A file with all that it extends, in the order in which they apply."""
         if isinstance(file, str):
             _refuse_name(file)
-        document = read_file(file) if isinstance(file, str) else file
-        if "setpoint" in document.data:
-            document, notes = migrated(self.root, document)
-            self.notes.extend(notes)
-        name = document.name
-        real = os.path.realpath(name)
-        if real in above:
-            chain = " -> ".join(short_name(file) for file in (*above, real))
-            raise SetpointError(f"{name}: extends itself: {chain}")
-        if len(above) >= MAX_NESTING:
-            raise SetpointError(f"{name}: files that extend one another are {MAX_NESTING} at most")
-        if len(self.seen) >= MAX_FILES:
-            raise SetpointError(f"{name}: a configuration extends {MAX_FILES} files at most")
+        name = file if isinstance(file, str) else file.name
+        try:
+            document = self.files.open(file)
+        except Invalid as error:
+            raise SetpointError(f"{name}: {error}") from None
         base: C | None = None
         documents: list[Document] = []
-        self.seen.add(real)
         listed: list[str] = []
         for index, parent in enumerate(self._parents(document)):
-            if names_file(parent):
-                beside = os.path.join(os.path.dirname(name), os.path.expanduser(parent))
-                if not os.path.exists(beside):
-                    raise SetpointError(
-                        f"{_place(document, index)}: extends {parent!r}, but there is no {beside}"
+            try:
+                if names_file(parent):
+                    beside = os.path.join(os.path.dirname(name), os.path.expanduser(parent))
+                    if not os.path.exists(beside):
+                        raise Invalid(f"extends {parent!r}, but there is no {beside}")
+                    if is_applied(parent, beside, listed, self.applied):
+                        continue
+                else:
+                    _refuse_parent(
+                        parent, base is not None or self.preset not in (None, parent), documents
                     )
-                whole = os.path.realpath(beside)
-                if again := repeated(parent, whole, listed, self.applied):
-                    raise SetpointError(f"{_place(document, index)}: {again}")
-                listed.append(whole)
-                if whole in self.seen and whole not in (*above, real):
-                    # Two files that extend a third: applied again, it would undo the first.
-                    continue
-                more_base, more = self.open_file(beside, (*above, real))
-                base = more_base if more_base is not None else base
-                documents.extend(more)
-            elif reason := _refusal(
-                parent, base is not None or self.preset not in (None, parent), bool(documents)
-            ):
-                raise SetpointError(f"{_place(document, index)}: {reason}")
-            else:
-                try:
                     base = self._preset(parent)
                     self.preset = parent
-                except ConfigError:
-                    raise
-                except SetpointError as error:
-                    raise SetpointError(f"{_place(document, index)}: {error}") from None
-        self.applied.append(real)
+                    continue
+            except ConfigError:
+                raise
+            except SetpointError as error:
+                raise SetpointError(f"{_place(document, index)}: {error}") from None
+            more_base, more = self.open_file(beside)
+            base = base if more_base is None else more_base
+            documents.extend(more)
+        self.files.close()
+        self.applied.append(os.path.realpath(name))
         return base, [*documents, document]
 
     def _parents(self, document: Document) -> list[str]:
@@ -374,24 +341,27 @@ def _place(document: Document, index: int) -> str:
     return document.where(("extends", index) if several else ("extends",))
 
 
-def _refusal(parent: str, after_preset: bool, after_file: bool) -> str:
-    """Reason why a file cannot extend a name that is no file; empty if it may be a preset."""
+def _refuse_parent(parent: str, after_preset: bool, after_file: object) -> None:
+    """Refuse a name that is no file, and that a file cannot extend; others may be a preset's."""
     if ":" in parent:
         module, _, name = parent.partition(":")
         hint = ""
         if all(word.isidentifier() for word in (*module.split("."), name)):
             preset = name.replace("_", "-")
             hint = f" A function marked @preset is named {preset!r}, after `--import {module}`."
-        return (
+        raise Invalid(
             f"extends {parent!r}: a file extends files and a preset by its name, not a function "
             f"or a revision.{hint}"
         )
     whole = "a preset is a whole configuration and would replace"
     if after_preset:
-        return f"extends a second preset, {parent!r}: {whole} the first one; give one, and files"
+        raise Invalid(
+            f"extends a second preset, {parent!r}: {whole} the first one; give one, and files"
+        )
     if after_file:
-        return f"extends: the preset {parent!r} must come first, since {whole} what comes before it"
-    return ""
+        raise Invalid(
+            f"extends: the preset {parent!r} must come first, since {whole} what comes before it"
+        )
 
 
 def apply_modifiers(editor: Editor, texts: Sequence[str]) -> None:

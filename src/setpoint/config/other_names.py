@@ -22,17 +22,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from .draft.copying import draft_of
-from .draft.unknown_keys import OtherName, foreign_table, other_name, other_name_hint
+from .draft.hints import OtherName, foreign_table, other_name, other_name_hint, written
 from .layers.editor import Editor, Unknown
-from .layers.hints import written
 from .layers.presets import preset_named
 from .resolving.resolve import determined
 from .schema.field import FieldInfo
 from .schema.tree import all_fields, classes_at, field_of
-from .types.containers import OptionalType
-from .types.sections import SectionType
+from .types.base import takes
+from .types.compound import OptionalType, SectionType
 from .values.node import Node, value_or_missing
-from .values.origin import COMMAND_LINE, ENVIRONMENT, PROGRAM, Origin
+from .values.origin import COMMAND_LINE, ENVIRONMENT, Origin
 from .words.errors import SetpointError
 from .words.names import folded
 from .words.plain_data import MISSING, PlainScalar, guess
@@ -122,11 +121,7 @@ def _guessed(value: object) -> object:
 
 
 def explain_foreign_keys(editor: Editor) -> None:
-    """Replace the hints of unknown keys, and of values of the wrong kind, that other systems have.
-
-    Arguments:
-        editor: with everything applied.
-    """
+    """Replace the hints of keys and values that other systems have, once all is applied."""
     root = type(editor.root)
     for unknown in editor.unknown[:MAX_CONVERTED]:
         path = [*map(str, unknown.path)]
@@ -211,7 +206,7 @@ def _converted(info: FieldInfo, path: str, value: object, key: ForeignKey) -> ob
     ours = _our_value(foreign_table(type(key.editor.root), "OTHER_VALUES").get(path), value)
     if ours:
         return ours
-    if not isinstance(value, Mapping) and _reads(info, value):
+    if not isinstance(value, Mapping) and takes(info, value):
         return value
     if isinstance(info.type, OptionalType) and key.truth is not None:
         if not key.truth:
@@ -219,14 +214,6 @@ def _converted(info: FieldInfo, path: str, value: object, key: ForeignKey) -> ob
         if isinstance(info.type.parts[0], SectionType):
             return {}
     return MISSING
-
-
-def _reads(info: FieldInfo, value: object) -> bool:
-    try:
-        info.read(value, Origin(PROGRAM))
-    except SetpointError:
-        return False
-    return True
 
 
 def _sentence(

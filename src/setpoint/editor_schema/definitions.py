@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from setpoint.config import MISSING, FieldInfo, plain
-from setpoint.config.schema.bounds import Bounds
+from setpoint.config.schema.field import Bounds
 from setpoint.config.types.base import FieldType
-from setpoint.config.types.containers import (
+from setpoint.config.types.compound import (
     REMOVE,
     AnyOfType,
     FreeType,
     MappingType,
     OptionalType,
+    SectionType,
     SequenceType,
     TupleType,
 )
-from setpoint.config.types.sections import SectionType
 from setpoint.config.values.node import Node
 from setpoint.config.words.plain_data import INFINITIES
 from setpoint.editor_schema.help import class_help, field_help

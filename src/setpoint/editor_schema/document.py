@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from setpoint.config import all_fields as every_field
-from setpoint.config.composition import HEADERS, SWEEP_KEY
+from setpoint.config.composition import SWEEP_KEY
 from setpoint.config.draft.walk import need_class
-from setpoint.config.types.sections import SectionType
+from setpoint.config.layers.extends import HEADERS
+from setpoint.config.types.compound import SectionType
 from setpoint.config.values.node import Node
 from setpoint.editor_schema.definitions import EXTENDS, NAMES, Definitions, pointer
 from setpoint.editor_schema.shape import Schema, either, inside, write_once

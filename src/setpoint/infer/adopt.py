@@ -32,7 +32,7 @@ from setpoint.config import (
     same,
     verify,
 )
-from setpoint.config.draft.plain import to_minimal
+from setpoint.config.draft.walk import to_minimal
 from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.node import is_changed, value_or_missing
 from setpoint.config.values.origin import RECORD

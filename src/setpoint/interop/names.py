@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from setpoint.config.draft.unknown_keys import OtherName
+from setpoint.config.draft.hints import OtherName
 from setpoint.config.layers.presets import preset_named
 from setpoint.config.other_names import ForeignKey, Replacement
 from setpoint.config.words.text import for_shell

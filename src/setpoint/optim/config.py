@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, ClassVar, Literal
 
 from setpoint.config import RUNTIME, ImportedComponent, Problem, check, dead, field
-from setpoint.config.components.signature import parameters_of, takes_parameter
+from setpoint.config.components.arguments import parameters_of, takes_parameter
 from setpoint.optim.schedule.config import (
     Constant,
     Cosine,

@@ -17,7 +17,7 @@ from setpoint.config import (
     did_you_mean,
     resolve,
 )
-from setpoint.config.components.signature import converted_argument, parameters_of, wrong_arguments
+from setpoint.config.components.arguments import converted_argument, parameters_of, wrong_arguments
 from setpoint.config.values.origin import DEFAULT
 from setpoint.optim.section import Group, OptimizerConfig
 from setpoint.shapes.parameter import is_pattern

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from setpoint.config import SetpointError, log_of, traceback_to_show
-from setpoint.config.values.user_code import whole_traceback
+from setpoint.config.values.user_code import traceback_of
 
 FOLDER = "SETPOINT_RANKS"
 """The variable that names the folder where ranks and their launcher leave notes for each other."""
@@ -205,7 +205,7 @@ def facts_of(error: BaseException) -> Facts:
     """`traceback`, `frames` and `log` of an error, for `leave`."""
     return {
         "traceback": traceback_to_show(error),
-        "frames": whole_traceback(error),
+        "frames": traceback_of(error, whole=True),
         "log": log_of(error),
     }
 

@@ -18,7 +18,7 @@ from setpoint.config import (
     fields_of,
     to_plain,
 )
-from setpoint.config.types.sections import SectionType
+from setpoint.config.types.compound import SectionType
 from setpoint.config.values.scalar import Scalar
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.config.words.text import parse_list

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from setpoint.checkpoint.places import format_newest
 from setpoint.config import RunError, error_in_words, fingerprint
-from setpoint.config.record.fingerprint import SHORT
+from setpoint.config.record.record import SHORT
 from setpoint.config.values.user_code import was_quit
 from setpoint.data.ngram import ngram_baselines
 from setpoint.data.store import Corpus

@@ -24,9 +24,8 @@ from setpoint.config import (
     record_files,
     traceback_to_show,
 )
-from setpoint.config.draft.walk import dropped_values
-from setpoint.config.layers.hints import overridden
-from setpoint.config.values.user_code import LOG_OF, was_quit, whole_traceback
+from setpoint.config.draft.walk import dropped_values, overridden
+from setpoint.config.values.user_code import LOG_OF, traceback_of, was_quit
 from setpoint.parallel.hangs import keep_hangs_in
 from setpoint.parallel.process_group import LostRanks, tells_of_others
 from setpoint.parallel.rank import first_failure
@@ -190,7 +189,10 @@ def _log_name(world: World) -> str:
 def _record_failure(run: Run, error: Exception) -> None:
     known = [*declared_secrets(run.job)]
     keep_in_log(run.progress, error, known)
-    details: dict[str, Any] = {"error": described(error), "traceback": whole_traceback(error)}
+    details: dict[str, Any] = {
+        "error": described(error),
+        "traceback": traceback_of(error, whole=True),
+    }
     other = first_failure() if run.world.is_main else None
     if other is not None and (isinstance(error, LostRanks) or tells_of_others(error)):
         details = {"rank": other.rank, "error": other.error, "traceback": other.frames}
@@ -203,7 +205,7 @@ def _record_failure(run: Run, error: Exception) -> None:
 
 def keep_in_log(progress: LoggedProgress, error: Exception, secrets: Iterable[str]) -> None:
     """Write all frames of an error into a rank's log, which the error names from then on."""
-    text = without_values(whole_traceback(error), secrets)
+    text = without_values(traceback_of(error, whole=True), secrets)
     with suppress(RunError):  # what ends the run is said, whatever else fails
         progress.log(f"failed:\n{text}")
         with suppress(AttributeError):  # of a class with slots

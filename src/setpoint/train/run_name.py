@@ -21,7 +21,7 @@ from setpoint.config import (
     plain,
     same,
 )
-from setpoint.config.record.fingerprint import SHORT, canonical_json, identity_leaves, sha256
+from setpoint.config.record.record import SHORT, canonical_json, identity_leaves, sha256
 from setpoint.config.values.origin import REFERENCE, Recorded
 from setpoint.config.words.names import MAX_NAME, MAX_PATH, Path, within
 from setpoint.track.config import MARK

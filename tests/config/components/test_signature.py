@@ -8,8 +8,12 @@ import pytest
 import torch
 
 from setpoint.config import ImportPath, Invalid
-from setpoint.config.components.arguments import read_argument
-from setpoint.config.components.signature import converted_argument, parameters_of, wrong_arguments
+from setpoint.config.components.arguments import (
+    converted_argument,
+    parameters_of,
+    read_argument,
+    wrong_arguments,
+)
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import listed
 from setpoint.units import DType

@@ -1,6 +1,6 @@
 """Positions are found when they are asked for, and once."""
 
-from setpoint.config.files.document import Document, Place
+from setpoint.config.files.document import Document, Position
 
 
 def test_positions_are_lazy():
@@ -8,7 +8,7 @@ def test_positions_are_lazy():
 
     def scan():
         calls.append(1)
-        root = Place(0)
+        root = Position(0)
         root.add("a", 3).add(0, 5)
         return root
 
@@ -24,6 +24,6 @@ def test_positions_are_lazy():
 
 
 def test_the_first_place_of_a_key_stays():
-    root = Place(0)
+    root = Position(0)
     assert root.add("a", 1) is root.add("a", 9)
     assert root.children["a"].offset == 1

@@ -1,7 +1,7 @@
 import pytest
 
 from setpoint.config import ImportPath, Invalid
-from setpoint.config.types.scalars import ImportPathType
+from setpoint.config.types.base import ImportPathType
 from setpoint.config.values.origin import PROGRAM, Origin
 
 from ..components import targets

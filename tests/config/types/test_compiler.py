@@ -8,10 +8,9 @@ from typing import Any, NewType, Optional, TypeVar, Union
 import pytest
 
 from setpoint.config import Config, Free, SetpointError, resolve
+from setpoint.config.types.base import IntType, LiteralType, ScalarType, StrType
 from setpoint.config.types.compiler import compile_annotation
-from setpoint.config.types.containers import AnyOfType, AnyType, FreeType, OptionalType
-from setpoint.config.types.scalars import IntType, LiteralType, ScalarType, StrType
-from setpoint.config.types.sections import SectionType
+from setpoint.config.types.compound import AnyOfType, AnyType, FreeType, OptionalType, SectionType
 from setpoint.units import Period
 
 from ...snapshots import compare

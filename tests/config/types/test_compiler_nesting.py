@@ -13,11 +13,10 @@ import pytest
 
 from setpoint.config import Config, ImportPath, Secret, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.draft.plain import to_minimal, to_plain
+from setpoint.config.draft.walk import to_minimal, to_plain
 from setpoint.config.files.write import write_json, write_toml, write_yaml
-from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.record import record_files
+from setpoint.config.record.record import fingerprint, record_files
 from setpoint.units import ByteSize, DType, Duration, Period
 
 from ..components.targets import Part, double

@@ -5,9 +5,9 @@ import pytest
 
 from setpoint.config import Config, Invalid, Secret, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.draft.plain import to_plain
+from setpoint.config.draft.walk import to_plain
 from setpoint.config.types.compiler import compile_annotation
-from setpoint.config.types.containers import kind_at
+from setpoint.config.types.compound import kind_at
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.units import Duration, Period

@@ -10,7 +10,7 @@ import pytest
 
 import setpoint as sp
 from setpoint.config import Config, SetpointError, field, ref, resolve
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 
 from ...snapshots import compare
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from setpoint.config import Config, ConfigError, Invalid, resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.python_source import to_python
-from setpoint.config.types.scalars import PatternType
+from setpoint.config.types.base import PatternType
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import unescaped
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Invalid
-from setpoint.config.types.base import FieldType
-from setpoint.config.types.scalars import (
+from setpoint.config.types.base import (
     BoolType,
     EnumType,
+    FieldType,
     FloatType,
     IntType,
     LiteralType,

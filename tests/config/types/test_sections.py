@@ -1,7 +1,7 @@
 import pytest
 
 from setpoint.config import Config, ConfigError, Invalid
-from setpoint.config.types.sections import SectionType
+from setpoint.config.types.compound import SectionType
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar
 

@@ -1,9 +1,9 @@
 import pytest
 
 from setpoint.config import Config, Invalid, Secret, resolve
-from setpoint.config.draft.plain import to_plain
-from setpoint.config.types.containers import AnyType, FreeType
-from setpoint.config.types.scalars import ScalarType
+from setpoint.config.draft.walk import to_plain
+from setpoint.config.types.base import ScalarType
+from setpoint.config.types.compound import AnyType, FreeType
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.units import Duration, Period

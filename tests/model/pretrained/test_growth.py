@@ -13,7 +13,7 @@ import transformers
 from setpoint.checkpoint.convert import convert
 from setpoint.cli.main import main
 from setpoint.config import SetpointError, verify
-from setpoint.config.draft.plain import to_minimal
+from setpoint.config.draft.walk import to_minimal
 from setpoint.model import config_from_pretrained, load_pretrained
 from setpoint.model.build import skeleton
 from setpoint.model.pretrained.base import start_weights

@@ -11,7 +11,7 @@ import torch
 
 from setpoint.cli.main import main
 from setpoint.config import ConfigError, SetpointError
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import Components, build_components

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.config.resolving.checks import verify
 from setpoint.config.schema.declare import NEEDS
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer

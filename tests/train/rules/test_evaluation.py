@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.record import fingerprint
 from setpoint.config.resolving.checks import cautions_of, verify
 from setpoint.train.config import Job
 from setpoint.train.run import train

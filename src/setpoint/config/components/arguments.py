@@ -1,31 +1,42 @@
-"""The values of an imported component's arguments: plain data, or further components."""
+"""The arguments of an imported component: values, the signature as their schema, the call."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import Enum
+from importlib import import_module
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 from ..draft.config import Config
 from ..schema.declare import field
 from ..types.base import FieldType
-from ..types.containers import AnyType, MappingType, SequenceType, each
-from ..types.sections import SectionType
+from ..types.compiler import compile_annotation
+from ..types.compound import AnyType, MappingType, SectionType, SequenceType, each
 from ..values.containers import read_key, read_plain
-from ..values.node import Node
+from ..values.node import Node, chain_of, value_or_missing
+from ..values.origin import DEFAULT, Origin
 from ..values.reference import Reference, is_reference
 from ..values.scalar import ImportPath
-from ..words.errors import Invalid
-from ..words.plain_data import PlainScalar, children, literal
-from ..words.text import DATA, parse_flow
+from ..values.user_code import error_in_words as error_in_words
+from ..words.errors import Invalid, Problem, SetpointError
+from ..words.names import did_you_mean
+from ..words.plain_data import MISSING, PlainScalar, children, listed, literal, rebuild
+from ..words.text import DATA, for_error, parse_flow
 
 if TYPE_CHECKING:
+    from inspect import Parameter
+
     from ..values.origin import Origin
+
 
 COMPONENTS: dict[str, type[Node]] = {}
 """The classes of components by the tag in a file: `ImportedName` and `Partial`."""
 
 
-class ImportedName(Config, type="name", owner="setpoint.config.components.signature:named"):
+class ImportedName(Config, type="name", owner="setpoint.config.components.arguments:named"):
     """A callable that is an argument itself and is not called."""
 
     target: ImportPath = field()
@@ -45,7 +56,7 @@ class ArgumentType:
     __slots__ = ()
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`; every kind of value is taken."""
+        """Read any kind of value."""
         return read_argument(value, origin)
 
     @staticmethod
@@ -81,11 +92,7 @@ class _Mapping(ArgumentType, MappingType):
 
 
 def kind_of(value: object) -> str:
-    """The kind of value of an argument.
-
-    Returns:
-        `plain`, `section`, or `list` or `mapping` of sections.
-    """
+    """The kind of value of an argument: `plain`, `section`, or `list` or `mapping` of sections."""
     if isinstance(value, Config):
         return "section"
     if isinstance(value, tuple) and _holds(cast(tuple[object, ...], value)):
@@ -204,3 +211,263 @@ def kinds_of(cls: type[Node]) -> dict[str, str]:
     """The kind of value of each argument of a section's class, by name."""
     declared, fields = cls.__setpoint__.cls.__setpoint__.fields, cls.__setpoint__.fields
     return {name: str(one.annotation) for name, one in fields.items() if name not in declared}
+
+
+STAND_INS = {"torch.dtype": "setpoint.units.dtype:DType"}
+"""Readers of plain data for classes of other packages that no file could hold. They are named and
+not imported, since they stand above the kernel."""
+NAMED = ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")
+"""Names of kinds of parameters, as in `inspect`, which is not imported until it is needed."""
+ANY_NAME, MORE = "VAR_KEYWORD", "VAR_POSITIONAL"
+CALLABLE, SEQUENCE = map(typing.get_origin, (Callable[[], int], Sequence[int]))
+
+
+def parameters_of(target: Callable[..., Any]) -> dict[str, Parameter] | None:
+    """The parameters of a callable by name; None for those written in C that do not say."""
+    import inspect
+
+    try:
+        return dict(inspect.signature(target, eval_str=True).parameters)
+    except (ValueError, TypeError):
+        return None
+    except Exception:  # an annotation names what only type checkers import
+        return dict(inspect.signature(target).parameters)
+
+
+def takes_parameter(parameters: Mapping[str, Parameter] | None, name: str) -> bool:
+    """True if a callable has a parameter of its own that can be given by this name."""
+    return parameters is not None and name in parameters and parameters[name].kind.name in NAMED
+
+
+def mistakes(section: Any) -> Iterator[Problem]:
+    """Hold the arguments of a section against the signature of its target, which is imported."""
+    try:
+        target = section.target.load()
+    except SetpointError as error:
+        yield Problem("target", str(error))
+        return
+    given = arguments_of(section)
+    for error in wrong_arguments(
+        target, str(section.target), given, shared_fields(section), section.runtime_arguments
+    ):
+        # What is missing has no value and no origin of its own.
+        path = error.at if error.at[0] in given else ("target",)
+        yield Problem(".".join(map(str, path)), error.message, valid=error.valid, hint=error.hint)
+
+
+def wrong_arguments(
+    target: Callable[..., Any],
+    title: str,
+    given: Mapping[str, Any],
+    shared: tuple[str, ...] = (),
+    runtime: tuple[str, ...] | None = None,
+) -> list[Invalid]:
+    """Everything about some arguments that a callable would not take.
+
+    Arguments:
+        runtime: what is handed over at run time, as in `ImportedComponent.runtime_arguments`.
+    """
+    parameters = parameters_of(target)
+    if parameters is None:
+        return []
+    found: list[Invalid] = []
+    open_ended = any(p.kind.name == ANY_NAME for p in parameters.values())
+    names = [name for name in parameters if takes_parameter(parameters, name)]
+    first = next(iter(parameters), "")
+    ours = {first if name == "*" else name for name in runtime or ()}
+    for name, value in given.items():
+        if name in ours:
+            found.append(Invalid("is passed when it is built; leave it out").inside(name))
+        elif takes_parameter(parameters, name):
+            try:
+                converted_argument(parameters[name], value)
+            except Invalid as error:
+                found.extend(part.inside(name) for part in error.parts)
+        elif name in parameters and parameters[name].kind.name != ANY_NAME:
+            message = f"is positional-only in {title}, and arguments are given by name"
+            found.append(Invalid(message).inside(name))
+        elif not open_ended:
+            known = [*(name for name in names if name not in ours), *shared]
+            hint = did_you_mean(name, known)
+            message = f"{title} has no parameter {name!r}"
+            found.append(Invalid(message, tuple(sorted(set(known))), hint=hint).inside(name))
+    if runtime is not None:
+        there = {*given, *shared, *ours}
+        found.extend(
+            Invalid(f"{title} needs {name!r}, which is not given").inside(name)
+            for name in missing(parameters, there)
+        )
+    return found
+
+
+def missing(parameters: Mapping[str, Parameter], given: typing.Collection[str]) -> list[str]:
+    """The parameters without a default that are not given."""
+    return [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind.name not in (MORE, ANY_NAME)
+        and name not in given
+    ]
+
+
+def converted_argument(parameter: Parameter, value: Any) -> Any:
+    """A stored value as its parameter wants it: a list as a tuple, a path as what it names.
+
+    Raises:
+        Invalid: if the annotation says that it does not fit.
+    """
+    if value is None and parameter.default is None:
+        return None
+    if isinstance(value, Node) or any(True for _ in components_in(value)):
+        return value  # what it becomes is known when it is built
+    plain, annotation = listed(value), readable(parameter.annotation)
+    if annotation is MISSING:
+        name = getattr(parameter.annotation, "__name__", parameter.annotation)
+        raise Invalid(f"is not a {name}, which is given as {{type = 'import', target = ...}}")
+    try:
+        kind = None if annotation is Any else compile_annotation(annotation, parameter.name)
+    except TypeError:  # no field could have it
+        kind = None
+    if kind is None:
+        # A file knows lists only; a default shows what is meant.
+        return tuple(plain) if isinstance(parameter.default, tuple) and value else plain
+    return kind.read(plain, Origin(DEFAULT))
+
+
+def readable(annotation: Any) -> Any:
+    """The part of an annotation that plain data can be held against.
+
+    Returns:
+        an annotation that a field could have; Any where anything may fit; MISSING where no plain
+        data can be meant, as for a tensor.
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return readable(arguments[0])
+    if origin is typing.Union or origin is types.UnionType:
+        parts = [part for part in map(readable, arguments) if part is not MISSING]
+        return Any if Any in parts else typing.Union[tuple(parts)] if parts else MISSING  # noqa: UP007
+    if origin is tuple:
+        items = [item if item is Ellipsis else readable(item) for item in arguments]
+        return Any if not items or MISSING in items else tuple[tuple(items)]
+    if origin in (list, SEQUENCE) and arguments:
+        item = readable(arguments[0])
+        return Any if item in (MISSING, Any) else list[item]
+    if origin is dict and arguments and arguments[0] is str:
+        item = readable(arguments[1])
+        return Any if item in (MISSING, Any) else dict[str, item]
+    if origin in (typing.Literal, type, CALLABLE):
+        return annotation
+    if annotation is None:
+        return type(None)
+    if origin is not None or not isinstance(annotation, type):
+        return Any
+    return _of_class(annotation)
+
+
+def _of_class(cls: type[Any]) -> Any:
+    stand_in = STAND_INS.get(f"{cls.__module__}.{cls.__name__}")
+    if stand_in is not None:
+        module, _, name = stand_in.partition(":")
+        return getattr(import_module(module), name)
+    if issubclass(cls, int | float | str | Enum | PurePath | None) or hasattr(
+        cls, "__setpoint_scalar__"
+    ):
+        return cls
+    # Protocols and abstract classes say what a value can do, and plain data can do much.
+    builtin = cls.__module__ in ("builtins", "typing", "collections.abc", "inspect")
+    abstract = getattr(cls, "_is_protocol", False) or getattr(cls, "__abstractmethods__", None)
+    return Any if builtin or abstract else MISSING
+
+
+def in_words(section: Any, error: Invalid) -> str:
+    """One mistake on one line, for errors that are raised while building."""
+    name = str(error.at[0]) if error.at else "target"
+    chain = chain_of(section, name)
+    if not chain:
+        return f"{error.message}. {error.hint}".strip(" .")
+    origin, value = chain[-1]
+    text = f"{name} = {for_error(value)} (from {origin.describe((name,))}): {error.message}"
+    return f"{text}. {error.hint}".strip(" .")
+
+
+def construct(config: Any, **runtime: Any) -> Any:
+    """Call the target of a section; the owner of imported components that have no other.
+
+    Raises:
+        SetpointError: if the target cannot be imported or does not take the arguments.
+    """
+    return call_component(config, (), runtime)
+
+
+def named(config: Any) -> Any:
+    """Import what a section names, without calling it.
+
+    Raises:
+        SetpointError: if it cannot be imported.
+    """
+    return config.target.load()
+
+
+def call_component(
+    config: Any, args: Sequence[Any], runtime: Mapping[str, Any], optional: Sequence[str] = ()
+) -> Any:
+    """Call the target of a section.
+
+    Arguments:
+        config: the section; components among its arguments are built first, shared ones once.
+        optional: those of `runtime` that are left out where the target does not take them.
+
+    Raises:
+        SetpointError: if the target cannot be imported, does not take the arguments, or raises.
+    """
+    target, title = config.target.load(), str(config.target)
+    given = arguments_of(config)
+    wrong = wrong_arguments(target, title, given, shared_fields(config))
+    if wrong:
+        reasons = "; ".join(in_words(config, part) for part in wrong)
+        raise SetpointError(f"{title} cannot be called: {reasons}")
+    parameters = parameters_of(target)
+    keywords: dict[str, Any] = {}
+    for name in shared_fields(config):
+        value = value_or_missing(config, name)
+        if takes_parameter(parameters, name) and value is not MISSING:
+            keywords[name] = value
+    for name, value in given.items():
+        one = parameters.get(name) if parameters else None
+        keywords[name] = _built(_plain(value) if one is None else converted_argument(one, value))
+    keywords.update(
+        (name, value)
+        for name, value in runtime.items()
+        if name not in optional or takes_parameter(parameters, name)
+    )
+    if parameters is not None:
+        # The first ones are given by position.
+        rest = list(parameters)[len(args) :]
+        lacking = missing({name: parameters[name] for name in rest}, keywords)
+        if lacking:
+            raise SetpointError(f"{title} cannot be called: it needs {', '.join(lacking)}")
+    try:
+        return target(*args, **keywords)
+    except SetpointError:
+        raise
+    except Exception as error:
+        raise SetpointError(f"{title} failed: {error_in_words(error)}") from error
+
+
+def _plain(value: Any) -> Any:
+    return value if any(True for _ in components_in(value)) else listed(value)
+
+
+def _built(value: Any) -> Any:
+    """A value with the components inside it built, and names resolved."""
+    if isinstance(value, Config):
+        return value.build()
+    if isinstance(value, ImportPath):
+        return value.load()
+    if hasattr(value, "__setpoint_build__"):
+        return value.__setpoint_build__()
+    items = rebuild(value, _built)
+    whole = isinstance(value, tuple) and not any(True for _ in components_in(cast(Any, value)))
+    return tuple(items) if whole else items

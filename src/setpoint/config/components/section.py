@@ -19,7 +19,7 @@ from ..schema.class_info import ConfigMeta
 from ..schema.declare import check, field
 from ..schema.field import FieldInfo
 from ..types.compiler import own_package
-from ..types.sections import fill
+from ..types.compound import fill
 from ..values.node import Chain, Node, chain_of, set_chain, state_of, value_or_missing
 from ..values.origin import DEFAULT, FILE, Origin, python_origin
 from ..values.scalar import ImportPath
@@ -29,18 +29,20 @@ from .arguments import (
     COMPONENTS,
     ArgumentType,
     arguments_of,
+    call_component,
     components_in,
     kind_of,
     kinds_of,
+    mistakes,
     shared_fields,
+    wrong_arguments,
 )
-from .signature import call_component, mistakes, wrong_arguments
 
 Kinds = tuple[tuple[str, str], ...]
 """The names of arguments with the kind of value of each, as `kind_of` has it."""
 
 
-class ImportedComponent(Config, owner="setpoint.config.components.signature:construct"):
+class ImportedComponent(Config, owner="setpoint.config.components.arguments:construct"):
     """The base of all sections that call something by its import path.
 
     A family takes imported components by having a variant with this base. Its typed fields are

@@ -30,9 +30,8 @@ from ..words.plain_data import MISSING
 from ..words.plain_data import same as same_value
 from ..words.text import for_error, problem_of
 from .copying import Copies, draft_of, pack, unpack
-from .plain import to_plain
-from .unknown_keys import is_secret_key, location_hint, unknown_key
-from .walk import leaves, shared_places
+from .hints import is_secret_key, location_hint, unknown_key
+from .walk import leaves, shared_places, to_plain
 
 if TYPE_CHECKING:
     C = TypeVar("C")
@@ -213,11 +212,7 @@ class Config(Node, metaclass=ConfigMeta):
         return to_plain(self, replace_mappings=True)
 
     def build(self, **runtime: Any) -> Any:
-        """Import the owner of this config and construct it.
-
-        Returns:
-            what the owner returns for `owner(config, **runtime)`.
-        """
+        """Import the owner of this config, and return `owner(config, **runtime)`."""
         return build(self, runtime)
 
     def __eq__(self, other: object) -> bool:
@@ -346,13 +341,10 @@ def building() -> Generator[None]:
 
 
 def build(config: Node, runtime: dict[str, Any]) -> Any:
-    """Construct what a config describes.
+    """Construct what a config describes: `owner(config, **runtime)`.
 
     Within one outermost call, or one `with building():`, a config object that is built in two
     places gives one object.
-
-    Returns:
-        `owner(config, **runtime)`.
 
     Raises:
         SetpointError: if the class has no owner, or one config is built twice with different

@@ -190,12 +190,7 @@ def frozen_value(value: Any) -> Any:
 
 
 def pack(config: Node) -> Packed:
-    """The content of a config that makes an equal one in another process; origins in words.
-
-    Returns:
-        whether it is frozen, its values, their origins, what later layers have overtaken, the
-        cautions of a resolved root, and the layers that put it into a list.
-    """
+    """The content of a config that `unpack` makes an equal one of in another process."""
     state, values = config._state or State(), vars(config)  # pyright: ignore[reportPrivateUsage]
     chains = {
         name: [(origin.fixed(name), value) for origin, value in chain]

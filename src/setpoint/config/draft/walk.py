@@ -1,25 +1,34 @@
-"""Reading a tree: sections, some of them in several places, and leaves with their origins."""
+"""Reading a tree: its sections, its values as leaves with their origins, and as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from ..schema.bounds import BUDGET, IDENTITY, RUNTIME, Role
 from ..schema.class_info import ConfigMeta
-from ..schema.field import FieldInfo
+from ..schema.field import BUDGET, IDENTITY, RUNTIME, FieldInfo, Role
 from ..schema.tree import section_classes
 from ..types.base import PLAIN, FieldType
+from ..types.compound import REMOVE
 from ..values.containers import Free
 from ..values.node import Chain, Node, chain_of, chains_of, is_frozen, value_or_missing
-from ..values.origin import DEFAULT, PRESET, UNTOUCHED, Origin
+from ..values.origin import (
+    DEFAULT,
+    DERIVED,
+    MODIFIER,
+    PRESET,
+    REFERENCE,
+    UNTOUCHED,
+    Origin,
+    Recorded,
+)
 from ..values.reference import Reference, from_environment, reference_to
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path, dotted, within
 from ..words.plain_data import MAX_DEPTH, MISSING, TOO_DEEP, item_at, plain, same
 from ..words.text import for_error
-from .unknown_keys import location_hint
+from .hints import location_hint
 
 TAG = "tag"
 """The first word of the path that sets one."""
@@ -51,11 +60,7 @@ def need_class(value: object, function: str) -> None:
 
 
 def holders(section: Node, make: bool = True) -> list[str]:
-    """The fields whose value is no plain data, in order of declaration.
-
-    Arguments:
-        make: whether to make the defaults that an instance makes for itself.
-    """
+    """The fields whose value is no plain data; `make` makes defaults of an instance's own first."""
     values, names = vars(section), list[str]()
     for name, info in type(section).__setpoint__.fields.items():
         if make and info.factory is not None and name not in values:
@@ -80,10 +85,7 @@ def inner_sections(section: Node, make: bool = True) -> Iterator[tuple[Path, Nod
 
 
 def sections(
-    config: Node,
-    path: Path = (),
-    again: list[tuple[Path, Node]] | None = None,
-    make: bool = True,
+    config: Node, path: Path = (), again: list[tuple[Path, Node]] | None = None, make: bool = True
 ) -> Iterator[tuple[Path, Node]]:
     """Every section of a tree, the root first.
 
@@ -153,11 +155,7 @@ def shared_places(config: Node) -> dict[Path, Path]:
 
 
 def shared(config: Node) -> Iterator[str]:
-    """Sections that stand in several places, in words.
-
-    Returns:
-        for each place but the first of its section, for instance `key is query, from exp.toml:3:1`.
-    """
+    """Sections in several places, in words: `key is query, from exp.toml:3:1`."""
     places = shared_places(config)
     for leaf in leaves(config) if places else ():
         first = places.get(leaf.path)
@@ -199,11 +197,7 @@ def value_at(node: Any, part: str | int) -> Any:
 
 
 def field_at(root: Node, path: Path) -> FieldInfo | None:
-    """The field that a path leads to.
-
-    Returns:
-        the field; None for an item of a list or mapping, and in the user area.
-    """
+    """The field that a path leads to; None for an item of a list, and in the user area."""
     node = reduce(value_at, path[:-1], root)
     return type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Node) else None
 
@@ -228,7 +222,7 @@ def missing_place(root: Node, path: Path) -> Invalid:
 # Every value as a leaf, with its role and the layers that touched it.
 
 
-class Leaf:
+class Leaf(NamedTuple):
     """One value of a tree.
 
     Arguments:
@@ -236,13 +230,10 @@ class Leaf:
         chain: the layers that touched it; empty for a default.
     """
 
-    __slots__ = ("chain", "path", "role", "value")
-
-    def __init__(self, path: Path, value: Any, role: Role, chain: Chain) -> None:
-        self.path = path
-        self.value = value
-        self.role = role
-        self.chain = chain
+    path: Path
+    value: Any
+    role: Role
+    chain: Chain
 
     @property
     def key(self) -> str:
@@ -429,11 +420,7 @@ def dropped_values(config: Node, place: str = "") -> Iterator[str]:
 
 
 def dropped_leaves(config: Node, place: Path = ()) -> Iterator[tuple[Leaf, str]]:
-    """The same as values in their places, each with the reason.
-
-    Arguments:
-        place: the path of the config itself.
-    """
+    """The same as values in their places, each with the reason; `place` is that of the config."""
     for path, section in sections(config, place):
         state = section._state  # pyright: ignore[reportPrivateUsage]
         for name, value, origin, reason in state.dropped if state else ():
@@ -441,3 +428,198 @@ def dropped_leaves(config: Node, place: Path = ()) -> Iterator[tuple[Leaf, str]]
             given = [leaf for leaf in inside if leaf.origin.layer != DEFAULT]
             for leaf in given or [Leaf((*path, name), value, IDENTITY, [(origin, value)])]:
                 yield leaf, reason
+
+
+def overridden(config: Node) -> Iterator[str]:
+    """The values of modifiers that a later layer replaced."""
+    for leaf in leaves(config):
+        by_modifier = [
+            (origin, value)
+            for origin, value in leaf.chain[:-1]
+            if origin.layer == MODIFIER and not isinstance(origin, Recorded)
+        ]
+        if not by_modifier:
+            continue
+        origin, value = by_modifier[-1]
+        winner, last = leaf.chain[-1]
+        itself = winner.layer == MODIFIER and winner.label == origin.label
+        if itself or winner.layer in (DERIVED, REFERENCE) or last == value:
+            continue
+        yield (
+            f"{leaf.key} = {_kind_or_value(value)} of --with {origin.label}, "
+            f"by {winner.describe(leaf.path)}"
+        )
+
+
+def _kind_or_value(value: object) -> str:
+    if isinstance(value, Node):
+        return type(value).__setpoint__.tag or "a section"
+    return for_error(value)
+
+
+Places = dict[int, Path]
+"""The first place of each section, by identity: at any other a reference to it is written."""
+
+
+def first_places(config: Node, path: Path = ()) -> Places:
+    """The first place of each section of a tree."""
+    return {id(section): place for place, section in sections(config, path)}
+
+
+def to_plain(
+    config: Node,
+    path: Path = (),
+    places: Places | None = None,
+    default: Node | None = None,
+    replace_mappings: bool = False,
+) -> dict[str, Any]:
+    """A config as nested dicts and lists, complete, with `type` first in variants.
+
+    Arguments:
+        config: a draft or a resolved config; fields without a value yet are left out.
+        replace_mappings: whether mappings will replace those that are there, as in a record; a
+            file adds to the ones that are there by default, so that it has to take out what is not
+            in them.
+
+    Returns:
+        plain data that reads back as an equal config; a section that stands in several places is
+        written at the first, and as a reference to it at the others.
+    """
+    known = first_places(config, path) if places is None else places
+    alike = default if type(default) is type(config) else None
+    cls = type(config).__setpoint__
+    result: dict[str, Any] = {} if cls.tag is None else {"type": cls.tag}
+
+    def inside(section: Node, at: Path) -> dict[str, Any]:
+        return to_plain(section, at, known, None, replace_mappings)
+
+    for name, info in cls.fields.items():
+        value, here = value_or_missing(config, name), (*path, name)
+        if value is MISSING:
+            continue
+        if isinstance(value, Node) and not replace_mappings and known.get(id(value), here) == here:
+            result[name] = to_plain(value, here, known, _usual(info, alike))
+            continue
+        result[name] = plain_items(info.type, value, here, known, inside)
+        if isinstance(value, dict) and not replace_mappings:
+            gone = _removed(cast(dict[str, Any], value), _usual(info, alike))
+            result[name] = {**gone, **result[name]}
+    return result
+
+
+def _usual(info: FieldInfo, alike: Node | None) -> Any:
+    """The default of a field in its place."""
+    return info.initial() if alike is None else value_or_missing(alike, info.name)
+
+
+def _removed(value: dict[str, Any], usual: Any) -> dict[str, list[str]]:
+    """The key that takes out default keys of a mapping, since a layer adds to it."""
+    if not isinstance(usual, dict):
+        return {}
+    gone = [key for key in cast(dict[str, Any], usual) if key not in value]
+    return {REMOVE: gone} if gone else {}
+
+
+def plain_items(
+    kind: FieldType, value: Any, path: Path, places: Places, plain: Callable[[Node, Path], Any]
+) -> Any:
+    """A value in plain data, with the sections inside as a function makes them.
+
+    A section that has stood before is written as a reference to its first place.
+    """
+    if value.__class__ in PLAIN:
+        return value
+    if isinstance(value, Node):
+        first = places.get(id(value), path)
+        return plain(value, path) if first == path else reference_to(first)
+    if isinstance(value, Reference):
+        return value.text
+    if not kind.nested:
+        return kind.dump(value)
+    items = (
+        (key, plain_items(inner, item, (*path, key), places, plain))
+        for key, item, inner in kind.items(value)
+    )
+    return dict(items) if isinstance(value, dict) else [item for _, item in items]
+
+
+def to_minimal(
+    config: Node, default: Node | None = None, path: Path = (), places: Places | None = None
+) -> dict[str, Any]:
+    """Only what differs from the defaults, with references as they were given.
+
+    Derived values are left out: they follow from the others.
+
+    Arguments:
+        path, places: as for `to_plain`.
+
+    Returns:
+        plain data; composing it over the defaults gives an equal config.
+    """
+    places = first_places(config, path) if places is None else places
+    result: dict[str, Any] = {}
+    cls = type(config)
+    alike = default if type(default) is cls else None
+    twin = None
+    if default is not None and hasattr(cls, "__setpoint_open__"):
+        alike, twin = _beside(config, default)
+    if cls.__setpoint__.tag is not None and alike is None:
+        result["type"] = cls.__setpoint__.tag
+    for name, info in cls.__setpoint__.fields.items():
+        value = given(config, name)
+        if value is MISSING:
+            continue
+        here = (*path, name)
+        if alike is None and (twin is None or info.required):
+            standard = _usual(info, None)
+        else:
+            standard = value_or_missing(alike or twin or config, name)
+        if isinstance(value, Node):
+            if places.get(id(value), here) != here:
+                result[name] = reference_to(places[id(value)])
+                continue
+            beside = standard if isinstance(standard, Node) else None
+            inner = to_minimal(value, beside, here, places)
+            if inner or beside is None:
+                result[name] = inner
+        elif isinstance(value, Reference):
+            result[name] = value.text
+        else:
+            reduced = minimal_items(info.type, value, here, places)
+            usual = None if standard is MISSING else minimal_items(info.type, standard, here, {})
+            if standard is MISSING or not same(reduced, usual):
+                if isinstance(value, dict):
+                    reduced = {**_removed(cast(dict[str, Any], value), standard), **reduced}
+                result[name] = reduced
+    return result
+
+
+def _beside(config: Node, default: Node) -> tuple[Node | None, Node | None]:
+    """The default for an imported component as a whole, or for its typed fields only.
+
+    To name a target is to start afresh with its arguments, so that arguments equal to the default's
+    are left out only where nothing takes arguments away.
+    """
+    if type(default).__setpoint__.cls is not type(config).__setpoint__.cls:
+        return None, None
+    whole = type(default) is type(config) and given(default, "target") == given(config, "target")
+    return (default, None) if whole else (None, default)
+
+
+def given(config: Node, name: str) -> Any:
+    """The value that a field was given, or its reference; MISSING if it is derived or required."""
+    chain = chain_of(config, name)
+    layer = chain[-1][0].layer if chain else None
+    if layer == DERIVED:
+        return MISSING
+    return chain[-2][1] if layer == REFERENCE else value_or_missing(config, name)
+
+
+def minimal_items(
+    kind: FieldType, value: Any, path: Path = (), places: Places | None = None
+) -> Any:
+    """A value with its sections reduced to what differs from their defaults; see `to_plain`."""
+    known = {} if places is None else places
+    return plain_items(
+        kind, value, path, known, lambda section, at: to_minimal(section, None, at, known)
+    )

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
     from ..words.names import Path
 
+
 Format = Literal["toml", "yaml", "json"]
 FORMATS: dict[str, Format] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 """The format of a file by its suffix. A further one needs its suffix here, a limit below, a reader
-in `read.parse`, and a way to write an override in `layers/hints.py`."""
+in `read.parse`, and a way to write an override in `draft/hints.py`."""
 MIB = 1024 * 1024
 # With these, the largest file of each format is read within 20 s of processor time and 1 GiB.
 # JSON has the fastest reader, and is what records are written in.
@@ -44,7 +45,7 @@ def is_list(value: object) -> TypeGuard[list[object]]:
     return isinstance(value, list)
 
 
-class Place:
+class Position:
     """The position of a key or list item, and the positions inside its value.
 
     Arguments:
@@ -55,13 +56,13 @@ class Place:
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        self.children: dict[str | int, Place] = {}
+        self.children: dict[str | int, Position] = {}
 
-    def add(self, key: str | int, offset: int) -> Place:
+    def add(self, key: str | int, offset: int) -> Position:
         """The place of a child; one that is already known keeps its first offset."""
         child = self.children.get(key)
         if child is None:
-            child = self.children[key] = Place(offset)
+            child = self.children[key] = Position(offset)
         return child
 
 
@@ -82,14 +83,14 @@ class Document:
         format: Format,
         data: dict[str, object],
         text: str,
-        scan: Callable[[], Place],
+        scan: Callable[[], Position],
     ) -> None:
         self.name = name
         self.format: Format = format
         self.data = data
         self.text = text
         self._scan = scan
-        self._places: Place | None = None
+        self._places: Position | None = None
         self._lines: list[int] = []
 
     def locate(self, path: Path) -> tuple[int, int] | None:
@@ -110,11 +111,7 @@ class Document:
         return None if place is self._places else self._position(place.offset)
 
     def where(self, path: Path) -> str:
-        """The position of a value's key as text.
-
-        Returns:
-            `file:line:column`; the name of the file alone for what is not there.
-        """
+        """The position of a value's key, `file:line:column`; the file alone if it is not there."""
         place = self.locate(path)
         return f"{self.name}:{place[0]}:{place[1]}" if place else self.name
 
@@ -168,11 +165,7 @@ class FileError(SetpointError):
 
 
 def error_at(name: str, text: str, offset: int, message: str) -> FileError:
-    """The error for one character of a text.
-
-    Arguments:
-        offset: the character, counted from 0; the length of the text means its end.
-    """
+    """The error for one character of a text, or for its end."""
     line = text.count("\n", 0, offset) + 1
     return FileError(name, line, offset - text.rfind("\n", 0, offset), message)
 
@@ -203,11 +196,7 @@ def unexpected(
 
 
 def describe(text: str, offset: int) -> str:
-    """The word or sign at one place of a text, as an error shows it.
-
-    Returns:
-        for instance `'='`, `'NaN'`, `the end of the line` or `the end of the file`.
-    """
+    """The word or sign at one place of a text, such as `'='`, `'NaN'` or `the end of the file`."""
     if offset >= len(text):
         return "the end of the file"
     end = offset

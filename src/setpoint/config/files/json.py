@@ -17,7 +17,7 @@ from ..words.plain_data import (
     TOO_LONG,
     is_text,
 )
-from .document import Document, FileError, Place, error_at, is_mapping, twice, unexpected
+from .document import Document, FileError, Position, error_at, is_mapping, twice, unexpected
 
 _TOKEN = r"""
     "(?:[^"\\]++|\\.)*+"
@@ -36,17 +36,14 @@ _HINTS = {
 
 
 def parse_json(text: str, name: str) -> Document:
-    """Read JSON; refused is what other readers let pass: keys given twice, NaN, infinity, 1e999.
-
-    Returns:
-        the document; empty text is an empty mapping.
+    """Read JSON without what other readers let pass: keys given twice, NaN, infinity, 1e999.
 
     Raises:
         FileError: the text is not JSON, or breaks one of the limits.
     """
     start = len(text) - len(text.lstrip(" \t\r\n"))
     if start == len(text):
-        return Document(name, "json", {}, text, lambda: Place(0))
+        return Document(name, "json", {}, text, lambda: Position(0))
     from json import JSONDecodeError
 
     try:
@@ -97,7 +94,7 @@ def _finite(literal: str) -> float:
     return number
 
 
-def scan_json(text: str, name: str) -> Place:
+def scan_json(text: str, name: str) -> Position:
     """Find where each key and each list item of valid JSON stands.
 
     Raises:
@@ -106,9 +103,9 @@ def scan_json(text: str, name: str) -> Place:
     """
     import json
 
-    root = Place(0)
-    open_: list[tuple[Place, bool]] = []  # mappings and lists around a token; True for a mapping
-    value: Place | None = root  # of the value that comes next; None where a key or an item does
+    root = Position(0)
+    open_: list[tuple[Position, bool]] = []  # mappings and lists around a token; True for a mapping
+    value: Position | None = root  # of the value that comes next; None where a key or an item does
     for match in re.finditer(_TOKEN, text, re.DOTALL | re.VERBOSE):
         token, offset = match[0], match.start()
         if token == ":":

@@ -15,10 +15,7 @@ _MAX_LISTED = 10_000  # names of a directory that are looked at for a suggestion
 
 
 def read_file(path: str) -> Document:
-    """Read a file; its suffix says the format.
-
-    Arguments:
-        path: the file; the errors show it as given here.
+    """Read a file; its suffix says the format, and errors show its name as given.
 
     Raises:
         FileError: it is not there, not a file, not readable, or not what its suffix says.
@@ -145,10 +142,7 @@ def _refuse_special(path: str, mode: int) -> None:
 
 
 def decode(data: bytes, format: Format, name: str) -> str:
-    """Decode UTF-8, with or without a byte order mark.
-
-    Returns:
-        the text, without the byte order mark; line ends stay as they are.
+    """Decode UTF-8; a byte order mark is left out, and line ends stay as they are.
 
     Raises:
         FileError: too many bytes, or bytes that are not UTF-8.

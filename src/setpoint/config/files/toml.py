@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ..words.plain_data import INFINITIES, MAX_DEPTH, MAX_DIGITS, TOO_BIG, TOO_DEEP, TOO_LONG
-from .document import Document, FileError, Place, error_at, twice, unexpected
+from .document import Document, FileError, Position, error_at, twice, unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,9 +42,6 @@ class _TooBig(float):
 
 def parse_toml(text: str, name: str) -> Document:
     """Read TOML 1.0; dates and times are refused, since no field takes them.
-
-    Returns:
-        the document; empty text is an empty mapping.
 
     Raises:
         FileError: the text is not TOML, or breaks one of the limits.
@@ -123,7 +120,7 @@ def _explain(text: str, name: str, message: str) -> FileError:
 _END: Token = ("end", "", -1)
 
 
-def scan_toml(text: str, name: str) -> Place:
+def scan_toml(text: str, name: str) -> Position:
     """Find where each key and each list item stands; what follows broken syntax is not read.
 
     Arguments:
@@ -139,16 +136,16 @@ def scan_toml(text: str, name: str) -> Place:
 
 class _Scanner:
     def __init__(self, text: str, name: str) -> None:
-        self.root = Place(0)
+        self.root = Position(0)
         self._text, self._name = text, name
         self._source = tokens(text)
         self._token = next(self._source, _END)
-        self._headers: set[Place] = set()
-        self._values: set[Place] = set()
-        self._last_items: dict[Place, Place] = {}  # of the arrays that [[headers]] make
+        self._headers: set[Position] = set()
+        self._values: set[Position] = set()
+        self._last_items: dict[Position, Position] = {}  # of the arrays that [[headers]] make
 
     def document(self) -> None:
-        table: Place | None = self.root
+        table: Position | None = self.root
         while table is not None and self._token is not _END:
             if self._take("\n"):
                 continue
@@ -167,7 +164,7 @@ class _Scanner:
         self._advance()
         return True
 
-    def _header(self) -> Place | None:
+    def _header(self) -> Position | None:
         """`[a.b]` or `[[a.b]]`; the table that the lines below it fill."""
         start = self._advance()[2]
         is_array = self._token[1] == "[" and self._token[2] == start + 1
@@ -191,7 +188,7 @@ class _Scanner:
         self._headers.add(table)
         return table
 
-    def _twice(self, key: str, first: Place, offset: int) -> FileError:
+    def _twice(self, key: str, first: Position, offset: int) -> FileError:
         return twice(self._name, self._text, key, first.offset, offset)
 
     def _keys(self) -> list[tuple[str, int]]:
@@ -204,7 +201,7 @@ class _Scanner:
                 return keys
         return []
 
-    def _key_value(self, table: Place) -> bool:
+    def _key_value(self, table: Position) -> bool:
         keys = self._keys()
         if not keys or not self._take("="):
             return False
@@ -219,7 +216,7 @@ class _Scanner:
         self._values.add(place)
         return self._value(place)
 
-    def _value(self, place: Place) -> bool:
+    def _value(self, place: Position) -> bool:
         if self._take("["):
             return self._entries(
                 "]", lambda: self._value(place.add(len(place.children), self._token[2]))

@@ -154,18 +154,19 @@ def write_toml(data: Mapping[str, object], comments: Comments | None = None) -> 
     return "\n".join(writer.lines) + "\n" if writer.lines else ""
 
 
-class _TomlWriter:
+class _Writer:
     def __init__(self, comments: Comments) -> None:
         self.lines: list[str] = []
         self._comments = comments
 
+    def _notes(self, path: Path) -> list[str]:
+        comment = self._comments.get(path)
+        return [] if comment is None else [comment]
+
+
+class _TomlWriter(_Writer):
     def table(
-        self,
-        table: dict[str, object],
-        path: Path,
-        name: str,
-        header: str | None,
-        notes: list[str],
+        self, table: dict[str, object], path: Path, name: str, header: str | None, notes: list[str]
     ) -> None:
         """A table with the tables inside; `header` if it has one, left out where that says nothing.
 
@@ -218,10 +219,6 @@ class _TomlWriter:
             items.append(text if is_list(value) else f"{_toml_key(key)} = {text}")
         return f"[{', '.join(items)}]" if is_list(value) else f"{{{', '.join(items)}}}"
 
-    def _notes(self, path: Path) -> list[str]:
-        comment = self._comments.get(path)
-        return [] if comment is None else [comment]
-
 
 def _is_table_list(value: object) -> bool:
     return is_list(value) and bool(value) and all(map(is_mapping, value))
@@ -248,10 +245,7 @@ def write_yaml(data: Mapping[str, object], comments: Comments | None = None) -> 
     return "\n".join(lines) + "\n"
 
 
-class _YamlWriter:
-    def __init__(self, comments: Comments) -> None:
-        self._comments = comments
-
+class _YamlWriter(_Writer):
     def mapping(self, mapping: dict[str, object], path: Path) -> list[str]:
         lines: list[str] = []
         for key, value in mapping.items():
@@ -290,10 +284,6 @@ class _YamlWriter:
         else:
             return [f"{head} {_yaml_scalar(value)}{remark(notes)}"]
         return [head + remark(notes), *(f"  {line}" for line in block)]
-
-    def _notes(self, path: Path) -> list[str]:
-        comment = self._comments.get(path)
-        return [] if comment is None else [comment]
 
 
 def _yaml_text(text: str) -> str:

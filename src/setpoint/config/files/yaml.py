@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from ..values.scalar import Struct
 from ..words.plain_data import (
     HALF_PAIR,
     MAX_COPIED,
@@ -19,7 +20,7 @@ from ..words.plain_data import (
     is_text,
     listed,
 )
-from .document import Document, FileError, Place, describe, error_at, is_mapping, named, twice
+from .document import Document, FileError, Position, describe, error_at, is_mapping, named, twice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,30 +55,25 @@ def parse_yaml(text: str, name: str) -> Document:
     return Document(name, "yaml", data, text, lambda: builder.places)
 
 
-class _Frame:
+class _Frame(Struct):
     """A mapping or list that is not closed yet."""
 
-    __slots__ = ("anchor", "key", "place", "value")
-
-    def __init__(
-        self, value: dict[str, object] | list[object], place: Place, anchor: str | None
-    ) -> None:
-        self.value = value
-        self.place = place
-        self.anchor = anchor
-        self.key: tuple[str, int] | None = None  # of a mapping: the key that waits for its value
+    value: dict[str, object] | list[object]
+    place: Position
+    anchor: str | None
+    key: tuple[str, int] | None = None  # of a mapping: the key that waits for its value
 
 
 class _Builder:
     def __init__(self, text: str, name: str) -> None:
-        self.places = Place(0)
+        self.places = Position(0)
         self._text = text
         self._name = name
         self._root: object = {}
         self._documents = 0
         self._copied = 0  # keys and values that aliases repeat
         self._open: list[_Frame] = []
-        self._anchors: dict[str, tuple[object, Place]] = {}
+        self._anchors: dict[str, tuple[object, Position]] = {}
 
     def finish(self) -> dict[str, object]:
         if is_mapping(self._root):
@@ -128,7 +124,7 @@ class _Builder:
         if key in frame.place.children:
             raise twice(self._name, self._text, key, frame.place.children[key].offset, offset)
         if event.anchor is not None:
-            self._anchors[event.anchor] = key, Place(offset)
+            self._anchors[event.anchor] = key, Position(offset)
         return key, offset
 
     def _scalar(self, event: Event) -> object:
@@ -144,7 +140,7 @@ class _Builder:
         if not is_text(value):
             raise self._error(offset, HALF_PAIR)
 
-    def _put(self, value: object, event: Event) -> Place:
+    def _put(self, value: object, event: Event) -> Position:
         """Hang a value into the mapping or list that is open; where it stands."""
         if not self._open:
             self.places.offset = event.start_mark.index

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple, cast
 
 from ..draft.copying import MANY_ORIGINS, bind, one_layer, successor, switch
-from ..draft.unknown_keys import (
+from ..draft.hints import (
+    explained,
     is_foreign_key,
     is_secret_key,
     location_hint,
@@ -17,12 +18,12 @@ from ..draft.unknown_keys import (
     unknown_key,
 )
 from ..draft.walk import TAG, reached
-from ..files.read import read_file
-from ..migrations.chain import migrated, retired_hint
+from ..files.document import Document
+from ..migrations import retired_hint
 from ..schema.field import FieldInfo
 from ..schema.tree import all_fields, classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType, read_item
-from ..types.containers import (
+from ..types.compound import (
     ADDING,
     REMOVE,
     AnyOfType,
@@ -30,42 +31,40 @@ from ..types.containers import (
     DataType,
     FreeType,
     MappingType,
+    SectionType,
     SequenceType,
     TupleType,
+    fill,
+    tag_of,
     unwrapped,
 )
-from ..types.sections import SectionType, fill, tag_of
 from ..values.containers import Free
 from ..values.node import Node, chain_of, layers_of, state_of, stood, value_or_missing
-from ..values.origin import FILE, Origin, short_name
+from ..values.origin import FILE, Origin, Recorded
 from ..values.reference import Reference, may_refer
 from ..values.scalar import Struct
-from ..words.errors import MAX_PROBLEMS, ConfigError, Invalid, Problem, SetpointError
-from ..words.names import Path, can_be_named, dotted
-from ..words.plain_data import (
-    MAX_DEPTH,
-    MAX_FILES,
-    MAX_NESTING,
-    MISSING,
-    TOO_DEEP,
-    PlainScalar,
-    children,
-    item_at,
-    same,
+from ..words.errors import (
+    MAX_PROBLEMS,
+    UNKNOWN_KEY,
+    WRONG_KIND,
+    ConfigError,
+    Invalid,
+    Problem,
+    SetpointError,
 )
+from ..words.names import Path, can_be_named, dotted
+from ..words.plain_data import MAX_DEPTH, MISSING, TOO_DEEP, PlainScalar, children, item_at, same
 from ..words.text import for_error, parse_flow, parse_list, problem_of
-from .hints import explained
+from .extends import EXTENDS, HEADERS, ExtendingFiles, is_applied
 from .list_edits import INSERT, ItemEdit, follow, single
 from .presets import (
     PRESET_PREFIX,
+    WRITTEN_LAYERS,
     forget_restored,
     preset_named,
     remember_replaced,
     section_of_preset,
 )
-
-EXTENDS = "extends"
-HEADERS = ("$schema", "setpoint")  # keys of a fragment that speak of the file
 
 
 class Unknown(Struct):
@@ -81,7 +80,7 @@ class Unknown(Struct):
     problem: Problem
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """A field of a section, with its path in the tree."""
 
     section: Node
@@ -113,18 +112,14 @@ class Editor:
         self.root = root
         self.replace_mappings = replace_mappings
         self.problems: list[Problem] = []
-        # What has changed since a fragment of an older schema was written.
-        self.notes: list[str] = []
+        self.files = ExtendingFiles(type(root))
         # The keys that no field answers to, values of a kind that their place cannot take, and the
         # configuration as far as it can be determined without them; for `other_names`.
         self.unknown: list[Unknown] = []
         self.wrong_kind: list[Unknown] = []
         self.determined: Node | None = None
-        # The fragments that are being read, so that none can extend itself; those that have been
-        # put onto a section, each once; and how many were read.
-        self._reading: list[str] = []
+        # The fragments that have been put onto a section, each once.
         self._applied: dict[Path, list[str]] = {}
-        self._fragment_count = 0
         self._refers = False  # whether the layer that is being merged gave references
         # By what path a layer first came to a section, which may stand in several places. What is
         # named by its identity is kept, so that nothing else can get the same one.
@@ -146,7 +141,7 @@ class Editor:
         for part in error.parts:
             full, foreign = (*path, *part.at), False
             problem = problem_of(part, path, value, origin.describe(full))
-            if part.message.startswith("unknown key"):
+            if part.kind == UNKNOWN_KEY:
                 root = type(self.root)
                 gone = retired_hint(
                     root, dotted(full), origin.label if origin.layer == FILE else None
@@ -165,7 +160,7 @@ class Editor:
                 continue
             if foreign:
                 self.unknown.append(Unknown(full, _inside(value, part.at), origin, problem))
-            elif part.message.startswith("is not") or "names none of its items" in part.message:
+            elif part.kind == WRONG_KIND:
                 self.wrong_kind.append(Unknown(full, _typed(value, part.at), origin, problem))
         if len(self.problems) >= MAX_PROBLEMS:
             raise ConfigError(self.problems)
@@ -220,7 +215,7 @@ class Editor:
             if chain and unless(chain[-1][0]):
                 continue
             try:
-                self._assign(Place(section, info, path), value, origin)
+                self._assign(Slot(section, info, path), value, origin)
             except Invalid as error:
                 self.report(path, value, origin, error)
 
@@ -234,12 +229,12 @@ class Editor:
             info = type(section).__setpoint__.find(key)
             if info is None:
                 raise unknown_key(type(section), key)
-            self._assign(Place(section, info, (*path, key)), value, origin)
+            self._assign(Slot(section, info, (*path, key)), value, origin)
 
         def fail(key: str, value: object, error: Invalid) -> None:
             for inner, item in self._foreign_section((*path, key), value, error):
                 if len(inner) > len(path) + 1:  # its hint is about the section
-                    error = Invalid(error.message, error.valid)
+                    error = error.but(hint="", secret=False)
                 self.report(inner, item, origin, error)
 
         fill(section, values, origin, put, fail)
@@ -249,7 +244,7 @@ class Editor:
     ) -> list[tuple[Path, object]]:
         """Split a section of another system into its keys, each to be reported; else one entry."""
         everything = [(path, value)]
-        if not isinstance(value, Mapping) or not error.message.startswith("unknown key"):
+        if not isinstance(value, Mapping) or error.kind != UNKNOWN_KEY:
             return everything
         entries = cast(Mapping[str, object], value)
         root, section = type(self.root), dotted(path)
@@ -266,17 +261,17 @@ class Editor:
         inner = (((*path, str(key)), item) for key, item in entries.items())
         return [pair for at, item in inner for pair in self._foreign_section(at, item, error)]
 
-    def _assign(self, place: Place, value: object, origin: Origin) -> None:
+    def _assign(self, slot: Slot, value: object, origin: Origin) -> None:
         """Set a whole field or section; a refusal says what to type instead where that is known."""
         try:
-            self._assign_value(place, value, origin)
+            self._assign_value(slot, value, origin)
         except Invalid as error:
-            raise explained(place.info, value, error, place.path, origin) from None
+            raise explained(slot.info, value, error, slot.path, origin) from None
 
-    def _assign_value(self, place: Place, value: object, origin: Origin) -> None:
-        kind = unwrapped(place.info.type)
+    def _assign_value(self, slot: Slot, value: object, origin: Origin) -> None:
+        kind = unwrapped(slot.info.type)
         if isinstance(kind, SectionType):
-            self._assign_section(place, kind, mapping_in(kind, value), origin)
+            self._assign_section(slot, kind, mapping_in(kind, value), origin)
             return
         if isinstance(kind, AnyOfType) and not kind.option(DataType):
             is_mapping = isinstance(value, Mapping)  # which edits a list
@@ -286,74 +281,74 @@ class Editor:
         if structured or sequence:
             value = mapping_in(kind, value)
         if not isinstance(value, Mapping) or (sequence and kind.is_secret()):
-            self._put(place, cast(object, value), origin)
+            self._put(slot, cast(object, value), origin)
             return
         entries = cast(Mapping[str, object], value)
         if sequence:
-            self._edit_items(place, entries, origin)
+            self._edit_items(slot, entries, origin)
             return
         if isinstance(kind, MappingType) and REMOVE in entries:
-            self._set_item(place, (REMOVE,), entries[REMOVE], origin)
+            self._set_item(slot, (REMOVE,), entries[REMOVE], origin)
             entries = {key: item for key, item in entries.items() if key != REMOVE}
             if not entries:
                 return
-        current: Any = place.current if structured else None
+        current: Any = slot.current if structured else None
         if isinstance(current, Free):
             for key, item in entries.items():
                 try:
                     current.put(key, item, origin)
                 except Invalid as error:
-                    self.report((*place.path, str(key)), item, origin, error)
+                    self.report((*slot.path, str(key)), item, origin, error)
         elif isinstance(current, dict) and not self.replace_mappings:
             items = cast(dict[str, object], current)
-            self._put(place, {**items, **entries}, origin)
+            self._put(slot, {**items, **entries}, origin)
             for key, item in items.items():
                 if key in entries and isinstance(item, Node):
                     text = for_error(entries[key])
-                    remember_replaced(self.root, item, (*place.path, key), origin, text)
+                    remember_replaced(self.root, item, (*slot.path, key), origin, text)
         else:
-            self._put(place, entries, origin)
+            self._put(slot, entries, origin)
 
-    def _assign_section(
-        self, place: Place, kind: SectionType, value: object, origin: Origin
-    ) -> None:
+    def _assign_section(self, slot: Slot, kind: SectionType, value: object, origin: Origin) -> None:
         """Set fields of the section that stands in a field, or put another one there."""
         if isinstance(value, Mapping):
             self._merge_onto(
-                lambda tag, layer: self._section(place, kind, layer, tag),
+                lambda tag, layer: self._section(slot, kind, layer, tag),
                 cast(Mapping[str, object], value),
                 origin,
-                place.path,
-                lambda preset, layer: self._take_from_preset(place, preset, layer),
+                slot.path,
+                lambda preset, layer: self._take_from_preset(slot, preset, layer),
             )
         elif isinstance(value, str) and value.startswith(PRESET_PREFIX):
-            self._take_from_preset(place, value, origin)
+            self._take_from_preset(slot, value, origin)
         elif isinstance(value, int | float) or (
             isinstance(value, str) and value != "null" and "${" not in value
         ):
             if not kind.variants():
                 raise kind.refuse(value)
-            self._section(place, kind, origin, value)
+            self._section(slot, kind, origin, value)
         else:
-            current = place.current
-            self._put(place, value, origin)
-            if isinstance(current, Node) and current is not place.current:
+            current, state = slot.current, state_of(self.root)
+            key = dotted(slot.path)
+            state.dropped = tuple(one for one in state.dropped if one[:2] != (key, None))
+            self._put(slot, value, origin)
+            if isinstance(current, Node) and current is not slot.current:
                 text = "null" if value is None else for_error(value)
-                remember_replaced(self.root, current, place.path, origin, text)
+                remember_replaced(self.root, current, slot.path, origin, text)
 
-    def _take_from_preset(self, place: Place, text: str, origin: Origin) -> None:
-        fresh = section_of_preset(type(self.root), text, place.path)
-        current = place.current
+    def _take_from_preset(self, slot: Slot, text: str, origin: Origin) -> None:
+        fresh = section_of_preset(type(self.root), text, slot.path)
+        current = slot.current
         if isinstance(current, Node):
-            remember_replaced(self.root, current, place.path, origin, text)
+            remember_replaced(self.root, current, slot.path, origin, text)
             if fresh is not None:
                 switch(self.root, current, fresh)
-                forget_restored(self.root, fresh, place.path)
-        place.store(place.info.read(fresh, origin), origin)
+                forget_restored(self.root, fresh, slot.path)
+        slot.store(slot.info.read(fresh, origin), origin)
 
-    def _put(self, place: Place, value: object, origin: Origin) -> None:
+    def _put(self, slot: Slot, value: object, origin: Origin) -> None:
         """Read the value of a field that is no section, and store it with its origin."""
-        section, info, path = place
+        section, info, path = slot
         stored = info.read(self._with_fragments(info.type, value, origin, path), origin)
         key = (id(section), id(origin))
         first, *_ = self._reached.setdefault(key, (path[:-1], section, origin))
@@ -363,17 +358,17 @@ class Editor:
                 f"is the same value as {dotted((*first, info.name))}, which the same file sets to "
                 f"another value: both paths lead to one shared section"
             )
-        place.store(stored, origin)
+        slot.store(stored, origin)
 
-    def _section(self, place: Place, kind: SectionType, origin: Origin, tag: object = None) -> Node:
+    def _section(self, slot: Slot, kind: SectionType, origin: Origin, tag: object = None) -> Node:
         """The section that stands in a field, made or switched to another variant if need be.
 
         One that an earlier layer has set to null comes back as it was.
         """
-        current: Any = place.current
+        current: Any = slot.current
         if isinstance(current, Reference):
             bind(self.root)
-            current = place.current
+            current = slot.current
         if isinstance(current, Reference) and tag is None:
             raise Invalid(
                 f"is the reference {current.text}, which does not lead to a section; set the "
@@ -381,17 +376,28 @@ class Editor:
             )
         if tag is None and isinstance(current, Node):
             return current
-        info = place.info
-        given = [value for _, value in chain_of(place.section, info.name)]
+        info = slot.info
+        given = [value for _, value in chain_of(slot.section, info.name)]
         history = stood(info.initial() if info.factory else None, *given, current)
         if tag is None and given and history:
             cls = type(history[-1]).__setpoint__.cls
         else:
             cls = kind.chosen(tag, "choose a variant first: without one it has no fields to set")
         if not isinstance(current, Node) or type(current).__setpoint__.cls is not cls:
-            current = self._switch(history, cls, origin, place.path, current)
-        place.store(current, origin)
+            current = self._switch(history, cls, origin, slot.path, current)
+        self._note_null(slot, origin)
+        slot.store(current, origin)
         return current
+
+    def _note_null(self, slot: Slot, origin: Origin) -> None:
+        """List as dropped the null of a section that a value inside it brings back."""
+        chain = chain_of(slot.section, slot.info.name)
+        if not chain or chain[-1][1] is not None or chain[-1][0].layer not in WRITTEN_LAYERS:
+            return
+        null, path = chain[-1][0], slot.path
+        given = Recorded(null.layer, null.describe(path))
+        reason = f"{origin.describe(path)} sets a field of the section after it"
+        state_of(self.root).dropped += ((dotted(path), None, given, reason),)
 
     def _switch(
         self, history: Sequence[Node], cls: type[Node], origin: Origin, path: Path, current: object
@@ -402,7 +408,7 @@ class Editor:
         earlier layer set was meant for another variant, and is only named as dropped.
 
         Arguments:
-            history: the sections that stood in the place.
+            history: the sections that stood in the slot.
             current: the value there now.
         """
         old = current if isinstance(current, Node) else None
@@ -491,9 +497,7 @@ class Editor:
                     edit = ItemEdit(value, origin, self._with_fragments, self._edit_section)
                     item = edit.apply(DataType(), current, rest[1:], path)
                 except Invalid as error:
-                    raise Invalid(
-                        error.message, error.valid, hint=error.hint, secret=error.secret
-                    ) from None
+                    raise error.but(at=()) from None
                 node.put(key, item, origin)
             return
         if not isinstance(node, Node):
@@ -505,21 +509,21 @@ class Editor:
         if info is None:
             self._report_unknown(node, rest, done, value, origin)
             return
-        place = Place(node, info, path)
+        slot = Slot(node, info, path)
         if len(rest) == 1:
-            self._assign(place, value, origin)
+            self._assign(slot, value, origin)
             return
         kind = unwrapped(info.type)
         if isinstance(kind, SectionType):
             if rest[1:] in (("type",), (EXTENDS,)):
                 fields = {rest[1]: value}
                 try:
-                    self._assign(place, fields, origin)
+                    self._assign(slot, fields, origin)
                 except Invalid as error:
                     self.report(path, fields, origin, error)
                 return
             try:
-                inner = self._section(place, kind, origin)
+                inner = self._section(slot, kind, origin)
             except Invalid as error:
                 if error.at != ("type",):
                     raise
@@ -528,9 +532,9 @@ class Editor:
                 return
             self._descend(inner, rest[1:], path, value, origin)
         elif kind.is_container():
-            self._set_item(place, rest[1:], value, origin)
+            self._set_item(slot, rest[1:], value, origin)
         elif isinstance(kind, FreeType):
-            self._descend(place.current, rest[1:], path, value, origin)
+            self._descend(slot.current, rest[1:], path, value, origin)
         else:
             raise Invalid(single(path, str(rest[1])), secret=kind.is_secret())
 
@@ -552,40 +556,31 @@ class Editor:
                 error.hint = f"Did you mean {dotted((*done, *close))}?"
         self.report((*done, *rest), value, origin, error, meant)
 
-    def _edit_items(self, place: Place, edits: Mapping[str, object], origin: Origin) -> None:
-        """Apply a mapping of edits in the order in which it is written, as files give it.
-
-        Arguments:
-            edits: `append`, `extend`, `insert`, `remove`, or an item's index or name, with values.
-        """
+    def _edit_items(self, slot: Slot, edits: Mapping[str, object], origin: Origin) -> None:
+        """Apply edits, by their words or an item's index or name, in the order of a file."""
         for key, value in edits.items():
             if key == INSERT and isinstance(value, Mapping):
                 for index, item in cast(Mapping[str, object], value).items():
-                    self._set_item(place, (INSERT, str(index)), item, origin)
+                    self._set_item(slot, (INSERT, str(index)), item, origin)
             else:
-                self._set_item(place, (str(key),), value, origin)
+                self._set_item(slot, (str(key),), value, origin)
 
-    def _set_item(self, place: Place, rest: Path, value: object, origin: Origin) -> None:
-        """Make one edit of a list or mapping, or of something inside an item.
-
-        Arguments:
-            rest: the path from the field on: a word of `EDITS`, an index, a key or a name.
-        """
-        current, info = place.current, place.info
+    def _set_item(self, slot: Slot, rest: Path, value: object, origin: Origin) -> None:
+        """Make one edit of a list or mapping, or inside an item; `rest` leads on from the field."""
+        current, info = slot.current, slot.info
         try:
             edit = ItemEdit(value, origin, self._with_fragments, self._edit_section)
-            changed = edit.apply(info.type, current, rest, place.path)
+            changed = edit.apply(info.type, current, rest, slot.path)
             if changed is not current:
                 stored = info.read(changed, origin)
-                place.store(stored, origin)
-                follow(current, stored, place.path)
+                slot.store(stored, origin)
+                follow(current, stored, slot.path)
         except Invalid as error:
             # The error's own path leads through the items; the value is what was to go there.
             for part in error.parts:
                 inside = part.at[len(rest) :]
-                misfit = Invalid(part.message, part.valid, inside, part.hint, part.secret)
                 at = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
-                self.report((*place.path, *at), value, origin, misfit)
+                self.report((*slot.path, *at), value, origin, part.but(at=inside))
 
     def _edit_section(
         self, kind: FieldType, current: Any, rest: Path, value: object, origin: Origin, path: Path
@@ -656,6 +651,7 @@ class Editor:
             error = Invalid("must be a file, or a list of files")
             self.report((*path, EXTENDS), names, origin, error)
             return
+        folder = os.path.dirname(origin.label) if origin.layer == FILE else ""
         listed: list[str] = []
         outermost = path not in self._applied
         applied = self._applied.setdefault(path, [])
@@ -664,54 +660,35 @@ class Editor:
                 if name.startswith(PRESET_PREFIX) and put_preset is not None:
                     put_preset(name, origin)
                     continue
-                file, fields, layer = self._read_fragment(name, origin, path)
-                if again := repeated(name, file, listed, applied):
-                    raise Invalid(again)
+                if not can_be_named(name):
+                    raise Invalid("is not a valid file name")
+                file = os.path.join(folder, os.path.expanduser(name))
+                if is_applied(name, file, listed, applied):
+                    continue
+                document = self._open_fragment(name, file, path)
             except Invalid as error:
                 self.report((*path, EXTENDS), name, origin, error)
                 continue
-            listed.append(file)
-            if file in applied:
-                continue
-            self._reading.append(file)
+            fields = {k: v for k, v in document.data.items() if k == EXTENDS or k not in HEADERS}
+            self._refers = self._refers or may_refer(fields)
+            layer = Origin(FILE, document.name, partial(_place_below, document, len(path)))
             try:
                 put(fields, layer)
             except Invalid as error:
                 self.report(path, fields, layer, error)
             finally:
-                self._reading.pop()
-            applied.append(file)
+                self.files.close()
+            applied.append(os.path.realpath(file))
             origin.order = origin.applied().order  # it counts for more than what it names
         if outermost:
             del self._applied[path]
 
-    def _read_fragment(
-        self, name: str, origin: Origin, path: Path
-    ) -> tuple[str, dict[str, object], Origin]:
-        """Read a file with the fields of one section.
-
-        Arguments:
-            name: relative to the file that names it.
-
-        Returns:
-            its real path, its fields, and their origin.
-        """
-        if not can_be_named(name):
-            raise Invalid("is not a valid file name")
-        folder = os.path.dirname(origin.label) if origin.layer == FILE else ""
-        file = os.path.join(folder, os.path.expanduser(name))
-        real = os.path.realpath(file)
-        if real in self._reading or len(self._reading) >= MAX_NESTING:
-            chain = " -> ".join(map(short_name, (*self._reading, real)))
-            raise Invalid(f"extends itself, or one another more than {MAX_NESTING} deep: {chain}")
-        self._fragment_count += 1
-        if self._fragment_count > MAX_FILES:
-            raise Invalid(f"fragments are read {MAX_FILES} times at most")
+    def _open_fragment(self, name: str, file: str, path: Path) -> Document:
+        """Open a file with the fields of one section."""
         try:
-            document = read_file(file)
-            if "setpoint" in document.data:
-                document, notes = migrated(type(self.root), document, path)
-                self.notes.extend(notes)
+            return self.files.open(file, path)
+        except Invalid:
+            raise
         except SetpointError as error:
             hint = ""
             if preset_named(name):
@@ -720,10 +697,6 @@ class Editor:
                     f"preset says so above its first section."
                 )
             raise Invalid(str(error), hint=hint) from None
-        fields = {key: value for key, value in document.data.items() if key not in HEADERS}
-        self._refers = self._refers or may_refer(fields)
-        depth, where = len(path), document.where
-        return real, fields, Origin(FILE, document.name, lambda place: where(place[depth:]))
 
     def _with_fragments(self, kind: FieldType, value: object, origin: Origin, path: Path) -> object:
         """Make each new section inside a value that extends files, with what these hold.
@@ -768,6 +741,11 @@ def mapping_in(kind: FieldType, value: object) -> object:
         raise Invalid(error.message, secret=holds_secret(kind)) from None
 
 
+def _place_below(document: Document, depth: int, place: Path) -> str:
+    """The place of a value in a file that has the fields of a section so deep in the tree."""
+    return document.where(place[depth:])
+
+
 def _inside(value: object, path: Path) -> object:
     """A part of a value as a layer gives it; MISSING where the path leads nowhere."""
     return reduce(item_at, path, value)
@@ -790,27 +768,3 @@ def _extends(value: object) -> bool:
     if isinstance(value, Mapping) and EXTENDS in value:
         return True
     return any(_extends(item) for _, item in children(cast(object, value)))
-
-
-def repeated(name: str, file: str, listed: Sequence[str], applied: Sequence[str]) -> str:
-    """The error for a file that is named again in a list of files to extend; empty if it may be.
-
-    A file that several files extend counts once, before the first of them. So it cannot be named
-    behind a file that it counts before.
-
-    Arguments:
-        name: the file as it is written.
-        file: its real path, as are those of the others.
-        listed: what is named before it in the same list.
-        applied: all that was put on so far, in order.
-    """
-    if file in listed:
-        return f"extends {name!r} twice; a file counts once, so name it once"
-    places = [applied.index(other) for other in listed if other in applied]
-    if file not in applied or all(applied.index(file) > place for place in places):
-        return ""
-    after = short_name(applied[max(places)])
-    return (
-        f"extends {name!r} after {after}, which comes after it already: a file counts once, before "
-        f"the first file that extends it. Name it first, or leave it out"
-    )

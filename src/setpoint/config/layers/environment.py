@@ -8,28 +8,24 @@ from typing import Any, cast
 from ..draft.copying import bind
 from ..draft.walk import TAG, sections
 from ..schema.class_info import environmental
-from ..schema.tree import classes_at, field_of, holds_secret, section_classes
+from ..schema.tree import fields_at, holds_secret, section_classes
 from ..types.base import FieldType
-from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, unwrapped
-from ..types.sections import SectionType
+from ..types.compound import REMOVE, MappingType, SectionType, SequenceType, TupleType, unwrapped
 from ..values.node import Node, chain_of, set_chain, value_or_missing
 from ..values.origin import ENVIRONMENT, RECORD, Origin, Recorded
 from ..values.reference import may_refer
-from ..words.errors import Invalid
+from ..words.errors import UNKNOWN_KEY, Invalid
 from ..words.names import dotted
 from ..words.plain_data import MISSING, PlainScalar
-from .editor import EXTENDS, Editor
+from .editor import Editor
+from .extends import EXTENDS
 from .list_edits import EDITS, names_of
 
 Declared = Mapping[str, Origin]  # the variables that fields declare, as layers
 
 
 def prefix_of(root: type[Node]) -> str:
-    """The prefix of the variables of a root.
-
-    Returns:
-        `SETPOINT__`, or that of `environment_prefix=` with two underscores.
-    """
+    """The prefix of the variables of a root: `SETPOINT__`, or that of `environment_prefix=`."""
     return f"{root.__setpoint__.environment_prefix}__"
 
 
@@ -157,11 +153,7 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _one_of(part: str, known: Iterable[str], secret: bool = True) -> str | None:
-    """The name that a part of a variable means, in whatever case it is written.
-
-    Arguments:
-        secret: whether an error hides the value.
-    """
+    """The name that a part of a variable means, in whatever case; `secret` hides the value."""
     matches = sorted({name for name in known if name.lower() == part.lower()})
     if part in matches or not matches:
         return part if matches else None
@@ -177,7 +169,7 @@ def _set(editor: Editor, name: str, path: tuple[str, ...], value: object, origin
     match = _field_spelled(type(editor.root), "_".join(path).split("_"))
     if match and match != path:
         for problem in editor.problems[known:]:
-            if problem.message.startswith("unknown key"):
+            if problem.kind == UNKNOWN_KEY:
                 right = prefix_of(type(editor.root)) + "__".join(match).upper()
                 problem.hint = f"Did you mean {right}?"
 
@@ -197,8 +189,7 @@ def _refuse_single_underscores(editor: Editor, name: str, value: str, prefix: st
 
 def _holds_secret(root: type[Node], path: Sequence[str]) -> bool:
     """True if a field at a path is a secret, or none is known there, as in a mapping."""
-    owners = classes_at(root, tuple(path[:-1]))
-    fields = [info for cls in owners if (info := field_of(cls, path[-1])) is not None]
+    fields = fields_at(root, tuple(path))
     return not fields or any(holds_secret(info.type) for info in fields)
 
 

@@ -9,31 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..draft.unknown_keys import is_foreign_key, location_hint
+from ..draft.hints import is_foreign_key, location_hint, switches
 from ..draft.walk import TAG
-from ..migrations.chain import retired_hint
-from ..schema.tree import classes_at, field_of
-from ..types.base import FieldType
-from ..types.containers import AnyOfType, OptionalType, unwrapped
-from ..types.scalars import BoolType
-from ..types.sections import SectionType
+from ..migrations import retired_hint
+from ..schema.tree import fields_at
+from ..types.base import BoolType, FieldType, takes
+from ..types.compound import AnyOfType, OptionalType, SectionType, unwrapped
 from ..values.node import Node
 from ..values.origin import COMMAND_LINE, Origin
 from ..words.errors import SetpointError
 from ..words.plain_data import PlainScalar
 from ..words.text import for_shell
-from .editor import EXTENDS, Editor
-from .hints import switches
+from .editor import Editor
+from .extends import EXTENDS
 
 CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
 
 
 def deletes(token: str) -> bool:
-    """Check for Hydra's way to delete a key, such as `~evaluation`.
-
-    Returns:
-        True for `~` and a dotted name; a home folder has a slash behind its name.
-    """
+    """Check for Hydra's way to delete a key: `~` and a dotted name, which is no home folder."""
     name = token.partition("=")[0]
     return name[:1] == "~" and all(part.isidentifier() or part.isdecimal()
                                    for part in name[1:].split("."))  # fmt: skip
@@ -120,7 +114,9 @@ def with_value(
         return None
     path = _path(flag[2:])
     if _is_switch(cls, path) or _negated(cls, flag):
-        is_value = word in ("true", "false") or _is_value(_kinds(cls, path), word)
+        kinds = _kinds(cls, path)
+        is_value = word in ("true", "false") or "${" in word
+        is_value = is_value or all(_takes(kinds, part) for part in word.split(","))
         if "=" in word or (not is_value and is_argument(word)):
             return None
     joined = f"{flag}={word}"
@@ -166,46 +162,25 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
     if last[:3] in ("no-", "no_") and _is_switch(cls, _path(switch)):
         raise SetpointError(f"{name} is unknown. Did you mean --no-{switch}?")
     near = "" if _kinds(cls, path) else location_hint(cls, ".".join(path))
-    how = _switches(cls, path) or near or f"Write {name} VALUE or {name}=VALUE."
+    optional = [kind for kind in _kinds(cls, path) if isinstance(kind, OptionalType)]
+    sections = [inner for kind in optional if isinstance(inner := unwrapped(kind), SectionType)]
+    how = switches(sections[0], path, Origin(COMMAND_LINE)) if sections else ""
+    how = how or near or f"Write {name} VALUE or {name}=VALUE."
     raise SetpointError(f"{name} needs a value. {how}")
 
 
-def _is_value(kinds: Sequence[FieldType], word: str) -> bool:
-    """Check if a word is a value of one of the types, or a reference."""
-    return "${" in word or all(_reads(kinds, part) for part in word.split(","))
-
-
-def _reads(kinds: Sequence[FieldType], text: str) -> bool:
-    """Check if one of the types takes a text."""
-    for kind in kinds:
-        try:
-            kind.read(PlainScalar(text), Origin(COMMAND_LINE))
-        except SetpointError:
-            continue
-        return True
-    return False
-
-
-def _switches(cls: type[Node], path: tuple[str, ...]) -> str:
-    for kind in _kinds(cls, path):
-        inner = unwrapped(kind)
-        if isinstance(kind, OptionalType) and isinstance(inner, SectionType):
-            return switches(inner, path, Origin(COMMAND_LINE))
-    return ""
+def _takes(kinds: Sequence[FieldType], text: str) -> bool:
+    return any(takes(kind, PlainScalar(text)) for kind in kinds)
 
 
 def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
-    """Write the words behind a flag as its one value, where they make one together.
-
-    Returns:
-        such as `--duration "2 epochs"`; the empty text where the flag takes no such value.
-    """
+    """The words behind a flag as one value, `--duration "2 epochs"`; empty if they make none."""
     path = _path(flag.removeprefix("--"))
     kinds = _kinds(cls, path)
     listing = ",".join(words)
     listed = [kind for kind in kinds if kind.lists_items(listing) and ".append" not in flag]
     for these, text in ((listed, listing), (kinds, " ".join(words))):
-        if _reads(these, text):
+        if _takes(these, text):
             return f"--{'.'.join(path)} {for_shell(text)}"
     return ""
 
@@ -222,11 +197,9 @@ def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:
 
 
 def in_order(cls: type[Node], flags: Sequence[Flag]) -> list[Flag]:
-    """Sort overrides as they apply: as given, but a variant before its fields.
+    """Sort overrides as they apply: as given, but a variant before the fields of its section.
 
-    Returns:
-        the same overrides; one that chooses stands before those for fields of its section, though
-        not before a flag that sets the section as a whole, such as `null`, or what holds it.
+    It does not pass a flag that sets the section as a whole, such as `null`, or what holds it.
     """
     ordered: list[Flag] = []
     for flag in flags:
@@ -242,11 +215,7 @@ def in_order(cls: type[Node], flags: Sequence[Flag]) -> list[Flag]:
 
 
 def is_section(cls: type[Node], path: tuple[str, ...]) -> bool:
-    """Check if a path names a section, or one that may stand there.
-
-    Returns:
-        True for `("model",)`.
-    """
+    """Check if a path such as `("model",)` names a section, or one that may stand there."""
     return any(_holds(kind, SectionType) for kind in _kinds(cls, path))
 
 
@@ -256,8 +225,7 @@ def _path(name: str) -> tuple[str, ...]:
 
 def _kinds(cls: type[Node], path: tuple[str, ...]) -> list[FieldType]:
     """The types that a path can have in any of the variants along it."""
-    owners = classes_at(cls, path[:-1])
-    return [info.type for owner in owners if (info := field_of(owner, path[-1])) is not None]
+    return [info.type for info in fields_at(cls, path)]
 
 
 def _is_switch(cls: type[Node], path: tuple[str, ...]) -> bool:

@@ -7,21 +7,22 @@ from typing import Any, cast
 
 from ..draft.walk import sections
 from ..types.base import FieldType, read_item
-from ..types.containers import (
+from ..types.compound import (
     ADDING,
     REMOVE,
     FreeType,
     MappingType,
+    SectionType,
     SequenceType,
     TupleType,
     read_items,
     unwrapped,
 )
-from ..types.sections import SectionType
 from ..values.node import Node, state_of, value_or_missing
 from ..values.origin import Origin
 from ..values.reference import Reference
-from ..words.errors import Invalid
+from ..values.scalar import Struct
+from ..words.errors import WRONG_KIND, Invalid
 from ..words.names import Path, did_you_mean, dotted
 from ..words.plain_data import PlainScalar, children, same
 from ..words.text import for_error, parse_list
@@ -30,7 +31,7 @@ APPEND, EXTEND, INSERT = ADDING
 EDITS = (*ADDING, REMOVE)
 
 
-class ItemEdit:
+class ItemEdit(Struct):
     """One value that a layer gives for something inside a list or mapping.
 
     Arguments:
@@ -40,27 +41,13 @@ class ItemEdit:
             the item, the rest of the path, the value, its origin, and the path of the item.
     """
 
-    def __init__(
-        self,
-        value: object,
-        origin: Origin,
-        prepare: Callable[[FieldType, object, Origin, Path], object],
-        edit_section: Callable[[FieldType, Any, Path, object, Origin, Path], object],
-    ) -> None:
-        self._value = value
-        self._origin = origin
-        self._prepare = prepare
-        self._edit_section = edit_section
+    value: object
+    origin: Origin
+    prepare: Callable[[FieldType, object, Origin, Path], object]
+    edit_section: Callable[[FieldType, Any, Path, object, Origin, Path], object]
 
     def apply(self, kind: FieldType, current: Any, rest: Path, path: Path) -> Any:
-        """Set a value, or something inside it.
-
-        Arguments:
-            rest: the path inside the value: words of `EDITS`, indices, keys and names.
-            path: that of the value.
-
-        Returns:
-            the new value; the current one where a section inside was changed in place.
+        """Set a value, or what `rest` leads to inside it; a section is changed in place.
 
         Raises:
             Invalid: whose path leads to what is wrong from outside.
@@ -68,10 +55,10 @@ class ItemEdit:
         inner, known = unwrapped(kind), not isinstance(current, Reference)
         is_area = isinstance(inner, SectionType | FreeType) and known
         if isinstance(current, Node) or (is_area and rest):
-            return self._edit_section(kind, current, rest, self._value, self._origin, path)
+            return self.edit_section(kind, current, rest, self.value, self.origin, path)
         if not rest:
-            value = self._prepare(kind, self._value, self._origin, path)
-            return read_item(kind, value, self._origin)
+            value = self.prepare(kind, self.value, self.origin, path)
+            return read_item(kind, value, self.origin)
         if not known:
             reason = f"is the reference {current.text}, whose items are not known yet"
             raise Invalid(f"{dotted(path)} {reason}")
@@ -91,7 +78,7 @@ class ItemEdit:
         if rest != (REMOVE,):
             key = kind.check_key(str(rest[0]))
             return self._replace(current, items, key, current.get(key), kind.item, rest, path)
-        for key in _words(self._value):
+        for key in _words(self.value):
             if key not in items:
                 hint = did_you_mean(key, items)
                 error = Invalid(f"{dotted(path)} has no item {key!r}", tuple(items), hint=hint)
@@ -115,18 +102,18 @@ class ItemEdit:
             raise Invalid(f"an edit of a list is written {form} with a value").inside(word)
         try:
             new = kind.item if word in (APPEND, INSERT) else kind
-            value = self._prepare(new, self._value, self._origin, (*path, word))
+            value = self.prepare(new, self.value, self.origin, (*path, word))
             if word == EXTEND:
-                return [*items, *kind.read(value, self._origin)]
+                return [*items, *kind.read(value, self.origin)]
             if word == REMOVE:
                 given = cast(object, value) if isinstance(value, str | list | tuple) else [value]
                 gone = [
-                    _which(kind, items, one, name, self._origin) for one in read_items(kind, given)
+                    _which(kind, items, one, name, self.origin) for one in read_items(kind, given)
                 ]
                 return [item for index, item in enumerate(items) if index not in gone]
             index = len(items) if word == APPEND else _place(str(rest[1]), len(items), name)
             try:
-                item = read_item(kind.item, value, self._origin)
+                item = read_item(kind.item, value, self.origin)
             except Invalid as error:
                 raise (error.inside(rest[1]) if word == INSERT else error) from None
             return [*items[:index], item, *items[index:]]
@@ -230,7 +217,8 @@ def _named(items: Sequence[Any], word: str, name: str) -> int:
     known = [text for pair in names for text in pair if text]
     valid = (*map(str, range(len(items))), *dict.fromkeys(known), *EDITS)
     meant = did_you_mean(word, (*known, *EDITS))
-    raise Invalid(f"{name} is a list; {word!r} names none of its items", valid, hint=meant)
+    message = f"{name} is a list; {word!r} names none of its items"
+    raise Invalid(message, valid, hint=meant, kind=WRONG_KIND)
 
 
 def names_of(item: object) -> tuple[str | None, str | None]:

@@ -142,11 +142,7 @@ def preset_summary(function: Callable[..., object]) -> str:
 
 
 def preset_parameters(function: Callable[..., object], skip: int = 0) -> list[dict[str, Any]]:
-    """The parameters of a preset or modifier.
-
-    Returns:
-        for each its `name` and, if it has one, its `default`.
-    """
+    """The parameters of a preset or modifier: for each its `name` and its `default`, if any."""
     import inspect
 
     parameters = list(inspect.signature(function).parameters.values())[skip:]
@@ -157,21 +153,13 @@ def preset_parameters(function: Callable[..., object], skip: int = 0) -> list[di
 
 
 def preset_named(text: str) -> str | None:
-    """The registered preset that a text names, with or without parameters.
-
-    Arguments:
-        text: for instance `tiny`, `my_preset` or `tiny(width=64)`.
-    """
+    """The registered preset that a text names, with or without parameters: `tiny(width=64)`."""
     name = text.partition("(")[0].strip().replace("_", "-")
     return name if name in presets else None
 
 
 def call_preset(text: str) -> Node:
-    """Make the config of a preset; its assignments carry the preset as origin.
-
-    Arguments:
-        text: the preset's name, with parameters in parentheses if it gets any; hyphens and
-            underscores are the same.
+    """Make the config of a preset, named with its parameters; it is the origin of what it sets.
 
     Raises:
         SetpointError: if there is no such preset, or it cannot take the parameters.

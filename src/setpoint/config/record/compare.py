@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..draft.walk import leaves
-from ..schema.bounds import Role
+from ..schema.field import IDENTITY, Role
 from ..values.node import Node
 from ..words.names import within
 from ..words.plain_data import plain, same
@@ -25,53 +25,48 @@ class Absent:
 ABSENT = Absent()
 
 
-class Entry:
+class Entry(NamedTuple):
     """One value of a table."""
 
-    __slots__ = ("origin", "role", "value")
-
-    def __init__(self, value: Any, origin: str, role: Role) -> None:
-        self.value = value
-        self.origin = origin
-        self.role = role
+    value: Any
+    origin: str
+    role: Role
 
 
+NOTHING = Entry(ABSENT, "", IDENTITY)
 Table = dict[str, Entry]
 
 
-class Difference:
+class Difference(NamedTuple):
     """One field in which tables differ, most often two: a left and a right one.
 
     Arguments:
         entries: one for each table; None where it has no such field.
     """
 
-    __slots__ = ("entries", "path", "role")
-
-    def __init__(self, path: str, entries: Sequence[Entry | None], role: Role) -> None:
-        self.path = path
-        self.entries = tuple(entries)
-        self.role = role
+    path: str
+    entries: tuple[Entry | None, ...]
+    role: Role
 
     @property
     def left(self) -> Any:
         """The left value, or `ABSENT`."""
-        return ABSENT if self.entries[0] is None else self.entries[0].value
+        return (self.entries[0] or NOTHING).value
 
     @property
     def right(self) -> Any:
         """The right value, or `ABSENT`."""
-        return ABSENT if self.entries[1] is None else self.entries[1].value
+        return (self.entries[1] or NOTHING).value
 
     @property
     def left_origin(self) -> str:
         """The origin of the left value."""
-        return "" if self.entries[0] is None else self.entries[0].origin
+        return (self.entries[0] or NOTHING).origin
 
     @property
     def right_origin(self) -> str:
         """The origin of the right value."""
-        return "" if self.entries[1] is None else self.entries[1].origin
+        return (self.entries[1] or NOTHING).origin
 
     def __str__(self) -> str:
         left, right = (
@@ -84,11 +79,7 @@ class Difference:
         return f"Difference({self.path!r}, {self.left!r}, {self.right!r})"
 
     def to_json(self) -> dict[str, object]:
-        """The difference for machines.
-
-        Returns:
-            a mapping of plain values; an absent side has no value key.
-        """
+        """The difference for machines; an absent side has no value key."""
         result: dict[str, object] = {"path": self.path, "role": self.role.name}
         for side, entry in zip(("left", "right"), self.entries, strict=True):
             if entry is not None:
@@ -135,7 +126,7 @@ def compare(
         if len(present) < len(tables) or not all(
             same(first, plain(entry.value)) for entry in present[1:]
         ):
-            result.append(Difference(path, entries, present[0].role))
+            result.append(Difference(path, tuple(entries), present[0].role))
     return result
 
 
@@ -156,12 +147,7 @@ def _paths(tables: Sequence[Table]) -> list[str]:
 
 
 def differences(left: Node, right: Node, roles: Sequence[Role] | None = None) -> list[Difference]:
-    """Compare two resolved configs value by value.
-
-    Arguments:
-        roles: of the values to compare; with `[IDENTITY]` there are none if and only if the
-            fingerprints are equal.
-    """
+    """Compare two resolved configs value by value, or those values that have one of some roles."""
     return compare([leaf_table(left), leaf_table(right)], roles)
 
 
@@ -178,10 +164,7 @@ def recorded_differences(folder: str, config: Node) -> list[Difference]:
         SetpointError: if the record cannot be read.
     """
     recorded, _ = recorded_table(type(config), folder)
-    today = leaf_table(config)
-    for entry in today.values():
-        entry.value = plain(entry.value)
-    found = compare([recorded, today])
-    for difference in found:
-        difference.role = today.get(difference.path, difference).role
-    return found
+    table = leaf_table(config)
+    today = {path: entry._replace(value=plain(entry.value)) for path, entry in table.items()}
+    different = compare([recorded, today])
+    return [one._replace(role=today.get(one.path, one).role) for one in different]

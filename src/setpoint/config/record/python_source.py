@@ -8,8 +8,7 @@ from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, cast
 
 from ..draft.config import Config
-from ..draft.plain import given, minimal_items, to_minimal
-from ..draft.walk import sections, shared_places
+from ..draft.walk import given, minimal_items, sections, shared_places, to_minimal
 from ..values.containers import Free
 from ..values.reference import Reference, Template
 from ..values.user_code import importable_name

@@ -1,24 +1,33 @@
-"""A resolved config as a record on disk, and the way back from it."""
+"""A resolved config as a record on disk, with its fingerprint, and the way back from it."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar, cast
 
-from ..draft.plain import to_minimal, to_plain
-from ..draft.walk import Leaf, entries_of, field_at, leaves, sections, value_at
+from ..draft.walk import (
+    Leaf,
+    entries_of,
+    field_at,
+    leaves,
+    need_config,
+    sections,
+    to_minimal,
+    to_plain,
+    value_at,
+)
 from ..files.document import Document
 from ..files.read import read_file
 from ..files.write import write_json, write_toml
 from ..layers.editor import Editor
 from ..layers.presets import load_plugins
-from ..migrations.chain import HEADER, migrate, schema_of
-from ..schema.bounds import BUDGET, IDENTITY, RUNTIME
-from ..schema.field import FieldInfo
+from ..migrations import HEADER, migrate, schema_of
+from ..schema.field import BUDGET, IDENTITY, RUNTIME, FieldInfo
 from ..values.containers import Free
-from ..values.node import Chain, Node, set_chain, state_of
+from ..values.node import Chain, Node, is_frozen, set_chain, state_of
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Recorded
 from ..values.reference import may_refer
 from ..values.user_code import importable_name
@@ -26,7 +35,6 @@ from ..words.errors import ConfigError, Invalid, Problem, SetpointError
 from ..words.names import Path
 from ..words.plain_data import children, plain
 from ..words.text import for_error
-from .fingerprint import canonical_json, fingerprint, sha256
 
 C = TypeVar("C", bound=Node)
 CONFIG = "config.json"
@@ -219,44 +227,27 @@ def recorded_schema(folder: str) -> int | None:
 
 
 def backup_name(name: str, schema: int) -> str:
-    """The name of a file of a record of an older schema once there is a newer one.
-
-    Returns:
-        for instance `config.schema-1.json`.
-    """
+    """The name that a file of a record of an older schema is kept by: `config.schema-1.json`."""
     stem, suffix = os.path.splitext(name)
     return f"{stem}.schema-{schema}{suffix}"
 
 
-class Record:
+class Record(NamedTuple):
     """The content of a record, in terms of today's schema.
 
     Arguments:
         find: finds `file:line` for a path.
     """
 
-    __slots__ = ("find", "header", "notes", "origins", "values")
-
-    def __init__(
-        self,
-        values: dict[str, Any],
-        header: dict[str, Any],
-        origins: dict[str, dict[str, Any]],
-        notes: list[str],
-        find: Callable[[Path], str],
-    ) -> None:
-        self.values = values
-        self.header = header
-        self.origins = origins
-        self.notes = notes
-        self.find = find
+    values: dict[str, Any]
+    header: dict[str, Any]
+    origins: dict[str, dict[str, Any]]
+    notes: list[str]
+    find: Callable[[Path], str]
 
 
 def load_record(root: type[Node], folder: str) -> Record:
-    """Read a record, and take it to today's schema if it is of an older one.
-
-    Returns:
-        the record; the files are not changed.
+    """Read a record, and take it to today's schema if it is older; no file is changed.
 
     Raises:
         SetpointError: if the folder holds no record, one that cannot be read, or one of a newer
@@ -414,3 +405,44 @@ def _changed(folder: str, what: str) -> SetpointError:
         f"{folder}: the record was changed after it was written: {what}. A record says what a run "
         f"was; to start from changed values, give {folder}/config.json as a file"
     )
+
+
+SHORT = 8
+
+
+def identity_leaves(config: Node) -> list[Leaf]:
+    """The values that the fingerprint is taken of."""
+    return [leaf for leaf in leaves(config) if leaf.role is IDENTITY]
+
+
+def canonical(config: Node) -> str:
+    """The text that the fingerprint is taken of: JSON with sorted keys, no spaces, ASCII only."""
+    return canonical_json({leaf.key: plain(leaf.value) for leaf in identity_leaves(config)})
+
+
+def canonical_json(values: Mapping[str, object]) -> str:
+    """The canonical form of values by dotted path."""
+    import json  # which a command that takes no fingerprint does not need
+
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def fingerprint(config: Node) -> str:
+    """SHA-256 over the canonical form, in hexadecimal digits; names of runs use the first eight.
+
+    Raises:
+        SetpointError: for a draft, whose values are not determined yet.
+    """
+    need_config(config, "fingerprint")
+    if not is_frozen(config):
+        raise SetpointError("only a resolved configuration has a fingerprint; resolve the draft")
+    return sha256(canonical(config).encode("ascii"))
+
+
+def sha256(data: bytes) -> str:
+    """The digest by CPython's own code: `hashlib` loads OpenSSL, which takes longer than `json`."""
+    try:
+        module: Any = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
+    except ImportError:
+        module = import_module("hashlib")
+    return module.sha256(data).hexdigest()

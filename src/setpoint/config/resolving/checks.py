@@ -191,12 +191,7 @@ def needs_in(section: Node, mark: CheckMark) -> tuple[Need, ...]:
 
 
 def findings_of(section: Node, name: str, mark: CheckMark) -> Iterator[Problem]:
-    """Run one check, if there is anything to look at.
-
-    Returns:
-        its findings, relative to the section; a problem of the section itself where the method
-        is wrong, with its class, name and line.
-    """
+    """Run one check, if there is anything to look at; a fault in it is a finding as well."""
     method: Any = getattr(section, name)
     try:
         if mark.when is not None and not mark.when(section):
@@ -263,11 +258,7 @@ def method_failed(method: Any, error: Exception) -> Problem:
 
 
 def method_name(method: Any) -> str:
-    """A method by its class, name and place, for errors.
-
-    Returns:
-        for instance `Net._check_heads (shop.py:30)`, or `shop.rules:check_heads`.
-    """
+    """A method by its class, name and place, `Net._check (shop.py:30)`, or the target of a rule."""
     rule: str | None = getattr(method, RULE, None)
     if rule is not None:
         return rule
@@ -402,11 +393,7 @@ def unknown_codes(root: Node, silenced: Sequence[str]) -> Iterator[Problem]:
 
 
 def silenced_codes(root: Node) -> tuple[str, ...]:
-    """The codes of the silenced cautions.
-
-    Arguments:
-        root: the root of a configuration; its field `silence`, if it has one, lists them.
-    """
+    """The codes of the cautions that a root's field `silence` lists."""
     if "silence" not in type(root).__setpoint__.fields:
         return ()
     codes: Any = value_or_missing(root, "silence")

@@ -9,7 +9,7 @@ from ..draft.copying import contains, references
 from ..draft.walk import missing_place, sections, value_at
 from ..schema.tree import classes_at
 from ..types.base import FieldType
-from ..types.containers import kind_at
+from ..types.compound import kind_at
 from ..values.containers import Free
 from ..values.node import Node, chain_of, is_invalid, mark_invalid, value_or_missing
 from ..values.origin import DERIVED, REFERENCE, Origin

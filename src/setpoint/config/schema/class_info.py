@@ -8,15 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast, dataclass_transform
 
-from ..types.containers import SequenceType
-from ..types.scalars import StrType
-from ..words.errors import DeclarationError, Invalid
+from ..types.base import StrType
+from ..types.compound import SequenceType
+from ..words.errors import UNKNOWN_KEY, DeclarationError, Invalid
 from ..words.names import nearest
 from ..words.plain_data import MISSING
 from ..words.text import for_error
-from .bounds import IDENTITY, Role
 from .declare import CHECK, DEAD, DERIVE, Rule, component, field, methods_of
-from .field import FieldInfo
+from .field import IDENTITY, FieldInfo, Role
 
 # The roots that have migrations, which may know a key that no field has.
 versioned: list[Any] = []
@@ -183,7 +182,8 @@ class ClassInfo:
         secret = bool(close) and self.fields[close[0]].type.is_secret()
         hint = f"Did you mean {close[0]}?" if close else ""
         message = f"unknown key: {title} has no field {for_error(key)}"
-        return Invalid(message, tuple(sorted(self.fields)), hint=hint, secret=secret)
+        valid = tuple(sorted(self.fields))
+        return Invalid(message, valid, hint=hint, secret=secret, kind=UNKNOWN_KEY)
 
     def near(self, key: str) -> list[str]:
         """The field whose name is nearest to a key, or none: `training` is not `tracking`."""

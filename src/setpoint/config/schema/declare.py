@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 from ..values.scalar import Struct
 from ..words.errors import DeclarationError, Problem
 from ..words.plain_data import MISSING
-from .bounds import Role
-from .field import FieldInfo
+from .field import FieldInfo, Role
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -28,10 +27,7 @@ def field(*, factory: Callable[[], T], **options: Unpack[Options]) -> T: ...
 @overload
 def field(**options: Unpack[Options]) -> Any: ...
 def field(
-    *,
-    default: Any = MISSING,
-    factory: Callable[[], Any] | None = None,
-    **options: Unpack[Options],
+    *, default: Any = MISSING, factory: Callable[[], Any] | None = None, **options: Unpack[Options]
 ) -> Any:
     """Declare a field with a range, a role or a factory; without a default it is required.
 
@@ -68,10 +64,7 @@ def derived(**options: Unpack[Options]) -> Any:
 
 
 def component(
-    *,
-    factory: Callable[[], Any],
-    role: Role | None = None,
-    tags: Sequence[str] = (),
+    *, factory: Callable[[], Any], role: Role | None = None, tags: Sequence[str] = ()
 ) -> Any:
     """Declare a field that takes `setpoint.partial` as well as its family's configs.
 
@@ -107,13 +100,9 @@ def _marking(attribute: str, value: object) -> Callable[[F], F]:
 
 
 def derive(path: str) -> Callable[[F], F]:
-    """Mark the method that computes a derived field from other fields.
+    """Mark the method that computes a derived field, such as `"ffn_dim"` or `"model.vocab_size"`.
 
-    What the method reads is recorded, so that `why` can name it and a cycle can be shown.
-
-    Arguments:
-        path: the field, relative to the class: `"ffn_dim"`, or `"model.vocab_size"` for a field
-            of a section below.
+    What it reads is recorded, so that `why` can name it and a cycle can be shown.
     """
     return _marking(DERIVE, path)
 
@@ -200,11 +189,7 @@ def dead(*names: str, holds: tuple[object, ...] = ()) -> Callable[[F], F]:
 
 
 def methods_of(module: ModuleType) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """The functions of a module that are marked as methods are.
-
-    Returns:
-        their names as methods, which no attribute that is written down can have, and themselves.
-    """
+    """The functions of a module marked as methods are, by names that no attribute can have."""
     for name, function in vars(module).items():
         marked = callable(function) and (hasattr(function, CHECK) or hasattr(function, DEAD))
         if marked and function.__module__ == module.__name__:  # not what it imports
@@ -247,11 +232,7 @@ class Rule:
         self.dead = dead
 
     def method(self) -> tuple[str, Callable[[Any], Any]]:
-        """The rule as a marked method.
-
-        Returns:
-            its name, which no attribute that is written down can have, and the method.
-        """
+        """The rule as a marked method, with a name that no attribute can have."""
         target, when = self.target, self.when
 
         def run(config: Any) -> Any:

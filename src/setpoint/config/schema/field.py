@@ -1,4 +1,4 @@
-"""One field of a config class: its options, type and default, and how values are read."""
+"""One field of a config class: options, type, default, range and role, and its reading."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from ..types.base import read_item
+from ..types.base import FloatType, IntType, LiteralType, ScalarType, StrType, read_item
 from ..types.compiler import compile_annotation
-from ..types.containers import AnyType, ContainerType, each, name_containers
-from ..types.scalars import FloatType, IntType, LiteralType, ScalarType, StrType
-from ..types.sections import section_classes
+from ..types.compound import AnyType, ContainerType, each, name_containers, section_classes
 from ..values.containers import Free
 from ..values.node import Node
 from ..values.origin import DEFAULT, Origin, running
 from ..values.reference import Reference, may_refer
+from ..values.scalar import Struct
 from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import DeclarationError, Invalid, SetpointError, UserCodeError
-from ..words.plain_data import MISSING, children
-from .bounds import Bounds, Role
+from ..words.plain_data import INFINITIES, MISSING, children
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from ..types.base import FieldType
+
 
 SCALARS: dict[type[FieldType], type] = {IntType: int, FloatType: float, StrType: str}
 MUTABLE = (list, dict, set, Free, Node)
@@ -200,13 +199,7 @@ class FieldInfo:
             raise DeclarationError("\n".join(lines)) from None
 
     def read(self, value: object, origin: Origin) -> Any:
-        """Read a value as this field's type and check its range.
-
-        Arguments:
-            value: a Python value, a value of a file, or a text to be read (`PlainScalar`).
-
-        Returns:
-            the value as the field stores it; a `Reference` stays one until resolve.
+        """Read a value as this field's type and check its range; a `Reference` stays one.
 
         Raises:
             Invalid: if the field cannot take it.
@@ -311,3 +304,102 @@ def is_mutable(value: object) -> bool:
     if isinstance(value, tuple):
         return any(map(is_mutable, cast(tuple[object, ...], value)))
     return isinstance(value, MUTABLE)
+
+
+class Bounds(Struct):
+    """A range of numbers, and a pattern of texts.
+
+    Arguments:
+        gt, ge, lt, le: exclusive and inclusive limits; None where there is none.
+        pattern: a regular expression that a text must match as a whole.
+    """
+
+    gt: float | None = None
+    ge: float | None = None
+    lt: float | None = None
+    le: float | None = None
+    pattern: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.pattern is not None or self.limited
+
+    def over(self, base: Bounds) -> Bounds:
+        """These limits, with those of another range on a side that has none."""
+        low = self if not (self.gt is self.ge is None) else base
+        high = self if not (self.lt is self.le is None) else base
+        pattern = base.pattern if self.pattern is None else self.pattern
+        return Bounds(low.gt, low.ge, high.lt, high.le, pattern)
+
+    @property
+    def limited(self) -> bool:
+        """True if there is a limit for numbers."""
+        return not (self.gt is self.ge is self.lt is self.le is None)
+
+    @property
+    def empty(self) -> bool:
+        """True if no number satisfies the limits."""
+        lows = [limit for limit in (self.gt, self.ge) if limit is not None]
+        highs = [limit for limit in (self.lt, self.le) if limit is not None]
+        if not lows or not highs or max(lows) < min(highs):
+            return False
+        return max(lows) > min(highs) or self.gt == max(lows) or self.lt == min(highs)
+
+    def takes(self, value: float) -> bool:
+        """True if a number lies inside."""
+        return (
+            (self.gt is None or value > self.gt)
+            and (self.ge is None or value >= self.ge)
+            and (self.lt is None or value < self.lt)
+            and (self.le is None or value <= self.le)
+        )
+
+    def describe(self) -> str:
+        """The range in signs, for help texts and errors, for instance `> 0, < 1`."""
+        signs = ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
+        parts = [
+            f"{sign} {limit:g}"
+            for sign, limit in signs
+            if limit is not None and limit not in INFINITIES
+        ]
+        if self.lt == float("inf") or self.gt == float("-inf"):
+            parts.append("finite")
+        if self.pattern is not None:
+            parts.append(f"matching {self.pattern}")
+        return ", ".join(parts)
+
+    def check(self, value: Any) -> None:
+        """Refuse a number outside the range, or a text that does not match the pattern.
+
+        Raises:
+            Invalid: if the value lies outside.
+        """
+        if isinstance(value, int | float) and not self.takes(value):
+            raise Invalid(f"is out of range: it must be {self.describe()}")
+        if self.pattern is None or not isinstance(value, str):
+            return
+        if re.fullmatch(self.pattern, value) is None:
+            example = re.sub(r"[^A-Za-z0-9_.\-]+", "-", value).strip("-")
+            such = f", such as {example}" if re.fullmatch(self.pattern, example) else ""
+            raise Invalid(f"does not match the pattern {self.pattern}{such}")
+
+
+class Role(Struct):
+    """The part of a field in the fingerprint and in the resume contract.
+
+    Arguments:
+        name: `"identity"`, `"budget"` or `"runtime"`.
+    """
+
+    name: str
+    meaning: str
+
+    def __repr__(self) -> str:
+        return self.name.upper()
+
+    def __reduce__(self) -> str:
+        return self.name.upper()  # a copy is the same object, since roles are compared by identity
+
+
+IDENTITY = Role("identity", "affects the result: in the fingerprint, must match on resume")
+BUDGET = Role("budget", "how long: outside the fingerprint, may grow on resume and is recorded")
+RUNTIME = Role("runtime", "where and how: never in the fingerprint, free to change")

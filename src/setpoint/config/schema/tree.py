@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from ..types.base import FieldType
-from ..types.sections import section_classes
+from ..types.compound import section_classes
 from ..values.node import Node
 from ..words.errors import DeclarationError, Invalid
 from ..words.names import nearest
-from .bounds import Role
 from .class_info import RESERVED, ConfigMeta, full_name
-from .field import FieldInfo
-
-SECRET_NAME = re.compile(
-    r"(?i)password|passwd|secret|credential|(?:api|access|private|auth)[_-]?(?:key|token)"
-)
-"""Names under which other systems expect a secret; our fields of that kind refuse plain text."""
+from .field import FieldInfo, Role
 
 
 def classes_at(root: type[Node], path: tuple[str | int, ...]) -> list[type[Any]]:
@@ -29,10 +22,19 @@ def classes_at(root: type[Node], path: tuple[str | int, ...]) -> list[type[Any]]
         if item:
             item = False
             continue
-        fields = [info for cls in classes if (info := field_of(cls, str(part))) is not None]
+        fields = _fields_of(classes, str(part))
         classes = [cls for info in fields for cls in section_classes(info.type)]
         item = any(info.type.is_container() for info in fields)
     return list(dict.fromkeys(classes))
+
+
+def fields_at(root: type[Node], path: tuple[str | int, ...]) -> list[FieldInfo]:
+    """The fields that a path can lead to, in any of the variants along it."""
+    return _fields_of(classes_at(root, path[:-1]), str(path[-1]))
+
+
+def _fields_of(classes: list[type[Any]], key: str) -> list[FieldInfo]:
+    return [info for cls in classes if (info := field_of(cls, key)) is not None]
 
 
 def field_of(cls: type[Node], key: str) -> FieldInfo | None:
@@ -53,33 +55,13 @@ def classes_below(root: type[Node]) -> list[type[Node]]:
 def all_fields(
     cls: type[Node], prefix: str = "", above: tuple[type[Any], ...] = ()
 ) -> Iterator[tuple[str, FieldInfo]]:
-    """Every field of a tree of config classes, those of all variants included.
-
-    Arguments:
-        above: the classes that lead to the root; a class that contains itself is entered once.
-    """
+    """Every field of a tree of classes, of all variants; a class inside itself is entered once."""
     for name, info in cls.__setpoint__.fields.items():
         path = f"{prefix}{name}"
         yield path, info
         for section in section_classes(info.type):
             if section not in above:
                 yield from all_fields(section, f"{path}.", (*above, section))
-
-
-def first_places(root: type[Node]) -> dict[FieldInfo, str]:
-    """The path of each field; of a section that stands in several places the first is meant."""
-    first: dict[FieldInfo, str] = {}
-    for path, info in all_fields(root):
-        first.setdefault(info, path)
-    return first
-
-
-def names_secret(root: type[Node], key: str) -> bool:
-    """True if an unknown key may be the name of a secret: misspelt, misplaced or another's."""
-    if SECRET_NAME.search(key):
-        return True
-    infos = (info for _, info in all_fields(root))
-    return any(info.type.is_secret() and nearest(key, [info.name], likeness=0.75) for info in infos)
 
 
 def holds_secret(kind: FieldType) -> bool:
@@ -92,11 +74,7 @@ def holds_secret(kind: FieldType) -> bool:
 
 
 def known_tags(root: type[Node]) -> dict[str, list[str]]:
-    """All tags of a tree of config classes, with the fields they reach in any variant.
-
-    Returns:
-        dotted paths by tag, both in order of declaration.
-    """
+    """All tags of a tree of classes, each with the dotted paths of its fields in any variant."""
     tags: dict[str, dict[str, None]] = {}
     for path, info in all_fields(root):
         for tag in info.tags:
@@ -121,12 +99,9 @@ def unknown_tag(root: type[Node], tag: str) -> Invalid:
 def add_section(
     root: type[Node], name: str, section: type[Node], *, role: Role | None = None
 ) -> None:
-    """Give a root a further section, which is null until a layer sets something in it.
+    """Give a root and its subclasses a further section, null until a layer sets something in it.
 
     While it is null it is no part of the fingerprint, so that other runs keep theirs.
-
-    Arguments:
-        root: the class to extend, for instance the training job; its subclasses get it as well.
 
     Raises:
         TypeError: if the name is taken or no identifier, or the section is no config class.

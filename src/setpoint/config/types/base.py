@@ -1,22 +1,53 @@
-"""The base of all field types, and the reading of values that may be references."""
+"""The base of all field types, and the types of single values: numbers, texts, paths, classes."""
 
 from __future__ import annotations
 
+import enum
+import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..values.node import Node
+from ..values.origin import PROGRAM, REFERENCE, Origin
 from ..values.reference import Reference, is_reference, reference
-from ..words.errors import Invalid
-from ..words.plain_data import OPENING, LiteralText, PlainScalar, plain_scalar, refers, unescaped
-from ..words.text import for_error
+from ..values.scalar import ImportPath, Scalar
+from ..words.errors import WRONG_KIND, Invalid, SetpointError
+from ..words.names import did_you_mean
+from ..words.plain_data import (
+    INFINITIES,
+    MAX_BITS,
+    MAX_DIGITS,
+    OPENING,
+    TOO_BIG,
+    TOO_MANY_DIGITS,
+    LiteralText,
+    PlainScalar,
+    escaped,
+    flag_names,
+    literal,
+    member_text,
+    plain_scalar,
+    refers,
+    refuse_text,
+    unescaped,
+)
+from ..words.text import for_error, for_flag
 
 if TYPE_CHECKING:
-    from ..values.origin import Origin
     from ..words.names import Path
+
 
 PLAIN = frozenset({int, float, bool, str, type(None)})
 """Classes of values that hold nothing."""
+
+
+class Reader(Protocol):
+    """A type, or a field with its range."""
+
+    def read(self, value: object, origin: Origin) -> Any:
+        """Read a value, or raise `Invalid`."""
+        ...
 
 
 class FieldType:
@@ -48,11 +79,7 @@ class FieldType:
         self.nested = self.nested or any(part.nested for part in parts)
 
     def describe(self) -> str:
-        """The type in words, as help texts and errors show it.
-
-        Returns:
-            for instance `a number` or `one of: auto, never`.
-        """
+        """The type in words, as help texts and errors show it, for instance `a number`."""
         return self.words or f"one of: {', '.join(self.candidates())}"
 
     def candidates(self) -> tuple[str, ...]:
@@ -60,10 +87,7 @@ class FieldType:
         return self.vocabulary
 
     def read(self, value: object, origin: Origin) -> Any:
-        """Turn a Python value, a file's value or a text into what the field stores.
-
-        Arguments:
-            value: the value; texts that are to be read by type are `PlainScalar`s.
+        """Turn a Python value, a file's value or an unread text into what the field stores.
 
         Raises:
             Invalid: if it does not fit.
@@ -73,15 +97,12 @@ class FieldType:
     def refuse(self, value: object) -> Invalid:
         """The error for a value of the wrong type."""
         if self.is_secret():
-            return Invalid(f"is not {self.describe()}", secret=True)
-        return Invalid(f"is not {self.describe()}: got {for_error(value)}", self.candidates())
+            return Invalid(f"is not {self.describe()}", secret=True, kind=WRONG_KIND)
+        message = f"is not {self.describe()}: got {for_error(value)}"
+        return Invalid(message, self.candidates(), kind=WRONG_KIND)
 
     def dump(self, value: Any) -> Any:
-        """The value in plain data, such that `read` gives it back.
-
-        Returns:
-            None, bool, int, float, str, list or dict.
-        """
+        """The value in plain data, such that `read` gives it back."""
         return value
 
     def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
@@ -124,11 +145,7 @@ class FieldType:
         return self
 
     def is_secret(self) -> bool:
-        """True if values may be secrets, so that no error may repeat what was given.
-
-        Returns:
-            True for `Secret`, and for containers of it.
-        """
+        """True if values, or items of them, may be secrets, so that no error may repeat them."""
         return any(part.is_secret() for part in self.parts)
 
 
@@ -161,3 +178,347 @@ def replace_in_item(
 ) -> Any:
     """A copy of one item, as `FieldType.replace_sections` makes it; a reference stays as it is."""
     return item if isinstance(item, Reference) else kind.replace_sections(item, function, frozen)
+
+
+TRUTH = {
+    **dict.fromkeys(("yes", "on", "1", "y", "t"), "true"),
+    **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),
+}
+"""Bools as other languages write them: suggested in errors, never accepted."""
+GROUPED = r"[+-]?\d{1,3}(_\d{3})+([.e][^_]*)?"
+"""A number with underscores where thousands are counted, and nowhere else."""
+TEXT = {"type": "string"}
+"""JSON Schema of texts."""
+FLAGS = (
+    (re.ASCII, "a"),
+    (re.IGNORECASE, "i"),
+    (re.MULTILINE, "m"),
+    (re.DOTALL, "s"),
+    (re.VERBOSE, "x"),
+)
+"""Python's flags as they are written inside an expression; all texts are Unicode anyway."""
+
+
+class IntType(FieldType):
+    """Whole numbers; a float is refused, also an integral one, since it may be a slip."""
+
+    words = "an int"
+    json_schema: Mapping[str, Any] = {"type": "integer"}
+
+    def read(self, value: object, origin: Origin) -> int:
+        number = value
+        if isinstance(value, PlainScalar):
+            try:
+                # TOML has the prefixes, and a number means the same wherever it stands.
+                number = int(_checked(value), 0 if _has_prefix(value) else 10)
+            except ValueError:
+                if len(value) > MAX_DIGITS and value.lstrip("+-").isdigit():
+                    raise Invalid(TOO_MANY_DIGITS) from None
+                # 1e6 is how people write a million tokens; it is exact as long as it is integral.
+                number = _integral(value) if "e" in value.lower() else None
+        if not isinstance(number, int) or isinstance(number, bool):
+            error = self.refuse(value)
+            whole = _integral(value)
+            if whole is not None:
+                computed = origin.layer == REFERENCE
+                error.hint = "Use // for the integer quotient." if computed else f"Write {whole}."
+            raise error
+        if number.bit_length() > MAX_BITS:
+            raise Invalid(TOO_MANY_DIGITS)
+        return int(number)
+
+
+class FloatType(FieldType):
+    """Numbers; whole ones are taken as floats, "not a number" is refused."""
+
+    words = "a float"
+    json_schema: Mapping[str, Any] = {"type": "number"}
+
+    def read(self, value: object, origin: Origin) -> float:
+        number: Any = value
+        # A file format without infinities writes them as texts.
+        if isinstance(value, str) and (isinstance(value, PlainScalar) or value in ("inf", "-inf")):
+            number = value.lower().replace(".inf", "inf")  # as YAML writes them
+        elif not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.refuse(value)
+        try:
+            if isinstance(number, str):
+                number = int(_checked(number), 0) if _has_prefix(number) else _checked(number)
+            number = float(number)
+        except OverflowError:
+            raise Invalid(TOO_BIG) from None
+        except ValueError:
+            raise self.refuse(value) from None
+        if isinstance(value, str) and number in INFINITIES and "inf" not in value.lower():
+            raise Invalid(TOO_BIG)
+        if number != number:
+            raise Invalid("is nan, which a configuration cannot hold")
+        # Minus zero equals zero, and equal configs must have equal fingerprints.
+        return number + 0.0
+
+
+class BoolType(FieldType):
+    """True or false, and nothing that merely looks like it."""
+
+    words = "a bool"
+    json_schema: Mapping[str, Any] = {"type": "boolean"}
+    vocabulary = ("true", "false")
+
+    def read(self, value: object, origin: Origin) -> bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, PlainScalar) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        error = self.refuse(value)
+        if isinstance(value, str):
+            word = value.lower()
+            error.hint = did_you_mean(TRUTH.get(word, word), self.vocabulary)
+        raise error
+
+
+class StrType(FieldType):
+    """Texts; a number is not taken for one."""
+
+    words = "a str"
+    json_schema: Mapping[str, Any] = TEXT
+    takes_text = True
+
+    def read(self, value: object, origin: Origin) -> str:
+        if isinstance(value, str) and not isinstance(value, enum.Enum):
+            refuse_text(value)
+            if "\0" in value:  # a text may name a file, a host or a metric
+                raise Invalid("holds a zero byte, which no path, name or variable can")
+            return literal(value)
+        raise self.refuse(value)
+
+    def dump(self, value: str) -> str:
+        return escaped(value)
+
+
+class PathType(FieldType):
+    """Paths of files and folders, kept as they were given."""
+
+    words = "a path"
+    json_schema: Mapping[str, Any] = {"type": "string", "pattern": r"^[^\u0000]+$"}
+    takes_text = True
+
+    def read(self, value: object, origin: Origin) -> Any:
+        from pathlib import Path, PurePath
+
+        if isinstance(value, PurePath):
+            value = value.as_posix()
+            refuse_text(value.replace(":/", "://", 1))  # as it was before it was a path
+        if not isinstance(value, str):
+            raise self.refuse(value)
+        if not value or "\0" in value:
+            raise Invalid("is not a path: it is empty or holds a zero byte", kind=WRONG_KIND)
+        refuse_text(value)
+        return Path(str(value))
+
+    def dump(self, value: Any) -> str:
+        text = escaped(value.as_posix())
+        # Bare, it would be read back as no path at all.
+        return f"./{text}" if text == "null" else text
+
+
+class LiteralType(FieldType):
+    """A closed vocabulary of texts, numbers and truth values."""
+
+    def __init__(self, choices: tuple[Any, ...]) -> None:
+        self.choices = choices
+        self.vocabulary = tuple(map(for_flag, choices))
+        self.json_schema = {"enum": list(choices)}
+
+    def read(self, value: object, origin: Origin) -> Any:
+        value = str(value) if isinstance(value, LiteralText) else value
+        for choice in self.choices:
+            if isinstance(value, PlainScalar):
+                if for_flag(choice) == value:
+                    return choice
+            elif type(choice) is type(value) and choice == value:
+                return choice
+        raise refuse_choice(value, self.vocabulary)
+
+    def dump(self, value: Any) -> Any:
+        return escaped(value) if isinstance(value, str) else value
+
+
+class EnumType(FieldType):
+    """The members of an enum, by name or alias; those of flags also combined, as `READ|WRITE`."""
+
+    def __init__(self, cls: type[enum.Enum]) -> None:
+        self.cls = cls
+        self.vocabulary = tuple(cls.__members__)
+        self.json_schema = {"enum": list(self.vocabulary)}
+        if issubclass(cls, enum.Flag):
+            one = f"(?:{'|'.join(map(re.escape, self.vocabulary))})"
+            self.json_schema = {"type": "string", "pattern": rf"^(?:{one}(?: *\| *{one})*|0)$"}
+
+    def read(self, value: object, origin: Origin) -> Any:
+        members = self.cls.__members__
+        if isinstance(value, self.cls):
+            unnamed = flag_names(value)[1] if isinstance(value, enum.Flag) else 0
+            if unnamed:  # which no file could say
+                raise Invalid(f"has the bits {unnamed:#b}, which no member names", self.vocabulary)
+            return value
+        if isinstance(value, str):
+            if str(value) in members:
+                return members[str(value)]
+            names = [] if value == "0" else [name.strip() for name in value.split("|")]
+            if issubclass(self.cls, enum.Flag) and members.keys() >= {*names}:
+                bits = 0
+                for name in names:
+                    bits |= members[name].value
+                return self.cls(bits)
+        raise refuse_choice(value, self.vocabulary)
+
+    def dump(self, value: Any) -> str:
+        return member_text(value)
+
+
+class ScalarType(FieldType):
+    """A field whose class reads and writes its own values.
+
+    Arguments:
+        cls: the value class; its `__setpoint_scalar__` describes it in words.
+    """
+
+    def __init__(self, cls: type[Scalar]) -> None:
+        self.cls = cls
+        self.words = cls.__setpoint_scalar__
+        self.vocabulary = getattr(cls, "__setpoint_candidates__", ())
+        self.json_schema = getattr(cls, "__setpoint_json_schema__", {})
+
+    def is_secret(self) -> bool:
+        return getattr(self.cls, "__setpoint_secret__", False)
+
+    def read(self, value: object, origin: Origin) -> Any:
+        try:
+            return self.cls.read(value)
+        except Invalid as error:  # which the class raises without saying its kind
+            error.kind = WRONG_KIND
+            raise
+
+    def dump(self, value: Scalar) -> Any:
+        return value.dump()
+
+
+class ImportPathType(FieldType):
+    """A callable or a class by its import path.
+
+    Arguments:
+        base: for `type[X]` the class that it must be or derive from; None for any callable.
+        trusted: the modules that the declaring class trusts: its own package.
+    """
+
+    json_schema: Mapping[str, Any] = TEXT
+
+    def __init__(self, base: type | None = None, trusted: tuple[str, ...] = ()) -> None:
+        self.base = base
+        self.trusted = trusted
+        self.words = "an import path such as 'package.module.name'"
+        if base is not None:
+            self.words = f"the import path of a subclass of {base.__name__}"
+
+    def read(self, value: object, origin: Origin) -> ImportPath:
+        wanted = self.base
+        if not isinstance(value, str | ImportPath):
+            if not callable(value):
+                raise self.refuse(value)
+            if wanted is not None and not (isinstance(value, type) and issubclass(value, wanted)):
+                message = f"is not a subclass of {wanted.__name__}: got {for_error(value)}"
+                raise Invalid(message, kind=WRONG_KIND)
+        return ImportPath.read(value).trusting(self.trusted, wanted)
+
+    def dump(self, value: ImportPath) -> str:
+        return value.text
+
+
+class PatternType(FieldType):
+    """A regular expression of Python's `re`; flags are part of its text, as in `(?i)warmup`."""
+
+    words = "a regular expression"
+    json_schema: Mapping[str, Any] = TEXT
+
+    def read(self, value: object, origin: Origin) -> re.Pattern[str]:
+        if isinstance(value, re.Pattern):
+            return _from_python(cast(re.Pattern[Any], value))
+        if not isinstance(value, str):
+            raise self.refuse(value)
+        return _compiled(str(value))
+
+    def dump(self, value: re.Pattern[str]) -> str:
+        return escaped(value.pattern)
+
+
+def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
+    """The error for a value outside a closed vocabulary, with the nearest word."""
+    # `fp16` is no slip for `bf16`: of names so short, with digits, each letter counts.
+    is_name = len(str(value)) <= 4 and any(each.isdigit() for each in str(value))
+    near = [each for each in choices if not is_name or sorted(each) == sorted(str(value).lower())]
+    hint = did_you_mean(str(value), near) if isinstance(value, str) else ""
+    message = f"is not one of the valid values: got {for_error(value)}"
+    return Invalid(message, choices, hint=hint, kind=WRONG_KIND)
+
+
+def _has_prefix(text: str) -> bool:
+    """True if a text is written as a hexadecimal, octal or binary number is."""
+    return text.lstrip("+-")[:2].lower() in ("0x", "0o", "0b")
+
+
+def _checked(text: str) -> str:
+    """Refuse what Python takes for a number and people do not: other scripts' digits, `1_0.5`."""
+    grouped = "_" not in text or _has_prefix(text) or re.fullmatch(GROUPED, text.lower())
+    if not text.isascii() or not grouped:
+        raise ValueError(text)
+    return text
+
+
+def _integral(value: object) -> int | None:
+    """The whole number that a float, or the text of one, stands for exactly."""
+    try:
+        number = float(_checked(value)) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    exact = isinstance(number, float) and number.is_integer() and abs(number) < 2**53
+    return int(cast(float, number)) if exact else None
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    refuse_text(text)
+    if text == "null":  # read back from a file, it would mean something else
+        raise Invalid("would be read as null", hint="Write (?:null).")
+    try:
+        with warnings.catch_warnings():
+            # What Python warns about today means something else tomorrow.
+            warnings.simplefilter("error")
+            return re.compile(text)
+    except re.error as error:
+        place = "" if error.pos is None else f" at position {error.pos + 1}"
+        message = f"is not a regular expression: {error.msg}{place}"
+        raise Invalid(message, kind=WRONG_KIND) from None
+    except (OverflowError, RecursionError, MemoryError) as error:
+        raise Invalid(f"is not a regular expression that can be compiled: {error}") from None
+    except Warning as warning:
+        raise Invalid(f"is an ambiguous regular expression: {warning}") from None
+
+
+def _from_python(pattern: re.Pattern[Any]) -> re.Pattern[str]:
+    """The same expression with its flags inside its text, where a record keeps them."""
+    text = pattern.pattern
+    if not isinstance(text, str):
+        raise Invalid("is a pattern of bytes; give a pattern of str")
+    missing = pattern.flags & ~_compiled(text).flags
+    letters = "".join(letter for flag, letter in FLAGS if missing & flag)
+    if missing and not letters:
+        raise Invalid("has flags that cannot be written inside an expression")
+    return _compiled(f"(?{letters}){text}" if letters else text)
+
+
+def takes(kind: Reader, value: object) -> bool:
+    """True if a field, or a type, takes a value."""
+    try:
+        kind.read(value, Origin(PROGRAM))
+    except SetpointError:
+        return False
+    return True

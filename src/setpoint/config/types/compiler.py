@@ -13,20 +13,10 @@ from ..values.containers import Free
 from ..values.node import Node
 from ..values.scalar import ImportPath
 from ..words.errors import DeclarationError
-from .base import FieldType
-from .containers import (
-    AnyOfType,
-    AnyType,
-    DataType,
-    FreeType,
-    MappingType,
-    OptionalType,
-    SequenceType,
-    TupleType,
-)
-from .scalars import (
+from .base import (
     BoolType,
     EnumType,
+    FieldType,
     FloatType,
     ImportPathType,
     IntType,
@@ -36,7 +26,17 @@ from .scalars import (
     ScalarType,
     StrType,
 )
-from .sections import SectionType
+from .compound import (
+    AnyOfType,
+    AnyType,
+    DataType,
+    FreeType,
+    MappingType,
+    OptionalType,
+    SectionType,
+    SequenceType,
+    TupleType,
+)
 
 Shape = TypeVar("Shape")
 Result = TypeVar("Result")
@@ -69,20 +69,13 @@ class Component(Generic[Shape, Result]):
 
 
 def own_package(where: str) -> tuple[str, ...]:
-    """The package that declares a class, which it trusts as the origin of callables.
-
-    Returns:
-        the package; nothing for Setpoint's own, which has functions that import anything.
-    """
+    """The package that declares a class, which it trusts; none for Setpoint's own."""
     package = where.partition(".")[0]
     return () if package in ("setpoint", "__main__") else (package,)
 
 
 def compile_annotation(annotation: Any, where: str) -> FieldType:
-    """The type that an annotation stands for.
-
-    Arguments:
-        where: module, class and field, for errors.
+    """The type that an annotation stands for; `where` names the field in errors.
 
     Raises:
         DeclarationError: if it is not one a config can have.

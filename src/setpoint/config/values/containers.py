@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, NoReturn, Protocol, SupportsIndex, cast
 
-from ..words.errors import ConfigError, Invalid, SetpointError
+from ..words.errors import WRONG_KIND, ConfigError, Invalid, SetpointError
 from ..words.plain_data import (
     MAX_BITS,
     MAX_DEPTH,
@@ -18,7 +18,7 @@ from ..words.plain_data import (
     is_text,
     plain,
     plain_scalar,
-    refuse_credentials,
+    refuse_text,
     same,
 )
 from ..words.text import DATA, for_error, parse_flow, problem_of
@@ -184,11 +184,7 @@ def title_of(value: CheckedList | CheckedDict | FrozenList | FrozenDict) -> str:
 
 
 def last_change(value: object) -> Origin | None:
-    """The origin of the last change of a value in place.
-
-    Returns:
-        the origin, or None if neither it nor a list or mapping inside it was changed.
-    """
+    """The origin of the last change in place of a list or mapping, or of one inside it, if any."""
     if isinstance(value, CheckedList | CheckedDict):
         inner = (last_change(item) for _, item in children(value))
         return next(filter(None, inner), value.changed)
@@ -355,7 +351,8 @@ class Free:
         if isinstance(value, PlainScalar):
             value = parse_flow(value)
         if not isinstance(value, Mapping):
-            raise Invalid(f"is not a mapping of keys to values: got {for_error(value)}")
+            message = f"is not a mapping of keys to values: got {for_error(value)}"
+            raise Invalid(message, kind=WRONG_KIND)
         area.put_all(cast(Mapping[object, object], value), origin)
         return area
 
@@ -364,11 +361,7 @@ class Free:
         return self._origins.get(key, [])
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """The keys with their values.
-
-        Returns:
-            pairs; nested areas that hold nothing are left out.
-        """
+        """The keys with their values, without nested areas that hold nothing."""
         for key, value in self._values.items():
             if not isinstance(value, Free) or any(True for _ in value.items()):
                 yield key, value
@@ -427,10 +420,7 @@ def _refuse_depth(value: object) -> None:
 
 
 def read_plain(value: object) -> Any:
-    """Check that a value is plain data, and make it immutable.
-
-    Returns:
-        the value with lists as tuples and unread texts read by the YAML 1.2 core rules.
+    """Check that a value is plain data, and make it immutable; unread texts are read as YAML's.
 
     Raises:
         Invalid: for anything else.
@@ -451,9 +441,7 @@ def _plain(given: object) -> Any:
     # Of subclasses, such as enums, the plain value is kept: it is what a file would hold.
     if isinstance(value, str):
         text = str.__str__(value)
-        if not is_text(text):
-            raise Invalid("is not valid Unicode, which no file could record")
-        refuse_credentials(text)
+        refuse_text(text)
         return None if text == "null" else text
     if isinstance(value, float):
         number = float(value)
@@ -496,7 +484,7 @@ def read_key(key: object) -> str:
     text = str.__str__(key)
     if not is_text(text):
         raise Invalid(f"has a key that cannot be written to a file: {text!r}")
-    refuse_credentials(text)
+    refuse_text(text)
     return text
 
 

@@ -54,11 +54,7 @@ class Node:
         raise TypeError(f"{type(self).__name__} is no config")
 
     def store(self, name: str, value: object, origin: Origin) -> None:
-        """Put a checked value into a field and record its origin.
-
-        Arguments:
-            value: a value as `FieldInfo.read` returns it.
-        """
+        """Put a value, as `FieldInfo.read` returns it, into a field and record its origin."""
         state = state_of(self)
         before = vars(self).get(name)
         known = any(name in given for _, given in state.layers)
@@ -153,11 +149,7 @@ def chain_of(config: Node, name: str) -> Chain:
 
 
 def chains_of(config: Node) -> dict[str, Chain]:
-    """The layers that touched each field of a section; fields that none has touched are not in it.
-
-    Returns:
-        a chain, as `chain_of` gives it, for each field that was set or computed.
-    """
+    """The layers that touched each field of a section, without fields that none has touched."""
     chains: dict[str, Chain] = {}
     for origin, given in layers_of(config):
         for name, value in given.items():

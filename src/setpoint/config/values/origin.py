@@ -60,11 +60,7 @@ class Origin:
         self._find = find
 
     def applied(self) -> Origin:
-        """The same origin as the latest layer: it counts from when its value is set.
-
-        Returns:
-            a new origin, so that what was read once can be put onto several drafts.
-        """
+        """A copy that is the latest layer, so that what was read once can be put on again."""
         return Origin(self.layer, self.label, self._find)
 
     def moved(self, then: Path, now: Path) -> Origin:
@@ -84,19 +80,11 @@ class Origin:
         return Origin(self.layer, self.label, find_then, self.order)
 
     def place(self, path: Path) -> str | None:
-        """The place of a value in its source.
-
-        Returns:
-            `"file:line"` or `"file:line:column"`, or None for layers that have no text.
-        """
+        """The place of a value in its source, `file:line[:column]`, if the layer has text."""
         return self._find(path) if callable(self._find) else self._find
 
     def describe(self, path: Path) -> str:
-        """The origin in words, as errors, `why` and records print it.
-
-        Returns:
-            for instance `preset tiny (presets/tiny.py:20)`, `exp.toml:3:1` or `--optimizer.lr`.
-        """
+        """The origin in words, such as `preset tiny (presets/tiny.py:20)` or `exp.toml:3:1`."""
         place = self.place(path)
         if self.layer == FILE:
             return place or self.label

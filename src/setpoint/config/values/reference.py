@@ -121,7 +121,6 @@ class Template(Reference):
         return None
 
     def evaluate(self, look_up: Callable[[Path], object]) -> object:
-        """See `Reference.evaluate`; the text, with each value written as it is shown."""
         import ast
 
         texts: list[str] = []
@@ -172,11 +171,7 @@ def _parse(expression: str, hint: str = "") -> ast.expr:
 
 
 def from_environment(name: str, prefix: str = "") -> str:
-    """A hint for a reference that names an environment variable like a field.
-
-    Arguments:
-        prefix: of the variables of the root, where that is known.
-    """
+    """A hint for a reference that names an environment variable like a field."""
     variable = f"{prefix}__SECTION__FIELD=VALUE" if prefix else "its own environment variable"
     return (
         f'References name fields, not environment variables. In a shell write "${name}", '
@@ -193,12 +188,8 @@ def text_of(value: object) -> str | None:
 def ref(expression: str) -> Any:
     """A reference for a field that is set in Python: computed once all layers are merged.
 
-    Arguments:
-        expression: arithmetic on fields by their paths from the root, such as `model.dim * 4`; or
-            a text with references in it, such as `out/${name}`.
-
-    Returns:
-        the reference; typed so that type checkers take it for every field's value.
+    The expression is arithmetic on paths from the root, `model.dim * 4`, or a text with references
+    in it, `out/${name}`. Type checkers take it for every field's value.
 
     Raises:
         Invalid: if it is not arithmetic on fields.
@@ -212,11 +203,7 @@ def ref(expression: str) -> Any:
 
 
 def is_reference(text: str) -> bool:
-    """True if a text is one reference and nothing else.
-
-    Returns:
-        True for `${...}`, also where it cannot be read as arithmetic.
-    """
+    """True if a text is one `${...}` and nothing else, also if it cannot be read as arithmetic."""
     if isinstance(text, LiteralText):
         return False
     body = text.strip()
@@ -227,11 +214,7 @@ def is_reference(text: str) -> bool:
 
 
 def reference_to(path: Path) -> str:
-    """The reference that names one place of a tree.
-
-    Returns:
-        for instance `${data.sources.0}`, or `${sets['a-b'][0]}` where a key is no plain name.
-    """
+    """The reference that names one place: `${data.sources.0}`, or `${sets['a-b'][0]}`."""
     plain = all(isinstance(part, int) or _is_name(part) for part in path)
     text = str(path[0])
     for part in path[1:]:
@@ -281,14 +264,7 @@ def parse(text: str) -> ast.expr:
 
 
 def path_of(node: ast.expr) -> Path | None:
-    """The path that an expression is, if it is nothing else.
-
-    Arguments:
-        node: from `parse`, or a part of it.
-
-    Returns:
-        names, keys and indices; None for arithmetic and numbers.
-    """
+    """The path that a parsed expression is, of names, keys and indices; None for anything else."""
     import ast
 
     if isinstance(node, ast.Name):

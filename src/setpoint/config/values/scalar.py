@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Self, SupportsIndex, cast, dataclass_transform
 
-from ..words.errors import HIDDEN, Invalid, SetpointError
+from ..words.errors import HIDDEN, WRONG_KIND, Invalid, SetpointError
 from ..words.names import did_you_mean
 from ..words.text import for_error
 from .user_code import allowed_modules, import_user_module, is_allowed, not_allowed
@@ -134,10 +134,7 @@ class Secret(Scalar):
         return self.reference
 
     def reveal(self) -> Revealed:
-        """Read the secret.
-
-        Returns:
-            the text, without surrounding white space; it hides itself where it is shown.
+        """Read the secret, without surrounding white space; the text hides itself if shown.
 
         Raises:
             SetpointError: if the variable is not set or the file cannot be read.
@@ -221,7 +218,7 @@ class ImportPath(Scalar):
             return value
         if isinstance(value, str) or callable(value):
             return cls(cast(Any, value))
-        raise Invalid(f"is not an import path: got {for_error(value)}", EXAMPLES)
+        raise Invalid(f"is not an import path: got {for_error(value)}", EXAMPLES, kind=WRONG_KIND)
 
     @property
     def module(self) -> str:
@@ -249,11 +246,7 @@ class ImportPath(Scalar):
         return self.text
 
     def refusal(self) -> str:
-        """The reason why the path may not be imported; nothing is imported to find out.
-
-        Returns:
-            a sentence; empty if it may.
-        """
+        """The reason why the path may not be imported, found without importing; empty if it may."""
         modules = self.allowed()
         name = self.text.replace(":", ".")
         return "" if is_allowed(name, modules) else not_allowed(self.text, modules)
@@ -315,10 +308,7 @@ class ImportPath(Scalar):
 
 
 def path_of(target: Any) -> str:
-    """The shortest path by which a callable is found.
-
-    Returns:
-        for instance `torch.optim.Adagrad`, although it is defined in `torch.optim.adagrad`.
+    """The shortest path to a callable: `torch.optim.Adagrad`, defined in `torch.optim.adagrad`.
 
     Raises:
         Invalid: if no path leads to it.
@@ -367,7 +357,8 @@ def _form(text: str) -> str:
     right = all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
     if len(text) > LENGTH or len(parts) < 2 or not right:
         hint = "Give its module too, as in package.module.name." if right else ""
-        raise Invalid(f"is not an import path: got {for_error(text)}", EXAMPLES, hint=hint)
+        message = f"is not an import path: got {for_error(text)}"
+        raise Invalid(message, EXAMPLES, hint=hint, kind=WRONG_KIND)
     return f"{module}:{name}" if colon and "." in name else ".".join(parts)
 
 

@@ -125,14 +125,7 @@ def find_user_function(source: str) -> Callable[..., Any]:
 
 
 def importable_name(module: str) -> str:
-    """The name under which a module can be imported in another process.
-
-    Arguments:
-        module: of a class; that of a script that runs is `__main__`.
-
-    Returns:
-        for a script that `setpoint.run` has made known by its own name, that name.
-    """
+    """The name under which another process can import a module, of a script that runs as well."""
     if module != "__main__":
         return module
     script = sys.modules[module]
@@ -167,20 +160,12 @@ def call_user_function(function: Callable[..., Any], title: str, *args: Any, **k
 
 
 def error_in_words(error: BaseException) -> str:
-    """An exception with the line that raised it.
-
-    Returns:
-        for instance `ZeroDivisionError: division by zero (own.py:12)`.
-    """
+    """An exception with its line, `ZeroDivisionError: division by zero (own.py:12)`."""
     return f"{type(error).__name__}: {error}{place_of(error)}"
 
 
 def place_of(error: BaseException) -> str:
-    """The line that raised an exception, or called what did inside the configuration's engine.
-
-    Returns:
-        for instance ` (own.py:12)`; the empty text where nothing is known.
-    """
+    """The line that raised an exception, as ` (own.py:12)`; empty where nothing is known."""
     import traceback  # it brings the tokenizer, and most users' code works
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -189,46 +174,28 @@ def place_of(error: BaseException) -> str:
     return f" ({short_name(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
 
 
-def traceback_of(error: BaseException, program: bool = False) -> str:
+def traceback_of(error: BaseException, program: bool = False, whole: bool = False) -> str:
     """The traceback of an exception in the user's code and of its causes, without secrets.
 
     Arguments:
         program: whether the outermost frames are of the script that starts the program.
-
-    Returns:
-        lines as Python prints them, without the last line break, without the frames of the engine
-        and those of packages above the innermost frame of the user's.
+        whole: keep all frames; else those of the engine are left out, and those of packages above
+            the innermost frame of the user's.
     """
-
-    def kept(frames: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
-        users = _user_frames(frames, program)
-        return [
-            frame
-            for index, frame in enumerate(frames)
-            if index in users
-            or (index > max(users, default=-1) and not frame.filename.startswith(ENGINE))
-        ]
-
-    return _formatted(error, kept)
-
-
-def whole_traceback(error: BaseException) -> str:
-    """The same with all frames."""
-    return _formatted(error, lambda frames: frames)
-
-
-def _formatted(
-    error: BaseException, kept: Callable[[Sequence[FrameSummary]], Sequence[FrameSummary]]
-) -> str:
-    """A traceback with some of the frames of the exception and of what caused it."""
     import traceback
 
     root = traceback.TracebackException.from_exception(error)
-    waiting: list[traceback.TracebackException | None] = [root]
+    waiting: list[traceback.TracebackException | None] = [] if whole else [root]
     while waiting:
         part = waiting.pop()
         if part is not None:
-            part.stack = traceback.StackSummary.from_list(kept(part.stack))
+            users = _user_frames(part.stack, program)
+            part.stack = traceback.StackSummary.from_list(
+                frame
+                for index, frame in enumerate(part.stack)
+                if index in users
+                or (index > max(users, default=-1) and not frame.filename.startswith(ENGINE))
+            )
             waiting += [part.__cause__, part.__context__]
     return printable(hide_secrets("".join(root.format()).rstrip()))
 
@@ -279,11 +246,7 @@ def allowed_modules(trusted: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def is_allowed(name: str, modules: Sequence[str]) -> bool:
-    """True if a module, or a name inside one, is among the allowed ones or below them.
-
-    Returns:
-        True for `torch.optim.Adagrad` where `torch.optim` is allowed; `torch.optimizers` is not.
-    """
+    """True if a module, or a name inside one, is among the allowed ones or below them."""
     return any(f"{name}.".startswith(f"{module}.") for module in modules)
 
 
@@ -303,19 +266,11 @@ def show_all_frames(wanted: bool) -> None:
 
 
 def users_traceback(error: BaseException, program: bool = False) -> str:
-    """The traceback of an exception that was raised in, or below, code of the user's.
-
-    Arguments:
-        program: as for `traceback_of`.
-
-    Returns:
-        all frames if `show_all_frames` was called; empty if no frame is the user's, and the fault
-        is Setpoint's own.
-    """
+    """The traceback of an exception of the user's code; empty if the fault is Setpoint's own."""
     import traceback
 
     if _shows_all_frames:
-        return whole_traceback(error)
+        return traceback_of(error, whole=True)
     users = _user_frames(traceback.extract_tb(error.__traceback__), program)
     return traceback_of(error, program) if users else ""
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from typing import Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 MAX_PROBLEMS = 1000  # in a report, and after which no more are looked for in the layers
 PAGE = 100  # columns of a list of valid values where no terminal says how wide it is
 WIDTH = 300  # of a path, a value or an origin in a report; what is longer is a mistake or hostile
+UNKNOWN_KEY = "unknown key"
+WRONG_KIND = "wrong kind"
+"""Kinds of mistakes that hints ask for: no field has the key; a value of another type, or another
+word, than the field takes. All other mistakes have none."""
 HIDDEN = "***"
 """The text shown in place of a secret."""
 # A text without any of these holds none of the keys below.
@@ -49,11 +53,7 @@ def suspicious(text: str) -> bool:
 
 
 def credential_in(text: str) -> str | None:
-    """Look for a secret inside a text.
-
-    Returns:
-        what was found, in words and without the secret; None if there is none.
-    """
+    """Look for a secret inside a text; the kind that was found, in words and without the secret."""
     if not suspicious(text):
         return None
     if re.search(_LOGIN, text):
@@ -135,6 +135,7 @@ class Invalid(SetpointError):
         at: where inside the value, for instance `(2, "lr")` for a field of a list's third section.
         hint: a sentence that says what to do, or the empty string.
         secret: whether the value may be a secret, so that no report may repeat it.
+        kind: `UNKNOWN_KEY`, `WRONG_KIND` or the empty text.
     """
 
     def __init__(
@@ -144,13 +145,15 @@ class Invalid(SetpointError):
         at: tuple[str | int, ...] = (),
         hint: str = "",
         secret: bool = False,
+        kind: str = "",
     ) -> None:
-        super().__init__(message, valid, at, hint, secret)
+        super().__init__(message, valid, at, hint, secret, kind)
         self.message = message
         self.valid = valid
         self.at = at
         self.hint = hint
         self.secret = secret
+        self.kind = kind
         self.parts: tuple[Invalid, ...] = (self,)
         # Of a fault in the method that computes the value: its traceback.
         self.traceback: str | None = None
@@ -174,16 +177,20 @@ class Invalid(SetpointError):
     def inside(self, key: str | int) -> Invalid:
         """The same error, seen from one level further out."""
         if len(self.parts) == 1:
-            return Invalid(self.message, self.valid, (key, *self.at), self.hint, self.secret)
+            return self.but(at=(key, *self.at))
         return several([part.inside(key) for part in self.parts])
+
+    def but(self, **changes: Any) -> Invalid:
+        """The same error with some of the constructor's arguments changed."""
+        names = ("message", "valid", "at", "hint", "secret", "kind")
+        return Invalid(**{name: changes.get(name, getattr(self, name)) for name in names})
 
 
 def several(errors: list[Invalid]) -> Invalid:
     """One error that stands for several, so that all of them reach the report."""
     if len(errors) == 1:
         return errors[0]
-    first = errors[0]
-    joined = Invalid(first.message, first.valid, first.at, first.hint, first.secret)
+    joined = errors[0].but()
     joined.parts = tuple(part for error in errors for part in error.parts)
     return joined
 
@@ -204,6 +211,7 @@ class Details(TypedDict, total=False):
     hint: str
     value: str | None
     origin: str | None
+    kind: str
 
 
 class Problem:
@@ -215,9 +223,10 @@ class Problem:
         also: other fields that take part, shown with their values and origins.
         value: the offending value as text; filled in by the engine.
         origin: where the value came from, as text; filled in by the engine.
+        kind: see `Invalid`.
     """
 
-    __slots__ = ("also", "hint", "message", "origin", "path", "traceback", "valid", "value")
+    __slots__ = ("also", "hint", "kind", "message", "origin", "path", "traceback", "valid", "value")
 
     def __init__(
         self,
@@ -229,6 +238,7 @@ class Problem:
         hint: str = "",
         value: str | None = None,
         origin: str | None = None,
+        kind: str = "",
     ) -> None:
         self.path = path
         self.message = message
@@ -237,6 +247,7 @@ class Problem:
         self.hint = hint
         self.value = value
         self.origin = origin
+        self.kind = kind
         # Of a fault in a method of a config class: its traceback, empty where nothing was raised.
         self.traceback: str | None = None
 
@@ -301,23 +312,17 @@ class Caution(Problem):
         self.section: tuple[str | int, ...] = ()
 
     def render(self, valid: bool = True) -> str:
-        """See `Problem.render`; the code is in the last line."""
         return f"{super().render(valid)}\n    silence it with --silence.append {self.code}"
 
     def __repr__(self) -> str:
         return f"Caution({self.code!r}, {self.path!r}, {self.message!r})"
 
     def line(self) -> str:
-        """The caution on one line, for logs.
-
-        Returns:
-            for instance `schedule.warmup = 700 steps: ... (warmup-longer-than-run)`.
-        """
+        """The caution on one line, for logs: `schedule.warmup = 700 steps: ... (CODE)`."""
         value = f" = {self.value}" if self.value is not None else ""
         return f"{_short(self.path)}{value}: {_short(self.message)} ({self.code})"
 
     def to_json(self) -> dict[str, object]:
-        """See `Problem.to_json`."""
         return {"code": self.code, **super().to_json()}
 
 
@@ -341,7 +346,7 @@ class ConfigError(SetpointError):
         parts = [head]
         listed: set[tuple[str, ...]] = set()  # the keys of a section stand once
         for problem in self.problems[:MAX_PROBLEMS]:
-            again = problem.message.startswith("unknown key") and problem.valid in listed
+            again = problem.kind == UNKNOWN_KEY and problem.valid in listed
             parts.append(problem.render(valid=not again))
             listed.add(problem.valid)
         if count > MAX_PROBLEMS:

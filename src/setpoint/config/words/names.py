@@ -57,14 +57,7 @@ def _is_part(word: str, option: str) -> bool:
 
 
 def did_you_mean(name: str, candidates: Iterable[str], before: str = "") -> str:
-    """A sentence that asks whether the nearest of the valid names was meant.
-
-    Arguments:
-        before: what stands before the sentence, such as the space after another one.
-
-    Returns:
-        for instance `Did you mean lr?`; the empty text, without `before`, where nothing is close.
-    """
+    """Ask for the nearest valid name, after the text `before`; empty if nothing is close."""
     close = nearest(name, candidates, 1)
     return f"{before}Did you mean {close[0]}?" if close else ""
 
@@ -75,23 +68,12 @@ def dotted(path: Path) -> str:
 
 
 def within(path: str, section: str) -> bool:
-    """True if a path is that of a section or field, or leads into it.
-
-    Returns:
-        True for `model.dim` and `model`, not for `models`.
-    """
+    """True if a path is that of a section or field, or leads into it: `model.dim`, not `models`."""
     return path == section or path.startswith(f"{section}.")
 
 
 def can_be_named(text: str) -> bool:
-    """True if the system can take a text as the name of a file, a module, a user or a command.
-
-    Arguments:
-        text: as a layer gives it; bytes that are no UTF-8 stand in it as Python keeps them.
-
-    Returns:
-        False if it holds a zero byte, or what the file system's encoding cannot express.
-    """
+    """True if a text can name a file, a module or a user: no zero byte, nothing but Unicode."""
     if "\0" in text:
         return False
     if text.isascii():
@@ -116,11 +98,7 @@ def can_be_path(text: str) -> bool:
 
 
 def not_of(value: object, root: type) -> str:
-    """The kind of a value that a function returned instead of a config of a root.
-
-    Returns:
-        for instance `a Motor, not a Job`; with modules where the names are the same.
-    """
+    """The kind of a value that is no config of a root, for instance `a Motor, not a Job`."""
     if value is None:
         return f"nothing, not {with_article(root.__name__)}"
     given, wanted = type(value).__name__, root.__name__
@@ -135,9 +113,5 @@ def not_of(value: object, root: type) -> str:
 
 
 def with_article(name: str) -> str:
-    """A class's name with its article.
-
-    Returns:
-        `a Job` or `an Inference`.
-    """
+    """A class's name with its article: `a Job` or `an Inference`."""
     return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"

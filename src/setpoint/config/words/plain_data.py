@@ -62,9 +62,6 @@ class PlainScalar(str):
 def guess(text: PlainScalar) -> bool | int | float | str:
     """The value of a plain scalar where no field gives it a type.
 
-    Returns:
-        a bool, an int, a float, or the same text as a plain `str`.
-
     Raises:
         SetpointError: the text is a whole number of more than 4,300 decimal digits, or a number
             beyond the largest float, which must not become infinite unseen.
@@ -99,11 +96,7 @@ class LiteralText(str):
 
 
 def literal(text: str) -> str:
-    """A text as a field stores it, of which it is known that it is no reference.
-
-    Returns:
-        the same text; a `LiteralText` where it would otherwise be read as a reference.
-    """
+    """A text that is no reference as a field stores it, a `LiteralText` if it looks like one."""
     return LiteralText(text) if OPENING in text else str(text)
 
 
@@ -118,11 +111,7 @@ def unescaped(text: str) -> LiteralText:
 
 
 def refers(text: str) -> bool:
-    """True if a text is, or tries to be, a reference.
-
-    Returns:
-        True if it holds a `${` that no further `$` stands before.
-    """
+    """True if a text is, or tries to be, a reference: it holds `${` that is not escaped."""
     if OPENING not in text or isinstance(text, LiteralText):
         return False
     return OPENING in text.replace(ESCAPED, " ")
@@ -139,12 +128,14 @@ def is_text(value: str) -> bool:
     return True
 
 
-def refuse_credentials(text: str) -> None:
-    """Refuse a text that holds a secret, since every value of a configuration is recorded.
+def refuse_text(text: str) -> None:
+    """Refuse a text that no file could hold, or that holds a secret: every value is recorded.
 
     Raises:
-        Invalid: if a secret is in it; the error does not repeat it.
+        Invalid: if it is none; the error does not repeat a secret.
     """
+    if not is_text(text):
+        raise Invalid("is not valid Unicode, which no file could record")
     secret = credential_in(text)
     if secret is not None:
         raise Invalid(
@@ -156,26 +147,14 @@ def refuse_credentials(text: str) -> None:
 
 
 def is_own(value: object) -> bool:
-    """True if the class of a value brings its own reading and writing.
-
-    Arguments:
-        value: any value; arrays of other packages have a `dump` of another kind.
-
-    Returns:
-        True for `Period`, `Free` and the like.
-    """
+    """True if the class of a value brings its own reading and writing, as `Period` or `Free`."""
     cls = type(value)
     brings = hasattr(cls, "__setpoint_scalar__") or cls.__module__.startswith(KERNEL)
     return brings and callable(getattr(cls, "dump", None))
 
 
 def plain_scalar(value: Any) -> Any:
-    """A scalar of numpy or torch as Python's own number or text, where that is exact.
-
-    Returns:
-        an int, float, bool or str, also for an array or tensor without dimensions; any other
-        value as it is.
-    """
+    """A scalar of numpy or torch as Python's own number or text, if exact; else as it is."""
     if type(value).__module__ not in ("numpy", "torch") or getattr(value, "shape", None) != ():
         return value
     scalar = value.item()
@@ -293,14 +272,7 @@ def item_at(value: Any, key: object) -> Any:
 
 
 def count_values(value: object, most: int) -> int:
-    """Count the values in lists and mappings inside one another, each time that one is met.
-
-    Arguments:
-        most: where to stop, since what is repeated inside itself may hold more than can be counted.
-
-    Returns:
-        the number, the value itself included; no more than `most` and what lies directly beside.
-    """
+    """Count a value with all in its lists and mappings, as often as met; stop beyond `most`."""
     count = 1
     waiting = [value]
     while waiting and count <= most:

@@ -40,11 +40,7 @@ _ESCAPES = {
 
 
 def shown_part(value: object, error: Invalid) -> str:
-    """The part of a value that an error is about, as the error shows it.
-
-    Returns:
-        a short text; `***` for what may be a secret.
-    """
+    """The part of a value that an error is about, in short; `***` for what may be a secret."""
     if error.secret:
         return "***"
     given = value
@@ -65,6 +61,7 @@ def problem_of(part: Invalid, path: Path, value: object, origin: str) -> Problem
         part.message,
         valid=part.valid,
         hint=part.hint,
+        kind=part.kind,
         value=shown_part(value, part),
         origin=origin,
     )
@@ -126,11 +123,7 @@ def for_error(value: object, limit: int | None = MAX_LENGTH, level: int = 0) -> 
 
 
 def in_full(value: object) -> str:
-    """A value of a configuration on one line, at full length.
-
-    Returns:
-        for instance `0.001`, `'fp32'`, `[0.9, 0.95]`, `true`, `null`, or the type of a section.
-    """
+    """A value on one line, at full length: `0.001`, `'fp32'`, `[0.9, 0.95]`, a section's type."""
     return for_error(value, None)
 
 
@@ -140,12 +133,7 @@ def for_flag(value: object) -> str:
 
 
 def for_shell(value: object) -> str:
-    """A value as a shell takes it.
-
-    Returns:
-        the text, in double quotes where it has spaces and nothing that they do not protect, else
-        quoted by `shlex`.
-    """
+    """A value as a shell takes it, in double quotes where it has spaces, else by `shlex`."""
     text = for_flag(value)
     if text and SHELL.issuperset(text):
         return text
@@ -157,11 +145,7 @@ def for_shell(value: object) -> str:
 
 
 def for_file(value: object, assign: str = ": ") -> str:
-    """A value on one line of a file.
-
-    Arguments:
-        assign: what stands between a key and its value: `": "` in YAML and JSON, `" = "` in TOML.
-    """
+    """A value on one line of a file; `assign` stands between keys and values, ` = ` in TOML."""
     return _flow(value, assign, bare=False)
 
 
@@ -190,14 +174,7 @@ def _flow(value: object, assign: str, bare: bool) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text in double quotes.
-
-    Arguments:
-        text: any text that `checked` let pass.
-
-    Returns:
-        one line that JSON, TOML and YAML 1.2 read as that text.
-    """
+    """A text in double quotes, on one line that JSON, TOML and YAML 1.2 read as that text."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'  # nearly every text, and ten times as fast
     return f'"{text.translate(_ESCAPES)}"'
@@ -212,13 +189,7 @@ def parsed(text: PlainScalar) -> object:
 
 
 def parse_flow(text: str) -> object:
-    """Read a list, a mapping or a scalar.
-
-    Arguments:
-        text: for instance `{rank: 8, targets: [q, v]}`.
-
-    Returns:
-        lists, dicts and scalars; unquoted scalars as `PlainScalar`.
+    """Read a list, a mapping or a scalar, such as `{rank: 8, targets: [q, v]}`.
 
     Raises:
         Invalid: if the text is not well formed, with the position.
@@ -231,10 +202,7 @@ def parse_flow(text: str) -> object:
 
 
 def parse_list(text: str) -> list[object]:
-    """Read the items of a list, with or without brackets.
-
-    Arguments:
-        text: `[1, 2]` or `1,2`; the empty text is the empty list.
+    """Read the items of a list, `[1, 2]` or `1,2`; the empty text has none.
 
     Raises:
         Invalid: if the text is not well formed.

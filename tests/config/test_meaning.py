@@ -3,7 +3,7 @@
 import pytest
 
 from setpoint.config import RUNTIME, SetpointError
-from setpoint.config.migrations.operations import Added, Converted
+from setpoint.config.migrations import Added, Converted
 from setpoint.config.words.plain_data import PlainScalar
 
 from .test_moving import applied

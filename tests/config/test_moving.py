@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.migrations.operations import (
+from setpoint.config.migrations import (
     Converted,
     Entry,
     Operation,

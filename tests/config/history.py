@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from setpoint.config import RUNTIME, Config, derive, derived, field
-from setpoint.config.migrations.chain import migration
-from setpoint.config.migrations.operations import Added, Converted, Operation, Renamed, Retired
+from setpoint.config.migrations import Added, Converted, Operation, Renamed, Retired, migration
 
 # What a record of schema 1 held.
 FIRST = {

@@ -7,9 +7,9 @@ import pytest
 
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.migrations.chain import oldest_schema, retired_hint
+from setpoint.config.migrations import oldest_schema, retired_hint
 
-from ...snapshots import compare
+from ..snapshots import compare
 from .history import FIRST, Job, Sgd, Source
 
 FILE = """\

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Config, SetpointError, resolve
-from setpoint.config.migrations.chain import chain, migrate, migration, schema_of
-from setpoint.config.migrations.operations import Retired
+from setpoint.config.migrations import Retired, chain, migrate, migration, schema_of
 from setpoint.config.record.compare import recorded_differences
 from setpoint.config.record.record import read_record, recorded_fingerprint
 
@@ -155,8 +154,8 @@ def test_migrating_in_two_steps_is_migrating_at_once(monkeypatch: pytest.MonkeyP
     whole = migrate(Job, FIRST, 1, {}).data
     with monkeypatch.context() as patch:
         patch.setattr(history.Job.__setpoint__, "schema", 2)
-        table = dict(sys.modules["setpoint.config.migrations.chain"].__dict__["_declared"])
+        table = dict(sys.modules["setpoint.config.migrations"].__dict__["_declared"])
         table[history.__name__] = {2: table[history.__name__][2]}
-        patch.setattr("setpoint.config.migrations.chain._declared", table)
+        patch.setattr("setpoint.config.migrations._declared", table)
         half = migrate(Job, FIRST, 1, {}).data
     assert migrate(Job, half, 2, {}).data == whole

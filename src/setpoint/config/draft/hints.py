@@ -1,0 +1,283 @@
+"""Hints for unknown keys and for values of the wrong kind: what was meant, how to write it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple, cast
+
+from ..migrations import retired_hint, retired_hint_in
+from ..schema.field import FieldInfo
+from ..schema.tree import all_fields, classes_at, field_of
+from ..types.base import EnumType, LiteralType, takes
+from ..types.compound import OptionalType, SectionType, unwrapped
+from ..values.node import Node
+from ..values.origin import COMMAND_LINE, ENVIRONMENT, FILE, Origin
+from ..words.errors import WRONG_KIND, Invalid
+from ..words.names import SHORT, Path, dotted, folded, nearest
+from ..words.plain_data import PlainScalar, plain, rebuild
+from ..words.text import for_file, for_shell
+
+SECRET_NAME = re.compile(
+    r"(?i)password|passwd|secret|credential|(?:api|access|private|auth)[_-]?(?:key|token)"
+)
+"""Names under which other systems expect a secret; our fields of that kind refuse plain text."""
+
+
+class OtherName(NamedTuple):
+    """Entry of a root's table `OTHER_NAMES`, by a name that another system has.
+
+    A name of several words joined by dots is the end of a path; with a dot in front it is the
+    whole path; `section.*` is anything in a section of that name. The longest match counts.
+
+    Arguments:
+        fields: our fields; several where it may be either of them.
+        answer: converts the value, see `ForeignKey` in `setpoint.config.other_names`, or is the
+            hint itself.
+    """
+
+    fields: tuple[str, ...] = ()
+    answer: Callable[[Any], Any] | str = ""
+
+
+def foreign_table(root: type[Node], table: str = "OTHER_NAMES") -> Mapping[str, Any]:
+    """The table of the module that the root names as `other_names`, imported now."""
+    module = root.__setpoint__.other_names
+    if module is None:
+        return {}
+    from importlib import import_module
+
+    return getattr(import_module(module), table, {})
+
+
+def other_name(root: type[Node], path: str, value: object = None) -> OtherName | None:
+    """The entry for an unknown key, with those of its fields that the root has.
+
+    Arguments:
+        value: of the key; for a mapping only sections are meant that have one of its keys.
+    """
+    names = foreign_table(root)
+    if not names:
+        return None
+    fields = {path for path, _ in all_fields(root)}
+    words = [word for word in folded(path).split(".") if not word.isdecimal()]
+    if not words:
+        return None  # a number is no name
+    keys = [".".join(words[start:]) for start in range(len(words))]
+    if any(field.rpartition(".")[2] == words[-1] for field in fields):
+        keys.pop()  # a name of our own
+    for key in (f".{'.'.join(words)}", *keys, *(f"{word}.*" for word in words[-2::-1])):
+        entry = names.get(key)
+        if entry is not None:
+            ours = tuple(
+                field
+                for field in entry.fields
+                if field in fields
+                and (not classes_at(root, tuple(field.split("."))) or may_hold(root, field, value))
+            )
+            if ours or not entry.fields:
+                return entry._replace(fields=ours)
+    return None
+
+
+def other_name_hint(entry: OtherName) -> str:
+    """The hint that needs no value: the names of our fields, or the sentence of the entry."""
+    sentence = entry.answer if isinstance(entry.answer, str) else ""
+    return sentence or f"Setpoint calls it {' or '.join(entry.fields)}."
+
+
+def is_foreign_key(root: type[Node], path: str) -> bool:
+    """True if other systems have a key that no field has."""
+    return other_name(root, path) is not None
+
+
+def unknown_key(cls: type[Node], key: str) -> Invalid:
+    """The error for a key that a section does not have, or no longer has."""
+    error = cls.__setpoint__.unknown(key)
+    error.hint = retired_hint_in(cls, key) or error.hint
+    return error
+
+
+def is_secret_key(root: type[Node], path: str) -> bool:
+    """True if an unknown key may be the name of a secret: misspelt, misplaced or another's."""
+    entry, key = other_name(root, path), path.rpartition(".")[2]
+    if entry is not None and entry.fields:
+        fields = (info for field, info in all_fields(root) if field in entry.fields)
+        return any(info.type.is_secret() for info in fields)
+    secrets = (info.name for _, info in all_fields(root) if info.type.is_secret())
+    return bool(SECRET_NAME.search(key)) or any(nearest(key, [n], 1, 0.75) for n in secrets)
+
+
+def location_hint(root: type[Node], path: str, loose: bool = True, value: object = None) -> str:
+    """A sentence that says where an unknown key belongs; empty where nothing is close.
+
+    For a mapping as `value` only sections are meant that have one of its keys; `loose` allows names
+    that are only alike.
+    """
+    retired = retired_hint(root, path)
+    if retired:
+        return retired
+    section, _, last = path.rpartition(".")
+    parents = tuple(section.split(".")) if section else ()
+    variants = [cls for cls in classes_at(root, parents) if field_of(cls, last)]
+    if variants:
+        tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in variants)
+        return f"It is a field of type = {tags}."
+    entry = other_name(root, path, value)
+    if entry is not None:
+        return other_name_hint(entry)
+    word = folded(last)
+    paths = list(dict.fromkeys(path for path, _ in all_fields(root)))
+    places = [path for path in paths if path.rpartition(".")[2] == word]
+    names = [name for cls in classes_at(root, parents) for name in cls.__setpoint__.near(word)]
+    close = [f"{section}.{name}" if section else name for name in names[:1]]
+    if not places:
+        places = close or (_alike(root, paths, word) if loose else [])
+    elif section:
+        if not classes_at(root, parents):  # of several, those in a section of the same name
+            end = f".{section.rpartition('.')[2]}.{word}"
+            alike = [path for path in places if f".{path}".endswith(end)]
+            places = places if len(places) == 1 else alike
+        places = [*places, *close]
+    places = [path for path in dict.fromkeys(places) if may_hold(root, path, value)]
+    return f"Did you mean {' or '.join(places[:3])}?" if places else ""
+
+
+def may_hold(root: type[Node], path: str, value: object) -> bool:
+    """True if a value is no mapping, or the section at a path has one of its keys."""
+    if not isinstance(value, Mapping) or not value:
+        return True
+    keys = [*map(str, cast(Mapping[object, object], value))]
+    classes = classes_at(root, tuple(path.split(".")))
+    closed = [cls.__setpoint__ for cls in classes if not hasattr(cls, "__setpoint_open__")]
+    return any(info.find(key) or (key == "type" and info.tag) for info in closed for key in keys)
+
+
+def _alike(root: type[Node], paths: Sequence[str], word: str) -> list[str]:
+    """The fields anywhere whose name, or name in other systems, is nearly a word."""
+    import difflib
+
+    if len(word) <= SHORT:
+        return []
+    ours: dict[str, list[str]] = {}
+    for path in paths:
+        ours.setdefault(path.rpartition(".")[2], []).append(path)
+    others = {
+        name: fields
+        for name, entry in foreign_table(root).items()
+        if "." not in name and (fields := [path for path in entry.fields if path in paths])
+    }
+    # Many names invite chance likenesses; who misspells a name seldom does so in its first letter.
+    matches: list[tuple[float, list[str]]] = []
+    for names, likeness in ((ours, 0.8), (others, 0.85)):
+        first = [name for name in names if name[0] == word[0]]
+        for name in difflib.get_close_matches(word, first, n=1, cutoff=likeness):
+            ratio = difflib.SequenceMatcher(None, word, name).ratio()
+            matches.append((ratio, names[name]))
+    if matches:
+        return max(matches, key=lambda match: match[0])[1]
+    begin = [path for name in ours if name.startswith(f"{word}_") for path in ours[name]]
+    return begin if len(begin) <= 3 else []
+
+
+# How other languages, and people, write that there is nothing.
+NULL_WORDS = ("none", "nil", "false", "off", "no", "~", "")
+SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off")
+VALUE_ITSELF = ((), ("type",))  # where an error is about the value as a whole
+
+
+def explained(
+    info: FieldInfo, value: object, error: Invalid, path: Path, origin: Origin
+) -> Invalid:
+    """The error for a value that a field cannot take, with what was meant where that is known."""
+    if len(error.parts) > 1 or error.secret or error.kind != WRONG_KIND:
+        return error
+    message, at, hint = error.message, error.at, error.hint
+    if (value is None or value == "null") and at in (*VALUE_ITSELF, (0,)):
+        message, at = "cannot be null", ()
+    if at not in VALUE_ITSELF or not isinstance(value, str | int | float | None):
+        return error
+    word = "null" if value is None else str(value).lower().removeprefix("torch.")
+    kind = unwrapped(info.type)
+    if isinstance(kind, SectionType) and kind is not info.type and word in SWITCH_WORDS:
+        hint = switches(kind, path, origin)
+    elif isinstance(info.type, OptionalType) and word in NULL_WORDS:
+        hint = "Write null for no value."
+    elif isinstance(kind, SectionType) and not kind.variants() and word != "null":
+        hint = _inside(kind, word, path) or hint
+    return error.but(message=message, at=at, hint=hint)
+
+
+def switches(kind: SectionType, path: Path, origin: Origin) -> str:
+    """The hint how to switch a section that may be null on and off."""
+    cls, name = kind.only(), dotted(path)
+    off = f"off with {written({name: None}, origin)}."
+    if cls is None:
+        tag = next(iter(kind.variants()))
+        return f"Switch it on by one of its types, as in {written({name: tag}, origin)}; {off}"
+    required = [info.name for info in cls.__setpoint__.fields.values() if info.required]
+    if required:
+        return f"Switch it on by giving {dotted((*path, required[0]))}; {off}"
+    return f"Switch it on, with its defaults, with {written({name: {}}, origin)}; {off}"
+
+
+def _inside(kind: SectionType, word: str, path: Path) -> str:
+    """The field of a section that takes a value which was given to the section itself."""
+    cls = kind.only()
+    fields = list(cls.__setpoint__.fields.values()) if cls else []
+    for info in fields:
+        is_choice = isinstance(unwrapped(info.type), LiteralType | EnumType)
+        if takes(info, PlainScalar(word)) if is_choice else info.default == word:
+            return f"Did you mean {dotted((*path, info.name))}={word}?"
+    required = [info for info in fields if info.required]
+    if len(required) == 1 and takes(required[0], PlainScalar(word)):
+        return f"Did you mean {dotted((*path, required[0].name))}={word}?"
+    return f"Did you mean {dotted((*path, fields[0].name))}?" if len(fields) == 1 else ""
+
+
+def written(values: Mapping[str, object], origin: Origin) -> str:
+    """Values as they are written in the layer that an unknown key came from."""
+    values = {path: _rounded(value) for path, value in values.items()}
+    if origin.layer == FILE:
+        # A file cannot have a section as a text and as a table as well.
+        values = {
+            f"{path}.type" if any(other.startswith(f"{path}.") for other in values) else path: value
+            for path, value in values.items()
+        }
+        parts = [_in_file(path, value, origin.label) for path, value in values.items()]
+        return "; ".join(parts)
+    parts: list[str] = []
+    for path, value in values.items():
+        if origin.layer == COMMAND_LINE:
+            parts.append(f"--{path} {for_shell(value)}")
+        elif origin.layer == ENVIRONMENT:
+            prefix, mark, _ = origin.label.partition("__")  # that of the root of this program
+            name = f"{prefix if mark else 'SETPOINT'}__{path.upper().replace('.', '__')}"
+            parts.append(f"{name}={for_shell(value)}")
+        else:
+            parts.append(f"{path} = {for_file(value)}")
+    return " ".join(parts) if origin.layer in (COMMAND_LINE, ENVIRONMENT) else "; ".join(parts)
+
+
+def _in_file(path: str, value: object, name: str) -> str:
+    if name.endswith(".toml"):
+        section, _, key = path.rpartition(".")
+        text = '"null"' if value is None else for_file(value, " = ")
+        return f"{key} = {text}" + (f" under [{section}]" if section else "")
+    key, *inner = path.split(".")
+    if name.endswith(".json"):
+        import json
+
+        value = reduce(lambda item, part: {part: item}, reversed(inner), plain(value))
+        return f'"{key}": {json.dumps(value, ensure_ascii=False)}'
+    text = reduce(lambda item, part: f"{{{part}: {item}}}", reversed(inner), for_file(value))
+    return f"{key}: {text}"
+
+
+def _rounded(value: object) -> object:
+    """A converted value without the digits that converting it has made up."""
+    if not isinstance(value, float):
+        return rebuild(value, _rounded)
+    short = float(f"{value:.10g}")
+    return int(short) if short.is_integer() and abs(short) < 1e6 else short
