@@ -206,13 +206,7 @@ def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None
 
 
 class _Sources(Generic[C]):
-    """The sources and files of one composition.
-
-    Attributes:
-        files: those that are open, with what is known of all.
-        applied: the real paths of the files, in the order in which they apply.
-        preset: the one that files extend.
-    """
+    """The sources and files of one composition: `applied` in order, and the preset they extend."""
 
     def __init__(self, root: type[C]) -> None:
         self.root = root
@@ -250,7 +244,8 @@ class _Sources(Generic[C]):
         if names_file(source) or os.path.isfile(source):
             return self.open_file(source)
         if ":" in source and not os.path.exists(source):
-            return self._function(source), []
+            function = find_user_function(source.partition("(")[0])
+            return self._checked(call_source(function, source, source), source), []
         if os.sep in source and not os.path.exists(source):
             raise SetpointError(f"there is no file or folder {source}")
         if os.path.isdir(source):
@@ -324,10 +319,6 @@ class _Sources(Generic[C]):
         if not isinstance(config, self.root):
             raise SetpointError(f"{title} gives {not_of(config, self.root)}")
         return draft_of(config)
-
-    def _function(self, source: str) -> C:
-        function = find_user_function(source.partition("(")[0])
-        return self._checked(call_source(function, source, source), source)
 
 
 def _refuse_name(name: str, title: str = "") -> None:

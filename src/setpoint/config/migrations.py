@@ -208,11 +208,7 @@ def filled(old: str, new: str, path: Path) -> Path:
 
 
 class Operation(Struct):
-    """One change between a schema and the next.
-
-    Arguments:
-        of: the variant (`type`) of the section that the change is about; None for all.
-    """
+    """One change between a schema and the next, of one variant (`type`) or of all."""
 
     schema = 0
     """The schema that the change leads to; set when a migration is registered."""
@@ -256,12 +252,7 @@ class Operation(Struct):
 
 
 class Renamed(Operation):
-    """A field or section has another name, or stands in another section.
-
-    Arguments:
-        old: the path of the schema before; `*` stands for each item of a list or mapping.
-        new: the path now, with as many `*`.
-    """
+    """A field or section has another path; `*` in both stands for each item of a list."""
 
     old: str
     new: str
@@ -308,11 +299,7 @@ class Retired(Operation):
 
 
 class Converted(Operation):
-    """A field has the same name, and its value is written in another way, such as another unit.
-
-    Arguments:
-        what: the change, as in `is counted in tokens, not steps`.
-    """
+    """A field's value is written in another way, such as `what`: `is in tokens, not steps`."""
 
     path: str
     convert: Callable[[Any], Any]

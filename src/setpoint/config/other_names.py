@@ -44,11 +44,7 @@ TRUTH = {"true": True, "yes": True, "on": True, "1": True,
 
 
 class Replacement(NamedTuple):
-    """Values to be written for a key of another system.
-
-    Arguments:
-        values: dotted paths with plain values, in the order in which they are written.
-    """
+    """Values to be written for a key of another system, by dotted path and in this order."""
 
     values: Mapping[str, object]
     note: str = ""

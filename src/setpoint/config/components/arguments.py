@@ -47,10 +47,9 @@ COMPONENTS["name"] = ImportedName
 
 
 class ArgumentType:
-    """Reads an argument of an imported component; what its target makes of it is checked elsewhere.
+    """Read an argument of an imported component; what its target makes of it is checked elsewhere.
 
-    Plain data, one component, and a list or a mapping of components are kept as fields of these
-    kinds are anywhere else, so that all that walks over a tree finds the components inside.
+    Components, and lists and mappings of them, are kept as in fields, so that walks find them.
     """
 
     __slots__ = ()

@@ -77,14 +77,9 @@ def draft_of(config: C) -> C:
 class Copies(Generic[C]):
     """Copies of the sections of one config; each is copied once, wherever it stands.
 
-    Arguments:
-        working: whether they are what `resolve` works on, with no default missing.
-
-    Attributes:
-        of: the copies by the identity of what they are copies of.
-        placed: the copies with their paths, the root first.
-        again: the further places of those that stand in several.
-        refers: whether there are references in it.
+    With `working` they are what `resolve` works on, with no default missing. `of` has them by the
+    identity of the original, `placed` with their paths, `again` the further places; `refers` tells
+    if there are references in them.
     """
 
     def __init__(self, config: C, working: bool = False) -> None:

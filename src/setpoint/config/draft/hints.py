@@ -109,6 +109,28 @@ def is_secret_key(root: type[Node], path: str) -> bool:
     return bool(SECRET_NAME.search(key)) or any(nearest(key, [n], 1, 0.75) for n in secrets)
 
 
+def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path, object]]:
+    """The keys of another system's section, each to be reported; an unknown key itself else."""
+    everything = [(path, value)]
+    if not isinstance(value, Mapping):
+        return everything
+    entries = cast(Mapping[str, object], value)
+    section = dotted(path)
+    close = [
+        name for cls in classes_at(root, path[:-1]) for name in cls.__setpoint__.near(str(path[-1]))
+    ]
+    if any(may_hold(root, dotted((*path[:-1], name)), entries) for name in close):
+        return everything  # a misspelt section
+    entry = other_name(root, section, entries)
+    if (entry is not None and entry.fields) or retired_hint(root, section):
+        return everything
+    names = {field.rpartition(".")[2] for field, _ in all_fields(root)}
+    if not any(key in names or is_foreign_key(root, f"{section}.{key}") for key in entries):
+        return everything
+    inner = (((*path, str(key)), item) for key, item in entries.items())
+    return [pair for full, item in inner for pair in foreign_keys(root, full, item)]
+
+
 def location_hint(root: type[Node], path: str, loose: bool = True, value: object = None) -> str:
     """A sentence that says where an unknown key belongs; empty where nothing is close.
 

@@ -223,12 +223,7 @@ def missing_place(root: Node, path: Path) -> Invalid:
 
 
 class Leaf(NamedTuple):
-    """One value of a tree.
-
-    Arguments:
-        role: its role, with the roles of the fields above it taken into account.
-        chain: the layers that touched it; empty for a default.
-    """
+    """One value of a tree, with its effective role and the layers that touched it, if any did."""
 
     path: Path
     value: Any
@@ -282,11 +277,8 @@ def leaves(config: Node, path: Path = (), role: Role = IDENTITY) -> Iterator[Lea
 class _Walk:
     """One walk over the values of a tree.
 
-    Arguments:
-        roles: the roles that sections have by other places than their first, by identity.
-
-    Attributes:
-        promoted: further such roles, which were met behind the first place.
+    `roles` are those that sections have by other places than their first; `promoted` are further
+    ones, which were met behind the first place.
     """
 
     def __init__(self, roles: dict[int, Role]) -> None:

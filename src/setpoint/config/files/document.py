@@ -46,11 +46,7 @@ def is_list(value: object) -> TypeGuard[list[object]]:
 
 
 class Position:
-    """The position of a key or list item, and the positions inside its value.
-
-    Arguments:
-        offset: the first character of the key or of the item, counted from 0.
-    """
+    """The offset of a key or list item from 0, and the positions inside its value."""
 
     __slots__ = ("children", "offset")
 
@@ -144,12 +140,7 @@ class Document:
 
 
 class FileError(SetpointError):
-    """A file that cannot be read, and where in it the error is.
-
-    Arguments:
-        line: the line, counted from 1, or None where the error is about the file as a whole.
-        column: the column in characters, counted from 1, or None.
-    """
+    """A file that cannot be read, with line and column from 1, or None for the whole file."""
 
     def __init__(self, name: str, line: int | None, column: int | None, message: str) -> None:
         place = name if line is None else f"{name}:{line}:{1 if column is None else column}"

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
 from typing import Any, NamedTuple, cast
 
 from ..draft.copying import MANY_ORIGINS, bind, one_layer, successor, switch
 from ..draft.hints import (
     explained,
+    foreign_keys,
     is_foreign_key,
     is_secret_key,
     location_hint,
-    may_hold,
-    other_name,
     unknown_key,
 )
 from ..draft.walk import TAG, reached
-from ..files.document import Document
 from ..migrations import retired_hint
 from ..schema.field import FieldInfo
-from ..schema.tree import all_fields, classes_at, holds_secret, unknown_tag
+from ..schema.tree import classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType, read_item
 from ..types.compound import (
     ADDING,
@@ -50,29 +46,23 @@ from ..words.errors import (
     ConfigError,
     Invalid,
     Problem,
-    SetpointError,
 )
-from ..words.names import Path, can_be_named, dotted
-from ..words.plain_data import MAX_DEPTH, MISSING, TOO_DEEP, PlainScalar, children, item_at, same
-from ..words.text import for_error, parse_flow, parse_list, problem_of
-from .extends import EXTENDS, HEADERS, ExtendingFiles, is_applied
+from ..words.names import Path, dotted
+from ..words.plain_data import MAX_DEPTH, MISSING, TOO_DEEP, PlainScalar, children, same
+from ..words.text import for_error, parse_flow, parse_list, part_of, problem_of
+from .extends import EXTENDS, ExtendingFiles
 from .list_edits import INSERT, ItemEdit, follow, single
 from .presets import (
     PRESET_PREFIX,
     WRITTEN_LAYERS,
     forget_restored,
-    preset_named,
     remember_replaced,
     section_of_preset,
 )
 
 
 class Unknown(Struct):
-    """A key that no field answers to.
-
-    Arguments:
-        value: as the layer holds it; MISSING for a part of a value.
-    """
+    """A key that no field answers to, or a value of the wrong kind, as its layer has it."""
 
     path: Path
     value: object
@@ -118,8 +108,6 @@ class Editor:
         self.unknown: list[Unknown] = []
         self.wrong_kind: list[Unknown] = []
         self.determined: Node | None = None
-        # The fragments that have been put onto a section, each once.
-        self._applied: dict[Path, list[str]] = {}
         self._refers = False  # whether the layer that is being merged gave references
         # By what path a layer first came to a section, which may stand in several places. What is
         # named by its identity is kept, so that nothing else can get the same one.
@@ -149,7 +137,7 @@ class Editor:
                 foreign = not gone and (not meant or is_foreign_key(root, dotted(full)))
                 hint = meant
                 if foreign:
-                    item = _inside(value, part.at)
+                    item = part_of(value, part.at)
                     hint = location_hint(root, dotted(full), not part.hint, item)
                     part.hint = "" if isinstance(item, Mapping) else part.hint
                 problem.hint = gone or hint or part.hint
@@ -159,9 +147,9 @@ class Editor:
             if problem.value == "***" or part.secret:
                 continue
             if foreign:
-                self.unknown.append(Unknown(full, _inside(value, part.at), origin, problem))
+                self.unknown.append(Unknown(full, part_of(value, part.at), origin, problem))
             elif part.kind == WRONG_KIND:
-                self.wrong_kind.append(Unknown(full, _typed(value, part.at), origin, problem))
+                self.wrong_kind.append(Unknown(full, part_of(value, part.at), origin, problem))
         if len(self.problems) >= MAX_PROBLEMS:
             raise ConfigError(self.problems)
 
@@ -232,34 +220,15 @@ class Editor:
             self._assign(Slot(section, info, (*path, key)), value, origin)
 
         def fail(key: str, value: object, error: Invalid) -> None:
-            for inner, item in self._foreign_section((*path, key), value, error):
+            full = (*path, key)
+            is_foreign = error.kind == UNKNOWN_KEY
+            parts = foreign_keys(type(self.root), full, value) if is_foreign else [(full, value)]
+            for inner, item in parts:
                 if len(inner) > len(path) + 1:  # its hint is about the section
                     error = error.but(hint="", secret=False)
                 self.report(inner, item, origin, error)
 
         fill(section, values, origin, put, fail)
-
-    def _foreign_section(
-        self, path: Path, value: object, error: Invalid
-    ) -> list[tuple[Path, object]]:
-        """Split a section of another system into its keys, each to be reported; else one entry."""
-        everything = [(path, value)]
-        if not isinstance(value, Mapping) or error.kind != UNKNOWN_KEY:
-            return everything
-        entries = cast(Mapping[str, object], value)
-        root, section = type(self.root), dotted(path)
-        above = classes_at(root, path[:-1])
-        close = [name for cls in above for name in cls.__setpoint__.near(str(path[-1]))]
-        if any(may_hold(root, dotted((*path[:-1], name)), entries) for name in close):
-            return everything  # a misspelt section
-        entry = other_name(root, section, entries)
-        if (entry is not None and entry.fields) or retired_hint(root, section):
-            return everything
-        names = {field.rpartition(".")[2] for field, _ in all_fields(root)}
-        if not any(key in names or is_foreign_key(root, f"{section}.{key}") for key in entries):
-            return everything
-        inner = (((*path, str(key)), item) for key, item in entries.items())
-        return [pair for at, item in inner for pair in self._foreign_section(at, item, error)]
 
     def _assign(self, slot: Slot, value: object, origin: Origin) -> None:
         """Set a whole field or section; a refusal says what to type instead where that is known."""
@@ -281,7 +250,7 @@ class Editor:
         if structured or sequence:
             value = mapping_in(kind, value)
         if not isinstance(value, Mapping) or (sequence and kind.is_secret()):
-            self._put(slot, cast(object, value), origin)
+            self._read_and_store(slot, cast(object, value), origin)
             return
         entries = cast(Mapping[str, object], value)
         if sequence:
@@ -301,13 +270,13 @@ class Editor:
                     self.report((*slot.path, str(key)), item, origin, error)
         elif isinstance(current, dict) and not self.replace_mappings:
             items = cast(dict[str, object], current)
-            self._put(slot, {**items, **entries}, origin)
+            self._read_and_store(slot, {**items, **entries}, origin)
             for key, item in items.items():
                 if key in entries and isinstance(item, Node):
                     text = for_error(entries[key])
                     remember_replaced(self.root, item, (*slot.path, key), origin, text)
         else:
-            self._put(slot, entries, origin)
+            self._read_and_store(slot, entries, origin)
 
     def _assign_section(self, slot: Slot, kind: SectionType, value: object, origin: Origin) -> None:
         """Set fields of the section that stands in a field, or put another one there."""
@@ -331,7 +300,7 @@ class Editor:
             current, state = slot.current, state_of(self.root)
             key = dotted(slot.path)
             state.dropped = tuple(one for one in state.dropped if one[:2] != (key, None))
-            self._put(slot, value, origin)
+            self._read_and_store(slot, value, origin)
             if isinstance(current, Node) and current is not slot.current:
                 text = "null" if value is None else for_error(value)
                 remember_replaced(self.root, current, slot.path, origin, text)
@@ -346,7 +315,7 @@ class Editor:
                 forget_restored(self.root, fresh, slot.path)
         slot.store(slot.info.read(fresh, origin), origin)
 
-    def _put(self, slot: Slot, value: object, origin: Origin) -> None:
+    def _read_and_store(self, slot: Slot, value: object, origin: Origin) -> None:
         """Read the value of a field that is no section, and store it with its origin."""
         section, info, path = slot
         stored = info.read(self._with_fragments(info.type, value, origin, path), origin)
@@ -626,77 +595,26 @@ class Editor:
             if self.replace_mappings:
                 raise Invalid("a record cannot extend files").inside(EXTENDS)
 
-            def put(fields: Mapping[str, object], file: Origin) -> None:
-                self._merge_onto(section_for, fields, file, path, put_preset)
+            def fail(name: object, error: Invalid) -> None:
+                self.report((*path, EXTENDS), name, origin, error)
 
-            self._put_fragments(values[EXTENDS], origin, path, put, put_preset)
+            given, presets = values[EXTENDS], put_preset is not None
+            for preset, fields, layer in self.files.fragments(given, origin, path, presets, fail):
+                self._refers = self._refers or may_refer(fields)
+                try:
+                    if preset and put_preset is not None:
+                        put_preset(preset, origin)
+                    else:
+                        self._merge_onto(section_for, fields, layer, path, put_preset)
+                except Invalid as error:
+                    if preset:
+                        fail(preset, error)
+                    else:
+                        self.report(path, fields, layer, error)
         section = section_for(tag_of(values), origin)
         if section is not None:
             fields = {key: item for key, item in values.items() if key not in ("type", EXTENDS)}
             self._merge_section(section, fields, origin, path)
-
-    def _put_fragments(
-        self,
-        given: object,
-        origin: Origin,
-        path: Path,
-        put: Callable[[Mapping[str, object], Origin], None],
-        put_preset: Callable[[str, Origin], None] | None,
-    ) -> None:
-        """Put the fields of the files that a section extends onto it, one file after the other."""
-        if isinstance(given, PlainScalar):
-            given = parse_list(given)
-        names = list(cast(Sequence[object], given)) if isinstance(given, list | tuple) else [given]
-        if not names or not all(isinstance(name, str) and name for name in names):
-            error = Invalid("must be a file, or a list of files")
-            self.report((*path, EXTENDS), names, origin, error)
-            return
-        folder = os.path.dirname(origin.label) if origin.layer == FILE else ""
-        listed: list[str] = []
-        outermost = path not in self._applied
-        applied = self._applied.setdefault(path, [])
-        for name in map(str, names):
-            try:
-                if name.startswith(PRESET_PREFIX) and put_preset is not None:
-                    put_preset(name, origin)
-                    continue
-                if not can_be_named(name):
-                    raise Invalid("is not a valid file name")
-                file = os.path.join(folder, os.path.expanduser(name))
-                if is_applied(name, file, listed, applied):
-                    continue
-                document = self._open_fragment(name, file, path)
-            except Invalid as error:
-                self.report((*path, EXTENDS), name, origin, error)
-                continue
-            fields = {k: v for k, v in document.data.items() if k == EXTENDS or k not in HEADERS}
-            self._refers = self._refers or may_refer(fields)
-            layer = Origin(FILE, document.name, partial(_place_below, document, len(path)))
-            try:
-                put(fields, layer)
-            except Invalid as error:
-                self.report(path, fields, layer, error)
-            finally:
-                self.files.close()
-            applied.append(os.path.realpath(file))
-            origin.order = origin.applied().order  # it counts for more than what it names
-        if outermost:
-            del self._applied[path]
-
-    def _open_fragment(self, name: str, file: str, path: Path) -> Document:
-        """Open a file with the fields of one section."""
-        try:
-            return self.files.open(file, path)
-        except Invalid:
-            raise
-        except SetpointError as error:
-            hint = ""
-            if preset_named(name):
-                hint = (
-                    f"The section of a preset is written @{name}; a file that extends a whole "
-                    f"preset says so above its first section."
-                )
-            raise Invalid(str(error), hint=hint) from None
 
     def _with_fragments(self, kind: FieldType, value: object, origin: Origin, path: Path) -> object:
         """Make each new section inside a value that extends files, with what these hold.
@@ -739,28 +657,6 @@ def mapping_in(kind: FieldType, value: object) -> object:
         return parse_flow(value)
     except Invalid as error:
         raise Invalid(error.message, secret=holds_secret(kind)) from None
-
-
-def _place_below(document: Document, depth: int, place: Path) -> str:
-    """The place of a value in a file that has the fields of a section so deep in the tree."""
-    return document.where(place[depth:])
-
-
-def _inside(value: object, path: Path) -> object:
-    """A part of a value as a layer gives it; MISSING where the path leads nowhere."""
-    return reduce(item_at, path, value)
-
-
-def _typed(value: object, path: Path) -> object:
-    """A part of a value, also of a text that stands for a list or for a section with a type."""
-    if isinstance(value, str):
-        if isinstance(value, PlainScalar) and value.startswith("["):
-            try:
-                return _inside(parse_flow(value), path)
-            except Invalid:
-                return MISSING
-        return value
-    return _inside(value, path)
 
 
 def _extends(value: object) -> bool:

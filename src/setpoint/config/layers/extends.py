@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import cast
 
 from ..files.document import Document
 from ..files.read import read_file
 from ..migrations import HEADER, migrated
 from ..values.node import Node
-from ..values.origin import short_name
-from ..words.errors import Invalid
-from ..words.names import Path
-from ..words.plain_data import MAX_FILES, MAX_NESTING
+from ..values.origin import FILE, Origin, short_name
+from ..words.errors import Invalid, SetpointError
+from ..words.names import Path, can_be_named
+from ..words.plain_data import MAX_FILES, MAX_NESTING, PlainScalar
+from ..words.text import parse_list
+from .presets import PRESET_PREFIX, preset_named
 
 EXTENDS = "extends"
 HEADERS = (EXTENDS, "$schema", HEADER)
 """Keys of a file that speak of the file, not of the configuration."""
+USE_PRESET = (
+    "The section of a preset is written @{}; a file that extends a whole preset says so above its "
+    "first section."
+)
 
 
 class ExtendingFiles:
-    """The files of one configuration; those that are open cannot be extended by one another.
-
-    Attributes:
-        notes: what has changed since a file of an older schema was written, in words.
-    """
+    """The files of one configuration, of which none that is open can extend itself."""
 
     def __init__(self, root: type[Node]) -> None:
         self.root = root
         self.notes: list[str] = []
         self._open: list[str] = []
         self._count = 0
+        # The fragments that have been put onto a section, each once.
+        self._applied: dict[Path, list[str]] = {}
 
     def open(self, file: str | Document, at: Path = ()) -> Document:
         """Read a file, in terms of today's schema; it is open until `close`.
@@ -61,6 +67,71 @@ class ExtendingFiles:
     def close(self) -> None:
         """Leave the file that was opened last."""
         self._open.pop()
+
+    def fragments(
+        self,
+        given: object,
+        origin: Origin,
+        path: Path,
+        presets: bool,
+        fail: Callable[[object, Invalid], None],
+    ) -> Iterator[tuple[str, Mapping[str, object], Origin]]:
+        """The files that a section extends, open one after the other, or presets, as `@name`.
+
+        Arguments:
+            given: their names, relative to the file of the origin; this counts for more than they.
+            presets: whether presets are taken.
+            fail: takes a name and what is wrong with it.
+
+        Returns:
+            the name of a preset, or the fields and the origin of a file.
+        """
+        if isinstance(given, PlainScalar):
+            given = parse_list(given)
+        names = list(cast(Sequence[object], given)) if isinstance(given, list | tuple) else [given]
+        if not names or not all(isinstance(name, str) and name for name in names):
+            fail(names, Invalid("must be a file, or a list of files"))
+            return
+        folder = os.path.dirname(origin.label) if origin.layer == FILE else ""
+        listed: list[str] = []
+        outermost = path not in self._applied
+        applied = self._applied.setdefault(path, [])
+        for name in map(str, names):
+            if presets and name.startswith(PRESET_PREFIX):
+                yield name, {}, origin
+                continue
+            file = os.path.join(folder, os.path.expanduser(name))
+            try:
+                if not can_be_named(name):
+                    raise Invalid("is not a valid file name")
+                if is_applied(name, file, listed, applied):
+                    continue
+                document = self.open(file, path)
+            except Invalid as error:
+                fail(name, error)
+                continue
+            except SetpointError as error:
+                fail(
+                    name,
+                    Invalid(str(error), hint=USE_PRESET.format(name) if preset_named(name) else ""),
+                )
+                continue
+            fields = {k: v for k, v in document.data.items() if k == EXTENDS or k not in HEADERS}
+            yield (
+                "",
+                fields,
+                Origin(FILE, document.name, partial(_place_below, document, len(path))),
+            )
+            self.close()
+            applied.append(os.path.realpath(file))
+            origin.order = origin.applied().order
+        if outermost:
+            del self._applied[path]
+
+
+def _place_below(document: Document, depth: int, place: Path) -> str:
+    """The place of a value in a file that has the fields of a section so deep in the tree."""
+    return document.where(place[depth:])
 
 
 def is_applied(name: str, file: str, listed: list[str], applied: Sequence[str]) -> bool:

@@ -49,11 +49,7 @@ def unexpected(token: str) -> str:
 
 
 class Flag:
-    """One override.
-
-    Arguments:
-        origin: where it comes from, if it is not the command line itself.
-    """
+    """One override; `origin` is the command line if it comes from nowhere else."""
 
     __slots__ = ("label", "origin", "path", "text", "value")
 
@@ -248,11 +244,7 @@ def _holds(kind: FieldType, wanted: type[FieldType]) -> bool:
 
 
 class Word(str):
-    """A word of a command line that stands in a file, such as `@args.txt`.
-
-    Arguments:
-        place: `file:line`.
-    """
+    """A word of a command line that stands in a file, such as `@args.txt`, at `file:line`."""
 
     __slots__ = ("place",)
 

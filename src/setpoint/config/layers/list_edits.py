@@ -34,11 +34,8 @@ EDITS = (*ADDING, REMOVE)
 class ItemEdit(Struct):
     """One value that a layer gives for something inside a list or mapping.
 
-    Arguments:
-        prepare: makes the sections in a value that extend files; takes a type, the value, its
-            origin, and its path.
-        edit_section: edits an item that is a section or a free area, or makes one; takes a type,
-            the item, the rest of the path, the value, its origin, and the path of the item.
+    `prepare` makes the sections in a value that extend files; `edit_section` edits an item that is
+    a section or a free area, or makes one.
     """
 
     value: object

@@ -38,11 +38,7 @@ Table = dict[str, Entry]
 
 
 class Difference(NamedTuple):
-    """One field in which tables differ, most often two: a left and a right one.
-
-    Arguments:
-        entries: one for each table; None where it has no such field.
-    """
+    """One field in which tables differ; of each its entry, or None where it has no such field."""
 
     path: str
     entries: tuple[Entry | None, ...]

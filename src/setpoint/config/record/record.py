@@ -233,11 +233,7 @@ def backup_name(name: str, schema: int) -> str:
 
 
 class Record(NamedTuple):
-    """The content of a record, in terms of today's schema.
-
-    Arguments:
-        find: finds `file:line` for a path.
-    """
+    """The content of a record, in terms of today's schema; `find` finds `file:line` for a path."""
 
     values: dict[str, Any]
     header: dict[str, Any]

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from ..draft.walk import need_config, sections, value_at
 from ..schema.declare import CHECK, NEEDS, RULE, CheckMark, Need
-from ..schema.field import FieldInfo
 from ..schema.tree import classes_below
 from ..values.containers import CheckedDict, CheckedList, Free
 from ..values.node import Node, chain_of, is_invalid, state_of, value_or_missing
@@ -35,36 +34,29 @@ class Checker:
         self.problems: list[Problem] = []
         self.cautions: list[Caution] = []
 
-    def required(self) -> None:
-        """Report every field that must have a value and has none."""
+    def values(self) -> None:
+        """Report fields that lack a value, and lists that were changed in place and do not fit."""
         for path, section in self.placed:
             values = vars(section)
             for name, info in type(section).__setpoint__.fields.items():
-                if info.constant or info.factory is not None or name in values:
+                value = values.get(name, MISSING)
+                if isinstance(value, CheckedList | CheckedDict):
+                    try:  # all other values were checked when they were set
+                        info.check(value)
+                    except Invalid as error:
+                        for part in error.parts:
+                            problem = Problem(dotted((name, *part.at)), part.message)
+                            self.problems.append(whole_problem(path, section, problem))
+                known = value is not MISSING or info.constant or info.factory is not None
+                if known or is_invalid(section, name):
                     continue
-                if is_invalid(section, name) or value_or_missing(section, name) is not MISSING:
-                    continue
-                reason = "is required and has no value"
-                if info.derived:
-                    reason = "must be set: nothing in this configuration derives it"
-                full = dotted((*path, name))
-                self.problems.append(Problem(full, reason, hint=f"Expected {_expected(info)}."))
-
-    def items(self) -> None:
-        """Check the ranges of items, since a list may have been changed in place."""
-        for path, section in self.placed:
-            values = vars(section)
-            for name, info in type(section).__setpoint__.fields.items():
-                value = values.get(name)
-                if not isinstance(value, CheckedList | CheckedDict):
-                    continue  # it cannot be changed, and was checked when it was set
-                try:
-                    info.check(value)
-                except Invalid as error:
-                    for part in error.parts:
-                        relative = dotted((name, *part.at))
-                        problem = Problem(relative, part.message)
-                        self.problems.append(whole_problem(path, section, problem))
+                if value_or_missing(section, name) is MISSING:
+                    reason = "is required and has no value"
+                    if info.derived:
+                        reason = "must be set: nothing in this configuration derives it"
+                    full, expected = dotted((*path, name)), info.type.describe()
+                    expected += f", {info.bounds.describe()}" if info.bounds else ""
+                    self.problems.append(Problem(full, reason, hint=f"Expected {expected}."))
 
     def run(self, able: Collection[Need] = (), unread: Collection[str] = ()) -> None:
         """Run every check that needs what is at hand.
@@ -73,21 +65,28 @@ class Checker:
             able: what is at hand; without anything the checks that need nothing are run, and
                 else those that need something.
         """
-        for path, section in self.placed:
-            for name in type(section).__setpoint__.checks:
-                mark = mark_of(section, name)
-                needs = needs_in(section, mark)
-                if bool(needs) != bool(able) or not set(needs) <= set(able):
-                    continue
-                if "files" in needs and path and path[0] in unread:
-                    continue
-                for finding in findings_of(section, name, mark):
-                    problem = whole_problem(path, section, finding)
-                    if isinstance(problem, Caution):
-                        problem.section = path
-                        self.cautions.append(problem)
-                    else:
-                        self.problems.append(problem)
+        for path, section, name, mark, needs in _checks_in(self.placed, unread):
+            if bool(needs) != bool(able) or not set(needs) <= set(able):
+                continue
+            for finding in findings_of(section, name, mark):
+                problem = whole_problem(path, section, finding)
+                if isinstance(problem, Caution):
+                    problem.section = path
+                    self.cautions.append(problem)
+                else:
+                    self.problems.append(problem)
+
+
+def _checks_in(
+    placed: Iterable[tuple[Path, Node]], unread: Collection[str] = ()
+) -> Iterator[tuple[Path, Node, str, CheckMark, tuple[Need, ...]]]:
+    """Every check of some sections, with what it needs, but for files that nothing will read."""
+    for path, section in placed:
+        for name in type(section).__setpoint__.checks:
+            mark = mark_of(section, name)
+            needs = needs_in(section, mark)
+            if not ("files" in needs and path and path[0] in unread):
+                yield path, section, name, mark, needs
 
 
 def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
@@ -168,11 +167,6 @@ def _origins_inside(area: Free, path: Path) -> str:
         elif chain := area.chain(key):
             origins.append(chain[-1][0].describe((*path, key)))
     return ", ".join(dict.fromkeys(filter(None, origins)))
-
-
-def _expected(info: FieldInfo) -> str:
-    bounds = info.bounds.describe() if info.bounds else ""
-    return info.type.describe() + (f", {bounds}" if bounds else "")
 
 
 def mark_of(section: Node | type[Node], name: str) -> CheckMark:
@@ -268,12 +262,7 @@ def method_name(method: Any) -> str:
 
 
 class Skipped(Struct):
-    """A check that was not run.
-
-    Arguments:
-        path: the section it belongs to, dotted; empty for the root.
-        name: the method's, or `module:function` of a rule.
-    """
+    """A check that was not run, by its section and the name of its method or rule."""
 
     path: str
     name: str
@@ -289,11 +278,7 @@ class Skipped(Struct):
 
 
 class Verification(Struct):
-    """The findings of the checks that need more than the values.
-
-    Arguments:
-        cautions: what is legal but suspicious and not silenced, that of `resolve` included.
-    """
+    """The findings of the checks that need more than the values, and all cautions not silenced."""
 
     problems: list[Problem]
     cautions: list[Caution]
@@ -337,28 +322,18 @@ def verify(
     silenced = silenced_codes(config)
     heard = [caution for caution in checker.cautions if caution.code not in silenced]
     skipped: list[Skipped] = []
-    for path, section in placed:
-        for name in type(section).__setpoint__.checks:
-            mark = mark_of(section, name)
-            needs = needs_in(section, mark)
-            missing: tuple[Need, ...] = tuple(need for need in needs if need not in able)
-            if "files" in needs and path and path[0] in unread:
-                continue
-            if missing and (mark.when is None or mark.when(section)):
-                what = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
-                what = what[:1].lower() + what[1:].rstrip(".")
-                skipped.append(Skipped(dotted(path), name, what, missing))
+    for path, section, name, mark, needs in _checks_in(placed, unread):
+        missing: tuple[Need, ...] = tuple(need for need in needs if need not in able)
+        if missing and (mark.when is None or mark.when(section)):
+            what = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
+            what = what[:1].lower() + what[1:].rstrip(".")
+            skipped.append(Skipped(dotted(path), name, what, missing))
     return Verification(checker.problems, [*cautions_of(config), *heard], skipped)
 
 
 def needs_of(config: Node) -> list[Need]:
     """The needs of the checks of a configuration, in the order of `NEEDS`."""
-    needs = {
-        need
-        for _, section in sections(config)
-        for name in type(section).__setpoint__.checks
-        for need in needs_in(section, mark_of(section, name))
-    }
+    needs = {need for *_, needed in _checks_in(sections(config)) for need in needed}
     return [need for need in NEEDS if need in needs]
 
 

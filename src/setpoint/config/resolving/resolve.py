@@ -74,8 +74,7 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
         # All follows anew without them; each round drops a value more, so that it comes to an end.
         superseded.extend(more)
     checker = Checker(placed)
-    checker.required()
-    checker.items()
+    checker.values()
     for _, section in placed:
         freeze(section)  # so that no check can change what it looks at
     checker.run()

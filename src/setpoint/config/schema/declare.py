@@ -108,14 +108,7 @@ def derive(path: str) -> Callable[[F], F]:
 
 
 class CheckMark(Struct):
-    """The options of a check.
-
-    Arguments:
-        needs: what it cannot be run without, or a function of the config that returns that;
-            `resolve` runs those that need nothing.
-        cautions: the codes of the warnings that it may yield, each with what it means.
-        when: true for a config in which there is something to look at; None: always.
-    """
+    """The options of a check, as `check` takes them."""
 
     needs: tuple[Need, ...] | Callable[[Any], tuple[Need, ...]]
     cautions: Mapping[str, str]
@@ -196,40 +189,20 @@ def methods_of(module: ModuleType) -> Iterator[tuple[str, Callable[[Any], Any]]]
             yield f"{module.__name__}:{name}", function
 
 
-class Rule:
+class Rule(Struct):
     """A row of the table `rules` of a class: a check that is imported when it is needed.
 
-    The class runs it as it runs its methods marked `@check` or `@dead`. The module is imported when
-    a config has something to look at.
-
-    Arguments:
-        target: `"module:function"`; the function takes the config, and yields and returns what a
-            marked method does.
-        when: true for a config in which there is something to look at; None: always.
-        needs: see `check`.
-        what: one line that says what it verifies or refuses.
-        cautions: see `check`.
-        dead: the fields, as for `dead`, that have no effect where the function returns a reason.
+    The class runs the function `target`, `"module:function"` of the config, as it runs its methods
+    marked `@check`, or `@dead` for the fields in `dead`. `what` says in a line what it verifies or
+    refuses; the others are as for `check`.
     """
 
-    __slots__ = ("cautions", "dead", "needs", "target", "what", "when")
-
-    def __init__(
-        self,
-        target: str,
-        what: str,
-        *,
-        when: Callable[[Any], bool] | None = None,
-        needs: Needs = (),
-        cautions: Mapping[str, str] | None = None,
-        dead: tuple[str, ...] = (),
-    ) -> None:
-        self.target = target
-        self.what = what
-        self.when = when
-        self.needs: Needs = needs
-        self.cautions = cautions
-        self.dead = dead
+    target: str
+    what: str
+    when: Callable[[Any], bool] | None = None
+    needs: Needs = ()
+    cautions: Mapping[str, str] | None = None
+    dead: tuple[str, ...] = ()
 
     def method(self) -> tuple[str, Callable[[Any], Any]]:
         """The rule as a marked method, with a name that no attribute can have."""

@@ -307,12 +307,7 @@ def is_mutable(value: object) -> bool:
 
 
 class Bounds(Struct):
-    """A range of numbers, and a pattern of texts.
-
-    Arguments:
-        gt, ge, lt, le: exclusive and inclusive limits; None where there is none.
-        pattern: a regular expression that a text must match as a whole.
-    """
+    """A range of numbers, with exclusive and inclusive limits, and a pattern for a whole text."""
 
     gt: float | None = None
     ge: float | None = None
@@ -384,11 +379,7 @@ class Bounds(Struct):
 
 
 class Role(Struct):
-    """The part of a field in the fingerprint and in the resume contract.
-
-    Arguments:
-        name: `"identity"`, `"budget"` or `"runtime"`.
-    """
+    """The part of a field in the fingerprint and in the resume contract."""
 
     name: str
     meaning: str

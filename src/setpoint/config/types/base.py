@@ -377,11 +377,7 @@ class EnumType(FieldType):
 
 
 class ScalarType(FieldType):
-    """A field whose class reads and writes its own values.
-
-    Arguments:
-        cls: the value class; its `__setpoint_scalar__` describes it in words.
-    """
+    """A field whose class reads and writes its own values; see `Scalar`."""
 
     def __init__(self, cls: type[Scalar]) -> None:
         self.cls = cls
@@ -404,12 +400,7 @@ class ScalarType(FieldType):
 
 
 class ImportPathType(FieldType):
-    """A callable or a class by its import path.
-
-    Arguments:
-        base: for `type[X]` the class that it must be or derive from; None for any callable.
-        trusted: the modules that the declaring class trusts: its own package.
-    """
+    """A callable, or for `type[X]` a subclass of `base`, by its import path."""
 
     json_schema: Mapping[str, Any] = TEXT
 

@@ -156,11 +156,7 @@ class AnyOfType(ChoiceType):
 
 
 class ContainerType(FieldType):
-    """Lists, tuples and mappings.
-
-    Attributes:
-        title: the class and field that it is the type of, for errors.
-    """
+    """Lists, tuples and mappings; `title` is the class and field, for errors."""
 
     title = "(list)"
 
@@ -198,11 +194,7 @@ class ContainerType(FieldType):
 
 
 class SequenceType(ContainerType):
-    """Tuples of one item type and any length, and lists.
-
-    Arguments:
-        mutable: True for `list[...]`, whose drafts can be changed in place.
-    """
+    """Tuples of one item type and any length, and lists, which drafts change in place."""
 
     opening = ("[",)
 
@@ -428,11 +420,7 @@ def unwrapped(kind: FieldType) -> FieldType:
 
 
 class SectionType(FieldType):
-    """A nested config of a fixed class, of a family, or of a union of tagged classes.
-
-    Arguments:
-        classes: the classes of the annotation; a family stands for all its tagged subclasses.
-    """
+    """A nested config of a fixed class, a family with its subclasses, or a union."""
 
     nested = True
 

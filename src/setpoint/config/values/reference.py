@@ -39,10 +39,7 @@ INDEX = rf"{QUOTED}|(?<![\w.\]])\d[\w.]*|(?<=[\w\]])\.(\d+)(?!\w)"
 
 
 class Reference:
-    """An expression over other fields, evaluated once all layers are merged.
-
-    Arguments:
-        text: the expression inside `${` and `}`, which must be the whole value.
+    """An expression over other fields, `${...}`, evaluated once all layers are merged.
 
     Raises:
         Invalid: if it is not arithmetic on fields.

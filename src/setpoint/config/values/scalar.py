@@ -22,10 +22,7 @@ LENGTH = 300
 
 @dataclass_transform(eq_default=False)
 class Struct:
-    """The constructor takes the annotated attributes, by name or in their order.
-
-    Importing `dataclasses` would take longer than most of what a command does.
-    """
+    """A class whose constructor takes the annotated attributes, by name or in their order."""
 
     _names: ClassVar[tuple[str, ...]] = ()
 

@@ -39,19 +39,25 @@ _ESCAPES = {
 } | {ord(c): "\\" + e for c, e in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)}
 
 
+def part_of(value: object, path: Path) -> object:
+    """A part of a value, also of a text that stands for a list or mapping; MISSING if it has none.
+
+    Where the path goes on and the value does not, as for the `type` of a section that is named by a
+    text, it is the value itself.
+    """
+    part = parsed(value) if path and isinstance(value, PlainScalar) else value
+    for key in path:
+        listed = isinstance(part, list | tuple) and isinstance(key, int)
+        if not listed and not isinstance(part, Mapping):
+            return value
+        part = item_at(cast(object, part), key)
+    return part
+
+
 def shown_part(value: object, error: Invalid) -> str:
     """The part of a value that an error is about, in short; `***` for what may be a secret."""
-    if error.secret:
-        return "***"
-    given = value
-    if error.at and isinstance(value, PlainScalar):
-        value = parsed(value)
-    for key in error.at:
-        listed_here = isinstance(value, list | tuple) and isinstance(key, int)
-        if not listed_here and not isinstance(value, Mapping):
-            return for_error(given)  # the path goes on where the value does not, as for a tag
-        value = item_at(cast(object, value), key)
-    return for_error(None if value is MISSING else value)
+    part = part_of(value, error.at)
+    return "***" if error.secret else for_error(None if part is MISSING else part)
 
 
 def problem_of(part: Invalid, path: Path, value: object, origin: str) -> Problem:
