@@ -144,7 +144,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     if problems:
         raise _explain(problems)
     _carry_over(job, draft, arguments, layout)
-    return _verified(Composition(draft, source, problems), arguments)
+    return _verified(Composition(draft, source, problems, []), arguments)
 
 
 def _of_hugging_face(

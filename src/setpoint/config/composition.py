@@ -46,15 +46,15 @@ class Composition(Struct, Generic[C]):
 
     Arguments:
         problems: findings of the layers; `resolve` reports them with its own.
-        sweep: the file whose table `[sweep]` describes many points; None if there is none.
         notes: what has changed since a file of an older schema was written, in words.
+        sweep: the file whose table `[sweep]` describes many points; None if there is none.
     """
 
     draft: C
     label: str
     problems: list[Problem]
+    notes: list[str]
     sweep: Document | None = None
-    notes: Sequence[str] = ()
 
     def __repr__(self) -> str:
         count = len(self.problems)
@@ -185,7 +185,7 @@ def _merge(
     if environ is not None and declared:
         apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__
-    return Composition(cast(C, editor.root), label, editor.problems, sweep, sources.files.notes)
+    return Composition(cast(C, editor.root), label, editor.problems, sources.files.notes, sweep)
 
 
 def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None:

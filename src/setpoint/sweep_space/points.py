@@ -246,7 +246,7 @@ class Composer(Generic[C]):
         put_flags(editor, self._line.flags_of(fields))
         explain_foreign_keys(editor)
         self._finish(draft)
-        composition = Composition(draft, base.label, editor.problems)
+        composition = Composition(draft, base.label, editor.problems, [])
         config = composition.resolve()
         problems = self._verify(config)
         if problems:

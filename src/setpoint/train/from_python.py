@@ -69,7 +69,7 @@ def job_of(
     elif isinstance(source, Job):
         if data is None and not overrides and is_frozen(source):
             return source, None
-        composition = Composition(source, type(source).__name__, [])
+        composition = Composition(source, type(source).__name__, [], [])
     elif isinstance(source, str | os.PathLike):
         given, composition = _opened(os.fspath(source))
     else:
@@ -114,7 +114,7 @@ def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
         draft, _ = read_record(Job, source)
         # The record of a point of a sweep, or of a checkpoint, is a configuration alone.
         is_run = os.path.isfile(os.path.join(source, "environment.json"))
-        return Path(source) if is_run else None, Composition(draft, source, [])
+        return Path(source) if is_run else None, Composition(draft, source, [], [])
     return None, compose(Job, source)
 
 
