@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from setpoint.config import Document, Problem, SetpointError, did_you_mean
-from setpoint.config.files.document import Place, names_file
+from setpoint.config.files.document import Position, names_file
 from setpoint.config.files.read import read_file
 from setpoint.config.words.plain_data import PlainScalar, guess
 
@@ -107,7 +107,7 @@ class ConvertedDocument(Document):
     __slots__ = ("dialect", "places", "problems", "reports")
 
     def __init__(self, name: str, dialect: Dialect, conversion: Conversion) -> None:
-        super().__init__(name, "json", conversion.data, "", lambda: Place(0))
+        super().__init__(name, "json", conversion.data, "", lambda: Position(0))
         self.dialect = dialect
         self.places = conversion.places
         self.reports = conversion.reports
