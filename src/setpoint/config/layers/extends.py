@@ -100,10 +100,10 @@ class ExtendingFiles:
             if presets and name.startswith(PRESET_PREFIX):
                 yield name, {}, origin
                 continue
-            file = os.path.join(folder, os.path.expanduser(name))
             try:
                 if not can_be_named(name):
                     raise Invalid("is not a valid file name")
+                file = os.path.join(folder, os.path.expanduser(name))
                 if is_applied(name, file, listed, applied):
                     continue
                 document = self.open(file, path)
