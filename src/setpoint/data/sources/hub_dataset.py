@@ -16,7 +16,6 @@ from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import HubDataset
 from setpoint.data.sources.files import EXTRA, inputs_of
 from setpoint.data.sources.records import FileRow, holds_tokens, missing_column, top_columns
-from setpoint.data.sources.tokens import placed_documents, row_documents
 from setpoint.hub.fetch import hub_reason
 
 SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in a folder
@@ -83,9 +82,15 @@ class HubDatasetSource:
             for part in range(self._open()):
                 yield from (document for document, _ in self.read(part, {}))
             return
-        field, where = self.config.field, f"{self.where}.field"
-        for row in self.rows((field,)):
+        from setpoint.data.sources.tokens import row_documents  # brings numpy
+
+        self._check()
+        (field, where), row = (self.config.field, f"{self.where}.field"), None
+        name = f"{self.config.name}/{self.config.split}"
+        for row in self._read(self._selected(self._loaded()), name):
             yield from row_documents(row, field, where, self.config.shifted_labels)
+        if row is None:
+            raise SetpointError(f"{self.where}.split: {name} holds no rows.\nValid: another split.")
 
     def inputs(self) -> Iterator[str] | None:
         """See `inputs_of`; None of a stream, whose content nothing tells."""
@@ -116,7 +121,7 @@ class HubDatasetSource:
     def _open(self) -> int:
         """Open the stream; say how many shards it has."""
         self._check()
-        self._stream = self._selected(self._loaded(), (self.config.field,))
+        self._stream = self._selected(self._loaded())
         return self._stream.num_shards
 
     def read(self, part: int, place: Place) -> Iterator[Placed]:
@@ -125,6 +130,8 @@ class HubDatasetSource:
         Raises:
             SetpointError: see `documents`.
         """
+        from setpoint.data.sources.tokens import placed_documents  # brings numpy
+
         shard = self._stream.shard(num_shards=self._stream.num_shards, index=part)
         if "shard" in place:
             shard.load_state_dict(place["shard"])
@@ -164,37 +171,19 @@ class HubDatasetSource:
         if not listed:
             yield str(builder.hash)
 
-    def rows(self, columns: tuple[str, ...] | None = None) -> Iterator[FileRow]:
-        """The rows of the split.
-
-        Arguments:
-            columns: those that are needed, which may be dotted; None: all.
-
-        Raises:
-            SetpointError: see `documents`.
-        """
-        config = self.config
-        name = f"{config.name}/{config.split}"
-        self._check()
-        table, row = self._selected(self._loaded(), columns), None
-        for row in self._read(table, name):
-            yield row
-        if row is None:
-            raise SetpointError(f"{self.where}.split: {name} holds no rows.\nValid: another split.")
-
     def _check(self) -> None:
         for problem in path_problems(self.config):
             raise SetpointError(f"{self.where}.{problem.path}: {problem.message}. {problem.hint}")
 
-    def _selected(self, table: Any, columns: tuple[str, ...] | None) -> Any:
+    def _selected(self, table: Any) -> Any:
         """The table with the columns that are needed."""
         try:
             have = table.column_names  # None where only the rows of a stream say it
         except Exception as error:
             raise self._refused(f"{self.config.path!r} cannot be read", error) from error
-        if columns is None or have is None:
+        if have is None:
             return table
-        tops = top_columns(columns, have)
+        tops = top_columns((self.config.field,), have)
         for top in tops:
             if top not in have:
                 name = f"{self.config.name}/{self.config.split}"
