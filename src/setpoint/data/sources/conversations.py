@@ -14,8 +14,8 @@ from setpoint.config import SetpointError
 from setpoint.data.document import Document
 from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_template
 from setpoint.data.sources.config import Conversations, Text
-from setpoint.data.sources.files import ARROW, PARQUET, TEXT, format_of, inputs_of
-from setpoint.data.sources.records import FileRow, RowError, kind_of, read_rows
+from setpoint.data.sources.files import ARROW, PARQUET, TEXT, inputs_of
+from setpoint.data.sources.records import FileRow, RowError, read_rows, wrong_kind
 from setpoint.data.sources.texts import format_in, text_files
 from setpoint.data.sources.tokens import TokenizedRow, read_tokens
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
@@ -106,7 +106,7 @@ def _tools(found: Any) -> list[Any] | None:
     if not found:
         return None
     if not isinstance(found, list):
-        raise RowError(f"field 'tools': a list of functions is needed, and it is {kind_of(found)}")
+        raise wrong_kind("tools", "a list of functions", found)
     return found
 
 
@@ -120,20 +120,17 @@ def _without_nulls(value: Any) -> Any:
 def _messages(found: Any, field: str) -> list[dict[str, Any]]:
     found = _parsed(found, field)
     if not isinstance(found, list):
-        raise RowError(f"field {field!r}: a list of messages is needed, and it is {kind_of(found)}")
+        raise wrong_kind(field, "a list of messages", found)
     return [_message(each, f"{field}.{at}") for at, each in enumerate(found)]
 
 
 def _message(found: Any, field: str) -> dict[str, Any]:
     if not isinstance(found, Mapping):
-        raise RowError(
-            f"field '{field}': a mapping with role and content is needed, and it is "
-            f"{kind_of(found)}"
-        )
+        raise wrong_kind(field, "a mapping with role and content", found)
     message = {str(name): value for name, value in found.items() if value is not None}
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise RowError(f"field '{field}.role': a str is needed, and it is {kind_of(role)}")
+        raise wrong_kind(f"{field}.role", "a str", role)
     calls = message.pop("tool_calls", None)
     if calls:
         message["tool_calls"] = _calls(calls, f"{field}.tool_calls")
@@ -154,26 +151,20 @@ def _content(found: Any, field: str) -> str:
     parts = found if isinstance(found, list) else [found]
     for at, part in enumerate(parts):
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-            what = part.get("type", "part") if isinstance(part, Mapping) else kind_of(part)
-            raise RowError(
-                f"field '{field}.{at}': text is needed, as a str or a part with 'text', and it is "
-                f"{what!r}"
-            )
+            raise wrong_kind(f"{field}.{at}", "text", part)
     return "".join(part["text"] for part in parts)
 
 
 def _calls(found: Any, field: str) -> list[dict[str, Any]]:
     if not isinstance(found, list):
-        raise RowError(f"field '{field}': a list is needed, and it is {kind_of(found)}")
+        raise wrong_kind(f"{field}", "a list", found)
     calls: list[dict[str, Any]] = []
     for at, each in enumerate(found):
         call = dict(each) if isinstance(each, Mapping) else {}
         function = call.get("function", call)
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise RowError(
-                f"field '{field}.{at}': a call is needed, with the name of a function and its "
-                f"arguments, and it is {kind_of(each)}"
-            )
+            needed = "a call with the name of a function and its arguments"
+            raise wrong_kind(f"{field}.{at}", needed, each)
         arguments = function.get("arguments", {})
         if isinstance(arguments, str):  # as the OpenAI format has them; templates write JSON
             try:
@@ -188,7 +179,7 @@ def _calls(found: Any, field: str) -> list[dict[str, Any]]:
 def _share_gpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = _parsed(row["conversations"], "conversations")
     if not isinstance(found, list):
-        raise RowError(f"field 'conversations': a list is needed, and it is {kind_of(found)}")
+        raise wrong_kind("conversations", "a list", found)
     messages: list[dict[str, Any]] = []
     system = row.get("system")
     if isinstance(system, str) and system:
@@ -203,7 +194,7 @@ def _share_gpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
             known = ", ".join(ROLES)
             raise RowError(f"field '{field}.from': {role!r} is none of {known}")
         if not isinstance(value, str):
-            raise RowError(f"field '{field}.value': a str is needed, and it is {kind_of(value)}")
+            raise wrong_kind(f"{field}.value", "a str", value)
         messages.append({"role": ROLES[role], "content": value})
     return messages
 
@@ -218,7 +209,7 @@ def _either(found: Any, field: str, role: str) -> list[dict[str, Any]]:
 def _instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name in ("instruction", "input", "output", "system"):
         if not isinstance(row.get(name) or "", str):
-            raise RowError(f"field {name!r}: a str is needed, and it is {kind_of(row[name])}")
+            raise wrong_kind(name, "a str", row[name])
     system, given = row.get("system"), row.get("input")
     messages = [{"role": "system", "content": system}] if system else []
     question = f"{row['instruction']}\n\n{given}" if given else row["instruction"]
@@ -235,23 +226,20 @@ def conversations_in(config: Text) -> Conversations | None:
         are something else, or cannot be read, and reading them says why.
     """
     try:
-        for name, file in text_files(config, "paths").checked().items():
-            kind = config.format or format_of(str(file))
-            if kind == TEXT:
-                return None
-            row = next(read_rows(name, file, kind, where="text"))
-            if config.field in row.values:
-                return None
-            filled, found = kind in (PARQUET, ARROW), Conversations(paths=config.paths)
-            try:
-                read_row(row.values, filled)
-            except RowError:
-                read_row(row.values, filled, shifted=True)
-                found.shifted_labels = True
-            return found
+        name, file = next(iter(text_files(config, "paths").checked().items()))
+        kind = format_in(config, file)
+        row = None if kind == TEXT else next(read_rows(name, file, kind, where="text"))
+        if row is None or config.field in row.values:
+            return None
+        filled, found = kind in (PARQUET, ARROW), Conversations(paths=config.paths)
+        try:
+            read_row(row.values, filled)
+        except RowError:
+            read_row(row.values, filled, shifted=True)
+            found.shifted_labels = True
+        return found
     except (SetpointError, RowError):
         return None
-    return None
 
 
 class ConversationsSource:
@@ -274,10 +262,9 @@ class ConversationsSource:
         """
         template: ChatTemplate | None = None
         rows = kept = 0
-        for row, filled in self._rows():
+        for row, found in self._rows():
             rows += 1
             try:
-                found = read_row(row.values, filled, self.config.shifted_labels)
                 if isinstance(found, TokenizedRow):
                     documents = self._given(row.name, found)
                 else:
@@ -297,12 +284,8 @@ class ConversationsSource:
             )
 
     def texts(self) -> Iterator[Document]:
-        """What the messages say, which needs no tokenizer: for training one."""
-        for row, filled in self._rows():
-            try:
-                found = read_row(row.values, filled, self.config.shifted_labels)
-            except RowError as error:
-                raise self._wrong(row, error) from error
+        """Contents of the messages, which need no tokenizer: for training one."""
+        for row, found in self._rows():
             if isinstance(found, Conversation):
                 yield Document(row.name, "\n".join(found.texts()).encode())
 
@@ -314,19 +297,9 @@ class ConversationsSource:
         return SetpointError(f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}")
 
     def starts_with_messages(self) -> bool:
-        """Whether the first row is a conversation, which needs a template; tokens need none.
-
-        Raises:
-            SetpointError: the files cannot be read.
-        """
-        for row, filled in self._rows():
-            try:
-                return isinstance(
-                    read_row(row.values, filled, self.config.shifted_labels), Conversation
-                )
-            except RowError as error:
-                raise self._wrong(row, error) from error
-        return False
+        """True if the first row is a conversation, which needs a template; tokens need none."""
+        _, first = next(self._rows(), (None, None))
+        return isinstance(first, Conversation)
 
     def template(self, tokenizer: Tokenizer) -> ChatTemplate:
         """The chat template, for one tokenizer.
@@ -376,7 +349,7 @@ class ConversationsSource:
         yield from replace(found, trained=trained).documents(name)
 
     def _untrained(self, reason: str) -> Iterator[Document]:
-        """What becomes of a row without a token to train on."""
+        """Refuse or drop a row without a token to train on."""
         if self.config.untrained == "error":
             raise RowError(
                 f"nothing in it is trained on: {reason}; {self.where}.untrained = drop leaves "
@@ -384,13 +357,16 @@ class ConversationsSource:
             )
         yield from ()
 
-    def _rows(self) -> Iterator[tuple[FileRow, bool]]:
-        """The rows of all files, and whether they are those of a table."""
-        files = text_files(self.config, f"{self.where}.paths").checked()
-        for name, file in files.items():
+    def _rows(self) -> Iterator[tuple[FileRow, Conversation | TokenizedRow]]:
+        for name, file in text_files(self.config, f"{self.where}.paths").checked().items():
             kind = format_in(self.config, file)
             for row in read_rows(name, file, kind, where=self.where):
-                yield row, kind in (PARQUET, ARROW)
+                try:
+                    filled = kind in (PARQUET, ARROW)
+                    found = read_row(row.values, filled, self.config.shifted_labels)
+                except RowError as error:
+                    raise self._wrong(row, error) from error
+                yield row, found
 
 
 def answer_mask(

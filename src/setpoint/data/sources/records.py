@@ -66,15 +66,15 @@ class FileRow(NamedTuple):
 
 
 class RowError(ValueError):
-    """What is wrong in a row; whoever reads it adds the file and the row's number."""
+    """A mistake in a row; the reader adds the file and the number of the row."""
 
 
-def kind_of(value: Any) -> str:
-    """What a value is, for messages."""
-    if value is None:
-        return "missing"
+def wrong_kind(field: str, needed: str, value: object) -> RowError:
+    """The error about a field that holds something else than what is needed."""
     text = repr(value)
-    return f"{text if len(text) <= 40 else text[:40] + '...'}, of type {type(value).__name__}"
+    kind = f"{text if len(text) <= 40 else text[:40] + '...'}, of type {type(value).__name__}"
+    found = "missing" if value is None else kind
+    return RowError(f"field '{field}': {needed} is needed, and it is {found}")
 
 
 class ReadPosition(NamedTuple):

@@ -40,9 +40,9 @@ from setpoint.data.sources.records import (
     RowError,
     as_utf8,
     holds_tokens,
-    kind_of,
     text_at,
     value_at,
+    wrong_kind,
 )
 from setpoint.data.store import stored_documents
 from setpoint.data.tokenizers.tokenizer import Tokenizer
@@ -708,7 +708,7 @@ def _ints(value: Any, field: str, length: int | None = None) -> npt.NDArray[np.i
         with suppress(ValueError):  # what it is then is said below
             value = json.loads(value)
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
-        raise RowError(f"field {field!r}: a list of int is needed, and it is {kind_of(value)}")
+        raise wrong_kind(field, "a list of int", value)
     array = np.zeros(0, np.int64)
     if len(value):
         with suppress(ValueError, OverflowError):
