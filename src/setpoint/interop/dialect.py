@@ -22,7 +22,12 @@ from setpoint.config.words.plain_data import PlainScalar, guess
 if TYPE_CHECKING:
     from setpoint.config.words.names import Path
 
-DIALECTS = {"kempnerforge": "KempnerForge", "xorl": "xorl", "d9d": "d9d"}
+DIALECTS = {
+    "kempnerforge": "KempnerForge",
+    "xorl": "xorl",
+    "d9d": "d9d",
+    "torchtitan": "torchtitan",
+}
 """Modules of this package with a dialect each, and their names in text."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision"]
 REQUIRED = object()

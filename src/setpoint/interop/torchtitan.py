@@ -1,0 +1,405 @@
+"""torchtitan's TOML files, up to release 0.1: tables of its JobConfig.
+
+Formulas, as torchtitan has them: ranks = replicate * shard * context * tensor * pipeline, and
+experts are divided over shards and context. A step has global_batch_size rows, or local_batch_size
+of each data rank. The rate rises over W steps, is the peak, and falls over the last D =
+round(T * decay_ratio) steps, or from the end of the warm-up; the factor of step s, from 0, is
+(s + 1) / W, then the curve of (s - (T - D)) / D. Decay applies to all weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from setpoint.interop.dialect import Conversion, Dialect, Key
+
+PRINTED = "it changes what is printed only"
+FLAVORS: dict[str, dict[str, int]] = {
+    "debugmodel": {"dim": 256, "layers": 6, "heads": 16, "kv_heads": 16, "ffn_dim": 768},
+    "8B": {"dim": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "ffn_dim": 14_336},
+    "70B": {"dim": 8192, "layers": 80, "heads": 64, "kv_heads": 8, "ffn_dim": 28_672},
+    "405B": {"dim": 16_384, "layers": 126, "heads": 128, "kv_heads": 8, "ffn_dim": 53_248},
+}
+"""Sizes of the flavors of llama3; others are given as a [model] of your own."""
+DATASETS = {
+    "c4": {"type": "huggingface", "path": "allenai/c4", "subset": "en", "streaming": True},
+    "c4_validation": {"type": "huggingface", "path": "allenai/c4", "subset": "en",
+                      "split": "validation"},
+}  # fmt: skip
+SCHEDULES = {
+    "1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_1f1b",
+    "LoopedBFS": "looped_bfs", "InterleavedZeroBubble": "interleaved_zero_bubble",
+    "ZBVZeroBubble": "zbv_zero_bubble", "DualPipeV": "dual_pipe_v",
+}  # fmt: skip
+
+KEYS = {
+    "job.dump_folder": Key("./outputs", "workspace"),
+    "job.description": Key("default job", "description"),
+    "job.config_file": Key(None, idle="the file is given as the SOURCE"),
+    "job.use_for_integration_test": Key(False, idle="its own tests read it"),
+    "job.print_args": Key(False, idle=PRINTED),
+    # Model and data.
+    "model.name": Key("llama3"),
+    "model.flavor": Key("debugmodel"),
+    "model.tokenizer_path": Key(None),
+    "model.hf_assets_path": Key(None),
+    "model.converters": Key(None),
+    "model.print_after_conversion": Key(False, idle=PRINTED),
+    "training.dataset": Key("c4_test"),
+    "training.dataset_path": Key(None),
+    # Batch and loop.
+    "training.local_batch_size": Key(8),
+    "training.global_batch_size": Key(-1),
+    "training.seq_len": Key(2048, "batch.sequence_length"),
+    "training.max_norm": Key(1.0, "optimizer.clip_norm"),
+    "training.steps": Key(10_000, "duration", unit="{} steps"),
+    "training.enable_cpu_offload": Key(False),
+    "training.mixed_precision_param": Key("bfloat16"),
+    "training.mixed_precision_reduce": Key("float32"),
+    "training.compile": Key(False),
+    "training.gc_freq": Key(50, "resilience.gc.every", unit="{} steps"),
+    "training.gc_debug": Key(False),
+    "training.seed": Key(None, "seed"),
+    "training.deterministic": Key(False, "deterministic"),
+    "compile.enable": Key(False),
+    "compile.components": Key(["model", "loss"]),
+    # Ranks.
+    "parallelism.data_parallel_replicate_degree": Key(1, "parallel.replicate"),
+    "parallelism.data_parallel_shard_degree": Key(-1, "parallel.shard"),
+    "parallelism.fsdp_reshard_after_forward": Key("default"),
+    "parallelism.tensor_parallel_degree": Key(1, "parallel.tensor"),
+    "parallelism.disable_loss_parallel": Key(False),
+    "parallelism.enable_async_tensor_parallel": Key(False),
+    "parallelism.enable_compiled_autograd": Key(False),
+    "parallelism.pipeline_parallel_degree": Key(1, "parallel.pipeline"),
+    "parallelism.pipeline_parallel_schedule": Key("1F1B"),
+    "parallelism.pipeline_parallel_schedule_csv": Key(""),
+    "parallelism.pipeline_parallel_split_points": Key(None),
+    "parallelism.module_fqns_per_model_part": Key(None),
+    "parallelism.pipeline_parallel_first_stage_less_layers": Key(1),
+    "parallelism.pipeline_parallel_last_stage_less_layers": Key(1),
+    "parallelism.pipeline_parallel_layers_per_stage": Key(None),
+    "parallelism.pipeline_parallel_microbatch_size": Key(1),
+    "parallelism.context_parallel_degree": Key(1, "parallel.ring"),
+    "parallelism.context_parallel_rotate_method": Key("allgather"),
+    "parallelism.expert_parallel_degree": Key(1, "parallel.expert"),
+    "parallelism.expert_tensor_parallel_degree": Key(1),
+    "comm.init_timeout_seconds": Key(300, "parallel.timeout"),
+    "comm.train_timeout_seconds": Key(100),
+    "comm.trace_buf_size": Key(20_000),
+    "comm.save_traces_folder": Key("comm_traces"),
+    # Optimizer and schedule.
+    "optimizer.name": Key("AdamW"),
+    "optimizer.lr": Key(8e-4, "optimizer.lr"),
+    "optimizer.beta1": Key(0.9),
+    "optimizer.beta2": Key(0.95),
+    "optimizer.eps": Key(1e-8),
+    "optimizer.weight_decay": Key(0.1, "optimizer.weight_decay"),
+    "optimizer.implementation": Key(
+        "fused", "optimizer.implementation",
+        {"fused": "fused", "foreach": "foreach", "for-loop": "loop"},
+    ),
+    "optimizer.early_step_in_backward": Key(
+        False, refused="updates within the backward pass know no norm of all gradients"
+    ),
+    "lr_scheduler.warmup_steps": Key(200),
+    "lr_scheduler.decay_ratio": Key(None),
+    "lr_scheduler.decay_type": Key("linear"),
+    "lr_scheduler.min_lr_factor": Key(0.0),
+    # Memory and float8.
+    "activation_checkpoint.mode": Key("selective"),
+    "activation_checkpoint.selective_ac_option": Key("2"),
+    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": Key(None),
+    "float8.enable_fsdp_float8_all_gather": Key(False),
+    "float8.precompute_float8_dynamic_scale_for_fsdp": Key(False),
+    "float8.recipe_name": Key(None),
+    "float8.filter_fqns": Key(None),
+    "float8.emulate": Key(False),
+    "float8.moe_fqns_prototype": Key(None),
+    "mx.recipe_name": Key("mxfp8_cublas"),
+    "mx.filter_fqns": Key(None),
+    "mx.mxfp8_dim1_cast_kernel_choice": Key("triton"),
+    "memory_estimation.enabled": Key(False),
+    "memory_estimation.disable_fake_mode": Key(False),
+    # Records.
+    "checkpoint.enable_checkpoint": Key(False),
+    "checkpoint.folder": Key("checkpoint", idle="within a run always checkpoints/"),
+    "checkpoint.interval": Key(500),
+    "checkpoint.initial_load_path": Key(None),
+    "checkpoint.initial_load_model_only": Key(True),
+    "checkpoint.initial_load_in_hf": Key(False),
+    "checkpoint.last_save_model_only": Key(True),
+    "checkpoint.last_save_in_hf": Key(False),
+    "checkpoint.export_dtype": Key("float32"),
+    "checkpoint.async_mode": Key("disabled"),
+    "checkpoint.keep_latest_k": Key(10),
+    "checkpoint.load_step": Key(-1),
+    "checkpoint.exclude_from_loading": Key(None),
+    "checkpoint.enable_first_step_checkpoint": Key(False),
+    "checkpoint.create_seed_checkpoint": Key(
+        False, refused="initial weights depend on no layout of the ranks here"
+    ),
+    "metrics.log_freq": Key(10, "tracking.every", unit="{} steps"),
+    "metrics.enable_tensorboard": Key(False),
+    "metrics.save_tb_folder": Key("tb"),
+    "metrics.enable_wandb": Key(False),
+    "metrics.disable_color_printing": Key(False),
+    "metrics.save_for_all_ranks": Key(False),
+    "profiling.enable_profiling": Key(False),
+    "profiling.save_traces_folder": Key("profile_traces"),
+    "profiling.profile_freq": Key(10),
+    "profiling.enable_memory_snapshot": Key(False),
+    "profiling.save_memory_snapshot_folder": Key("memory_snapshot"),
+    "validation.enabled": Key(False),
+    "validation.dataset": Key("c4_validation"),
+    "validation.dataset_path": Key(None),
+    "validation.local_batch_size": Key(8),
+    "validation.seq_len": Key(2048),
+    "validation.freq": Key(10),
+    "validation.steps": Key(-1),
+    "fault_tolerance.enable": Key(
+        False, refused="replica groups are parallel.engine = torch with resilience", essential=True
+    ),
+    "experimental.custom_import": Key("", refused="a module of yours is named by --import"),
+    "experimental.custom_args_module": Key("", refused="a section of yours is added by --import"),
+    "liger_kernel.enable_fused_linear_cross_entropy": Key(False),
+}  # fmt: skip
+"""All keys, with the defaults of the configuration classes."""
+
+
+def _complete(c: Conversion) -> None:
+    """Convert what depends on several keys."""
+    c.set("parallel.device", "cuda")
+    _model(c)
+    _batch(c)
+    _ranks(c)
+    _optimizer(c)
+    _schedule(c)
+    _memory(c)
+    _data(c)
+    _records(c)
+
+
+def _model(c: Conversion) -> None:
+    """A flavor of llama3."""
+    flavor = str(c.value("model.flavor"))
+    if c.value("model.name") != "llama3" or flavor not in FLAVORS:
+        known = ", ".join(FLAVORS)
+        c.wrong("model.flavor", f"one of {known} of llama3, which alone have a [model] here")
+        return
+    c.set("model.type", "transformer", "model.name")
+    for field, value in FLAVORS[flavor].items():
+        c.set(f"model.{field}", value, "model.flavor")
+    c.set("model.rope_base", 500_000.0, "model.flavor")
+    c.set("model.max_sequence_length", c.number("training.seq_len"), "training.seq_len")
+    c.set("model.init_std", 0.02)
+    text = (
+        "initial spreads: embeddings of 1 and an output of 1 / sqrt(dim) there, 0.02 here; "
+        "projections to the residual stream by the depth of their layer there, of the model here"
+    )
+    c.report("differs", "model.flavor", text)
+
+
+def _batch(c: Conversion) -> None:
+    """Rows of each data rank, in micro-batches where there is a pipeline."""
+    local, whole = c.number("training.local_batch_size"), c.number("training.global_batch_size")
+    micro = local
+    if c.number("parallelism.pipeline_parallel_degree") > 1:
+        micro = c.number("parallelism.pipeline_parallel_microbatch_size")
+    keys = ("training.local_batch_size", "parallelism.pipeline_parallel_microbatch_size")
+    c.set("batch.micro_size", micro, *keys)
+    if whole > 0:
+        c.set("batch.global_size", whole, "training.global_batch_size")
+    elif micro > 0:
+        c.set("batch.accumulation", max(1, local // micro), *keys)
+
+
+def _ranks(c: Conversion) -> None:
+    """A loss of divided logits comes with tensor parallelism, stages with a pipeline."""
+    if c.number("parallelism.tensor_parallel_degree") > 1:
+        loss = not c.value("parallelism.disable_loss_parallel")
+        c.set("parallel.loss_parallel", loss, "parallelism.disable_loss_parallel")
+    key = "parallelism.pipeline_parallel_schedule"
+    if c.number("parallelism.pipeline_parallel_degree") > 1 and (name := c.choice(key, *SCHEDULES)):
+        c.set("parallel.pipelining.schedule", SCHEDULES[name], key)
+        for split in ("pipeline_parallel_split_points", "module_fqns_per_model_part"):
+            if c.value(f"parallelism.{split}"):
+                text = "parts by torchtitan's names of modules: set parallel.pipelining.split"
+                c.report("needs a decision", f"parallelism.{split}", text)
+    key = "parallelism.fsdp_reshard_after_forward"
+    if (name := c.choice(key, "default", "always", "never")) and name != "default":
+        c.set("parallel.reshard", name == "always", key)
+    if c.value("training.enable_cpu_offload"):
+        c.set("parallel.sharding.offload", True, "training.enable_cpu_offload")
+    if (degree := c.number("parallelism.expert_tensor_parallel_degree")) > 1:
+        c.set("parallel.expert_tensor", degree, "parallelism.expert_tensor_parallel_degree")
+
+
+def _optimizer(c: Conversion) -> None:
+    """AdamW, or Adam, whose decay is a term of the loss."""
+    name = c.choice("optimizer.name", "AdamW", "Adam")
+    if name == "Adam" and c.number("optimizer.weight_decay"):
+        text = "decay as a term of the loss: optimizer.type = import with torch.optim.Adam has it"
+        c.report("needs a decision", "optimizer.name", text)
+    c.set("optimizer.type", "adamw", "optimizer.name")
+    betas = [c.number("optimizer.beta1"), c.number("optimizer.beta2")]
+    c.set("optimizer.betas", betas, "optimizer.beta1", "optimizer.beta2")
+    c.set("optimizer.eps", c.number("optimizer.eps"), "optimizer.eps")
+    c.set("optimizer.no_decay", [])
+
+
+def _schedule(c: Conversion) -> None:
+    """A warm-up, a plateau where there is a ratio, and a decay to the end."""
+    total, warmup = c.number("training.steps"), c.number("lr_scheduler.warmup_steps")
+    ratio, key = c.number("lr_scheduler.decay_ratio"), "lr_scheduler.decay_ratio"
+    kind = c.choice("lr_scheduler.decay_type", "linear", "sqrt", "cosine")
+    if kind is None:
+        return
+    warmup = min(warmup, total)
+    decay = total - warmup
+    if ratio is not None:
+        decay = min(decay, round(total * ratio))
+    if decay <= 0:
+        c.set("schedule.type", "constant", "lr_scheduler.warmup_steps", "training.steps")
+    elif kind == "sqrt" or decay < total - warmup:
+        c.set("schedule.type", "wsd", key, "lr_scheduler.decay_type")
+        c.set("schedule.decay_length", f"{decay} steps", key, "training.steps")
+        name = "one_minus_sqrt" if kind == "sqrt" else kind
+        c.set("schedule.decay", name, "lr_scheduler.decay_type")
+    else:
+        c.set("schedule.type", kind, "lr_scheduler.decay_type")
+    c.set("schedule.warmup", f"{warmup} steps", "lr_scheduler.warmup_steps")
+    if decay > 0:
+        factor = "lr_scheduler.min_lr_factor"
+        c.set("schedule.floor", c.number(factor), factor)
+
+
+def _memory(c: Conversion) -> None:
+    """Recomputation, dtypes, float8 and compilation."""
+    path, key = "memory.activation_checkpointing", "activation_checkpoint.mode"
+    mode = c.choice(key, "none", "selective", "full")
+    if mode == "full":
+        c.set(f"{path}.type", "full", key)
+    elif mode == "selective":
+        option = str(c.value("activation_checkpoint.selective_ac_option"))
+        every = "activation_checkpoint.selective_ac_option"
+        if option == "op":
+            c.set(f"{path}.type", "operators", every)
+            c.set(f"{path}.matmul_every", 2, every)
+        elif option.isdecimal() and int(option) > 0:
+            c.set(f"{path}.type", "full", every)
+            c.set(f"{path}.every", int(option), every)
+        else:
+            c.wrong(every, "op or a positive int")
+    if c.choice("training.mixed_precision_param", "bfloat16", "float32") == "bfloat16":
+        c.set("precision.compute", "bf16", "training.mixed_precision_param")
+    if "float8" in str(c.value("model.converters")):
+        recipe = c.value("float8.recipe_name") or "tensorwise"
+        c.set("precision.float8.recipe", recipe, "float8.recipe_name", "model.converters")
+        gather = "float8.enable_fsdp_float8_all_gather"
+        if c.value(gather):
+            c.set("precision.float8.gather", True, gather)
+        if skip := c.names("float8.filter_fqns"):
+            names = [part for name in skip for part in name.split(",") if part]
+            c.set("precision.float8.skip", names, "float8.filter_fqns")
+        if c.value("float8.emulate"):
+            c.set("precision.float8.emulate", True, "float8.emulate")
+    if c.value("training.compile") or c.value("compile.enable"):
+        c.set("compile", {}, "compile.enable", "training.compile")
+    if c.value("liger_kernel.enable_fused_linear_cross_entropy"):
+        key = "liger_kernel.enable_fused_linear_cross_entropy"
+        c.set("loss.type", "liger_cross_entropy", key)
+
+
+def _source(c: Conversion, table: str) -> dict[str, Any] | None:
+    """The source of a data set by its name; None where it needs a decision."""
+    name, path = c.value(f"{table}.dataset"), c.value(f"{table}.dataset_path")
+    if path:
+        return {"type": "huggingface", "path": path}
+    if name not in DATASETS:
+        text = f"{name} is a data set in torchtitan's own files: set {table}'s data"
+        c.report("needs a decision", f"{table}.dataset", text)
+        return None
+    return dict(DATASETS[name])
+
+
+def _data(c: Conversion) -> None:
+    """Documents one after another in rows, which see one another."""
+    source = _source(c, "training")
+    if source is not None:
+        c.set_items("data.sources", [source], "training.dataset_path", "training.dataset")
+        c.set("data.packing.isolate", False)
+    c.set("data.held_out", 0)
+    tokenizer = c.value("model.hf_assets_path") or c.value("model.tokenizer_path")
+    keys = ("model.hf_assets_path", "model.tokenizer_path")
+    if tokenizer is None or str(tokenizer).endswith(".model"):
+        text = "a folder with tokenizer.json is needed: set tokenizer.path"
+        c.report("needs a decision", "model.tokenizer_path", text)
+    else:
+        c.set("tokenizer.type", "huggingface", *keys)
+        c.set("tokenizer.path", str(tokenizer), *keys)
+    evaluation = _source(c, "validation") if c.value("validation.enabled") else None
+    if evaluation is None:
+        c.set("evaluation", None, "validation.enabled")
+        return
+    c.set("evaluation.every", f"{c.number('validation.freq')} steps", "validation.freq")
+    batches = c.number("validation.steps")
+    count = batches * c.number("validation.local_batch_size") if batches > 0 else None
+    item = {"name": "validation", "sources": [evaluation]}
+    c.set("evaluation.datasets", [{**item, "sequences": count}], "validation.dataset")
+    if count:
+        c.report("differs", "validation.steps", f"{count} sequences in all; there of each rank")
+
+
+def _records(c: Conversion) -> None:
+    """Checkpoints, trackers and profiles."""
+    if not c.value("checkpoint.enable_checkpoint"):
+        c.set("checkpoint.save", False, "checkpoint.enable_checkpoint")
+    else:
+        c.set("checkpoint.every", f"{c.number('checkpoint.interval')} steps", "checkpoint.interval")
+        keep = c.number("checkpoint.keep_latest_k")
+        c.set("checkpoint.keep", keep or None, "checkpoint.keep_latest_k")
+        modes = {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"}
+        if mode := c.choice("checkpoint.async_mode", *modes):
+            c.set("checkpoint.mode", modes[mode], "checkpoint.async_mode")
+        if c.value("checkpoint.last_save_model_only"):
+            c.set("checkpoint.last", "weights", "checkpoint.last_save_model_only")
+        if c.value("checkpoint.last_save_in_hf"):
+            c.set("checkpoint.export", {}, "checkpoint.last_save_in_hf")
+    if load := c.value("checkpoint.initial_load_path"):
+        if c.value("checkpoint.initial_load_in_hf"):
+            c.set("model.pretrained", load, "checkpoint.initial_load_path")
+        else:
+            text = "a checkpoint of torchtitan: convert it to Hugging Face's format first"
+            c.report("needs a decision", "checkpoint.initial_load_path", text)
+    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
+    if c.value("metrics.enable_tensorboard"):
+        trackers.append({"type": "tensorboard", "directory": c.value("metrics.save_tb_folder")})
+    if c.value("metrics.enable_wandb"):
+        trackers.append({"type": "wandb"})
+    keys = ("metrics.enable_tensorboard", "metrics.enable_wandb")
+    c.set_items("tracking.trackers", trackers, *keys)
+    if c.value("profiling.enable_profiling"):
+        period = "profiling.profile_freq"
+        c.set("profiling.wait", max(0, c.number(period) - 4), period)
+        c.set("profiling.warmup", 3, period)
+        c.set("profiling.active", 1, period)
+        c.set("profiling.repeat", None, period)
+        folder = "profiling.save_traces_folder"
+        c.set("profiling.directory", c.value(folder), folder)
+        if c.value("profiling.enable_memory_snapshot"):
+            c.set("profiling.snapshot", True, "profiling.enable_memory_snapshot")
+
+
+DIALECT = Dialect(
+    name="torchtitan",
+    release="0.1",
+    keys=KEYS,
+    signature=("model.flavor", "parallelism.data_parallel_shard_degree", "job.dump_folder"),
+    complete=_complete,
+    prefixes={"training.batch_size": "training.local_batch_size",
+              "model.model_weights_only": "checkpoint.last_save_model_only",
+              "checkpoint.model_weights_only": "checkpoint.last_save_model_only",
+              "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
+              "quantize.linear.float8.": "float8.", "quantize.dense.float8.": "float8."},
+)  # fmt: skip

@@ -1,0 +1,100 @@
+"""Files of torchtitan mean what they mean there, by its own formulas."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import compose
+from setpoint.config.files.write import write_toml
+from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
+from setpoint.interop.torchtitan import FLAVORS
+from setpoint.model.config import TransformerConfig
+from setpoint.plan.curve import draw_curve
+from setpoint.train.config import Job
+
+BASE: dict[str, dict[str, Any]] = {
+    "job": {"dump_folder": "out", "description": "a test"},
+    "model": {"name": "llama3", "flavor": "debugmodel", "hf_assets_path": "tokenizer"},
+    "training": {"local_batch_size": 4, "seq_len": 128, "steps": 60, "dataset": "c4"},
+    "lr_scheduler": {"warmup_steps": 10},
+    "parallelism": {"data_parallel_shard_degree": -1},
+}
+
+
+def read(folder: Path, **sections: dict[str, Any]) -> ConvertedDocument:
+    """Convert a file with other values in some tables."""
+    path = folder / "job.toml"
+    data = {name: {**BASE.get(name, {}), **sections.get(name, {})} for name in BASE | sections}
+    path.write_text(write_toml(data))
+    return read_foreign("torchtitan", str(path))
+
+
+def converted(folder: Path, ranks: int = 1, **sections: dict[str, Any]) -> Job:
+    document = read(folder, **sections)
+    assert document.problems == []
+    flags = [f"--parallel.world_size={ranks}"]
+    return compose(Job, None, files=[document], flags=flags).resolve()
+
+
+def factor(step: int, total: int, warmup: int, config: dict[str, Any]) -> float:
+    """Torchtitan's factor of the peak rate at a step, counted from 0."""
+    ratio = config.get("decay_ratio")
+    decay = total - warmup if ratio is None else min(round(total * ratio), total - warmup)
+    stable = total + 1 - warmup - decay
+    if step < warmup:
+        return (step + 1) / warmup
+    if step < warmup + stable:
+        return 1.0
+    progress = (step + 1 - warmup - stable) / decay
+    shapes = {"linear": 1 - progress, "sqrt": 1 - math.sqrt(progress),
+              "cosine": (1 + math.cos(math.pi * progress)) / 2}  # fmt: skip
+    least = config.get("min_lr_factor", 0.0)
+    return least + (1 - least) * shapes[config.get("decay_type", "linear")]
+
+
+@pytest.mark.parametrize("config", [
+    {}, {"decay_type": "cosine", "min_lr_factor": 0.1}, {"decay_ratio": 0.5},
+    {"decay_ratio": 0.25, "decay_type": "sqrt"}, {"decay_type": "sqrt", "min_lr_factor": 0.2},
+    {"decay_ratio": 0.9, "decay_type": "cosine"}, {"warmup_steps": 0},
+])  # fmt: skip
+def test_rates_are_those_of_its_formula(tmp_path: Path, config: dict[str, Any]) -> None:
+    job = converted(tmp_path, lr_scheduler=config)
+    warmup = config.get("warmup_steps", 10)
+    for point in draw_curve(job, None, 1, 1000).points:
+        assert point.factor == pytest.approx(factor(point.step, 60, warmup, config), abs=1e-12)
+
+
+def test_ranks_and_batch_are_its_own(tmp_path: Path) -> None:
+    mesh = {"data_parallel_replicate_degree": 2, "data_parallel_shard_degree": 2,
+            "context_parallel_degree": 2}  # fmt: skip
+    job = converted(tmp_path, 8, parallelism=mesh)
+    assert (job.batch.global_size, job.parallel.ring) == (16, 2)
+    job = converted(tmp_path, 4, training={"global_batch_size": 64})
+    assert (job.batch.accumulation, job.parallel.shard) == (4, -1)
+    mesh = {"pipeline_parallel_degree": 2, "pipeline_parallel_microbatch_size": 1}
+    job = converted(tmp_path, 4, parallelism=mesh)
+    assert (job.batch.micro_size, job.batch.accumulation, job.batch.global_size) == (1, 4, 8)
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_widths_are_those_of_its_formula(tmp_path: Path, flavor: str) -> None:
+    """FFN: 2 / 3 of 4 * dim, times a multiplier, rounded up to a multiple."""
+    model = converted(tmp_path, model={"flavor": flavor}).model
+    assert isinstance(model, TransformerConfig)
+    multiplier, multiple = {"debugmodel": (1.0, 256), "8B": (1.3, 1024), "70B": (1.3, 4096),
+                            "405B": (1.2, 4096)}[flavor]  # fmt: skip
+    hidden = int(multiplier * int(2 * 4 * model.dim / 3))
+    assert model.ffn_dim == multiple * -(-hidden // multiple)
+
+
+def test_decisions_and_unknown_flavors(tmp_path: Path) -> None:
+    document = read(tmp_path, training={"dataset": "c4_test"}, model={"hf_assets_path": "a.model"})
+    kinds = {report.key: report.kind for report in document.reports}
+    assert kinds["training.dataset"] == kinds["model.tokenizer_path"] == "needs a decision"
+    assert recognize(str(tmp_path / "job.toml")) == "torchtitan"
+    problems = read(tmp_path, model={"name": "llama4", "flavor": "17bx16e"}).problems
+    assert [problem.path for problem in problems] == ["model.flavor"]
