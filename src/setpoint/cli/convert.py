@@ -20,7 +20,8 @@ COMMAND = Command(
     "Write a configuration file of another system as a file of Setpoint: what differs from the\n"
     "defaults, with the place or the default that each value comes from. What has no counterpart\n"
     "is reported: refused, without effect there either, different here, or left to decide.\n"
-    f"DIALECT is one of {', '.join(DIALECTS)}. The other commands take DIALECT:FILE as a SOURCE.",
+    f"DIALECT is one of {', '.join(DIALECTS)}.\n"
+    "The other commands take DIALECT:FILE as a SOURCE.",
     [
         Option("--output", "Write to a file instead of standard output.", "FILE"),
         STRICT,
