@@ -32,8 +32,8 @@ from setpoint.config import resolve  # noqa: E402
 from setpoint.model.build import materialize, skeleton  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
 from setpoint.model.pretrained.config_json import read_config  # noqa: E402
+from setpoint.model.pretrained.fill import weights_of  # noqa: E402
 from setpoint.model.pretrained.save import save_pretrained  # noqa: E402
-from setpoint.model.pretrained.tensors import weights_of  # noqa: E402
 from setpoint.train.build.job_parameters import trained_parameters  # noqa: E402
 
 MIB = 2**20

@@ -101,6 +101,10 @@ CASES: dict[str, tuple[str, ...]] = {
     "recomputed activations": ("memory.activation_checkpointing=full",),
     "query and key norms": ("model.qk_norm=true", "model.qkv_bias=true", "model.ffn_bias=true",
                             "model.attention_output_bias=true", "model.norm_placement=both"),
+    "norms over all heads, partial RoPE": (
+        "model.qk_norm=true", "model.qk_norm_across_heads=true", "model.norm_placement=post",
+        "model.rope_dim=4", "model.rope_pattern=[true, false]",
+    ),
     "merged queries, keys and values": ("model.merge_qkv=true", "model.qkv_bias=true"),
     "two key-value heads": ("model.heads=4", "model.kv_heads=2", "optimizer=sgd"),
     "one key-value head": ("model.kv_heads=1", "model.positions=learned"),

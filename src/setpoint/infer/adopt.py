@@ -45,8 +45,7 @@ from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.huggingface.architecture import longest_in
 from setpoint.model.pretrained.check import vocabulary_in
 from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.hub import GENERATION
-from setpoint.model.pretrained.locate import is_on_hub, locate
+from setpoint.model.pretrained.locate import GENERATION, is_on_hub, locate
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.train.config import Job
 

@@ -24,13 +24,12 @@ from setpoint.adapter.low_rank import (
 from setpoint.config import SetpointError
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.huggingface.model_parallel import experts_of
-from setpoint.model.pretrained.compare import HEAD, pieces_of
 from setpoint.model.pretrained.config_json import family_for
-from setpoint.model.pretrained.hub import TOKENIZER_FILES
+from setpoint.model.pretrained.fill import EMBEDDING, rows_of
+from setpoint.model.pretrained.locate import TOKENIZER_FILES
 from setpoint.model.pretrained.peft_files import BEFORE, CONFIG, WEIGHTS
 from setpoint.model.pretrained.save import copy_files, publish
-from setpoint.model.pretrained.tensors import EMBEDDING, rows_of
-from setpoint.model.pretrained.weights import Part, Piece
+from setpoint.model.pretrained.weights import HEAD, Part, Piece, pieces_of
 from setpoint.model.transformer import Transformer
 
 CONTIGUOUS = torch.contiguous_format

@@ -21,8 +21,8 @@ from setpoint.model.build import materialize, skeleton
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained.config_json import read_config
+from setpoint.model.pretrained.fill import weights_of
 from setpoint.model.pretrained.save import save_pretrained
-from setpoint.model.pretrained.tensors import weights_of
 from setpoint.train.build.adapter import adapter_rules, start_magnitudes
 from setpoint.train.build.job_parameters import trained_parameters
 

@@ -22,9 +22,9 @@ from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import Export
 from setpoint.model.config import HuggingFaceConfig
+from setpoint.model.pretrained.load import start_from
 from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.read_tensor import TensorReader
-from setpoint.model.pretrained.start import start_from
 from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import Form, stored_weights
 from setpoint.train.rules.model import built_adapter_problems

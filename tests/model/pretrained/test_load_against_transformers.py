@@ -49,7 +49,7 @@ def test_every_family_is_compared() -> None:
 @pytest.mark.parametrize("case", ["llama 3.1", "qwen3 moe", "gpt2"])
 def test_merged_and_unpacked_parameters_hold_the_same(case: str, tmp_path: Path) -> None:
     from setpoint.config import resolve
-    from setpoint.model.pretrained.start import start_from
+    from setpoint.model.pretrained.load import start_from
 
     kind, keys = CASES[case]
     make(kind, keys).save_pretrained(tmp_path / "theirs")

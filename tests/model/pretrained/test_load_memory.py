@@ -19,7 +19,7 @@ from setpoint.model.build import skeleton
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import dequantize
 from setpoint.model.pretrained.config_json import read_config
-from setpoint.model.pretrained.start import start_from
+from setpoint.model.pretrained.load import start_from
 
 from .ours import directory
 from .quantized_files import KEPT, quantize_files

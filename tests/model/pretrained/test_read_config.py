@@ -194,6 +194,10 @@ def test_no_torch_is_needed(tmp_path: Path) -> None:
 # Changes of a file that must not be taken for the model that it would be without them.
 REFUSED: dict[str, dict[str, Any]] = {
     "an unknown architecture": {"model_type": "mamba", "architectures": ["MambaForCausalLM"]},
+    "layers that the transformer lacks": {
+        "model_type": "qwen3_next",
+        "architectures": ["Qwen3NextForCausalLM"],
+    },
     "no kind": {"model_type": None},
     "a head for another task": {"architectures": ["LlamaForSequenceClassification"]},
     "keys that nobody knows": {"rope_interleaved": True, "use_flux": 3, "use_mrope": False},

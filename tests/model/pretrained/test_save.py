@@ -96,7 +96,7 @@ UNWRITABLE: dict[str, dict[str, Any]] = {
     "scales": {"residual_scale": 0.5, "logit_scale": 2.0, "qk_norm": True},
     "a router of another kind": {
         "qk_norm": True,
-        "moe": MoE(experts=4, router=SigmoidTopK(), shared_experts=1),
+        "moe": MoE(experts=4, router=SigmoidTopK()),
     },
     "experts that drop": {
         "qk_norm": True,

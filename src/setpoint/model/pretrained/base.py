@@ -34,7 +34,7 @@ from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.parameters import embedding_rows
 from setpoint.model.pretrained.check import foreign_names, vocabulary_of
 from setpoint.model.pretrained.config_json import config_of, read_config
-from setpoint.model.pretrained.fill import Growth, PlacedWeights, Weights
+from setpoint.model.pretrained.fill import Growth, PlacedWeights, Weights, weights_of
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.run import (
@@ -46,7 +46,6 @@ from setpoint.model.pretrained.run import (
     weights_in_parts,
 )
 from setpoint.model.pretrained.tensor_files import list_tensors
-from setpoint.model.pretrained.tensors import weights_of
 from setpoint.model.pretrained.weights import Piece
 from setpoint.shapes.placed import Named, Placeable
 from setpoint.shapes.stored import QuantizedPart, Stored, places_of_parts, stored_parts

@@ -11,13 +11,13 @@ from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.architecture import type_problems, value_problems
 from setpoint.model.parameters import embedding_rows
-from setpoint.model.pretrained.compare import require_files
 from setpoint.model.pretrained.config_json import Different, config_of, differences, read_config
 from setpoint.model.pretrained.convert import SECTIONS
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import Place, locate_here
 from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.run import description_of, job_of, require_no_adapter, tokenizer_of
+from setpoint.model.pretrained.weights import require_files
 
 
 def check_directory(config: ModelConfig) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.pretrained.convert import PLAIN, SIZES, Family, Misfit, meaning_of, named, shown
 from setpoint.model.pretrained.document import Document, read_keys, reasons
-from setpoint.model.pretrained.families import FAMILIES
+from setpoint.model.pretrained.families import FAMILIES, LACKING
 from setpoint.model.pretrained.locate import CONFIG, Place, locate
 
 TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -104,6 +104,8 @@ def _family_of(keys: Mapping[str, Any], file: Path) -> Family:
     if not isinstance(kind, str) or kind not in FAMILIES:
         text = f"is of model_type {kind!r}, which is not known here"
         text = "names no model_type" if kind is None else text
+        if isinstance(kind, str) and kind in LACKING:
+            text = f"is of model_type {kind!r}, with what the transformer lacks: {LACKING[kind]}"
         raise SetpointError(f"{file} {text}. Known: {', '.join(FAMILIES)}. {way_out}")
     family = FAMILIES[kind]
     names = keys.get("architectures") or [family.architecture]

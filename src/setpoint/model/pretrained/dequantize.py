@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError
-from setpoint.files.tensor_header import Encoding, TensorInfo
-from setpoint.model.pretrained.weights import Shape
+from setpoint.files.tensor_header import Encoding, Shape, TensorInfo
 
 Read = Callable[[TensorInfo, tuple[int, int] | None], Tensor]
 """Some rows of a tensor as a file has it, or all."""

@@ -39,7 +39,10 @@ from setpoint.model.pretrained.positions import (
     Windows,
     all_alike,
     every_nth_full,
-    rope_layers,
+    first_layers_full,
+    first_layers_sliding,
+    gemma3_pattern,
+    smollm3_pattern,
 )
 from setpoint.model.pretrained.weights import DECODER, QKV, Names, Theirs, fused
 
@@ -108,21 +111,6 @@ ALL_ALIKE = Windows(all_alike, listed=False)
 NO_ROUTER_LOGITS = Must("output_router_logits", (False, True, None), "", writes=True)
 
 
-def first_layers_full(document: Document, layers: int, window: int | None) -> list[str]:
-    """The attention types of Qwen 2 and 3, whose upper layers slide."""
-    first = document.integer("max_window_layers", 28, at_least=0)
-    return ["sliding" if window and index >= first else "full" for index in range(layers)]
-
-
-def gemma3_pattern(document: Document, layers: int, window: int | None) -> list[str]:
-    """The attention types of Gemma 3, of which every n-th layer is full."""
-    name, older = "_sliding_window_pattern", "sliding_window_pattern"
-    every = document.integer(older if document.has(older) else name, 6)
-    for unread in (name, older):
-        document.value(unread)
-    return list(every_nth_full(every)(document, layers, window))
-
-
 def inverse(value: float) -> float:
     """1 / value, without the rounding error of a whole number."""
     whole = round(1 / value)
@@ -133,19 +121,6 @@ def query_scale(config: TransformerConfig) -> float:
     """The scale of attention."""
     scale = config.attention_scale
     return query_size(config) ** -0.5 if scale is None else scale
-
-
-def first_layers_sliding(document: Document, layers: int, window: int | None) -> list[str]:
-    """The attention types of Qwen 2 with experts, of whose first layers every other one slides."""
-    last = document.integer("max_window_layers", 28, at_least=0)
-    slides = [bool(window) and index % 2 == 0 and index < last for index in range(layers)]
-    return ["sliding" if slide else "full" for slide in slides]
-
-
-def smollm3_pattern(document: Document, layers: int, window: int | None) -> list[str]:
-    """The attention types of SmolLM 3, whose layers without positions slide."""
-    rotated = rope_layers(document, layers)
-    return ["full" if rotates or window is None else "sliding" for rotates in rotated]
 
 
 class SharedWidth(Rule):
@@ -681,6 +656,24 @@ GPT2 = Family(
         r"h\.\d+\.attn\.(bias|masked_bias)",
     ),  # the causal mask, which the first version saved
 )
+
+LACKING: Final = {
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "olmo_hybrid"),
+        "gated delta nets",
+    ),
+    **dict.fromkeys(
+        ("mamba", "mamba2", "jamba", "bamba", "falcon_mamba", "falcon_h1", "nemotron_h",
+         "granitemoehybrid", "zamba2"),
+        "state-space layers",
+    ),
+    "gpt_oss": "attention sinks, biases of routers and experts, and a clamped activation",
+    **dict.fromkeys(
+        ("llama4", "llama4_text"), "attention in chunks, and weights on the inputs of experts"
+    ),
+    "deepseek_v32": "sparse attention",
+}  # fmt: skip
+"""Parts that Setpoint's transformer lacks, by `model_type`."""
 
 FAMILIES: Final = {
     family.model_type: family

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from setpoint.config import RunError, SetpointError
 from setpoint.files.tensor_header import read_header
 from setpoint.model.initialize import plain_name
-from setpoint.model.pretrained.compare import HEAD, pieces_of
 from setpoint.model.pretrained.config_json import family_for
-from setpoint.model.pretrained.fill import block
+from setpoint.model.pretrained.fill import EMBEDDING, block, rows_of
 from setpoint.model.pretrained.peft_files import (
     BASE,
     BEFORE,
@@ -27,8 +26,7 @@ from setpoint.model.pretrained.peft_files import (
     saves_again,
 )
 from setpoint.model.pretrained.read_tensor import Unread
-from setpoint.model.pretrained.tensors import EMBEDDING, rows_of
-from setpoint.model.pretrained.weights import Piece
+from setpoint.model.pretrained.weights import HEAD, Piece, pieces_of
 from setpoint.shapes.placed import put, whole_of
 
 if TYPE_CHECKING:

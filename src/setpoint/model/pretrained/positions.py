@@ -54,6 +54,34 @@ def every_nth_full(count: int) -> Pattern:
     return kinds
 
 
+def first_layers_full(document: Document, layers: int, window: int | None) -> list[str]:
+    """The attention types of Qwen 2 and 3, whose upper layers slide."""
+    first = document.integer("max_window_layers", 28, at_least=0)
+    return ["sliding" if window and index >= first else "full" for index in range(layers)]
+
+
+def gemma3_pattern(document: Document, layers: int, window: int | None) -> list[str]:
+    """The attention types of Gemma 3, of which every n-th layer is full."""
+    name, older = "_sliding_window_pattern", "sliding_window_pattern"
+    every = document.integer(older if document.has(older) else name, 6)
+    for unread in (name, older):
+        document.value(unread)
+    return list(every_nth_full(every)(document, layers, window))
+
+
+def first_layers_sliding(document: Document, layers: int, window: int | None) -> list[str]:
+    """The attention types of Qwen 2 with experts, of whose first layers every other one slides."""
+    last = document.integer("max_window_layers", 28, at_least=0)
+    slides = [bool(window) and index % 2 == 0 and index < last for index in range(layers)]
+    return ["sliding" if slide else "full" for slide in slides]
+
+
+def smollm3_pattern(document: Document, layers: int, window: int | None) -> list[str]:
+    """The attention types of SmolLM 3, whose layers without positions slide."""
+    rotated = rope_layers(document, layers)
+    return ["full" if rotates or window is None else "sliding" for rotates in rotated]
+
+
 @dataclass(frozen=True)
 class Windows(Rule):
     """Sliding windows: `sliding_window` and `layer_types`.

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from setpoint.config import RunError, SetpointError
-from setpoint.files.tensor_header import Encoding, TensorInfo
+from setpoint.files.tensor_header import Encoding, Shape, TensorInfo
 from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.tensor_files import list_tensors, listed
-from setpoint.model.pretrained.weights import Shape
 
 KEY: Final = "quantization_config"
 MODELOPT: Final = "hf_quant_config.json"

@@ -15,7 +15,7 @@ from setpoint.config import SetpointError, read_record, resolve
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.files.tensor_header import read_header
 from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.hub import TOKENIZER_FILES
+from setpoint.model.pretrained.locate import TOKENIZER_FILES
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.config import TokenizerConfig

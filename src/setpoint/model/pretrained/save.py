@@ -21,18 +21,15 @@ from setpoint.model.config import TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.base import checkpoint_weights, is_ours
-from setpoint.model.pretrained.compare import pieces_of
 from setpoint.model.pretrained.config_json import TOKEN_IDS, family_for, write_config
 from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.fill import Weights, block
-from setpoint.model.pretrained.hub import GENERATION, TOKENIZER_FILES
+from setpoint.model.pretrained.fill import Weights, block, rows_of
 from setpoint.model.pretrained.load import load_pretrained
-from setpoint.model.pretrained.locate import CONFIG, MANIFEST, locate
+from setpoint.model.pretrained.locate import CONFIG, GENERATION, MANIFEST, TOKENIZER_FILES, locate
 from setpoint.model.pretrained.read_tensor import TensorReader, weight_dtype
 from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
 from setpoint.model.pretrained.tensor_files import Planned, write_tensors
-from setpoint.model.pretrained.tensors import rows_of
-from setpoint.model.pretrained.weights import Piece, their_shapes
+from setpoint.model.pretrained.weights import Piece, pieces_of, their_shapes
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.placed import whole_of
 

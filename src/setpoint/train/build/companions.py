@@ -17,8 +17,7 @@ from setpoint.data.tokenizers.vocabulary import TEMPLATE, TOKENIZER, find_tokeni
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.huggingface.architecture import config_keys
 from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.hub import GENERATION, TOKENIZER_FILES
-from setpoint.model.pretrained.locate import CONFIG
+from setpoint.model.pretrained.locate import CONFIG, GENERATION, TOKENIZER_FILES
 from setpoint.model.pretrained.run import DESCRIPTION
 
 if TYPE_CHECKING:

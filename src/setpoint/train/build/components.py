@@ -420,7 +420,7 @@ def build_model_parts(
         # Masters are taken from the weights before these are rounded.
         dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
         if starts:
-            from setpoint.model.pretrained.start import start_from
+            from setpoint.model.pretrained.load import start_from
 
             has_more = cut or job.adapter is not None
             undivided = skeleton(job.model, vocab_size) if has_more else None
@@ -434,7 +434,7 @@ def build_model_parts(
                 start_magnitudes(model)
     else:
         from setpoint.model.build import build_model
-        from setpoint.model.pretrained.start import start_from
+        from setpoint.model.pretrained.load import start_from
 
         # Without memory where it gets no weights, as only a family of transformers can begin.
         is_planned = empty is not None and isinstance(job.model, HuggingFaceConfig)
