@@ -26,10 +26,10 @@ from setpoint.config import resolve  # noqa: E402
 from setpoint.loss.config import ChunkedCrossEntropy  # noqa: E402
 from setpoint.memory.config import (  # noqa: E402
     ActivationOffload,
+    CheckpointedParts,
     Full,
     Memory,
     Operators,
-    Parts,
 )
 from setpoint.model.config import TransformerConfig  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
@@ -53,9 +53,9 @@ WAYS: dict[str, Memory] = {
     "full": Memory(activation_checkpointing=Full()),
     "full, reentrant": Memory(activation_checkpointing=Full(reentrant=True)),
     "full, every 2nd": Memory(activation_checkpointing=Full(every=2)),
-    "attention": Memory(activation_checkpointing=Parts()),
-    "feed-forward": Memory(activation_checkpointing=Parts(parts=("feed_forward",))),
-    "both parts": Memory(activation_checkpointing=Parts(parts=BOTH)),
+    "attention": Memory(activation_checkpointing=CheckpointedParts()),
+    "feed-forward": Memory(activation_checkpointing=CheckpointedParts(parts=("feed_forward",))),
+    "both parts": Memory(activation_checkpointing=CheckpointedParts(parts=BOTH)),
     "operators": Memory(activation_checkpointing=Operators()),
     "operators, 2nd matmul": Memory(activation_checkpointing=Operators(matmul_every=2)),
 }

@@ -12,7 +12,13 @@ from setpoint.memory.activation_offload import (
     SavedTensors,
     offload_activations,
 )
-from setpoint.memory.config import ActivationOffload, CheckpointingConfig, Full, Operators, Parts
+from setpoint.memory.config import (
+    ActivationOffload,
+    CheckpointedParts,
+    CheckpointingConfig,
+    Full,
+    Operators,
+)
 from setpoint.model.inspection import layers_of
 from setpoint.units import ByteSize
 
@@ -71,7 +77,7 @@ def test_equal_to_the_last_bit(name: str, precision: torch.dtype | None, limit: 
     assert offload.out
 
 
-@pytest.mark.parametrize("policy", [Full(), Full(reentrant=True), Parts(), Operators()])
+@pytest.mark.parametrize("policy", [Full(), Full(reentrant=True), CheckpointedParts(), Operators()])
 def test_together_with_checkpointing(policy: CheckpointingConfig) -> None:
     case = {**sparse(), **DROPOUT}
     plain = run(small_model(**case), metered=False)

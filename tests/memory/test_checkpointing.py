@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from setpoint.config import SetpointError, resolve
-from setpoint.memory.config import CheckpointingConfig, Full, Operators, Parts
+from setpoint.memory.config import CheckpointedParts, CheckpointingConfig, Full, Operators
 from setpoint.model.inspection import layers_of
 from setpoint.model.moe.config import MoE
 
@@ -20,10 +20,10 @@ POLICIES: dict[str, CheckpointingConfig] = {
     "full": Full(),
     "full reentrant": Full(reentrant=True),
     "every second": Full(every=2),
-    "attention": Parts(),
-    "feed-forward": Parts(parts=("feed_forward",)),
-    "both": Parts(parts=("attention", "feed_forward")),
-    "parts reentrant": Parts(parts=("attention", "feed_forward"), reentrant=True),
+    "attention": CheckpointedParts(),
+    "feed-forward": CheckpointedParts(parts=("feed_forward",)),
+    "both": CheckpointedParts(parts=("attention", "feed_forward")),
+    "parts reentrant": CheckpointedParts(parts=("attention", "feed_forward"), reentrant=True),
     "operators": Operators(),
     "matmul": Operators(save=("matmul",)),
     "every second matmul": Operators(matmul_every=2),
@@ -188,6 +188,6 @@ def test_a_model_without_layers_or_parts_is_refused() -> None:
         resolve(Full()).build(layers=layers_of(nn.Linear(4, 4)))
     model = nn.ModuleDict({"blocks": nn.ModuleList([Odd(), Odd()])})
     with pytest.raises(SetpointError, match="blocks.0, a Odd, has no attention.*it has mixer"):
-        resolve(Parts()).build(layers=layers_of(model))
+        resolve(CheckpointedParts()).build(layers=layers_of(model))
     # Nothing was changed before it was refused.
     assert {type(block) for block in model["blocks"]} == {Odd}  # pyright: ignore[reportGeneralTypeIssues]

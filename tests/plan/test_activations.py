@@ -10,7 +10,7 @@ import pytest
 import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
-from setpoint.memory.config import Full, Operators, Parts
+from setpoint.memory.config import CheckpointedParts, Full, Operators
 from setpoint.model.config import TransformerConfig
 from setpoint.plan.memory import (
     kept_for_backward,
@@ -94,7 +94,7 @@ def test_recomputation_keeps_less_and_computes_a_layer_at_a_time(tmp_path: Path)
         Recompute(),
         Recompute(Full),
         Recompute(Operators, ("attention", "matmul")),
-        Recompute(Parts, ("attention",)),
+        Recompute(CheckpointedParts, ("attention",)),
     ):
         for layers in (2, 4):
             job = small_job(tmp_path, f"model.layers={layers}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.memory.config import Full, Operators, Parts
+from setpoint.memory.config import CheckpointedParts, Full, Operators
 from setpoint.plan.topology import Recompute, Topology
 from setpoint.plan.traffic import traffic
 from setpoint.plan.workload import Workload
@@ -80,7 +80,7 @@ def test_saved_exchanges_are_not_repeated(tmp_path: Path) -> None:
         Recompute(Full),
         Recompute(Operators, ("matmul",)),
         Recompute(Operators, ("exchange",)),
-        Recompute(Parts, ("attention",)),
+        Recompute(CheckpointedParts, ("attention",)),
     ):
         rows = traffic(workload, topology._replace(recompute=policy), 0)
         found.append(sum(row.calls for row in rows if row.kind == "all_to_all") // workload.layers)

@@ -22,7 +22,7 @@ from setpoint.config import SetpointError
 from setpoint.shapes.peers import Messages, saved
 
 if TYPE_CHECKING:
-    from setpoint.memory.config import CheckpointingConfig, Full, Operators, Parts
+    from setpoint.memory.config import CheckpointedParts, CheckpointingConfig, Full, Operators
 
     # They have no public names.
     FirstPass = SecondPass = Any
@@ -53,7 +53,7 @@ def full(config: Full, layers: Layers) -> None:
         recompute(layer, reentrant=config.reentrant)
 
 
-def parts(config: Parts, layers: Layers) -> None:
+def parts(config: CheckpointedParts, layers: Layers) -> None:
     """Recompute the attention or the feed-forward network of layers in backward.
 
     Raises:

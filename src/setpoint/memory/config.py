@@ -28,7 +28,7 @@ class Full(
     backward."""
 
 
-class Parts(
+class CheckpointedParts(
     CheckpointingConfig, type="parts", owner="setpoint.memory.checkpointing:parts", role=RUNTIME
 ):
     """Activation checkpointing of submodules: recompute attention or feed-forward in backward."""

@@ -231,7 +231,7 @@ def units_around_layers(config: TransformerConfig) -> tuple[tuple[str, ...], ...
     return ("embedding", *learned), ("norm", "output")
 
 
-class Counts(NamedTuple):
+class ParameterCounts(NamedTuple):
     """Parameters of a model, or of a part of it.
 
     Arguments:
@@ -245,7 +245,7 @@ class Counts(NamedTuple):
     in_products: int
 
 
-def _count(c: TransformerConfig, listed: Iterable[Sized]) -> Counts:
+def _count(c: TransformerConfig, listed: Iterable[Sized]) -> ParameterCounts:
     routed = others = in_products = 0
     for name, shape, kind in listed:
         size = prod(shape)
@@ -255,16 +255,16 @@ def _count(c: TransformerConfig, listed: Iterable[Sized]) -> Counts:
         others += size
         in_products += size if kind in ("matrix", "output", "router") else 0
     used = 0 if c.moe is None else routed * c.moe.top_k // c.moe.experts
-    return Counts(others + routed, others + used, in_products + used)
+    return ParameterCounts(others + routed, others + used, in_products + used)
 
 
-def _counts_by_part(c: TransformerConfig, rows: int) -> dict[str, Counts]:
+def _counts_by_part(c: TransformerConfig, rows: int) -> dict[str, ParameterCounts]:
     """Counts of each part; the matrix of tied embeddings is in the products of the output."""
     output = _count(c, _output(c, rows))
     if c.tie_embeddings:
         output = output._replace(in_products=output.in_products + rows * c.dim)
     # Layers with experts are alike, and so are those without.
-    kinds: dict[bool, Counts] = {}
+    kinds: dict[bool, ParameterCounts] = {}
     counts = {"embedding": _count(c, _embedding(c, rows))}
     for layer in range(c.layers):
         sparse = c.moe is not None and c.moe.has_experts(layer)
@@ -274,10 +274,10 @@ def _counts_by_part(c: TransformerConfig, rows: int) -> dict[str, Counts]:
     return {**counts, "output": output}
 
 
-def count_parameters_of(config: TransformerConfig, vocab_size: int) -> Counts:
+def count_parameters_of(config: TransformerConfig, vocab_size: int) -> ParameterCounts:
     """Count the parameters of a transformer; see `parameters_of`."""
     parts = _counts_by_part(config, embedding_rows(config, vocab_size)).values()
-    return Counts(*map(sum, zip(*parts, strict=True)))
+    return ParameterCounts(*map(sum, zip(*parts, strict=True)))
 
 
 def part_sizes(

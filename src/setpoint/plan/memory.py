@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.memory.config import Full, Parts
+from setpoint.memory.config import CheckpointedParts, Full
 from setpoint.parallel.config import CONTEXT
 from setpoint.plan.pieces import ModelPiece
 from setpoint.plan.topology import (
@@ -169,7 +169,7 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
     policy = topology.recompute
     if policy.kind is Full:
         return Held(stream, whole - stream, work)
-    if policy.kind is Parts:
+    if policy.kind is CheckpointedParts:
         apart = {"attention": ("attention",), "feed_forward": ("feed_forward", "experts")}
         inputs = _beside(workload, topology) * workload.dim * workload.formats.compute
         again, kept = 0, whole

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from setpoint.config import SetpointError
 from setpoint.data.prepared import is_prepared
 from setpoint.data.sources.config import Tokens
-from setpoint.memory.config import Operators, Parts
+from setpoint.memory.config import CheckpointedParts, Operators
 from setpoint.plan.machines import FORMATS, Links, Machine, Network, group_of
 from setpoint.plan.pieces import COMPOSED
 from setpoint.plan.topology import Recompute, Topology, tokens_of
@@ -386,7 +386,7 @@ def _trained_share(kind: Kind) -> float:
 
 def _again(policy: Recompute) -> tuple[float, float, float, float]:
     """Recomputed shares of the forward pass: attention's products, others, scores, the rest."""
-    if policy.kind is Parts:
+    if policy.kind is CheckpointedParts:
         attention, rest = map(float, map(policy.recomputes, ("attention", "feed_forward")))
         return attention, rest, attention, (attention + rest) / 2
     if policy.kind is Operators:

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.memory.config import CheckpointingConfig, Operators, Parts
+from setpoint.memory.config import CheckpointedParts, CheckpointingConfig, Operators
 from setpoint.model.parameters import part_names
 from setpoint.parallel.config import AXES, CONTEXT
 from setpoint.parallel.pipelining import SCHEDULES, balanced, ranks_of_stages
@@ -108,7 +108,7 @@ class Recompute(NamedTuple):
 
     Arguments:
         kind: the class of its section.
-        names: parts that `Parts` recomputes, or operators that `Operators` saves, sorted.
+        names: parts (`CheckpointedParts`) or saved operators (`Operators`), sorted.
         matmul_every: as in `Operators`.
     """
 
@@ -122,8 +122,8 @@ class Recompute(NamedTuple):
         match section:
             case None:
                 return cls()
-            case Parts():
-                return cls(Parts, tuple(sorted(set(section.parts))))
+            case CheckpointedParts():
+                return cls(CheckpointedParts, tuple(sorted(set(section.parts))))
             case Operators():
                 return cls(Operators, tuple(sorted(set(section.save))), section.matmul_every)
             case _:
@@ -141,7 +141,7 @@ class Recompute(NamedTuple):
 
     def recomputes(self, part: str) -> bool:
         """True if `attention` or `feed_forward` runs again, but for operators that are saved."""
-        return bool(self) and (self.kind is not Parts or part in self.names)
+        return bool(self) and (self.kind is not CheckpointedParts or part in self.names)
 
     def saves(self, operator: str) -> bool:
         """True if the results of `matmul`, `attention` or `exchange` are saved by name."""
@@ -154,7 +154,7 @@ class Recompute(NamedTuple):
             return [f"{path}=null"]
         fields = [f"{path}.type={self.kind.__setpoint__.tag}"]
         if self.names:
-            field = "parts" if self.kind is Parts else "save"
+            field = "parts" if self.kind is CheckpointedParts else "save"
             fields.append(f"{path}.{field}=[{', '.join(self.names)}]")
         return [*fields, *([f"{path}.every={every}"] if every > 1 else [])]
 

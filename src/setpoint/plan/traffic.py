@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import gcd, prod
 from typing import NamedTuple
 
-from setpoint.memory.config import Parts
+from setpoint.memory.config import CheckpointedParts
 from setpoint.parallel.config import AXES
 from setpoint.parallel.pipelining import SCHEDULES, ranks_of_stages
 from setpoint.plan.topology import (
@@ -235,7 +235,7 @@ def _again(policy: Recompute, kind: Kind) -> tuple[int, int]:
     It ends before the last result of what is computed again, unless that is an input of a norm
     or of dropout.
     """
-    if policy.kind is not Parts:
+    if policy.kind is not CheckpointedParts:
         is_last = kind.pieces[-1].role == "feed_forward"
         return _divided_parts(kind), _divided_parts(kind) - is_last
     dense = _divided_parts(kind) == 2

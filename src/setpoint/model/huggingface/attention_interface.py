@@ -82,7 +82,7 @@ def attending(inputs: AttentionInputs) -> Iterator[None]:
         _running.pop()
 
 
-class Prepared(NamedTuple):
+class PreparedBackend(NamedTuple):
     """A backend with its mask."""
 
     name: BackendName
@@ -107,9 +107,9 @@ class AttentionMask:
     groups: ContextGroups | None
     dense: Tensor | None
     cached: bool
-    prepared: Prepared = field(init=False)
+    prepared: PreparedBackend = field(init=False)
 
-    def prepare(self, demands: Demands, dtype: torch.dtype) -> Prepared:
+    def prepare(self, demands: Demands, dtype: torch.dtype) -> PreparedBackend:
         """Choose a backend, and prepare the mask for it.
 
         Raises:
@@ -120,7 +120,9 @@ class AttentionMask:
             names = candidates(demands)
             name, backend = ready(names, device, demands)
             is_eager = isinstance(backend, Eager)
-            return Prepared(name, backend, self.dense if is_eager else SdpaMask(False, self.dense))
+            return PreparedBackend(
+                name, backend, self.dense if is_eager else SdpaMask(False, self.dense)
+            )
         ring = groups is not None and groups.ring is not None
         if ring and demands.sinks:
             raise SetpointError(
@@ -140,7 +142,7 @@ class AttentionMask:
         name, backend = ready(names, device, demands)
         if groups is not None:
             backend = over_ranks(backend, name, groups)
-        return Prepared(name, backend, backend.prepare_mask(self.layout, self.window))
+        return PreparedBackend(name, backend, backend.prepare_mask(self.layout, self.window))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         """Compute the attention of a layer; see `Backend.attend`."""

@@ -262,7 +262,7 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
     parts: list[ExpertPart] = []
     for path, experts, block in experts_of(model):
         if block is not None:
-            _change(block, _Block, {})
+            _change(block, _LlamaBlock, {})
             block.dispatcher = dispatcher
         parts.append(_part(path, experts, _Weighted if block is None else _Scaled, over))
         experts.dispatcher = dispatcher
@@ -450,7 +450,7 @@ class _Scaled(_Experts):
         return product(up * self.act_fn(gate), self.down_proj, ends)
 
 
-class _Block:
+class _LlamaBlock:
     """A block of Llama 4 whose experts get the tokens that chose them, and not all."""
 
     router: nn.Module
