@@ -135,7 +135,7 @@ def test_a_family_that_transformers_alone_knows(tmp_path: Path) -> None:
     # What only Setpoint's own models have is none of this model's.
     for flag in ("model.dim=12", "model=transformer"):
         (said,) = problems(tmp_path, "tokenizer=bytes", flag)
-        assert "is of model_type 'gpt_oss', which is not known here" in said
+        assert "is of model_type 'gpt_oss', with what the transformer lacks" in said
     keys["architectures"] = ["GptOssForSequenceClassification"]
     (tmp_path / "config.json").write_text(json.dumps(keys))
     (said,) = problems(tmp_path, "tokenizer=bytes")

@@ -6,7 +6,6 @@ A family of models is a list of them; see `setpoint.model.pretrained.families`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
@@ -15,7 +14,7 @@ from setpoint.config import Config
 from setpoint.model.attention.selection import kind_of, query_size
 from setpoint.model.config import LayerNormConfig, RMSNormConfig, TransformerConfig
 from setpoint.model.pretrained.document import Document
-from setpoint.model.pretrained.weights import DECODER, Names, Piece, pieces_of_family
+from setpoint.model.pretrained.weights import TensorNames
 
 Fields = dict[str, Any]
 """Fields of the transformer by their paths, such as `dim` or `moe.top_k`."""
@@ -212,32 +211,18 @@ UNCOMPARED: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class Family(TensorNames):
     """One `model_type` of transformers.
 
     Arguments:
         model_type, architecture: in config.json; the class has the head of a language model.
         fixed: fields of `PLAIN` and `EXPERTS` with another value in all models of the family.
-        names: modules of theirs by those of ours.
-        layer: name of a layer.
-        surplus: patterns of names of tensors, without the base, that files may hold and that are
-            not needed; `{beyond}` stands for the numbers of layers beyond the last.
-        interleaved: see `pieces_of_family`.
     """
 
     model_type: str
     architecture: str
     rules: tuple[Rule, ...]
     fixed: Mapping[str, object] = field(default_factory=dict[str, object])
-    names: Names = field(default_factory=lambda: DECODER)
-    layer: str = "model.layers.{}"
-    surplus: tuple[str, ...] = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
-    interleaved: bool = False
-
-    @property
-    def base(self) -> str:
-        """Beginning of the names of all tensors but the head's."""
-        return f"{self.layer.partition('.')[0]}."
 
     def read(self, document: Document) -> Fields:
         """Read the fields of a config.json, by their paths."""
@@ -268,16 +253,6 @@ class Family:
                 text = f"= {shown(meaning)}; it would have to be {shown(value)}"
                 found.append(Misfit(path, text))
         return sorted(found)
-
-    def pieces(self, config: TransformerConfig) -> list[Piece]:
-        """List how tensors of theirs and ours are made of each other."""
-        return pieces_of_family(config, self.names, self.layer, self.interleaved)
-
-    def surplus_of(self, config: TransformerConfig) -> list[str]:
-        """Patterns of names of tensors that are passed over, with the base or without."""
-        beyond = "|".join(str(config.layers + index) for index in range(8))
-        patterns = [pattern.replace("{beyond}", beyond) for pattern in self.surplus]
-        return [f"({re.escape(self.base)})?{pattern}" for pattern in patterns]
 
 
 def without_effect(config: TransformerConfig) -> set[str]:

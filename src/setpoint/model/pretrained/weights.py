@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,7 +22,6 @@ from setpoint.model.pretrained.tensor_files import list_tensors
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
-    from setpoint.model.pretrained.convert import Family
 
 
 class Part(NamedTuple):
@@ -162,46 +162,66 @@ class _Block(NamedTuple):
     inputs_first: bool = False
 
 
-def pieces_of_family(
-    config: TransformerConfig, names: Names, layer_name: str, interleaved: bool
-) -> list[Piece]:
-    """List the pieces of a model of a family, tensor of theirs after tensor of theirs.
+@dataclass(frozen=True, kw_only=True)
+class TensorNames:
+    """Names of the tensors of a family.
 
     Arguments:
-        layer_name: of layers in their names, with `{}` for the number.
+        names: modules of theirs by those of ours.
+        layer: name of a layer, with `{}` for its number.
+        surplus: patterns of names of tensors, without the base, that files may hold and that are
+            not needed; `{beyond}` stands for the numbers of layers beyond the last.
         interleaved: whether the two components of a rotated pair are neighbours in their
             projections, in place of halves of a head.
     """
-    blocks = list(_blocks(config, names))
-    rows = {(b.layer, b.module, b.kind): b.rows for b in blocks}
-    order = {module: index for index, module in enumerate(names)}
-    base = layer_name.partition(".")[0]
-    rotated = _rotated(config) if interleaved else {}
-    found: list[tuple[tuple[int, int, int, bool], Piece]] = []
-    for b in blocks:
-        entry = names[b.module]
-        theirs = Theirs(entry) if isinstance(entry, str) else entry
-        number = int(b.layer.rpartition(".")[2]) if b.layer else -1
-        before = layer_name.format(number) if b.layer else base
-        name = theirs.name.format(b.expert)
-        if b.module != "output":
-            name = f"{before}.{name}"
-        name = f"{name}.{b.kind}" if b.kind else name
-        of_theirs = None
-        transposed = b.kind == "weight" and theirs.transposed != b.inputs_first
-        if theirs.fused:
-            index = theirs.fused.index(b.module)
-            start = sum(rows[b.layer, module, b.kind] for module in theirs.fused[:index])
-            dim = 1 if theirs.transposed and b.kind == "weight" else 0
-            of_theirs = Part(dim, start, b.rows)
-        piece = Piece(b.name, name, b.part, of_theirs, transposed)
-        place = number if b.layer or "embedding" in b.module else config.layers
-        key = (place, order[b.module], b.expert, b.kind == "bias")
-        if b.module in rotated:
-            found += [(key, each) for each in _paired(piece, b.rows, *rotated[b.module])]
-        else:
-            found.append((key, piece))
-    return [piece for _, piece in sorted(found, key=lambda pair: pair[0])]
+
+    names: Names = field(default_factory=lambda: DECODER)
+    layer: str = "model.layers.{}"
+    surplus: tuple[str, ...] = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
+    interleaved: bool = False
+
+    @property
+    def base(self) -> str:
+        """Beginning of the names of all tensors but the head's."""
+        return f"{self.layer.partition('.')[0]}."
+
+    def surplus_of(self, config: TransformerConfig) -> list[str]:
+        """Patterns of names of tensors that are passed over, with the base or without."""
+        beyond = "|".join(str(config.layers + index) for index in range(8))
+        patterns = [pattern.replace("{beyond}", beyond) for pattern in self.surplus]
+        return [f"({re.escape(self.base)})?{pattern}" for pattern in patterns]
+
+    def pieces(self, config: TransformerConfig) -> list[Piece]:
+        """List the pieces of a model, tensor of theirs after tensor of theirs."""
+        blocks = list(_blocks(config, self.names))
+        rows = {(b.layer, b.module, b.kind): b.rows for b in blocks}
+        order = {module: index for index, module in enumerate(self.names)}
+        rotated = _rotated(config) if self.interleaved else {}
+        found: list[tuple[tuple[int, int, int, bool], Piece]] = []
+        for b in blocks:
+            entry = self.names[b.module]
+            theirs = Theirs(entry) if isinstance(entry, str) else entry
+            number = int(b.layer.rpartition(".")[2]) if b.layer else -1
+            before = self.layer.format(number) if b.layer else self.base[:-1]
+            name = theirs.name.format(b.expert)
+            if b.module != "output":
+                name = f"{before}.{name}"
+            name = f"{name}.{b.kind}" if b.kind else name
+            of_theirs = None
+            transposed = b.kind == "weight" and theirs.transposed != b.inputs_first
+            if theirs.fused:
+                index = theirs.fused.index(b.module)
+                start = sum(rows[b.layer, module, b.kind] for module in theirs.fused[:index])
+                dim = 1 if theirs.transposed and b.kind == "weight" else 0
+                of_theirs = Part(dim, start, b.rows)
+            piece = Piece(b.name, name, b.part, of_theirs, transposed)
+            place = number if b.layer or "embedding" in b.module else config.layers
+            key = (place, order[b.module], b.expert, b.kind == "bias")
+            if b.module in rotated:
+                found += [(key, each) for each in _paired(piece, b.rows, *rotated[b.module])]
+            else:
+                found.append((key, piece))
+        return [piece for _, piece in sorted(found, key=lambda pair: pair[0])]
 
 
 def _blocks(config: TransformerConfig, names: Names) -> Iterator[_Block]:
@@ -282,7 +302,11 @@ class Files(NamedTuple):
 
 
 def files_of(
-    directory: Path, family: Family, config: TransformerConfig, rows: Mapping[str, int], tokens: int
+    directory: Path,
+    family: TensorNames,
+    config: TransformerConfig,
+    rows: Mapping[str, int],
+    tokens: int,
 ) -> Files:
     """Find the tensors of a directory that make up a transformer.
 
@@ -304,7 +328,7 @@ def files_of(
 
 
 def pieces_of(
-    family: Family, config: TransformerConfig, rows: Mapping[str, int], tokens: int
+    family: TensorNames, config: TransformerConfig, rows: Mapping[str, int], tokens: int
 ) -> list[Piece]:
     """How the tensors of a family and of a model are made of each other.
 
@@ -321,7 +345,7 @@ def pieces_of(
     ]
 
 
-def require_files(directory: Path, family: Family, config: TransformerConfig) -> None:
+def require_files(directory: Path, family: TensorNames, config: TransformerConfig) -> None:
     """Refuse files that are not those of the model in their config.json, by their headers.
 
     Arguments:
