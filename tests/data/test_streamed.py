@@ -8,6 +8,7 @@ import gzip
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,71 @@ def test_batches_do_not_depend_on_ranks_workers_or_micro_batches(
     for number in range(5, 9):
         assert [row for batch in last.take().batches for row in rows_of(batch)] == expected[number]
     last.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 16])
+def test_a_rank_tokenizes_its_own_rows(ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"text": f"row {n} " + "words " * (n % 9)}) + "\n" for n in range(4000))
+    )
+    encoded = 0
+
+    class Counting(ByteTokenizer):
+        def encode(self, data: bytes) -> Any:
+            nonlocal encoded
+            encoded += len(data)
+            return super().encode(data)
+
+    section = Text(paths=(f"{tmp_path}/a.jsonl",), streaming=True)
+    data = resolve(Data(sources=(section,), held_out=0.0, shuffle_buffer=100))
+    (stream,) = open_streams(data, Counting())
+    pair = build_streamed(stream, resolve(Packing(method="concatenate")), length=64, seed=SEED)
+    feed = Feed(*pair, count_all, micro_size=4, accumulation=16 // ranks, data_size=ranks)
+    used = sum(feed.take().rank_total.tokens for _ in range(4 * ranks))
+    feed.close()
+    assert encoded / used <= 1.2
+
+
+@pytest.mark.parametrize("method", ["concatenate", "next_fit"])
+def test_files_are_dealt_where_there_are_enough(method: str, tmp_path: Path) -> None:
+    """Each document comes once an epoch, on whatever rank, and a rank reads its own files."""
+    section = section_of("jsonl", tmp_path / "data")
+    stream = stream_of(section)
+    assert [stream.groups(lanes) for lanes in (1, 2, 3, 4, 6, 8)] == [1, 2, 3, 2, 3, 2]
+    for groups in (2, 3):
+        epochs = [
+            [stream.order_of_group(SEED, group, groups, epoch) for group in range(groups)]
+            for epoch in range(6)
+        ]
+        assert all(sorted(chain.from_iterable(parts)) == list(range(FILES)) for parts in epochs)
+        read = [sum(len(parts[group]) for parts in epochs) for group in range(groups)]
+        assert len(set(read)) == 1  # over epochs each group reads as many
+    packing = resolve(Packing(method=method))  # type: ignore[arg-type]
+    sequences, sampler = build_streamed(stream, packing, length=S, seed=SEED, rows_of_step=6)
+    seen: list[bytes] = []
+    while sampler.epoch < 1:
+        state = sampler.state_dict()
+        seen += texts_in(sequences.rows(sampler.take(6)))
+        _, again = build_streamed(stream, packing, length=S, seed=SEED, rows_of_step=2)
+        again.load_state_dict(json.loads(json.dumps(state)))  # also where steps have other rows
+        assert again.state_dict() == state
+    sampler.forget()
+    short = [text.encode() for texts in TEXTS for text in texts if len(text) < S - 1]
+    if method != "concatenate":
+        assert set(short) <= set(seen)
+
+
+def test_a_state_of_some_ranks_is_refused(tmp_path: Path) -> None:
+    section = section_of("jsonl", tmp_path / "data")
+    halves = [open_stream(section)[1] for _ in range(2)]
+    for rank, sampler in enumerate(halves):
+        sampler.deal(4, [2 * rank, 2 * rank + 1])
+    states = [sampler.state_dict() for sampler in halves]
+    whole = open_stream(section)[1]
+    whole.deal(4, range(4))
+    whole.load_state_dict(merged_state(states))
+    with pytest.raises(SetpointError, match="is no position in a stream"):
+        whole.load_state_dict(states[0])
 
 
 class Endless:

@@ -243,6 +243,7 @@ ELSEWHERE = {
     "Data.loader": "who makes batches of evaluation, in a test below",
     "Data.prepare": "where tokens lie, and never which",
     "Data.shuffle_buffer": "rows to train on",
+    "Data.curriculum": "rows to train on",
     "Data.mixture": "which rows are trained on",
     "Data.packing": "rows to train on; and isolation, in a test below",
     "Data.phases": "which rows are trained on",

@@ -159,6 +159,9 @@ def prepare_sources(folder: Path) -> None:
     datasets.Dataset.from_list(constant).save_to_disk(folder / "shifted")
     rows = [f"the text of row {n}, which is long enough" for n in range(90)]
     table = datasets.Dataset.from_dict({"text": rows, "title": [f"title of {row}" for row in rows]})
+    scored = [{"text": row, "q": n * 7 % 90, "r": n * 11 % 90} for n, row in enumerate(rows)]
+    (folder / "scored.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in scored))
+    datasets.Dataset.from_list(scored).save_to_disk(folder / "scored")
     splits = {"train": table, "other": table.select(range(40))}
     datasets.DatasetDict(splits).save_to_disk(folder / "saved")
     datasets.DatasetDict({"train": table.select(range(80))}).save_to_disk(folder / "saved2")
@@ -197,6 +200,8 @@ TOKENS = (f"data.sources=[{{{KINDS['Tokens']}}}]", "data.held_out=0", "evaluatio
 TEXT = (f"data.sources=[{{{KINDS['Text']}}}]", *ALONE, "batch.sequence_length=8")
 HUB = ("data.sources=[{type=huggingface, path=owner/name}]",)
 SAVED = (f"data.sources=[{{{KINDS['HubDataset']}}}]",)
+SCORED = ('data.sources=[{type=huggingface, path="{tmp}/scored", score=q}]', *ALONE,
+          "data.curriculum.by=score")  # fmt: skip
 RANDOM = (f"data.sources=[{{{KINDS['Random']}, filter={{}}}}]", *ALONE)
 
 
@@ -254,6 +259,16 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Text.streaming": (f"{FIRST}.streaming=true", stream, TEXT),
     "Data.shuffle_buffer": ("data.shuffle_buffer=2", stream, (*TEXT, f"{FIRST}.streaming=true")),
     "Data.shuffle": ("data.shuffle=false", stream),
+    "Data.curriculum": ("data.curriculum={}", stream),
+    "Curriculum.by": ('data={curriculum: {by: score}, sources: [{type: huggingface, '
+                      'path: "{tmp}/scored", score: q}]}', stream,
+                      ('data.sources=[{type=huggingface, path="{tmp}/scored"}]', *ALONE,
+                       "data.curriculum.by=length")),
+    "Curriculum.descending": ("data.curriculum.descending=true", stream, SCORED),
+    "Text.score": (f"{FIRST}.score=r", stream,
+                   ('data.sources=[{type=text, paths=["{tmp}/scored.jsonl"], score=q}]', *ALONE,
+                    "data.curriculum.by=score")),
+    "HubDataset.score": (f"{FIRST}.score=r", stream, SCORED),
     "Data.seed": ("data.seed=5", stream),
     "Packing.method": ("data.packing.method=next_fit", stream, NEXT_FIT[1:]),
     "Packing.isolate": ("data.packing.isolate=true", isolation, NEXT_FIT[1:]),

@@ -221,6 +221,17 @@ class Phase(Config, role=IDENTITY):
                 yield Problem(f"weights.{name}", "is out of range", valid=("0 or more",))
 
 
+class Curriculum(Config, role=IDENTITY):
+    """Order of the documents by difficulty, the same in each epoch."""
+
+    by: Literal["length", "score"] = "length"
+    """Key of the order. length: tokens of each document; score: the number that
+    `data.sources.*.score` names. Documents that are alike keep the order of the sources."""
+
+    descending: bool = False
+    """Descending order: the longest or highest first."""
+
+
 class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     """Training and validation data."""
 
@@ -252,6 +263,9 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     """Shuffle the training data, anew in each epoch. false: each epoch reads it in the order of the
     sources: paths as they are listed, the files of a folder or glob by name, rows as they stand."""
 
+    curriculum: Curriculum | None = None
+    """Curriculum: documents in the order of their length or score; null: as `shuffle` has it."""
+
     seed: int | None = field(default=None, ge=0, lt=2**63)
     """Seed of the order of the training data; null: that of the job."""
 
@@ -268,6 +282,11 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     def is_mixture(self) -> bool:
         """Whether sources are drawn from by weight, each in epochs of its own."""
         return any(source.weight is not None for source in self.sources)
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether each epoch has a random order."""
+        return self.shuffle and self.curriculum is None
 
     @property
     def has_answers(self) -> bool:
@@ -424,7 +443,41 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
 
     @dead("seed")
     def _seed_is_dead(self) -> str | None:
+        if self.curriculum is not None:
+            return "curriculum draws no order"
         return None if self.shuffle else "shuffle = false draws no order"
+
+    @dead("shuffle")
+    def _shuffle_is_dead(self) -> str | None:
+        return None if self.curriculum is None else "curriculum says the order"
+
+    @check
+    def _check_curriculum(self) -> Iterator[Problem]:
+        wanted = self.curriculum is not None and self.curriculum.by == "score"
+        for index, source in enumerate(self.sources):
+            path, score = f"sources.{index}", getattr(source, "score", None)
+            if self.curriculum is not None and source.is_streamed:
+                yield Problem(
+                    f"{path}.streaming",
+                    "orders documents that are all known, and those of a streamed source are not",
+                    valid=("false",),
+                    also=("curriculum",),
+                )
+            elif wanted and score is None:
+                yield Problem(
+                    "curriculum.by",
+                    f"is score, and {path} names no column of scores",
+                    valid=("length",),
+                    also=(path,),
+                    hint=f"Set data.{path}.score where rows have one.",
+                )
+            elif score is not None and not wanted:
+                yield Problem(
+                    f"{path}.score",
+                    "is read for curriculum.by = score alone",
+                    valid=("null",),
+                    also=("curriculum",),
+                )
 
     @check
     def _check_validation(self) -> Iterator[Problem]:

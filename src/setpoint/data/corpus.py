@@ -84,6 +84,7 @@ def build_corpus(
     if show is not None:
         show(what, total, total)
     files = tuple(document.record() for document in documents)
+    scores = np.array([document.score for document in documents], np.float64)  # None: NaN
     tokens = np.concatenate(row.pieces)
     return Corpus(
         side=side,
@@ -99,6 +100,7 @@ def build_corpus(
         trained=row.targets(),
         notes=tuple(notes),
         read_at=None if read is None else partial(_numbers, files, read),
+        scores=scores.copy,
     )
 
 
@@ -247,7 +249,7 @@ def build_corpora(
     share = 0.0 if config.validation else config.held_out
     names = [source.name for source in config.sources]
     read = None
-    if not config.shuffle:
+    if not config.is_shuffled:
         read = {document.name: number for number, document in enumerate(documents)}
     if mixed:
         of_sources: list[list[Document]] = [[] for _ in names]

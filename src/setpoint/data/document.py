@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
+HASHED = 1 << 20
+"""Tokens of a document that are hashed at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -25,12 +28,14 @@ class Document:
         trained: (T,) bool, which of `tokens` are targets. The document is then complete, as a
             conversation is: no separator stands around it, its first token is read only and its
             last one a target only. None: it is plain text between separators, all of them targets.
+        score: its place in an order of `data.curriculum`; None: its source reads none.
     """
 
     name: str
     data: bytes = b""
     tokens: npt.NDArray[np.integer[Any]] | None = field(default=None, compare=False)
     trained: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
+    score: float | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:
@@ -49,7 +54,9 @@ class Document:
         import numpy as np  # `check` looks at text files without it
 
         if self.tokens is not None:
-            digest.update(np.ascontiguousarray(self.tokens, dtype="<i8").data)
+            for at in range(0, len(self.tokens), HASHED):  # as int64, a piece at a time
+                piece = self.tokens[at : at + HASHED]
+                digest.update(np.ascontiguousarray(piece, dtype="<i8").data)
         if self.trained is not None:
             digest.update(np.packbits(self.trained).data)
         return FileRecord(self.name, self.size, digest.hexdigest())

@@ -74,7 +74,7 @@ class RowMaker:
                 here,
             )
             make = self._cut if self.section.method == "concatenate" else self._packed
-            made |= {lane: _to_ends(make(reader, lane, at)) for lane, at in here.items()}
+            made |= {lane: _rows(make(reader, lane, at), size > 1) for lane, at in here.items()}
         return made
 
     def _blocks(
@@ -224,10 +224,10 @@ def _with_tokens(corpus: Corpus, row: Parts) -> Parts:
     return Parts(starts, row.lengths, row.ends, np.concatenate(tokens), names)
 
 
-def _to_ends(rows: Iterator[LaneRow | LanePosition]) -> Iterator[LaneRow]:
+def _rows(rows: Iterator[LaneRow | LanePosition], across: bool) -> Iterator[LaneRow]:
     """Rows, the last one of an epoch with the start of the next one behind it.
 
-    A row is held back until it is known whether it is.
+    A row is kept back until it is known whether it is, unless rows go on across epochs.
     """
     row: LaneRow | None = None
     try:
@@ -238,6 +238,9 @@ def _to_ends(rows: Iterator[LaneRow | LanePosition]) -> Iterator[LaneRow]:
             if row is not None:
                 yield row
             row = found
+            if across:
+                yield row
+                row = None
     except SetpointError:
         if row is not None:
             yield row

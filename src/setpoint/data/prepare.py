@@ -61,6 +61,7 @@ ROW = np.dtype(
     [
         ("hash", "<u8", (4,)),  # of the name, the first of four being the highest
         ("read", "<i8"),  # rises in the order in which the sources give the documents
+        ("score", "<f8"),  # NaN: none
         ("at", "<i8"),  # place of the first token in the piece
         ("tokens", "<i8"),
         ("size", "<i8"),
@@ -109,7 +110,7 @@ class Piece:
     def __reduce__(self) -> tuple[Any, ...]:
         # A list for each attribute: five times as fast as an object for each document.
         documents = [item.document for item in self.items]
-        attributes = ("name", "data", "tokens", "trained")
+        attributes = ("name", "data", "tokens", "trained", "score")
         columns = [[getattr(each, name) for each in documents] for name in attributes]
         columns += [[item.source for item in self.items], [item.held_out for item in self.items]]
         return _received, (self.folder, self.number, columns, self.where)
@@ -143,6 +144,7 @@ class Piece:
         rows["name_at"] = np.cumsum(rows["name_length"], dtype=np.int64) - rows["name_length"]
         rows["read"] = (self.number << 32) + np.arange(len(documents))
         rows["size"] = [each.size for each in documents]
+        rows["score"] = [np.nan if each.score is None else each.score for each in documents]
         rows["source"] = [item.source for item in self.items]
         rows["held_out"] = [item.held_out for item in self.items]
         rows["masked"] = [each.trained is not None for each in documents]
@@ -251,7 +253,7 @@ class Shard:
         for number in np.unique(piece).tolist():
             self._copy(number, np.flatnonzero(piece == number), rows, starts, tokens, mask, names)
         index = np.zeros(len(rows), INDEX)
-        for field in ("read", "tokens", "size", "source", "sha256"):
+        for field in ("read", "score", "tokens", "size", "source", "sha256"):
             index[field] = rows[field]
         index["start"] = starts
         sizes = np.array([len(name) for name in names], np.int64)

@@ -338,6 +338,8 @@ def refuse_other_stream(
         )
     for key, mine in stream.items():
         field, what = _FIELDS[key]
+        if key == "order" and {mine, state[key]} - {"shuffled", "sources"}:
+            field = "data.curriculum"
         recorded = state[key]
         if mine != recorded and not (other_data and key in ("tokens", "digest")):
             raise SetpointError(

@@ -189,6 +189,7 @@ def _cut(document: Document, held_out: float) -> list[Document]:
             data[side] if tokens is None else b"",
             None if tokens is None else tokens[side],
             None if trained is None else trained[side],
+            document.score,
         )
         for side in (slice(0, at), slice(at, size))
     ]

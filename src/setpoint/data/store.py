@@ -205,6 +205,7 @@ class Corpus:
         prepared: the folder of prepared data that it is mapped from; None: it is in memory.
         read_at: gives (documents,) numbers that rise in the order in which the sources gave them;
             None: they lie in that order.
+        scores: gives (documents,) their scores; None where a source has none.
     """
 
     side: str
@@ -221,12 +222,25 @@ class Corpus:
     notes: tuple[str, ...] = ()
     prepared: str | None = None
     read_at: Callable[[], npt.NDArray[np.integer[Any]]] | None = None
+    scores: Callable[[], npt.NDArray[np.float64]] | None = None
 
-    def reading_order(self) -> npt.NDArray[np.int64]:
-        """The documents, (documents,), in the order in which the sources gave them."""
-        if self.read_at is None:
-            return np.arange(len(self.starts))
-        return np.argsort(self.read_at(), kind="stable")
+    def ordered(self, by: str, descending: bool = False) -> Ints:
+        """The documents, (documents,), in an order; those that are alike as they were read.
+
+        Arguments:
+            by: `sources`, as the sources gave them, `length` or `score`.
+        """
+        read = np.arange(len(self.starts))
+        if self.read_at is not None:
+            read = np.argsort(self.read_at(), kind="stable")
+        if by == "sources":
+            return read
+        keys = np.diff(self.starts, append=len(self.tokens))
+        if by == "score":
+            assert self.scores is not None, "the rules of `data` ask for scores"
+            keys = self.scores()
+        keys = keys[read]
+        return read[np.argsort(-keys if descending else keys, kind="stable")]
 
     def reads(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The first token that is read of each document, and how many are; the targets are one on.
@@ -308,6 +322,7 @@ def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
 INDEX = np.dtype(
     [
         ("read", "<i8"),
+        ("score", "<f8"),  # NaN: none
         ("start", "<i8"),  # place of the first token in its shard
         ("tokens", "<i8"),
         ("size", "<i8"),  # of the document, in bytes
@@ -555,7 +570,8 @@ def open_side(folder: Path, manifest: Manifest, side: Side, tokenizer: Tokenizer
         trained=mask,
         notes=manifest.notes if side == manifest.sides[0] else (),
         prepared=str(folder),
-        read_at=partial(_read_at, folder, side),
+        read_at=partial(_column, folder, side, "read"),
+        scores=partial(_column, folder, side, "score"),
     )
 
 
@@ -570,10 +586,10 @@ def first_lengths(folder: Path, count: int) -> list[int]:
     return lengths
 
 
-def _read_at(folder: Path, side: Side) -> npt.NDArray[Any]:
-    """When the sources gave the documents of a side."""
-    names = (shard_name(side.name, number) for number in range(side.shards))
-    parts = [np.array(_mapped(folder / f"{name}.index.npy", INDEX)["read"]) for name in names]
+def _column(folder: Path, side: Side, name: str) -> npt.NDArray[Any]:
+    """A column of the index of all documents of a side."""
+    shards = (shard_name(side.name, number) for number in range(side.shards))
+    parts = [np.array(_mapped(folder / f"{shard}.index.npy", INDEX)[name]) for shard in shards]
     return np.concatenate(parts)
 
 

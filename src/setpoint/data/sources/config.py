@@ -140,7 +140,7 @@ class Text(
              "Whether the paths lead to files that can be read here", needs="files",
              cautions={NOT_PLAIN: "files read as plain text hold records"}),
         Rule("setpoint.data.sources.texts:field_is_dead",
-             "Whether any file has fields", dead=("field",)),
+             "Whether any file has fields", dead=("field", "score")),
         Rule("setpoint.data.sources.texts:separator_is_dead",
              "Whether any file is plain text", dead=("separator",)),
     ),
@@ -175,6 +175,10 @@ class Text(
     shifted_labels: bool = False
     """Labels beside tokens are shifted by one already: the label at each place is the next token.
     false: it is the token itself."""
+
+    score: str | None = None
+    """Field that holds a number, dotted for what is nested: the key of data.curriculum.by = score;
+    null: none is read."""
 
     # The last one: from here on `field` is this.
     field: str = "text"
@@ -285,6 +289,10 @@ class HubDataset(
     shifted_labels: bool = False
     """Labels beside tokens are shifted by one already: the label at each place is the next token.
     false: it is the token itself."""
+
+    score: str | None = None
+    """Field that holds a number, dotted for what is nested: the key of data.curriculum.by = score;
+    null: none is read."""
 
     # The last one: from here on `field` is this.
     field: str = "text"

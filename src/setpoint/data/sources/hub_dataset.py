@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,13 @@ from setpoint.config import Problem, SetpointError
 from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import HubDataset
 from setpoint.data.sources.files import EXTRA, inputs_of
-from setpoint.data.sources.records import FileRow, holds_tokens, missing_column, top_columns
+from setpoint.data.sources.records import (
+    FileRow,
+    holds_tokens,
+    missing_column,
+    score_at,
+    top_columns,
+)
 from setpoint.hub.fetch import hub_reason
 
 SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in a folder
@@ -86,9 +93,13 @@ class HubDatasetSource:
 
         self._check()
         (field, where), row = (self.config.field, f"{self.where}.field"), None
-        name = f"{self.config.name}/{self.config.split}"
+        name, score = f"{self.config.name}/{self.config.split}", self.config.score
         for row in self._read(self._selected(self._loaded()), name):
-            yield from row_documents(row, field, where, self.config.shifted_labels)
+            documents = row_documents(row, field, where, self.config.shifted_labels)
+            if score is not None:
+                number = score_at(row, score, f"{self.where}.score")
+                documents = (replace(document, score=number) for document in documents)
+            yield from documents
         if row is None:
             raise SetpointError(f"{self.where}.split: {name} holds no rows.\nValid: another split.")
 
@@ -183,12 +194,14 @@ class HubDatasetSource:
             raise self._refused(f"{self.config.path!r} cannot be read", error) from error
         if have is None:
             return table
-        tops = top_columns((self.config.field,), have)
-        for top in tops:
-            if top not in have:
-                name = f"{self.config.name}/{self.config.split}"
-                raise SetpointError(missing_column(f"{self.where}.field", name, top, have))
-        return table.select_columns(tops)
+        wanted = {"field": self.config.field, "score": self.config.score}
+        columns = [column for column in wanted.values() if column is not None]
+        for option, column in wanted.items():
+            for top in top_columns((column,), have) if column is not None else ():
+                if top not in have:
+                    name = f"{self.config.name}/{self.config.split}"
+                    raise SetpointError(missing_column(f"{self.where}.{option}", name, top, have))
+        return table.select_columns(top_columns(columns, have))
 
     def _read(self, table: Any, name: str, first: int = 0) -> Iterator[FileRow]:
         """The rows of a table, or of what is left of one from row `first` on."""

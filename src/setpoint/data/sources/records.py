@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -173,6 +174,25 @@ def text_at(row: FileRow, field: str, where: str) -> str:
         f"{where}: {row.place}: {field!r} is {shown}, not a str.\n"
         f"Valid: a field that holds a text in every row, or {TOKENS} for tokens."
     )
+
+
+def score_at(row: FileRow, field: str, where: str) -> float:
+    """The number of a field.
+
+    Raises:
+        SetpointError: the row has no such field, or it holds no finite number; with file and row.
+    """
+    value = value_at(row, field, where)
+    try:  # CSV has texts
+        number = float(cast(Any, value)) if not isinstance(value, bool) else nan
+    except (TypeError, ValueError):
+        number = nan
+    if not isfinite(number):
+        raise SetpointError(
+            f"{where}: {row.place}: {field!r} is {value!r:.60}, not a finite number.\n"
+            "Valid: a field that holds a number in every row."
+        )
+    return number
 
 
 def as_utf8(text: str, row: FileRow, where: str) -> bytes:

@@ -9,6 +9,7 @@ import json
 import os
 import sysconfig
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -42,6 +43,7 @@ from setpoint.data.sources.records import (
     ReadPosition,
     not_utf8,
     read_rows,
+    score_at,
     value_at,
 )
 from setpoint.hub.fetch import is_url
@@ -136,13 +138,18 @@ class TextSource:
         if kind != TEXT:
             from setpoint.data.sources.tokens import placed_documents  # brings numpy
 
-            columns, field = (config.field,), f"{self.where}.field"
+            columns = tuple(name for name in (config.field, config.score) if name is not None)
+            field = f"{self.where}.field"
             rows = read_rows(name, file, kind, where=self.where, columns=columns, start=start)
             for row in rows:
                 behind = partial(dict, row=row.number + 1, offset=row.behind)
-                yield from placed_documents(
+                documents = placed_documents(
                     row, config.field, field, config.shifted_labels, place, behind
                 )
+                if config.score is not None:
+                    score = score_at(row, config.score, f"{self.where}.score")
+                    documents = ((replace(each, score=score), at) for each, at in documents)
+                yield from documents
                 place = behind()
         elif config.separator is not None:
             pieces = self._divided(file, config.separator.encode(), start.offset)

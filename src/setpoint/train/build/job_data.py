@@ -64,8 +64,11 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, S
             rows_of_step=job.batch.global_size,
         )  # fmt: skip
     kind, order = "shuffled", None
-    if not data.shuffle:
-        kind, order = "sources", corpus.reading_order()
+    if data.curriculum is not None:
+        by, descending = data.curriculum.by, data.curriculum.descending
+        kind, order = f"{by}{', descending' * descending}", corpus.ordered(by, descending)
+    elif not data.shuffle:
+        kind, order = "sources", corpus.ordered("sources")
     if section.method != "concatenate":
         return build_packed(
             corpus,

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from setpoint.config import Caution, Config, Problem, SetpointError, check, dead, fields_of, is_set
-from setpoint.data.sources.config import Conversations, Random, SourceConfig, Text, Tokens
+from setpoint.data.sources.config import (
+    Conversations,
+    Questions,
+    Random,
+    SourceConfig,
+    Text,
+    Tokens,
+)
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.loss.config import Ignoring, tokens_named
 from setpoint.model.config import TransformerConfig
@@ -136,14 +143,21 @@ def _in_epochs(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
                 yield inner, counts
 
 
-@check(needs="files", when=lambda job: job.data.held_out >= 1 and not job.data.validation)
+@check(needs="files", when=lambda job: job.data.held_out and not job.data.validation)
 def held_out_problems(job: Job) -> Iterator[Problem]:
     """A number of held-out documents that leaves none to train on."""
     counts = [_documents(source) for source in job.data.sources]
     known = [count for count in counts if count is not None]
-    if len(known) < len(counts) or job.data.held_out < sum(known):
-        return
     total = sum(known)
+    if len(known) < len(counts):
+        return
+    if job.data.held_out < 1:
+        if total == 1 and job.data.has_answers:
+            message = "is a share of one conversation, which is not cut"
+            yield Problem("data.held_out", message, hint="Give more, or data.validation.")
+        return
+    if job.data.held_out < total:
+        return
     yield Problem(
         "data.held_out",
         f"{job.data.held_out:.15g} of {total} document{'s' * (total != 1)} would leave none to "
@@ -158,7 +172,9 @@ def _documents(source: SourceConfig) -> int | None:
         from setpoint.data.sources.texts import text_count  # most jobs have no files
 
         return text_count(source)
-    return source.documents if isinstance(source, Random) and source.filter is None else None
+    if isinstance(source, Random | Questions) and source.filter is None:
+        return source.documents
+    return None
 
 
 @dead("evaluation.baselines")
