@@ -105,7 +105,7 @@ def test_stats(chats: CommandLine) -> None:
     }
     cut = "--evaluation null --data.packing.method concatenate --batch.sequence_length 400"
     short = chats.ok(f"data stats chats.toml {cut}")
-    assert "batch.sequence_length: 400 is more than the 28 tokens" in short
+    assert "batch.sequence_length: 400 needs 401 tokens for one row" in short
     assert "longer than 400" in short
 
 

@@ -133,7 +133,7 @@ def write_texts(tmp_path: Path, content: bytes) -> None:
     [
         (b"", "no source holds a single byte"),
         (b"good until \xff here", "is not UTF-8: byte 0xff at offset 11"),
-        (b"short", "needs 17 tokens for one window"),
+        (b"short", "needs 17 tokens for one row"),
     ],
 )
 def test_bad_data_is_refused_and_nothing_is_written(
