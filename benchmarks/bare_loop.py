@@ -33,7 +33,8 @@ from setpoint.cli.output import table  # noqa: E402
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.sampler import shuffled  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
-from setpoint.optim.config import AdamW, Cosine  # noqa: E402
+from setpoint.optim.config import AdamW  # noqa: E402
+from setpoint.optim.schedule.config import Cosine  # noqa: E402
 from setpoint.train.build.components import Components, build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
 from setpoint.train.loop import (  # noqa: E402

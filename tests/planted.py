@@ -264,8 +264,8 @@ BREAKS = [
     ),
     Break(
         "optim/schedule_free.py",
-        'course["lr_max"] = max(group["lr"], course["lr_max"])',
-        'course["lr_max"] = group["lr"]',
+        'counters["lr_max"] = max(group["lr"], counters["lr_max"])',
+        'counters["lr_max"] = group["lr"]',
         "optim",
     ),
     Break(
@@ -287,7 +287,7 @@ BREAKS = [
         "optim/schedule",
     ),
     Break(
-        "optim/schedule/build.py",
+        "optim/schedule/curves.py",
         "if self.waited > self.config.patience:",
         "if self.waited >= self.config.patience:",
         "optim/schedule",
@@ -445,7 +445,7 @@ BREAKS = [
         "precision train/test_formats.py",
     ),
     Break(
-        "optim/unless.py",
+        "optim/base.py",
         "optimizer.grad_scale, optimizer.found_inf = None, flag",
         "optimizer.grad_scale, optimizer.found_inf = None, flag * 0",
         "train/test_engine.py",

@@ -26,7 +26,7 @@ import torch  # noqa: E402
 
 from setpoint.adapter.config import QLoRA  # noqa: E402
 from setpoint.adapter.plan import quantized_sites, sites_of  # noqa: E402
-from setpoint.adapter.quantize.apply import quantize_base  # noqa: E402
+from setpoint.adapter.quantize.weight import quantize_base  # noqa: E402
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.model.build import materialize, skeleton  # noqa: E402

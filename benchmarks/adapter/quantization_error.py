@@ -21,9 +21,8 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from setpoint.adapter.quantize.backend import format_of  # noqa: E402
 from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Quantization  # noqa: E402
-from setpoint.adapter.quantize.formats import Box  # noqa: E402
+from setpoint.adapter.quantize.formats import Box, format_of  # noqa: E402
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 

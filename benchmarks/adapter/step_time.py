@@ -20,7 +20,7 @@ prepare_threads()  # before torch is imported
 import torch  # noqa: E402
 
 import setpoint.presets  # noqa: E402, F401 - registers the preset
-from setpoint.adapter.merge import merge_all  # noqa: E402
+from setpoint.adapter.apply import merge_all  # noqa: E402
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.infer.export_peft import write_peft  # noqa: E402
 from setpoint.model import save_pretrained  # noqa: E402

@@ -22,7 +22,8 @@ import setpoint.presets  # noqa: E402, F401 - registers the preset
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.sampler import shuffled  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
-from setpoint.optim.config import AdamW, Cosine  # noqa: E402
+from setpoint.optim.config import AdamW  # noqa: E402
+from setpoint.optim.schedule.config import Cosine  # noqa: E402
 from setpoint.train.build.components import Components, build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
 

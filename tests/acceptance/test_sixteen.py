@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import setpoint as sp
-from setpoint.optim.config import AdamW, Cosine
+from setpoint.optim.config import AdamW
+from setpoint.optim.schedule.config import Cosine
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from setpoint.config import resolve
-from setpoint.optim.config import Cosine
+from setpoint.optim.schedule.config import Cosine
 
 from ..snapshots import compare
 from .conftest import CommandLine

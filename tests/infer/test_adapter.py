@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from setpoint.adapter.apply import merge_all
 from setpoint.adapter.low_rank import LowRank, adapters_of
-from setpoint.adapter.merge import merge_all
 from setpoint.config import ConfigError, SetpointError, verify
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete, verify_job

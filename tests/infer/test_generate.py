@@ -8,7 +8,8 @@ from setpoint.loss.config import CrossEntropy
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.optim.clip import clip_gradients
-from setpoint.optim.config import AdamW, Cosine
+from setpoint.optim.config import AdamW
+from setpoint.optim.schedule.config import Cosine
 
 from .small import Successor, generators, small_model
 

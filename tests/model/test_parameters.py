@@ -24,7 +24,7 @@ from setpoint.model.parameters import (
     training_flops,
     vocab_error,
 )
-from setpoint.optim.groups import multipliers_of
+from setpoint.optim.grouping import multipliers_of
 
 from .small import VOCAB, small_config
 

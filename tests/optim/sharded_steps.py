@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from setpoint.config import resolve
 from setpoint.optim import muon
 from setpoint.optim.config import Adafactor, AdamW, AnyPrecisionAdamW, Lion, Muon, ScheduleFreeAdamW
-from setpoint.optim.whole import Everywhere, Parts
+from setpoint.optim.muon import AllGather, AllToAll
 
 from ..ranks import fork
 
@@ -113,14 +113,14 @@ def each_rank_has_its_share() -> None:
 
     mesh = init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("one", "all"))
     ways = [
-        (Parts, (Replicate(), Shard(0))),
-        (Parts, (Shard(0), Shard(1))),
-        (Everywhere, (Replicate(), Shard(1))),  # as where several dimensions divide a matrix
+        (AllToAll, (Replicate(), Shard(0))),
+        (AllToAll, (Shard(0), Shard(1))),
+        (AllGather, (Replicate(), Shard(1))),  # as where several dimensions divide a matrix
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(muon, "orthogonalize", watched)
         for kind, way in ways:
-            patch.setattr("setpoint.optim.whole.Parts", kind)
+            patch.setattr("setpoint.optim.muon.AllToAll", kind)
             torch.manual_seed(0)
             whole = [nn.Parameter(torch.randn(7, 5)) for _ in range(5)]
             held = [nn.Parameter(distribute_tensor(p.data, mesh, way)) for p in whole]
@@ -146,7 +146,7 @@ def noise_is_that_of_one_rank() -> None:
     mesh = init_device_mesh("cpu", (WORLD,))
     config = resolve(AnyPrecisionAdamW(rounding="stochastic"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.optim.anyprecision.BLOCK", 12)
+        patch.setattr("setpoint.optim.adam.BLOCK", 12)
         for way in (Shard(0), Shard(1), Replicate()):
             torch.manual_seed(0)
             alone = nn.Parameter(torch.randn(7, 5).bfloat16())

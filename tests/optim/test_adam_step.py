@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from setpoint.optim import adam_step as module
-from setpoint.optim.adam_step import adam_of, adam_step
+from setpoint.optim import adam as module
+from setpoint.optim.adam import adam_of, adam_step
 
 OPTIONS = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.5}
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from setpoint.config import resolve
-from setpoint.optim.anyprecision import AnyPrecisionAdamW as Optimizer
+from setpoint.optim.adam import AnyPrecisionAdamW as Optimizer
 from setpoint.optim.config import AnyPrecisionAdamW
 
 from ..few import few

@@ -3,9 +3,8 @@ from typing import Any
 import pytest
 
 from setpoint.config import SetpointError, resolve
-from setpoint.optim.config import AdamW, Group, Muon
-from setpoint.optim.grouping import Gathered, gather, keeps_decaying, rule_of, unmatched
-from setpoint.optim.options import known_options
+from setpoint.optim.config import AdamW, Group, Muon, known_options
+from setpoint.optim.grouping import Gathered, gather, grouping_problems, keeps_decaying, rule_of
 from setpoint.shapes.parameter import Parameter
 
 MODEL = (
@@ -100,19 +99,21 @@ def test_rule_of():
 
 
 def problems(config) -> list[tuple[str, str]]:
-    return [(found.path, found.message) for found in unmatched(config, MODEL)]
+    return [(found.path, found.message) for found in grouping_problems(config, MODEL)]
 
 
 def test_patterns_that_match_nothing():
-    config = Muon(
-        no_decay_patterns=(
-            "upp",
-            "scale",
-        ),
-        adamw_patterns=("embedding",),
-        groups=[Group(pattern="embeding", lr_multiplier=2.0)],
+    config = resolve(
+        Muon(
+            no_decay_patterns=(
+                "upp",
+                "scale",
+            ),
+            adamw_patterns=("embedding",),
+            groups=[Group(pattern="embeding", lr_multiplier=2.0)],
+        )
     )
-    found = {problem.path: problem for problem in unmatched(config, MODEL)}
+    found = {problem.path: problem for problem in grouping_problems(config, MODEL)}
     everything = "matches none of the 8 parameters that are trained"
     assert {path: problem.message for path, problem in found.items()} == {
         "no_decay_patterns.0": everything,
@@ -139,9 +140,12 @@ def test_a_group_that_others_leave_nothing_to():
             Group(pattern=r"\.bias|scale", lr_multiplier=3.0),
         ]
     )
-    (problem,) = unmatched(config, MODEL)
+    (problem,) = grouping_problems(config, MODEL)
     assert problem.path == "groups.2.pattern"
-    words = "gets nothing: groups before it take all that it matches, 2 of 8 parameters"
+    words = (
+        "gets nothing: groups before it take all that it matches, 2 of 8 parameters that are "
+        "trained"
+    )
     assert problem.message == words
     assert problem.also == ("groups.0.pattern", "groups.1.pattern")
 
@@ -178,7 +182,7 @@ def test_matrices_the_other_way_round_have_groups_of_their_own() -> None:
 def test_tensors_of_more_dimensions_are_adamws_and_decay() -> None:
     tensor = Parameter("convolution.weight", (8, 4, 3), "tensor")
     (group,) = [g for g in gather(resolve(Muon()), (*SAME_RATE, tensor)) if tensor in g.parameters]
-    assert (group.name, group.weight_decay) == ("adamw decay", 0.1)
+    assert (group.name, group.weight_decay) == ("adamw decay x 0.1", 0.1)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,7 @@ def test_options_that_nothing_in_the_group_reads(
     pattern: str, options: dict[str, Any], unread: list[str]
 ) -> None:
     config = resolve(Muon(groups=[Group(pattern=pattern, options=options)]))
-    found = list(unmatched(config, MODEL))
+    found = list(grouping_problems(config, MODEL))
     assert [each.path for each in found] == [f"groups.0.options.{name}" for name in unread]
     if unread:
         assert "has no effect" in found[0].message and found[0].valid
@@ -211,14 +215,14 @@ def test_every_option_of_muon_has_a_reader() -> None:
 
 def test_muon_needs_a_matrix() -> None:
     config = resolve(Muon(adamw_patterns=("up",)))
-    (problem,) = unmatched(config, MODEL)
+    (problem,) = grouping_problems(config, MODEL)
     assert problem.path == "adamw_patterns"
     assert problem.message == (
         "leaves Muon nothing: of 8 parameters that are trained 2 are of kind matrix, and AdamW "
         "gets all of these"
     )
-    assert not list(unmatched(resolve(Muon(adamw_patterns=(r"layers\.1",))), MODEL))
-    (problem,) = unmatched(resolve(Muon()), MODEL[:2])
+    assert not list(grouping_problems(resolve(Muon(adamw_patterns=(r"layers\.1",))), MODEL))
+    (problem,) = grouping_problems(resolve(Muon()), MODEL[:2])
     assert "none is of kind matrix" in problem.message
     with pytest.raises(SetpointError, match=r"optimizer\.adamw_patterns = .* leaves Muon nothing"):
         gather(config, MODEL)

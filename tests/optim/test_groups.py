@@ -3,7 +3,7 @@ from torch import nn
 
 from setpoint.config import resolve
 from setpoint.optim.config import SGD, AdamW, Group
-from setpoint.optim.groups import parameter_groups
+from setpoint.optim.grouping import parameter_groups
 from setpoint.shapes.parameter import Parameter
 
 

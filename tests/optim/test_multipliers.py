@@ -2,7 +2,7 @@ import pytest
 from torch import nn
 
 from setpoint.config import SetpointError
-from setpoint.optim.groups import OwnRates, multipliers_of
+from setpoint.optim.grouping import OwnRates, multipliers_of
 
 
 class Slow(nn.Linear):

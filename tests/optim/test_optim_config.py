@@ -1,7 +1,8 @@
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.optim.config import AdamW, Constant, Cosine
+from setpoint.optim.config import AdamW
+from setpoint.optim.schedule.config import Constant, Cosine
 from setpoint.units import Length
 
 

@@ -16,8 +16,11 @@ from setpoint.optim.config import (
     Muon,
     OptimizerConfig,
     ScheduleFreeAdamW,
+    known_options,
+    option_problems,
+    read_options,
 )
-from setpoint.optim.options import group_problems, known_options, option_problems, read_options
+from setpoint.optim.grouping import group_problems
 
 
 def refused(section: OptimizerConfig) -> dict[str, str]:

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from setpoint.optim.anyprecision import random_bits, round_stochastically
+from setpoint.optim.adam import random_bits, round_stochastically
 
 
 def rounded(value: torch.Tensor, seed: int = 0) -> torch.Tensor:

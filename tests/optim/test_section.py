@@ -2,7 +2,7 @@ import pytest
 
 from setpoint.config import ConfigError, resolve
 from setpoint.optim.config import SGD, AdamW, Group, Muon
-from setpoint.shapes.parameter import pattern_problems
+from setpoint.shapes.patterns import pattern_problems
 
 
 def test_whether_anything_depends_on_names() -> None:

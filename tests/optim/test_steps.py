@@ -3,7 +3,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from setpoint.optim.base import GroupedOptimizer, together
+from setpoint.optim.base import GroupedOptimizer, foreach_groups
 
 
 class Halving(GroupedOptimizer):
@@ -36,10 +36,10 @@ def test_a_closure_is_called_with_gradients() -> None:
     assert a.item() == 0.5
 
 
-def test_what_goes_together() -> None:
+def test_lists_for_foreach_operations() -> None:
     here = [torch.zeros(1), torch.zeros(2)]
     there = [torch.zeros(1, device="meta"), torch.zeros(2, device="meta")]
-    found = list(together([here[0], *there, here[1]]))
+    found = list(foreach_groups([here[0], *there, here[1]]))
     expected = [[here[0]], [here[1]], there]
     assert [[id(t) for t in one] for one in found] == [[id(t) for t in one] for one in expected]
-    assert list(together([])) == []
+    assert list(foreach_groups([])) == []

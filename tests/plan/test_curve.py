@@ -8,7 +8,7 @@ import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
-from setpoint.optim.config import Cosine
+from setpoint.optim.schedule.config import Cosine
 from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
 from setpoint.units import Duration

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from setpoint.adapter.quantize import checks
-from setpoint.adapter.quantize.checks import backend_in
-from setpoint.adapter.quantize.config import NF4, NVFP4
+from setpoint.adapter.quantize import config as quantize
+from setpoint.adapter.quantize.config import NF4, NVFP4, backend_in
 from setpoint.train.build.job_parameters import adapted
 from setpoint.train.config import Job
 
@@ -39,7 +38,7 @@ def library(job: Job) -> str:
     config = job.adapter.quantize
     assert isinstance(config, NF4 | NVFP4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checks, "find_spec", lambda name: name)
+        patch.setattr(quantize, "is_installed", lambda name: True)
         return backend_in(config, "cuda")
 
 

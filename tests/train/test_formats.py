@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError
-from setpoint.optim.anyprecision import AnyPrecisionAdamW
+from setpoint.optim.adam import AnyPrecisionAdamW
 from setpoint.precision.mixed_precision import MasterWeights
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import resolve
-from setpoint.optim.config import Cosine, Plateau, ScheduleConfig
-from setpoint.optim.schedule.build import Place
-from setpoint.optim.schedule.config import Moving
+from setpoint.optim.schedule.config import Cosine, Moving, Plateau, ScheduleConfig
+from setpoint.optim.schedule.curves import Place
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 
 from setpoint.adapter.quantize.config import NF4, Quantization
 from setpoint.config import Config, Problem, check, dead, field
-from setpoint.shapes.parameter import is_pattern, pattern_problems
+from setpoint.shapes.patterns import is_pattern, pattern_problems
 from setpoint.units import Length, Period
 
 PATTERNS = ("query", "feed_forward")
-"""What is offered in place of an empty pattern."""
+"""Valid values in place of an empty pattern."""
 
 
 class Merge(Config):
@@ -32,7 +32,7 @@ class Merge(Config):
 
     @property
     def steps(self) -> int:
-        """How many steps lie between two merges."""
+        """Steps between two merges."""
         return int(self.every.count)
 
     @property
@@ -42,7 +42,7 @@ class Merge(Config):
         return int(self.rewarmup.count) if share is None else round(share * self.steps)
 
     def rate_factor(self, step: int) -> float:
-        """What the learning rate of a step is multiplied by.
+        """The factor on the learning rate of a step.
 
         Arguments:
             step: how many steps were taken before it.
@@ -94,7 +94,7 @@ class AdapterConfig(Config):
     """Low-rank adapter: W x + scale * B A x with a frozen W (LoRA, Hu et al., 2021)."""
 
     has_magnitude: ClassVar[bool] = False
-    """Whether the rows of merged weights have lengths that are trained (DoRA)."""
+    """True if the lengths of rows of merged weights are trained (DoRA)."""
 
     rank: int = field(default=16, ge=1)
     """Rank of the update: rows of A and columns of B."""
@@ -139,12 +139,12 @@ class AdapterConfig(Config):
     null: that of precision.params."""
 
     def scale_of(self, rank: int, alpha: float) -> float:
-        """What an update is multiplied by."""
+        """The factor on an update."""
         return alpha / rank**0.5 if self.rank_stabilized else alpha / rank
 
     @property
     def can_be_searched(self) -> bool:
-        """Whether all patterns are regular expressions."""
+        """True if all patterns are regular expressions."""
         patterns = [*(self.targets or ()), *(self.exclude or ()), *self.train]
         patterns += [each.pattern for each in self.ranks]
         patterns += self.quantize.exclude if self.quantize is not None else ()

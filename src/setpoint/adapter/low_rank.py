@@ -22,7 +22,7 @@ Multiply = Callable[[Tensor, Tensor], Tensor]
 
 
 class LowRank(nn.Module):
-    """What all adapters share: A, B, a scale, and with a magnitude the length of each row.
+    """Base of adapters: A, B, a scale, and with a magnitude the length of each row.
 
     Arguments:
         dropout: of the input of A, in training.
@@ -50,7 +50,7 @@ class LowRank(nn.Module):
         """Adds up what ranks find of the squared length of a row; None: each has whole rows."""
 
     def spreads(self, after_merge: bool = False) -> dict[str, tuple[str, float]]:
-        """How A and B start: `uniform` up to a bound, or `normal` with a standard deviation.
+        """Initial distributions of A and B: `uniform` to a bound, or `normal` with a deviation.
 
         A is Kaiming-uniform with a = sqrt(5), that is uniform up to 1 / sqrt(inputs), as in the
         code of the authors of LoRA and in PEFT.
@@ -81,7 +81,7 @@ class LowRank(nn.Module):
         """The update by an A and a B; see `delta`."""
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """Text of `print`."""
         return f"rank={self.rank}, scale={self.scale:g}, dropout={self.dropout:g}"
 
     def _dropped(self, x: Tensor) -> Tensor:
@@ -131,7 +131,6 @@ class LinearAdapter(LowRank):
 
     @property
     def row_dim(self) -> int:
-        """See `LowRank.row_dim`."""
         return 0 if self.inputs_first else 1
 
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
@@ -175,7 +174,7 @@ class EmbeddingAdapter(LowRank):
     """
 
     def spreads(self, after_merge: bool = False) -> dict[str, tuple[str, float]]:
-        """How A and B start: A is zero and B normal, as in the code of the authors of LoRA."""
+        """Initial distributions: A is zero and B normal, as in the code of the authors of LoRA."""
         return {"a": ("normal", 0.0 if after_merge else self.b_std), "b": ("normal", 1.0)}
 
     def follow(
@@ -218,7 +217,6 @@ class ExpertAdapter(LowRank):
 
     @property
     def row_dim(self) -> int:
-        """See `LowRank.row_dim`."""
         return 2 if self.outputs_first else 1
 
     def follow(
@@ -239,7 +237,6 @@ class ExpertAdapter(LowRank):
         return self.delta_of(part_here(self.a), part_here(self.b))
 
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
-        """See `LowRank.delta`."""
         product = torch.bmm(a, b) * self.scale
         return product.mT if self.outputs_first else product
 

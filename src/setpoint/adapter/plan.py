@@ -1,8 +1,7 @@
-"""Which modules an adapter changes, with which ranks, and what is trained; no torch is needed."""
+"""Modules that an adapter changes, their ranks, and what is trained; no torch is needed."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import prod
@@ -10,14 +9,22 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from setpoint.adapter.config import AdapterConfig
-from setpoint.adapter.quantize.checks import is_quantized, quantize_problems
+from setpoint.adapter.quantize.config import quantize_problems
 from setpoint.config import Problem
-from setpoint.shapes.parameter import Kind, Parameter, examples, matches_nothing
+from setpoint.shapes.parameter import Kind, Parameter
+from setpoint.shapes.patterns import (
+    examples,
+    first_match,
+    matches,
+    matches_nothing,
+    unmatched,
+    untaken,
+)
 from setpoint.units.size import in_units
 
 Form = Literal["linear", "embedding", "experts"]
 LEFT_OUT: tuple[Kind, ...] = ("output",)
-"""What is not adapted unless `exclude` is given. Routers (MoE gates) never are."""
+"""Kinds that are not adapted unless `exclude` is given. Routers (MoE gates) never are."""
 CHILD = "adapter"
 """The name of the module with the adapter's own parameters, beneath the adapted one."""
 SHOWN = 8
@@ -55,7 +62,7 @@ class Site(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the names of the adapter's parameters begin with."""
+        """The prefix of the names of the adapter's parameters."""
         own = self.path.rpartition(".")[2]
         middle = f"{CHILD}.{own}" if self.form == "experts" else CHILD
         return f"{self.holder}.{middle}" if self.holder else middle
@@ -135,7 +142,7 @@ def sites_of(
 
 
 def chosen(config: AdapterConfig, sites: Iterable[Site]) -> list[Target]:
-    """Choose among what can be adapted."""
+    """The matrices that are adapted."""
     return [_target(config, site) for site in sites if _is_chosen(config, site)]
 
 
@@ -143,22 +150,18 @@ def _is_chosen(config: AdapterConfig, site: Site) -> bool:
     if config.targets is None:
         wanted = site.kind == "matrix" or site.form == "experts"
     else:
-        wanted = _is_found(config.targets, site.path)
+        wanted = matches(config.targets, site.path)
     return wanted and not _is_excluded(config, site)
 
 
 def _is_excluded(config: AdapterConfig, site: Site) -> bool:
     if config.exclude is None:
         return site.kind in LEFT_OUT
-    return _is_found(config.exclude, site.path)
-
-
-def _is_found(patterns: Iterable[str], name: str) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns)
+    return matches(config.exclude, site.path)
 
 
 def _rule(config: AdapterConfig, path: str) -> int | None:
-    return next((i for i, each in enumerate(config.ranks) if re.search(each.pattern, path)), None)
+    return first_match((each.pattern for each in config.ranks), path)
 
 
 def _target(config: AdapterConfig, site: Site) -> Target:
@@ -192,7 +195,7 @@ def describe(
     parameters: Sequence[Parameter],
     fused: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Described:
-    """Say what becomes of the parameters of a model.
+    """Divide the parameters of a model into trained, frozen and quantized ones.
 
     Arguments:
         parameters: of the base, in the order of the model.
@@ -206,24 +209,15 @@ def describe(
     frozen: list[Parameter] = []
     for holder, own in groupby(parameters, key=lambda each: each.name.rpartition(".")[0]):
         for each in own:
-            (trained if _is_found(config.train, each.name) else frozen).append(each)
+            (trained if matches(config.train, each.name) else frozen).append(each)
         for target in by_holder.get(holder, ()):
             trained += target.parameters()
-    return Described(targets, trained, frozen, _quantized_bytes(config, parameters, fused))
-
-
-def _quantized_bytes(
-    config: AdapterConfig,
-    parameters: Sequence[Parameter],
-    fused: Mapping[str, tuple[int, ...]] | None,
-) -> dict[str, int]:
-    """What quantized weights take, by their names."""
-    if config.quantize is None:
-        return {}
-    return {
+    quantized = {
         site.weight: max(1, site.experts) * config.quantize.stored_bytes(*site.matrix)
         for site in quantized_sites(config, sites_of(parameters, fused))
+        if config.quantize is not None
     }
+    return Described(targets, trained, frozen, quantized)
 
 
 def adapter_problems(
@@ -232,7 +226,7 @@ def adapter_problems(
     fused: Mapping[str, tuple[int, ...]] | None = None,
     modules: Sequence[str] = (),
 ) -> Iterator[Problem]:
-    """Find what of a section does not fit a model.
+    """Find values of a section that do not fit a model.
 
     Arguments:
         parameters: of the base.
@@ -242,38 +236,27 @@ def adapter_problems(
         problems with paths relative to the section.
     """
     sites = sites_of(parameters, fused)
-    names = list(modules) or list(
+    paths = [site.path for site in sites]
+    holders = list(modules) or list(
         dict.fromkeys(each.name.rpartition(".")[0] for each in parameters)
     )
-    yield from _unmatched(config, sites, names)
+    for index, pattern in enumerate(config.targets or ()):
+        yield from _target_problems(config, index, pattern, sites, holders)
+    yield from unmatched("exclude", config.exclude or (), paths, ADAPTABLE, SHOWN)
     targets = chosen(config, sites)
     if not targets:
         if config.targets is None:
             yield Problem(
                 "exclude" if config.exclude else "targets",
                 "leaves nothing that is adapted",
-                valid=examples(site.path for site in sites)[:SHOWN],
+                valid=examples(paths)[:SHOWN],
             )
         return
+    adapted = [target.site.path for target in targets]
+    ranks = [each.pattern for each in config.ranks]
+    yield from untaken("ranks", ranks, adapted, "adapted modules", SHOWN)
     yield from _wrong_ranks(config, targets)
-    yield from _unfit_formats(config, parameters, sites)
-    adapted = {target.site.weight for target in targets}
-    for index, pattern in enumerate(config.train):
-        matching = [each.name for each in parameters if re.search(pattern, each.name)]
-        both = [name for name in matching if name in adapted]
-        if not matching:
-            names = [each.name for each in parameters]
-            yield matches_nothing(
-                f"train.{index}", pattern, names, "parameters of the model", SHOWN
-            )
-        elif both:
-            yield Problem(
-                f"train.{index}",
-                f"matches {both[0]}, which is adapted: a weight is adapted or trained whole, not "
-                f"both",
-                also=("targets",),
-                hint="Leave its module out by exclude, or train less.",
-            )
+    yield from _train_problems(config, parameters, sites, targets)
     outputs = [target.site.path for target in targets if target.site.kind == "output"]
     if config.dropout and outputs:
         yield Problem(
@@ -300,7 +283,7 @@ def quantized_sites(config: AdapterConfig, sites: Iterable[Site]) -> list[Site]:
     return [
         site
         for site in sites
-        if _can_be_quantized(site) and is_quantized(config.quantize, site.path)
+        if _can_be_quantized(site) and not matches(config.quantize.exclude, site.path)
     ]
 
 
@@ -308,75 +291,70 @@ def _can_be_quantized(site: Site) -> bool:
     return site.form == "experts" or (site.form == "linear" and site.kind == "matrix")
 
 
-def _unfit_formats(
-    config: AdapterConfig, parameters: Sequence[Parameter], sites: Sequence[Site]
+def _target_problems(
+    config: AdapterConfig,
+    index: int,
+    pattern: str,
+    sites: Sequence[Site],
+    modules: Sequence[str],
 ) -> Iterator[Problem]:
-    """What of `quantize` does not fit, and what it quantizes that is to be trained."""
-    if config.quantize is None:
-        return
-    matrices = {site.path: site.matrix for site in sites if _can_be_quantized(site)}
-    for problem in quantize_problems(config.quantize, matrices):
-        path = f"quantize.{problem.path}" if problem.path else "quantize"
-        also = tuple(f"quantize.{each}" for each in problem.also)
-        yield Problem(path, problem.message, valid=problem.valid, also=also, hint=problem.hint)
+    """Find a pattern of targets that adapts nothing: no site matches, or all are excluded."""
+    path = f"targets.{index}"
+    matching = [site for site in sites if matches([pattern], site.path)]
+    others = [name for name in modules if matches([pattern], name)]
+    if not matching and others:
+        yield Problem(
+            path,
+            f"matches {others[0]}, which is no linear layer, embedding or packed experts",
+            valid=examples(site.path for site in sites)[:SHOWN],
+        )
+    elif not matching:
+        yield matches_nothing(path, pattern, [site.path for site in sites], ADAPTABLE, SHOWN)
+    elif all(_is_excluded(config, site) for site in matching):
+        default = config.exclude is None
+        yield Problem(
+            path,
+            f"matches {matching[0].path} alone, which exclude leaves out"
+            f"{' where it is null' if default else ''}"
+            if len(matching) == 1
+            else "matches only what exclude leaves out",
+            also=("exclude",),
+            hint="Set exclude to [], which leaves out nothing." if default else "",
+        )
+
+
+def _train_problems(
+    config: AdapterConfig,
+    parameters: Sequence[Parameter],
+    sites: Sequence[Site],
+    targets: Sequence[Target],
+) -> Iterator[Problem]:
+    """Find what of `quantize` does not fit, and patterns of `train` that match what cannot be."""
     quantized = {site.weight for site in quantized_sites(config, sites)}
+    if config.quantize is not None:
+        matrices = {site.path: site.matrix for site in sites if _can_be_quantized(site)}
+        for problem in quantize_problems(config.quantize, matrices):
+            problem.path = f"quantize.{problem.path}".rstrip(".")
+            problem.also = tuple(f"quantize.{path}" for path in problem.also)
+            yield problem
+    adapted = {target.site.weight for target in targets}
+    names = [each.name for each in parameters]
+    yield from unmatched("train", config.train, names, "parameters of the model", SHOWN)
     for index, pattern in enumerate(config.train):
-        both = [each.name for each in parameters if re.search(pattern, each.name)]
-        both = [name for name in both if name in quantized]
-        if both:
+        matching = [name for name in names if matches([pattern], name)]
+        for name in [name for name in matching if name in quantized][:1]:
             yield Problem(
                 f"train.{index}",
-                f"matches {both[0]}, which is quantized: a quantized weight has no gradient",
+                f"matches {name}, which is quantized: a quantized weight has no gradient",
                 also=("quantize",),
                 hint="Leave its layer out by quantize.exclude, or train less.",
             )
-
-
-def _unmatched(
-    config: AdapterConfig, sites: Sequence[Site], modules: Sequence[str]
-) -> Iterator[Problem]:
-    """Patterns that are found in no name, or in none that can be adapted."""
-    paths = [site.path for site in sites]
-    for index, pattern in enumerate(config.targets or ()):
-        matching = [site for site in sites if re.search(pattern, site.path)]
-        if not matching:
-            others = [name for name in modules if re.search(pattern, name)]
-            if others:
-                yield Problem(
-                    f"targets.{index}",
-                    f"matches {others[0]}, which is no linear layer, embedding or packed experts",
-                    valid=examples(paths)[:SHOWN],
-                )
-            else:
-                yield matches_nothing(f"targets.{index}", pattern, paths, ADAPTABLE, SHOWN)
-        elif all(_is_excluded(config, site) for site in matching):
-            default = config.exclude is None
+        for name in [name for name in matching if name in adapted][:1]:
             yield Problem(
-                f"targets.{index}",
-                f"matches {matching[0].path} alone, which exclude leaves out"
-                f"{' where it is null' if default else ''}"
-                if len(matching) == 1
-                else "matches only what exclude leaves out",
-                also=("exclude",),
-                hint="Set exclude to [], which leaves out nothing." if default else "",
-            )
-    for index, pattern in enumerate(config.exclude or ()):
-        if not any(re.search(pattern, path) for path in paths):
-            yield matches_nothing(f"exclude.{index}", pattern, paths, ADAPTABLE, SHOWN)
-    targets = [target.site.path for target in chosen(config, sites)]
-    taken = {_rule(config, path) for path in targets}
-    for index, each in enumerate(config.ranks):
-        if index in taken or not targets:
-            continue
-        if any(re.search(each.pattern, path) for path in targets):
-            yield Problem(
-                f"ranks.{index}.pattern",
-                "gets nothing: patterns before it take all that it matches",
-                hint="Put it before them, or remove it.",
-            )
-        else:
-            yield matches_nothing(
-                f"ranks.{index}.pattern", each.pattern, targets, "adapted modules", SHOWN
+                f"train.{index}",
+                f"matches {name}, which is adapted: a weight is adapted or trained whole, not both",
+                also=("targets",),
+                hint="Leave its module out by exclude, or train less.",
             )
 
 
@@ -402,7 +380,7 @@ def _wrong_ranks(config: AdapterConfig, targets: Sequence[Target]) -> Iterator[P
 
 
 class AdapterReport(NamedTuple):
-    """What is adapted, trained and frozen.
+    """Counts of what is adapted, trained and frozen.
 
     Arguments:
         modules: matrices with an adapter.

@@ -7,7 +7,7 @@ from math import inf
 from typing import Literal
 
 from setpoint.config import IDENTITY, RUNTIME, Config, ImportPath, Problem, Rule, check, dead, field
-from setpoint.shapes.parameter import pattern_problems
+from setpoint.shapes.patterns import pattern_problems
 from setpoint.units import Period
 
 RULES = (

@@ -192,7 +192,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def write_owner(descriptor: int) -> None:
-    """Say in a locked file who holds it.
+    """Write the owner of a lock into its file.
 
     Raises:
         OSError: if it cannot be written.

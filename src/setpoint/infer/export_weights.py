@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from setpoint.adapter.merge import merge_all
+from setpoint.adapter.apply import merge_all
 from setpoint.config import SetpointError, load_record
 from setpoint.data.tokenizers.tokenizer import HuggingFaceTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import TOKENIZER, find_tokenizer, read_vocabulary

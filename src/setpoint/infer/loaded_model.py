@@ -10,9 +10,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from setpoint.adapter.apply import adapt
+from setpoint.adapter.apply import adapt, merge_all
 from setpoint.adapter.config import AdapterConfig
-from setpoint.adapter.merge import merge_all
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint

@@ -1,8 +1,13 @@
-"""What the optimizers share: from a section to an optimizer, a step group by group, local shards.
+"""Common parts of the optimizers: built from sections, steps by group, steps left out on a device.
 
 PyTorch keeps the compiler out of its optimizers by wrappers that import it first, which takes as
 long as importing torch itself. Where nothing has imported it, nothing is compiled, and what they
 wrap is called.
+
+A step may be left out before the host knows that the numbers are bad, as PyTorch has it for its
+fused optimizers and `torch.amp.GradScaler`: an optimizer whose `_step_supports_amp_scaling` is true
+finds in its attribute `found_inf` an fp32 scalar, and changes neither weights nor state where that
+is 1. What it counts on the host is taken back later.
 """
 
 from __future__ import annotations
@@ -11,19 +16,123 @@ import functools
 import inspect
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, TypeVar, overload
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from setpoint.config import fields_of
-from setpoint.optim.unless import flag_of, is_left_out
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-    from setpoint.optim.section import OptimizerConfig
+    from setpoint.optim.config import OptimizerConfig
+
+Undo = Callable[[], None]
+
+
+def takes_flag(optimizer: Optimizer) -> bool:
+    """True if an optimizer skips its step by a flag on the device."""
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
+def step_unless(flag: Tensor | None, optimizer: Any) -> None:
+    """Let an optimizer take its step.
+
+    Arguments:
+        flag: an fp32 scalar; where it is 1 nothing is to change. None: the step is taken. Others
+            than None are for optimizers that `takes_flag` names.
+    """
+    if flag is None:
+        optimizer.step()
+        return
+    optimizer.grad_scale, optimizer.found_inf = None, flag
+    try:
+        optimizer.step()
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf
+
+
+def flag_of(optimizer: Optimizer) -> Tensor | None:
+    """The flag of the step that an optimizer takes; None: it is taken in any case."""
+    return getattr(optimizer, "found_inf", None)
+
+
+@contextmanager
+def without_flag(optimizer: Any) -> Iterator[None]:
+    """Hide the flag of a step that is taken from code which does not know it."""
+    flag = flag_of(optimizer)
+    if flag is None:
+        yield
+        return
+    optimizer.found_inf = None
+    try:
+        yield
+    finally:
+        optimizer.found_inf = flag
+
+
+def is_left_out(flag: Tensor | None) -> bool:
+    """True if a step is skipped, as far as it is known without waiting for a device."""
+    return flag is not None and is_on_host(flag) and bool(flag)
+
+
+def is_on_host(number: Tensor) -> bool:
+    """True if a number can be read without waiting for a device."""
+    return number.device.type == "cpu"
+
+
+def number_of(scalar: Tensor) -> float | Tensor:
+    """A number of the host where it is there, else an fp64 scalar that nothing waits for."""
+    return float(scalar) if is_on_host(scalar) else scalar.double()
+
+
+@contextmanager
+def unless(flag: Tensor | None, *tensors: Tensor) -> Iterator[None]:
+    """Change tensors in the block, and give them back what they held where a flag is 1.
+
+    On a CPU, where nothing waits for the flag, `is_left_out` is asked before.
+    """
+    if flag is None or is_on_host(flag):
+        yield
+        return
+    before = [tensor.detach().clone() for tensor in tensors]
+    yield
+    for tensor, was in zip(tensors, before, strict=True):
+        tensor.copy_(was.where(flag.to(tensor.device) > 0, tensor))
+
+
+def counts_of(optimizer: Optimizer, flag: Tensor) -> Undo:
+    """Note what an optimizer counts on the host in its groups and states.
+
+    Arguments:
+        flag: of the step that comes.
+
+    Returns:
+        takes back what a step has counted since that a device has left out.
+    """
+    if is_on_host(flag) or not getattr(optimizer, "counts_on_host", False):
+        return lambda: None
+    kept = [(held, _numbers(held)) for held in (*optimizer.param_groups, *optimizer.state.values())]
+
+    def undo() -> None:
+        for held, numbers in kept:
+            held.update(numbers)
+
+    return undo
+
+
+def _numbers(held: MutableMapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.clone() if isinstance(value, Tensor) else value
+        for name, value in held.items()
+        if isinstance(value, int | float)
+        or (isinstance(value, Tensor) and not value.ndim and value.device.type == "cpu")
+    }
+
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 COMPILER = "torch._dynamo"
@@ -62,7 +171,7 @@ def given_tensors(groups: Iterable[dict[str, Any]]) -> Iterator[Tensor]:
 
 
 def uncompiled(wrapper: _F, no_grad: bool = False) -> _F:
-    """What a wrapper of PyTorch wraps, for as long as the compiler is not loaded.
+    """The function in a wrapper of PyTorch, called as long as the compiler is not loaded.
 
     Arguments:
         no_grad: whether gradients are off in it, as the wrapper of `step` has them.
@@ -113,7 +222,7 @@ class BuiltOptimizer(torch.optim.Optimizer):
 class GroupedOptimizer(BuiltOptimizer):
     """An optimizer whose step updates one group of parameters after the other.
 
-    It may be left out on the device; see `setpoint.optim.unless`.
+    It may be left out on the device; see `unless`.
     """
 
     _step_supports_amp_scaling = True
@@ -165,8 +274,8 @@ def decay_where_aligned(parameter: Tensor, update: Tensor, lr: float, weight_dec
     parameter.mul_(1 - aligned.to(parameter.dtype).mul_(lr * weight_decay))
 
 
-def together(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Split parameters into those that are taken through the operations of a step together.
+def foreach_groups(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Split parameters into lists for the foreach operations of a step.
 
     Returns:
         on a GPU as many as bound what copies of them take, which saves it launches; those on a CPU
@@ -186,7 +295,7 @@ def together(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Say whether a tensor is spread over ranks.
+    """True if a tensor is a DTensor.
 
     Returns:
         whether it is a DTensor, without importing that class, which takes a good part of a second.

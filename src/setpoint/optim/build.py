@@ -11,9 +11,8 @@ from setpoint.config import SetpointError, call_component, error_in_words
 from setpoint.config.components.arguments import parameters_of, takes_parameter
 from setpoint.config.draft.config import owner_of
 from setpoint.optim.base import Given, given_groups
-from setpoint.optim.config import ImportedOptimizer
-from setpoint.optim.groups import Groups
-from setpoint.optim.section import OptimizerConfig
+from setpoint.optim.config import ImportedOptimizer, OptimizerConfig
+from setpoint.optim.grouping import Groups
 
 
 def build_optimizer(
@@ -55,7 +54,7 @@ def build_optimizer(
 
 
 def title_of(config: OptimizerConfig) -> str | None:
-    """What an optimizer that Setpoint has not written is called in errors."""
+    """The name in errors of an optimizer that Setpoint has not written; else None."""
     if isinstance(config, ImportedOptimizer):
         return f"optimizer.target = {config.target}"
     return _title(config)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 EPSILON = 1e-6
-"""What torch adds to the norm that it divides by."""
+"""Epsilon that torch adds to the norm that it divides by."""
 
 
 @torch.no_grad()
@@ -57,7 +57,7 @@ def clip_gradients(
 
 
 def _is_within(norm: Tensor, max_norm: float) -> bool:
-    """Whether clipping would multiply by 1; only where it is known without waiting for a device."""
+    """True if clipping would multiply by 1, where it is known without waiting for a device."""
     return norm.device.type == "cpu" and bool(max_norm / (norm + EPSILON) >= 1)
 
 
@@ -126,7 +126,7 @@ def _own_square(tensor: Tensor) -> Tensor:
 
 
 def _copies(tensor: DTensor) -> int:
-    """How many ranks of its mesh hold the same part of a tensor."""
+    """Number of ranks of its mesh with the same part of a tensor."""
     mesh = tensor.device_mesh
     return prod(mesh.size(dim) for dim, each in enumerate(tensor.placements) if each.is_replicate())
 

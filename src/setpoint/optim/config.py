@@ -1,66 +1,250 @@
-"""The sections `optimizer` and `schedule`: optimizers and learning-rate schedules."""
+"""The section `optimizer`: optimizers, parameter groups and frozen parameters."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from setpoint.config import RUNTIME, ImportedComponent, Problem, check, dead, field
-from setpoint.config.components.arguments import parameters_of, takes_parameter
-from setpoint.optim.schedule.config import (
-    Constant,
-    Cosine,
-    InverseSqrt,
-    Linear,
-    NoSchedule,
-    Phase,
-    Piecewise,
-    Plateau,
-    Polynomial,
-    Rex,
-    ScheduleConfig,
-    Spanning,
-    Wsd,
+from setpoint.config import (
+    RUNTIME,
+    Builds,
+    Config,
+    ConfigError,
+    FieldInfo,
+    Free,
+    ImportedComponent,
+    Invalid,
+    Origin,
+    Problem,
+    Rule,
+    check,
+    dead,
+    derive,
+    derived,
+    did_you_mean,
+    field,
+    resolve,
 )
-from setpoint.optim.section import (
-    NOTHING_DECAYS,
-    PATTERNS,
-    FrozenSpan,
-    Group,
-    OptimizerConfig,
+from setpoint.config.components.arguments import (
+    converted_argument,
+    parameters_of,
+    takes_parameter,
+    wrong_arguments,
 )
-from setpoint.shapes.parameter import Kind, Parameter, pattern_problems
+from setpoint.config.values.origin import DEFAULT
+from setpoint.shapes.parameter import Kind, Parameter
+from setpoint.shapes.patterns import pattern_problems
+from setpoint.units import Length
 
-__all__ = [
-    "SGD",
-    "Adafactor",
-    "AdamW",
-    "AnyPrecisionAdamW",
-    "Constant",
-    "Cosine",
-    "FrozenSpan",
-    "Group",
-    "ImportedOptimizer",
-    "InverseSqrt",
-    "Kind",
-    "Linear",
-    "Lion",
-    "Muon",
-    "NoSchedule",
-    "OptimizerConfig",
-    "Parameter",
-    "Phase",
-    "Piecewise",
-    "Plateau",
-    "Polynomial",
-    "Rex",
-    "ScheduleConfig",
-    "ScheduleFreeAdamW",
-    "Spanning",
-    "Wsd",
-]
+if TYPE_CHECKING:
+    from torch.optim import Optimizer  # noqa: F401 - a text names it
+
+PATTERNS = (r"\.norm\.", "embed")
+"""Valid values in place of an empty pattern."""
+NOTHING_DECAYS = "nothing decays with weight_decay = 0"
+
+
+class Group(Config):
+    """Parameter group with its own settings."""
+
+    pattern: str
+    """Regular expression searched in full parameter names; the first group that matches takes a
+    parameter."""
+
+    lr_multiplier: float = field(default=1.0, ge=0, lt=inf)
+    """Learning rate multiplier of the group."""
+
+    weight_decay_multiplier: float | None = field(default=None, ge=0, lt=inf)
+    """Weight decay multiplier of the group, which overrides no_decay; null: by no_decay."""
+
+    options: Free = field(factory=Free)
+    """Other optimizer options of this group, by their own names: {betas = [0.9, 0.99]}."""
+
+    @property
+    def changes_nothing(self) -> bool:
+        """True if its parameters are trained as without it."""
+        same = self.lr_multiplier == 1.0 and self.weight_decay_multiplier is None
+        return same and not self.options.dump()
+
+    @check
+    def _check_pattern(self) -> Iterator[Problem]:
+        yield from pattern_problems("pattern", self.pattern, PATTERNS)
+
+
+class FrozenSpan(Config):
+    """Parameters that are frozen for a part of the run."""
+
+    pattern: str
+    """Regular expression searched in parameter names."""
+
+    start: Length = Length(0)
+    """Where freezing starts: steps, tokens, epochs or time of the run."""
+
+    stop: Length | None = None
+    """Where training goes on; null: never."""
+
+    def holds(self, reached: Callable[[str], float]) -> bool:
+        """True if the parameters are frozen.
+
+        Arguments:
+            reached: how far the run is, in a unit.
+        """
+        if self.stop is not None and reached(self.stop.unit) >= self.stop.count:
+            return False
+        return reached(self.start.unit) >= self.start.count
+
+    @check
+    def _check_span(self) -> Iterator[Problem]:
+        yield from pattern_problems("pattern", self.pattern, PATTERNS)
+        for name, length in (("start", self.start), ("stop", self.stop)):
+            if length is not None and length.share is not None:
+                yield Problem(
+                    name,
+                    f"{length} of a run changes with its duration, which may grow",
+                    valid=("100 steps", "1e9 tokens", "0.5 epochs", "10 min"),
+                )
+        start, stop = self.start, self.stop
+        if stop is None and not start:
+            yield Problem(
+                "stop",
+                "is null, and start is 0: what is frozen for the whole run stands in frozen",
+                also=("start",),
+                hint="Move the pattern to frozen, or give start or stop.",
+            )
+        elif (
+            stop is not None
+            and (stop.unit == start.unit or not stop)
+            and (stop.count <= start.count)
+        ):
+            yield Problem(
+                "stop",
+                f"{stop} is not after start = {start}",
+                also=("start",),
+                hint="Nothing would be frozen.",
+            )
+
+
+RULES = (
+    Rule("setpoint.optim.grouping:group_problems",
+         "Whether parameter groups change anything, and have options that there are",
+         when=lambda optimizer: bool(optimizer.groups)),
+)  # fmt: skip
+
+
+class OptimizerConfig(Builds["Optimizer"], rules=RULES):
+    """Optimizer: what all types share."""
+
+    state_formats: ClassVar[bool] = False
+    """True if it can keep its state in another dtype than the weights."""
+
+    draws: ClassVar[bool] = False
+    """True if it draws random numbers, and takes a `seed` for them, the same on all ranks."""
+
+    patterns: ClassVar[dict[str, tuple[Kind, ...] | None]] = {"no_decay_patterns": None}
+    """The fields that hold patterns on names, apart from groups, with the kinds of parameters that
+    they choose among; None: all."""
+
+    whole: ClassVar[tuple[str, ...]] = ()
+    """Fields of a variant that hold for all groups together, and are no options of a group."""
+
+    read_by: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """Where `treatment` gives parameters one of several algorithms: the options of a group that
+    each of them reads, by its name."""
+
+    lr: float = field(default=3e-4, gt=0, lt=inf, tags=("learning_rate",), per_variant=True)
+    """Peak learning rate; the schedule multiplies it by its factor at each step."""
+
+    weight_decay: float = field(default=0.1, ge=0, lt=inf)
+    """Decoupled weight decay: lr * weight_decay * weight is subtracted at each step, but for the
+    kinds in no_decay."""
+
+    no_decay: tuple[Kind, ...] = field(factory=lambda: ("norm", "bias", "vector"))
+    """Parameter kinds without weight decay. norm includes a norm's bias; matrix, vector and tensor
+    (3 or more dimensions) are of no other kind."""
+
+    no_decay_patterns: tuple[str, ...] = ()
+    """Regular expressions searched in parameter names: those that match have no weight decay."""
+
+    groups: tuple[Group, ...] = ()
+    """Parameter groups with their own settings, by patterns on parameter names."""
+
+    frozen: tuple[str, ...] = ()
+    """Frozen parameters: regular expressions searched in parameter names. Those that match have no
+    gradients, master weights or optimizer state."""
+
+    frozen_spans: tuple[FrozenSpan, ...] = ()
+    """Parameters frozen for a part of the run: neither weights nor optimizer state change then, and
+    gradients are not in the norm."""
+
+    clip_norm: float | None = derived(gt=0)
+    """Gradient clipping by global norm (max_grad_norm); null: off, the norm is logged all the same.
+    Unless given 1, or null if clip_value is given."""
+
+    clip_value: float | None = field(default=None, gt=0, lt=inf)
+    """Gradient clipping of each element to [-clip_value, clip_value]; excludes clip_norm; null:
+    off."""
+
+    @property
+    def keeps_state(self) -> bool:
+        """True if it keeps optimizer state of the size of the weights."""
+        return True
+
+    @property
+    def has_patterns(self) -> bool:
+        """True if it has patterns on names of parameters."""
+        return bool(self.groups or self.frozen or self.frozen_spans) or any(
+            getattr(self, field) for field in self.patterns
+        )
+
+    @derive("clip_norm")
+    def _derive_clip_norm(self) -> float | None:
+        return 1.0 if self.clip_value is None else None
+
+    @check
+    def _check_clipping(self) -> Iterator[Problem]:
+        if self.clip_value is not None and self.clip_norm is not None:
+            yield Problem(
+                "clip_value",
+                "contradicts clip_norm: gradients are clipped by their norm or by value, not both",
+                also=("clip_norm",),
+                hint="Set one of them to null.",
+            )
+
+    @check
+    def _check_patterns(self) -> Iterator[Problem]:
+        for index, pattern in enumerate(self.no_decay_patterns):
+            yield from pattern_problems(f"no_decay_patterns.{index}", pattern, PATTERNS)
+        for index, pattern in enumerate(self.frozen):
+            yield from pattern_problems(f"frozen.{index}", pattern, PATTERNS)
+
+    @dead("no_decay", holds=((),))
+    def _no_decay_is_dead(self) -> str | None:
+        return None if self.weight_decay else NOTHING_DECAYS
+
+    @dead("no_decay_patterns")
+    def _no_decay_patterns_are_dead(self) -> str | None:
+        return None if self.weight_decay else NOTHING_DECAYS
+
+    def treatment(self, parameter: Parameter) -> dict[str, Any]:
+        """Options of a parameter by its name, kind and shape, apart from groups.
+
+        Returns:
+            options of its group; parameters with the same share one. None by default.
+        """
+        del parameter
+        return {}
+
+    def unused_settings(self, parameters: Sequence[Parameter]) -> Iterator[Problem]:
+        """Find settings that no parameter uses.
+
+        Returns:
+            problems with paths relative to the section. None by default.
+        """
+        del parameters
+        yield from ()
+
 
 Implementation = Literal["auto", "fused", "foreach", "loop"]
 
@@ -185,8 +369,9 @@ class Muon(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_conf
     """Learning rate factor of a matrix with A outputs and B inputs. original: sqrt(max(1, A / B));
     match_rms_adamw: 0.2 * sqrt(max(A, B)), for AdamW's lr and weight decay."""
 
-    adamw_lr: float | None = field(default=None, gt=0, lt=inf)
-    """Peak learning rate of the parameters trained by AdamW; null: lr."""
+    adamw_lr: float = derived(gt=0, lt=inf)
+    """Peak learning rate of the parameters trained by AdamW. Unless given lr / 10, or lr with
+    adjust_lr = match_rms_adamw."""
 
     adamw_patterns: tuple[str, ...] = ()
     """Regular expressions searched in parameter names: matrices that match are trained by AdamW."""
@@ -196,6 +381,10 @@ class Muon(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_conf
 
     eps: float = field(default=1e-8, gt=0, lt=inf)
     """Adam epsilon of the parameters trained by AdamW."""
+
+    @derive("adamw_lr")
+    def _derive_adamw_lr(self) -> float:
+        return self.lr if self.adjust_lr == "match_rms_adamw" else self.lr / 10
 
     @dead("nesterov", holds=(False,))
     def _nesterov_is_dead(self) -> str | None:
@@ -212,11 +401,10 @@ class Muon(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_conf
         if parameter.kind == "matrix" and len(parameter.shape) >= 2 and not wanted:
             turned = {"inputs_first": True} if parameter.inputs_first else {}
             return {"algorithm": "muon", **turned}
-        rate = 1.0 if self.adamw_lr is None else self.adamw_lr / self.lr
-        return {"algorithm": "adamw", "lr_multiplier": rate}
+        return {"algorithm": "adamw", "lr_multiplier": self.adamw_lr / self.lr}
 
-    def idle(self, parameters: Sequence[Parameter]) -> Iterator[Problem]:
-        """See `OptimizerConfig.idle`: what Muon reads without a matrix of its own."""
+    def unused_settings(self, parameters: Sequence[Parameter]) -> Iterator[Problem]:
+        """See `OptimizerConfig.unused_settings`: what Muon reads without a matrix of its own."""
         if any(self.treatment(each)["algorithm"] == "muon" for each in parameters):
             return
         matrices = sum(each.kind == "matrix" for each in parameters)
@@ -259,7 +447,7 @@ class ScheduleFreeAdamW(
 class AnyPrecisionAdamW(
     CautiousDecay,
     type="anyprecision_adamw",
-    owner="setpoint.optim.anyprecision:AnyPrecisionAdamW.from_config",
+    owner="setpoint.optim.adam:AnyPrecisionAdamW.from_config",
 ):
     """AdamW with weights and optimizer state in bf16 where precision says so."""
 
@@ -322,8 +510,6 @@ class ImportedOptimizer(
             return
         parameters = parameters_of(self.target.load())
         if self.groups:
-            from setpoint.optim.options import option_problems
-
             yield from option_problems(self)
         if parameters is not None and not takes_parameter(parameters, "lr"):
             yield Problem(
@@ -344,4 +530,111 @@ class ImportedOptimizer(
                     f"groups.{index}.weight_decay_multiplier",
                     f"has no effect: {self.target} takes no weight_decay",
                     hint="Remove it.",
+                )
+
+
+OWN = {
+    "lr": "lr_multiplier, a multiple of the others' rate",
+    "weight_decay": "weight_decay_multiplier, a multiple of the others' decay",
+    "params": "pattern, which says what parameters it has",
+    "name": "pattern, which names the group as well",
+    "lr_multiplier": "lr_multiplier, beside the options",
+    "weight_decay_multiplier": "weight_decay_multiplier, beside the options",
+}
+"""Options that are fields of a group, and how they are set."""
+
+
+def known_options(config: OptimizerConfig) -> dict[str, FieldInfo]:
+    """The fields of an optimizer that may differ between groups.
+
+    Returns:
+        fields by name: all that only this variant has, but for those that say how or where it
+        is computed, and those that hold for all groups together.
+    """
+    shared = OptimizerConfig.__setpoint__.fields
+    return {
+        name: info
+        for name, info in type(config).__setpoint__.fields.items()
+        if name not in shared and name not in config.whole and info.role is not RUNTIME
+    }
+
+
+def read_options(config: OptimizerConfig, group: Group) -> dict[str, Any]:
+    """Read what a group sets, as the optimizer's own fields would.
+
+    Raises:
+        Invalid: an option that there is not, or a value that it does not take; it leads to the
+            option.
+    """
+    given = group.options.dump()
+    if isinstance(config, ImportedComponent):
+        return _read_arguments(config, given)
+    return {name: _read_option(config, name, value) for name, value in given.items()}
+
+
+def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
+    known = known_options(config)
+    try:
+        if name in known:
+            return known[name].read(value, Origin(DEFAULT))
+        tag = type(config).__setpoint__.tag
+        if name in type(config).__setpoint__.fields:
+            raise Invalid(f"is the same for all groups of type = {tag}", tuple(sorted(known)))
+        message = f"type = {tag} has no option {name!r} for a group"
+        raise Invalid(message, tuple(sorted(known)), hint=did_you_mean(name, list(known)))
+    except Invalid as error:
+        raise error.inside(name) from None
+
+
+def _read_arguments(config: ImportedComponent, given: dict[str, Any]) -> dict[str, Any]:
+    """The options as arguments of the target of an imported optimizer."""
+    target = config.target.load()
+    for error in wrong_arguments(target, str(config.target), given, (), config.runtime_arguments):
+        if error.at[0] in given:  # what is missing is the optimizer's own affair
+            raise error
+    parameters = parameters_of(target) or {}
+    return {
+        name: converted_argument(parameters[name], value) if name in parameters else value
+        for name, value in given.items()
+    }
+
+
+def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
+    """Read the options of all groups and report what is wrong with them.
+
+    Arguments:
+        config: the section, with every value determined; the target of an imported one is loaded.
+    """
+    for index, group in enumerate(config.groups):
+        path = f"groups.{index}.options"
+        values: dict[str, Any] = {}
+        wrong = False
+        for name, value in group.options.dump().items():
+            if name in OWN:
+                continue
+            alone = Group(pattern=group.pattern, options=cast(Any, {name: value}))
+            try:
+                values |= read_options(config, alone)
+            except Invalid as error:
+                wrong = True
+                for part in error.parts:
+                    at = ".".join(map(str, part.at))
+                    yield Problem(f"{path}.{at}", part.message, valid=part.valid, hint=part.hint)
+        if values and not wrong and not isinstance(config, ImportedComponent):
+            yield from _between(config, path, values)
+
+
+def _between(config: OptimizerConfig, path: str, values: dict[str, Any]) -> Iterator[Problem]:
+    """Problems that the optimizer's own checks find in the options of a group together."""
+    twin: Config = config.evolve(groups=(), no_decay=(), no_decay_patterns=(), **values)
+    try:
+        resolve(twin)
+    except ConfigError as error:
+        for problem in error.problems:
+            if problem.path in values:
+                yield Problem(
+                    f"{path}.{problem.path}",
+                    problem.message,
+                    valid=problem.valid,
+                    hint=problem.hint,
                 )

@@ -1,18 +1,117 @@
-"""Which parameter falls into which group, from names, shapes and kinds alone."""
+"""Frozen parameters and parameter groups, chosen by names, shapes and kinds; options of groups."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from setpoint.config import Invalid, Problem, SetpointError
-from setpoint.optim.options import read_options
-from setpoint.optim.section import Group, OptimizerConfig
-from setpoint.shapes.parameter import Parameter, matches_nothing
+from setpoint.config import (
+    ImportedComponent,
+    Invalid,
+    Problem,
+    SetpointError,
+)
+from setpoint.optim.config import OWN, Group, OptimizerConfig, option_problems, read_options
+from setpoint.shapes.parameter import Parameter
+from setpoint.shapes.patterns import (
+    first_match,
+    is_pattern,
+    matches,
+    matches_nothing,
+    unmatched,
+    untaken,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
+    """Find groups with impossible values, and groups that change nothing.
+
+    Returns:
+        the problems; those of the options of an imported optimizer are found by
+        `option_problems`, which imports it.
+    """
+    for index, group in enumerate(config.groups):
+        path = f"groups.{index}"
+        last = index + 1 == len(config.groups)
+        # A pattern that is none has a problem of its own.
+        if group.changes_nothing and last and is_pattern(group.pattern):
+            yield Problem(
+                f"{path}.pattern",
+                "has no effect: the group sets nothing, and no group comes after it from which it "
+                "could keep its parameters",
+                hint="Give it a lr_multiplier, a weight_decay_multiplier or options, or remove it.",
+            )
+        if group.weight_decay_multiplier not in (None, 0, 1) and not config.weight_decay:
+            yield Problem(
+                f"{path}.weight_decay_multiplier",
+                "has no effect: any multiple of weight_decay = 0 is 0",
+                also=("weight_decay",),
+                hint="Remove it.",
+            )
+        for name in group.options.dump():
+            if name in OWN:
+                message = f"is no option: a group sets it by {OWN[name]}"
+                yield Problem(f"{path}.options.{name}", message)
+    if not isinstance(config, ImportedComponent):
+        yield from option_problems(config)
+
+
+Groups = list[dict[str, Any]]
+"""Parameter groups as PyTorch's optimizers take them."""
 
 FIRST = 3
+
+
+def is_frozen(config: OptimizerConfig, name: str) -> bool:
+    """True if a pattern of `optimizer.frozen` is found in a name."""
+    return matches(config.frozen, name)
+
+
+def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) -> Iterator[Problem]:
+    """Find patterns that freeze nothing, or everything.
+
+    Arguments:
+        parameters: all that the model would train without patterns.
+
+    Returns:
+        problems with paths relative to the section.
+    """
+    names = [each.name for each in parameters]
+    yield from unmatched("frozen", config.frozen, names, "parameters of the model")
+    trained = [name for name in names if not is_frozen(config, name)]
+    if config.frozen and not trained:
+        yield Problem(
+            "frozen",
+            f"matches all {len(names)} parameters of the model, so that nothing is trained",
+            hint="Leave out those that are to be trained: '^(?!output)' freezes all but these.",
+        )
+        return
+    spans = config.frozen_spans
+    for index, span in enumerate(spans):
+        if not any(matches([span.pattern], name) for name in trained):
+            path, of = f"frozen_spans.{index}.pattern", "parameters that are trained otherwise"
+            yield matches_nothing(path, span.pattern, trained, of)
+    for index, span in enumerate(spans):
+        # The spans at the start of this one, as far as others are counted in its unit.
+        reached = {span.start.unit: span.start.count}
+        now = [
+            number
+            for number, each in enumerate(spans)
+            if (each.start.unit in reached or not each.start)
+            and each.holds(lambda unit, reached=reached: reached.get(unit, 0))
+        ]
+        if all(matches([spans[number].pattern for number in now], name) for name in trained):
+            yield Problem(
+                f"frozen_spans.{index}.start",
+                f"leaves nothing that is trained at {span.start}",
+                also=[f"frozen_spans.{number}" for number in now if number != index],
+                hint="Let spans overlap less, or match less.",
+            )
+            return
 
 
 class Gathered(NamedTuple):
@@ -51,7 +150,7 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
         raise SetpointError(
             "there is nothing to train: all parameters are frozen; at least one must be trainable"
         )
-    for problem in unmatched(config, held):
+    for problem in grouping_problems(config, held):
         raise SetpointError(in_words(config, problem))
     options = [_options(config, index, group) for index, group in enumerate(config.groups)]
     found: dict[tuple[Any, ...], Gathered] = {}
@@ -89,83 +188,51 @@ def in_words(config: OptimizerConfig, problem: Problem) -> str:
 
 
 def rule_of(config: OptimizerConfig, name: str) -> int | None:
-    """Find the group that takes a parameter.
-
-    Returns:
-        the index of the first group whose pattern is found in the name; None where none is.
-    """
-    for index, group in enumerate(config.groups):
-        if re.search(group.pattern, name):
-            return index
-    return None
+    """The index of the first group whose pattern is found in a name, or None."""
+    return first_match((group.pattern for group in config.groups), name)
 
 
 def keeps_decaying(config: OptimizerConfig, parameter: Parameter) -> bool:
-    """Say whether the rules apart from groups let a parameter decay."""
-    if parameter.kind in config.no_decay:
-        return False
-    return not any(re.search(each, parameter.name) for each in config.no_decay_patterns)
+    """True if the rules apart from groups let a parameter decay."""
+    return parameter.kind not in config.no_decay and not matches(
+        config.no_decay_patterns, parameter.name
+    )
 
 
-def unmatched(config: OptimizerConfig, parameters: Sequence[Parameter]) -> Iterator[Problem]:
-    """Find rules that no parameter falls under.
+def grouping_problems(
+    config: OptimizerConfig, parameters: Sequence[Parameter]
+) -> Iterator[Problem]:
+    """Find rules without effect on the parameters that are trained.
 
     Returns:
         problems with paths relative to the section: for patterns that match nothing, for groups
         that others before them leave nothing to, for groups that change nothing, and for options
         that no algorithm of their parameters reads.
     """
-    yield from config.idle(parameters)
+    yield from config.unused_settings(parameters)
     for field, kinds in config.patterns.items():
-        chosen = [each for each in parameters if kinds is None or each.kind in kinds]
-        for index, pattern in enumerate(getattr(config, field)):
-            if not any(re.search(pattern, each.name) for each in chosen):
-                what = f" of kind {_listed(list(kinds))}" if kinds else ""
-                of = f"parameters{what} that are trained"
-                names = [each.name for each in chosen]
-                yield matches_nothing(f"{field}.{index}", pattern, names, of)
-    taken = [rule_of(config, each.name) for each in parameters]
-    for index, group in enumerate(config.groups):
-        last = index + 1 == len(config.groups)
-        if group.changes_nothing and last:
-            continue  # which is found without names
-        if index in taken:
-            if group.changes_nothing:
-                yield from _idle(config, index, parameters, taken)
-            held = [each for each, rule in zip(parameters, taken, strict=True) if rule == index]
-            yield from _unread(config, index, held)
+        of = f"parameters{f' of kind {_listed(list(kinds))}' if kinds else ''} that are trained"
+        chosen = [each.name for each in parameters if kinds is None or each.kind in kinds]
+        yield from unmatched(field, getattr(config, field), chosen, of)
+    groups = config.groups
+    if groups and groups[-1].changes_nothing:  # a problem already without names
+        groups = groups[:-1]
+    names = [each.name for each in parameters]
+    of = "parameters that are trained"
+    yield from untaken("groups", [group.pattern for group in groups], names, of)
+    taken = [rule_of(config, name) for name in names]
+    for index, group in enumerate(groups):
+        members = [each for each, rule in zip(parameters, taken, strict=True) if rule == index]
+        later = [other.pattern for other in config.groups[index + 1 :]]
+        if not members:
             continue
-        matching = [i for i, each in enumerate(parameters) if re.search(group.pattern, each.name)]
-        if not matching:
-            names = [each.name for each in parameters]
-            path = f"groups.{index}.pattern"
-            yield matches_nothing(path, group.pattern, names, "parameters that are trained")
-            continue
-        before = sorted({rule for i in matching if (rule := taken[i]) is not None})
-        yield Problem(
-            f"groups.{index}.pattern",
-            f"gets nothing: groups before it take all that it matches, {len(matching)} of "
-            f"{len(parameters)} parameters",
-            also=[f"groups.{rule}.pattern" for rule in before],
-            hint=f"Put it before {_listed([f'groups.{rule}' for rule in before])}, or remove it.",
-        )
-
-
-def _idle(
-    config: OptimizerConfig,
-    index: int,
-    parameters: Sequence[Parameter],
-    taken: list[int | None],
-) -> Iterator[Problem]:
-    """A group that sets nothing is there to keep its parameters from groups behind it."""
-    behind = config.groups[index + 1 :]
-    names = [each.name for each, rule in zip(parameters, taken, strict=True) if rule == index]
-    if not any(re.search(group.pattern, name) for group in behind for name in names):
-        yield Problem(
-            f"groups.{index}.pattern",
-            "has no effect: the group sets nothing, and no group behind it matches its parameters",
-            hint="Give it a lr_multiplier, a weight_decay_multiplier or options, or remove it.",
-        )
+        if group.changes_nothing and not any(matches(later, each.name) for each in members):
+            yield Problem(
+                f"groups.{index}.pattern",
+                "has no effect: the group sets nothing, and no later group matches its parameters",
+                hint="Give it a lr_multiplier, a weight_decay_multiplier or options, or remove it.",
+            )
+        yield from _unread(config, index, members)
 
 
 def _unread(
@@ -174,15 +241,15 @@ def _unread(
     """Options for another algorithm than that of the parameters of a group."""
     if not config.read_by:
         return
-    theirs = {config.treatment(each)["algorithm"] for each in parameters}
-    known = [option for name in sorted(theirs) for option in config.read_by[name]]
+    algorithms = {config.treatment(each)["algorithm"] for each in parameters}
+    known = [option for name in sorted(algorithms) for option in config.read_by[name]]
     for option in config.groups[index].options.dump():
         readers = [name for name, options in config.read_by.items() if option in options]
-        if readers and not theirs.intersection(readers):
+        if readers and not algorithms.intersection(readers):
             yield Problem(
                 f"groups.{index}.options.{option}",
                 f"has no effect: {_listed(readers)} reads it, and all that the group takes is for "
-                f"{_listed(sorted(theirs))}",
+                f"{_listed(sorted(algorithms))}",
                 valid=known,
                 also=(f"groups.{index}.pattern",),
             )
@@ -250,7 +317,7 @@ class GroupRow(NamedTuple):
 
 
 def group_rows(groups: Sequence[Gathered], lr: float) -> list[GroupRow]:
-    """Tell of each group what it is trained with, and what it holds."""
+    """A row for each group: its rates, options and parameters."""
     return [
         GroupRow(
             group.name,
@@ -263,3 +330,67 @@ def group_rows(groups: Sequence[Gathered], lr: float) -> list[GroupRow]:
         )
         for group in groups
     ]
+
+
+def parameter_groups(config: OptimizerConfig, parameters: Iterable[Parameter]) -> Groups:
+    """Put parameters into the groups that the section describes; see `gather` for the rules.
+
+    Arguments:
+        parameters: with their tensors, in the order of the model; frozen ones are left out.
+
+    Returns:
+        groups for a torch optimizer. Each has `name`, `params` as pairs of name and tensor (torch
+        keeps the names as `param_names`) and `weight_decay`; `lr_multiplier` where it is not 1,
+        which the loop multiplies the learning rate by; and what `config.treatment` and the options
+        of its group set, by the names of the section's fields.
+
+    Raises:
+        SetpointError: nothing is trainable, a pattern matches nothing, or an option is wrong.
+    """
+    trained = [each for each in parameters if each.tensor is not None and each.tensor.requires_grad]
+    return [
+        {
+            "name": group.name,
+            "params": [(each.name, each.tensor) for each in group.parameters],
+            "weight_decay": group.weight_decay,
+            **({} if group.lr_multiplier == 1.0 else {"lr_multiplier": group.lr_multiplier}),
+            **group.options,
+        }
+        for group in gather(config, trained)
+    ]
+
+
+@runtime_checkable
+class OwnRates(Protocol):
+    """A model whose parameters do not all learn at the rate of the schedule."""
+
+    def learning_rate_multipliers(self) -> Mapping[str, float]:
+        """Return what the rate of each parameter is multiplied by.
+
+        Returns:
+            factors by the name of the parameter; 1 for those left out.
+        """
+        ...
+
+
+def multipliers_of(model: nn.Module) -> Mapping[str, float]:
+    """Ask a model what the learning rates of its parameters are multiplied by.
+
+    Arguments:
+        model: any; most have nothing to say.
+
+    Returns:
+        factors by the name of the parameter; 1 for those left out.
+
+    Raises:
+        SetpointError: a multiplier for a parameter that is not there.
+    """
+    if not isinstance(model, OwnRates):
+        return {}
+    multipliers = model.learning_rate_multipliers()
+    named = {name for name, _ in model.named_parameters()}
+    if unknown := sorted(multipliers.keys() - named):
+        raise SetpointError(
+            f"learning_rate_multipliers() names parameters that are not there: {', '.join(unknown)}"
+        )
+    return multipliers

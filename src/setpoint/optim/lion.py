@@ -10,10 +10,11 @@ from torch import Tensor
 from setpoint.optim.base import (
     GroupedOptimizer,
     decay_where_aligned,
+    flag_of,
+    foreach_groups,
     local_shard,
-    together,
+    unless,
 )
-from setpoint.optim.unless import flag_of, unless
 
 # Its operations on lists are not among the names that it exports.
 _torch: Any = torch
@@ -45,12 +46,11 @@ class Lion(GroupedOptimizer):
         self.state_dtype = state_dtype
 
     def update(self, group: dict[str, Any]) -> None:
-        """See `GroupedOptimizer.update`."""
         held = [p for p in group["params"] if p.grad is not None]
         for p in held:
             if not self.state[p]:
                 self.state[p]["exp_avg"] = torch.zeros_like(p, dtype=self.state_dtype)
-        for some in together(held):
+        for some in foreach_groups(held):
             parameters = [local_shard(p, p) for p in some]
             gradients = [local_shard(p.grad, p) for p in some if p.grad is not None]
             means = [local_shard(self.state[p]["exp_avg"], p) for p in some]

@@ -1,25 +1,199 @@
-"""Muon for matrices, AdamW for all else, as one optimizer."""
+"""Muon for matrices, AdamW for all other parameters, as one optimizer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
-from setpoint.optim.adam_step import adam_of, adam_step
+from setpoint.optim.adam import adam_of, adam_step
 from setpoint.optim.base import (
     GroupedOptimizer,
     decay_where_aligned,
+    flag_of,
     given_tensors,
     is_dtensor,
     local_shard,
+    unless,
 )
-from setpoint.optim.unless import flag_of, unless
-from setpoint.optim.whole import exchange_of, split_of
+from setpoint.shapes.placed import whole_of
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+class Split(NamedTuple):
+    """A dimension of a mesh along which ranks hold less than whole matrices of a parameter.
+
+    Arguments:
+        dim: the dimension of the parameter that is divided.
+        is_alone: whether no other dimension of the mesh divides its matrices.
+    """
+
+    mesh_dim: int
+    dim: int
+    is_alone: bool
+
+
+def split_of(parameter: Tensor) -> Split | None:
+    """The division of a parameter, or None where each rank holds whole matrices.
+
+    A parameter of three dimensions is a batch of matrices, whole where it is split by its first.
+    """
+    if not is_dtensor(parameter):
+        return None
+    mesh = parameter.device_mesh
+    dims = [
+        (number, dim)
+        for number, placement in enumerate(parameter.placements)
+        if (dim := getattr(placement, "dim", None)) is not None and mesh.size(number) > 1
+    ]
+    found = [each for each in dims if each[1] or parameter.ndim != 3]
+    # FSDP2 over tensor parallelism places rows in strides, and a batch may be split both ways.
+    return Split(*found[0], is_alone=len(dims) == 1) if found else None
+
+
+class Exchange(Protocol):
+    """Brings parameters of one shape to where they are computed."""
+
+    def whole(self, parts: Sequence[Tensor]) -> Tensor:
+        """Take this rank's share of the parameters.
+
+        Arguments:
+            parts: this rank's parts, one for each parameter.
+
+        Returns:
+            (share, *shape): whole ones, perhaps none.
+        """
+        ...
+
+    def parts(self, results: Tensor) -> Sequence[Tensor]:
+        """Return results for `whole` as this rank's parts of all parameters."""
+        ...
+
+
+class Local(Exchange):
+    """No exchange: each rank holds whole matrices."""
+
+    def whole(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.stack(tuple(parts)) if len(parts) > 1 else parts[0][None]
+
+    def parts(self, results: Tensor) -> Sequence[Tensor]:
+        return results.unbind()
+
+
+class AllToAll(Exchange):
+    """Parameters that one dimension of a mesh divides: all-to-all there and back.
+
+    Arguments:
+        like: one of the parameters.
+        owners: of each parameter the rank that gets it whole, by its place in the dimension.
+    """
+
+    def __init__(self, like: DTensor, split: Split, owners: Sequence[int]) -> None:
+        mesh = like.device_mesh
+        self.group: Any = mesh.get_group(split.mesh_dim)
+        self.rank, size = mesh.get_local_rank(split.mesh_dim), mesh.size(split.mesh_dim)
+        self.dim, self.shape = split.dim, like.shape
+        rows = self.shape[self.dim]
+        each = -(-rows // size)
+        # As torch.chunk has it: the last ranks may hold less, or nothing.
+        self.held = [max(0, min(rows, each * (n + 1)) - each * n) for n in range(size)]
+        self.order = [[i for i, owner in enumerate(owners) if owner == n] for n in range(size)]
+
+    def whole(self, parts: Sequence[Tensor]) -> Tensor:
+        own = len(self.order[self.rank])
+        given = [parts[i].reshape(-1) for owned in self.order for i in owned]
+        sent = [len(owned) * self._count(self.rank) for owned in self.order]
+        taken = [own * self._count(n) for n in range(len(self.order))]
+        found = self._swap(torch.cat(given), sent, taken).split(taken)
+        pieces = [each.view(own, *self._part(n)) for n, each in enumerate(found)]
+        return torch.cat(pieces, dim=self.dim + 1)
+
+    def parts(self, results: Tensor) -> Sequence[Tensor]:
+        own = len(self.order[self.rank])
+        pieces = results.split(self.held, dim=self.dim + 1)
+        sent = [own * self._count(n) for n in range(len(self.order))]
+        taken = [len(owned) * self._count(self.rank) for owned in self.order]
+        given = torch.cat([each.reshape(-1) for each in pieces])
+        places = [i for owned in self.order for i in owned]
+        found = self._swap(given, sent, taken).view(len(places), *self._part(self.rank))
+        return [part for _, part in sorted(zip(places, found, strict=True), key=lambda p: p[0])]
+
+    def _swap(self, given: Tensor, sent: list[int], taken: list[int]) -> Tensor:
+        found = given.new_empty(sum(taken))
+        torch.distributed.all_to_all_single(found, given, taken, sent, group=self.group)
+        return found
+
+    def _part(self, rank: int) -> tuple[int, ...]:
+        return (*self.shape[: self.dim], self.held[rank], *self.shape[self.dim + 1 :])
+
+    def _count(self, rank: int) -> int:
+        return torch.Size(self._part(rank)).numel()
+
+
+class AllGather(Exchange):
+    """Parameters that several dimensions of a mesh divide: gathered on all ranks.
+
+    What each rank has computed is summed over one of the dimensions, zero where it has not.
+    """
+
+    def __init__(self, like: DTensor, split: Split, owners: Sequence[int]) -> None:
+        self.like = like
+        self.group: Any = like.device_mesh.get_group(split.mesh_dim)
+        rank = like.device_mesh.get_local_rank(split.mesh_dim)
+        self.own = [i for i, owner in enumerate(owners) if owner == rank]
+        self.count = len(owners)
+
+    def whole(self, parts: Sequence[Tensor]) -> Tensor:
+        from torch.distributed.tensor import DTensor
+
+        like, found = self.like, list[Tensor]()
+        for number, part in enumerate(parts):
+            spread = DTensor.from_local(
+                part,
+                like.device_mesh,
+                like.placements,
+                run_check=False,
+                shape=like.shape,
+                stride=like.stride(),
+            )
+            full = whole_of(spread)
+            if number in self.own:
+                found.append(full)
+        return torch.stack(found) if found else parts[0].new_empty(0, *like.shape)
+
+    def parts(self, results: Tensor) -> Sequence[Tensor]:
+        from torch.distributed.tensor import distribute_tensor
+
+        like = self.like
+        every = results.new_zeros(self.count, *like.shape)
+        every[self.own] = results
+        torch.distributed.all_reduce(every, group=self.group)
+        mesh, placements = like.device_mesh, like.placements
+        return [
+            distribute_tensor(each, mesh, placements, src_data_rank=None).to_local()
+            for each in every
+        ]
+
+
+def exchange_of(like: Tensor, owners: Sequence[int]) -> Exchange:
+    """Choose how parameters of one shape and placement are brought together.
+
+    Arguments:
+        like: one of them.
+        owners: see `AllToAll`; not read where matrices are whole on each rank.
+    """
+    split = split_of(like)
+    if split is None:
+        return Local()
+    assert is_dtensor(like)
+    return (AllToAll if split.is_alone else AllGather)(like, split, owners)
+
 
 AdjustLr = Literal["original", "match_rms_adamw"]
 
@@ -30,7 +204,7 @@ LEAST_NORM = 1e-7
 
 
 def adjustment(adjust_lr: AdjustLr, rows: int, columns: int) -> float:
-    """What the learning rate of a matrix is multiplied by; its decay is not.
+    """The factor on the learning rate of a matrix; its decay has none.
 
     Arguments:
         adjust_lr: `original` (Jordan et al., 2024) keeps the size of what the matrix gives for
@@ -107,7 +281,6 @@ class Muon(GroupedOptimizer):
                 )
 
     def update(self, group: dict[str, Any]) -> None:
-        """See `GroupedOptimizer.update`."""
         if group is self.param_groups[0]:
             self._loads.clear()
         held = [p for p in group["params"] if p.grad is not None]
@@ -154,8 +327,8 @@ class Muon(GroupedOptimizer):
             return []
         assert is_dtensor(first)
         mesh = first.device_mesh
-        idle = [0] * mesh.size(split.mesh_dim)
-        loads = self._loads.setdefault((mesh, split.mesh_dim), idle)
+        unloaded = [0] * mesh.size(split.mesh_dim)
+        loads = self._loads.setdefault((mesh, split.mesh_dim), unloaded)
         owners: list[int] = []
         for p in held:
             owners.append(min(range(len(loads)), key=loads.__getitem__))
@@ -163,7 +336,7 @@ class Muon(GroupedOptimizer):
         return owners
 
     def _direction(self, p: Tensor, group: dict[str, Any]) -> Tensor:
-        """Move the running mean on, and tell what is to be made orthogonal of it, in bf16."""
+        """Update the running mean, and return the matrix to be made orthogonal, in bf16."""
         assert p.grad is not None
         state, momentum = self.state[p], group["momentum"]
         mean, gradient = local_shard(state["momentum_buffer"], p), local_shard(p.grad, p)
@@ -177,7 +350,7 @@ class Muon(GroupedOptimizer):
 
 
 def at_once(device: torch.device) -> int:
-    """Say how many numbers are made orthogonal at once.
+    """Numbers of elements that are made orthogonal at once.
 
     Returns:
         on a CPU, where batches pay below 256 x 256 only, few; else enough to fill a GPU with
@@ -236,7 +409,7 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
 
 
 def rows_and_columns(parameter: Tensor) -> tuple[int, int]:
-    """Tell how many outputs and inputs the matrices of a parameter have.
+    """Outputs and inputs of the matrices of a parameter.
 
     Arguments:
         parameter: of two dimensions: a matrix (outputs, inputs), as of torch.nn.Linear. Of three:

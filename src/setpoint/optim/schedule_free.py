@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from setpoint.optim.base import GroupedOptimizer, local_shard, together
-from setpoint.optim.unless import flag_of, unless
+from setpoint.optim.base import GroupedOptimizer, flag_of, foreach_groups, local_shard, unless
 
 # Its operations on lists are not among the names that it exports.
 _torch: Any = torch
 
-COURSE = {"updates": 0, "lr_max": 0.0, "weight_sum": 0.0}
-"""What is counted from step to step, before the first one."""
+COUNTERS = {"updates": 0, "lr_max": 0.0, "weight_sum": 0.0}
+"""Counters of a group or parameter, before the first step."""
 
 
 class ScheduleFreeAdamW(GroupedOptimizer):
@@ -49,10 +48,9 @@ class ScheduleFreeAdamW(GroupedOptimizer):
     ) -> None:
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         powers = {"lr_power": lr_power, "step_power": step_power}
-        super().__init__(parameters, {**options, **powers, **COURSE})
+        super().__init__(parameters, {**options, **powers, **COUNTERS})
 
     def update(self, group: dict[str, Any]) -> None:
-        """See `GroupedOptimizer.update`."""
         held: list[Tensor] = []
         for p in group["params"]:
             state = self.state.get(p, {})
@@ -63,17 +61,17 @@ class ScheduleFreeAdamW(GroupedOptimizer):
                     state["z"] = p.detach().clone()
                     state["exp_avg_sq"] = torch.zeros_like(p)
                     if group["updates"]:
-                        state.update(COURSE)
+                        state.update(COUNTERS)
             elif state and "updates" not in state:
-                state.update({name: group[name] for name in COURSE})
-        of_group = _move_on(group, group)
+                state.update({name: group[name] for name in COUNTERS})
+        of_group = _advance(group, group)
         alike: dict[tuple[int, float], list[Tensor]] = {}
         for p in held:
             state = self.state[p]
-            course = _move_on(state, group) if "updates" in state else of_group
-            alike.setdefault(course, []).append(p)
+            counted = _advance(state, group) if "updates" in state else of_group
+            alike.setdefault(counted, []).append(p)
         for (number, share), those in alike.items():
-            for some in together(those):
+            for some in foreach_groups(those):
                 self._update(some, group, number, share)
 
     def _update(self, held: list[Tensor], group: dict[str, Any], number: int, share: float) -> None:
@@ -122,11 +120,11 @@ class ScheduleFreeAdamW(GroupedOptimizer):
                     p.copy_(y)
 
 
-def _move_on(course: dict[str, Any], group: dict[str, Any]) -> tuple[int, float]:
-    """Count a step, in place; the number of the step, and its share in the average."""
-    number = course["updates"] = course["updates"] + 1
-    course["lr_max"] = max(group["lr"], course["lr_max"])
-    weight = number ** group["step_power"] * course["lr_max"] ** group["lr_power"]
-    course["weight_sum"] += weight
+def _advance(counters: dict[str, Any], group: dict[str, Any]) -> tuple[int, float]:
+    """Count a step, in place; return its number and its share in the average."""
+    number = counters["updates"] = counters["updates"] + 1
+    counters["lr_max"] = max(group["lr"], counters["lr_max"])
+    weight = number ** group["step_power"] * counters["lr_max"] ** group["lr_power"]
+    counters["weight_sum"] += weight
     # Nothing has weight until the first rate above 0.
-    return number, weight / course["weight_sum"] if course["weight_sum"] else 0.0
+    return number, weight / counters["weight_sum"] if counters["weight_sum"] else 0.0

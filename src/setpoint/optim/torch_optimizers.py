@@ -1,36 +1,157 @@
-"""PyTorch's own optimizers, in their fused form where there is one."""
+"""PyTorch's own optimizers, in their fused form where there is one.
+
+Adafactor also has a step of ours (Shazeer and Stern, 2018) for weights on GPUs, or that ranks
+divide: DTensor has not the operations in place of torch's, which waits for a GPU twice for each
+weight. The means over rows and columns are those of whole weights, the same on all ranks and a
+small part of them, so that each holds both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import wraps
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
-from setpoint.optim import unless
-from setpoint.optim.adafactor import divided_step
 from setpoint.optim.base import (
     BuiltOptimizer,
     decay_where_aligned,
+    flag_of,
     given_tensors,
     is_dtensor,
+    is_left_out,
+    is_on_host,
     local_shard,
+    number_of,
     uncompiled,
+    unless,
+    without_flag,
 )
-from setpoint.optim.unless import flag_of, is_left_out, without_flag
+from setpoint.shapes.placed import whole_of
 
 if TYPE_CHECKING:
     from setpoint.optim import config as sections
+
+MEANS = {"row_var": -1, "col_var": -2}
+"""The means of squares, and over which dimension of a weight they are."""
+Number = float | Tensor
+"""A number of a weight; on a GPU a scalar tensor, for which the host does not wait."""
+
+
+def divided_step(
+    p: Tensor, state: dict[str, Any], group: dict[str, Any], flag: Tensor | None = None
+) -> None:
+    """Update one parameter.
+
+    Arguments:
+        p: with its gradient; what no rank shares may stand beside what is divided.
+        state: as torch.optim.Adafactor keeps it; empty before the first step.
+        flag: an fp32 scalar; where it is 1 nothing on the device changes.
+    """
+    gradient = p.grad
+    assert gradient is not None
+    if not state:
+        _begin(state, gradient)
+    eps1, eps2 = group["eps"]
+    eps1 = torch.finfo(p.dtype).eps if eps1 is None else eps1
+    state["step"] += 1
+    step, lr = float(state["step"]), group["lr"]
+    weight = step ** group["beta2_decay"]
+    alpha = _at_least(eps2, _norm(p) / sqrt(p.numel())) * min(lr, 1 / sqrt(step))
+    mine, own = local_shard(p, p), local_shard(gradient, p)
+    # What is loaded of a single row or column has the shape of the weight, and is divided.
+    state |= {name: whole_of(state[name]) for name in MEANS if name in state}
+    means = [local_shard(held, p) for name, held in state.items() if name != "step"]
+    with unless(flag, mine, *means):
+        if group["weight_decay"]:
+            mine.mul_(1 - lr * group["weight_decay"])
+        if gradient.ndim > 1:
+            estimate = _estimate(gradient, state, weight, eps1)
+        else:
+            (mean,) = means
+            mean.lerp_(own * own, weight)
+            estimate = mean.clone()
+        update = estimate.clamp_(min=eps1 * eps1).rsqrt_().mul_(own)
+        clipped = _at_least(1.0, _norm(_spread(update, p)) / (sqrt(p.numel()) * group["d"]))
+        rate = -alpha / clipped
+        if isinstance(rate, Tensor):
+            mine.add_(update.mul_(rate))
+        else:
+            mine.add_(update, alpha=rate)
+
+
+def _begin(state: dict[str, Any], gradient: Tensor) -> None:
+    state["step"] = torch.tensor(0.0)
+    if gradient.ndim == 1:
+        state["variance"] = torch.zeros_like(gradient)
+        return
+    *others, rows, columns = gradient.shape
+    here = local_shard(gradient, gradient)
+    state["row_var"] = here.new_zeros(*others, rows, 1)
+    state["col_var"] = here.new_zeros(*others, 1, columns)
+
+
+def _estimate(gradient: Tensor, state: dict[str, Any], weight: float, eps1: float) -> Tensor:
+    """Move the means on, and estimate the squares of this rank's part of the gradient."""
+    wide = torch.promote_types(gradient.dtype, torch.float32)
+    squares = gradient.to(wide).square()
+    for name, dim in MEANS.items():
+        summed = whole_of(squares.sum(dim, keepdim=True))
+        state[name].lerp_(summed.div_(gradient.size(dim)).to(state[name].dtype), weight)
+    rows, columns = state["row_var"], state["col_var"]
+    least = rows.mean(dim=-2, keepdim=True).clamp_(min=eps1)
+    last, before = gradient.ndim - 1, gradient.ndim - 2
+    estimate = _part(rows, gradient, last) @ _part(columns, gradient, before)
+    return estimate.div_(_part(least, gradient, last, before))
+
+
+def _norm(tensor: Tensor) -> Number:
+    return number_of(whole_of(torch.linalg.vector_norm(tensor)))
+
+
+def _at_least(least: float, number: Number) -> Number:
+    return number.clamp(min=least) if isinstance(number, Tensor) else max(least, number)
+
+
+def _spread(part: Tensor, like: Tensor) -> Tensor:
+    """This rank's part, as a tensor of all ranks."""
+    if not is_dtensor(like):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def _part(means: Tensor, like: Tensor, *over: int) -> Tensor:
+    """This rank's part of means over some dimensions of a weight."""
+    if not is_dtensor(like):
+        return means
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    placements = [
+        Replicate() if getattr(placement, "dim", None) in over else placement
+        for placement in like.placements
+    ]
+    return distribute_tensor(means, like.device_mesh, placements, src_data_rank=None).to_local()
+
 
 # The devices with a fused kernel that torch ships (2.11 to 2.13); others are plug-ins.
 FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
 
 
 def can_fuse(tensors: Iterable[Tensor]) -> bool:
-    """Say whether torch has a fused kernel for parameters."""
+    """True if torch has a fused kernel for parameters."""
     return all(t.device.type in FUSED_DEVICES and t.is_floating_point() for t in tensors)
 
 
@@ -130,12 +251,11 @@ class AdamW(BuiltOptimizer, torch.optim.AdamW):
             if mean is not None:
                 mean = local_shard(mean, p)
                 update = mean.lerp(gradient.to(mean.dtype), 1 - group["betas"][0])
-            with unless.unless(flag, parameter):
+            with unless(flag, parameter):
                 decay_where_aligned(parameter, update, group["lr"], group["weight_decay"])
 
     @classmethod
     def arguments(cls, config: sections.AdamW, groups: list[dict[str, Any]]) -> dict[str, Any]:
-        """See `BuiltOptimizer.arguments`."""
         for group in groups:  # which torch's own does not know
             group.setdefault("cautious_weight_decay", config.cautious_weight_decay)
         fused, foreach = implementation_flags(config.implementation, given_tensors(groups))
@@ -172,7 +292,7 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
                 group["fused"], group["foreach"] = True, foreach
 
     def _begins(self, group: dict[str, Any]) -> bool:
-        """Whether some parameters of a group, and not all, get their first gradient."""
+        """True if some parameters of a group, and not all, get their first gradient."""
         if not group["momentum"]:
             return False
         held = [p for p in group["params"] if p.grad is not None]
@@ -222,7 +342,7 @@ class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
                 loss = closure()
         if is_left_out(flag):
             return loss
-        if all(unless.is_on_host(p) and not is_dtensor(p) for p, _ in held):
+        if all(is_on_host(p) and not is_dtensor(p) for p, _ in held):
             with without_flag(self):
                 self._step()
             return loss

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
 from setpoint.parallel.engines import DeepSpeed, EngineConfig, Torch
 from setpoint.parallel.pipelining import Pipelining
-from setpoint.shapes.parameter import pattern_problems
+from setpoint.shapes.patterns import pattern_problems
 from setpoint.units import ByteSize
 
 REST = -1

@@ -7,9 +7,8 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.optim.schedule.build import Place, measure, nearest
 from setpoint.optim.schedule.config import Piecewise, Plateau
-from setpoint.optim.schedule.curves import spans
+from setpoint.optim.schedule.curves import Place, measure, nearest, spans
 from setpoint.units import Duration
 
 if TYPE_CHECKING:

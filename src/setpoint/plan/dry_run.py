@@ -32,7 +32,7 @@ from setpoint.model.modules import FUSED
 from setpoint.model.moe.dispatch import AllToAllDispatcher, TensorParallelDispatcher
 from setpoint.model.parameters import stage_sizes
 from setpoint.model.pretrained.check import check_weights
-from setpoint.optim.frozen import is_frozen
+from setpoint.optim.grouping import is_frozen
 from setpoint.parallel.config import DeepEP
 from setpoint.parallel.pipeline import part_of, split_of
 from setpoint.parallel.pipelining import ranks_of_stages

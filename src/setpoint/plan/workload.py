@@ -23,7 +23,7 @@ from setpoint.model.parameters import (
     window_of,
 )
 from setpoint.optim.config import ImportedOptimizer, ScheduleFreeAdamW
-from setpoint.optim.frozen import is_frozen
+from setpoint.optim.grouping import is_frozen
 from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces
 from setpoint.precision.config import converted, skips
 from setpoint.shapes.parameter import Parameter

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Literal
 
 from setpoint.config import RUNTIME, Config, Problem, check, dead, field
-from setpoint.shapes.parameter import pattern_problems
+from setpoint.shapes.patterns import is_pattern, matches, pattern_problems, unmatched
 
 Stored = Literal["fp32", "bf16"]
 SKIP = (r"^output$", r"lm_head$", r"router")
@@ -238,7 +237,7 @@ class Precision(Config):
 
 
 def fp16_problems(path: str, chosen: str, device: str) -> Iterator[Problem]:
-    """Look whether fp16 is asked of something else than a GPU.
+    """Find fp16 on a device other than a GPU.
 
     Arguments:
         device: `parallel.device`.
@@ -267,7 +266,7 @@ def converted(config: Float8, layers: Mapping[str, tuple[int, int]]) -> list[str
 
 def skips(config: Float8, name: str) -> bool:
     """True if a pattern of `skip` matches a name."""
-    return any(_found(pattern, name) for pattern in config.skip)
+    return matches(filter(is_pattern, config.skip), name)
 
 
 def layer_problems(
@@ -290,13 +289,8 @@ def layer_problems(
         yield Problem("experts", f"finds no packed experts: {why}", valid=("false",))
     if config.skip != SKIP:  # which are for several kinds of model
         names = [*layers, *experts] if config.experts else [*layers]
-        for index, pattern in enumerate(config.skip):
-            if _compiles(pattern) and not any(_found(pattern, name) for name in names):
-                yield Problem(
-                    f"skip.{index}",
-                    "matches none of the model's linear layers",
-                    valid=_some(list(layers)),
-                )
+        of = "linear layers and packed experts" if config.experts else "linear layers"
+        yield from unmatched("skip", config.skip, names, of)
     wanted = converted(config, layers)
     if not wanted and not config.experts:
         others = " and that is large enough" if config.skip_small else ""
@@ -319,21 +313,3 @@ def layer_problems(
             hint="Change the sizes of the model, or put these layers into float8.skip, or set "
             "float8.skip_small to true.",
         )
-
-
-def _compiles(pattern: str) -> bool:
-    """True if it is a regular expression; the section itself reports those that are none."""
-    try:
-        re.compile(pattern)
-    except re.error:
-        return False
-    return True
-
-
-def _found(pattern: str, name: str) -> bool:
-    return _compiles(pattern) and re.search(pattern, name) is not None
-
-
-def _some(names: list[str]) -> tuple[str, ...]:
-    """The last parts of names, as they say most in few words."""
-    return tuple(dict.fromkeys(name.rpartition(".")[2] for name in names))[:8]

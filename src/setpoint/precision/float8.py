@@ -39,11 +39,7 @@ HADAMARD_SEED = 0
 
 
 def why_not(config: Float8, device: torch.device) -> str | None:
-    """Say why there are no such products here.
-
-    Returns:
-        the reason; None if there are.
-    """
+    """Reason why this machine has no such products, or None."""
     if importlib.util.find_spec("torchao") is None:
         return "needs the package torchao: pip install 'setpoint[float8]'"
     if config.emulate:

@@ -313,11 +313,9 @@ class MasterWeights(OptimizerParams):
             torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def state(self) -> dict[str, Tensor]:
-        """See `OptimizerParams.state`."""
         return {name: held.detach() for name, held in self.held.items() if held.requires_grad}
 
     def model_state(self) -> dict[str, Tensor]:
-        """See `OptimizerParams.model_state`."""
         trained = {name for name, held in self.held.items() if held.requires_grad}
         state = super().model_state()
         return {n: t.to(self.params) if n in trained else t for n, t in state.items()}

@@ -11,7 +11,8 @@ from setpoint.data.config import Data, Loader
 from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.memory.config import CheckpointingConfig, Memory, Operators
 from setpoint.model.config import TransformerConfig
-from setpoint.optim.config import AdamW, Cosine
+from setpoint.optim.config import AdamW
+from setpoint.optim.schedule.config import Cosine
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
 from setpoint.resilience.config import GarbageCollection, TrainingResilience

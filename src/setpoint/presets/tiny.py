@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from setpoint.config import preset
 from setpoint.model.config import TransformerConfig
-from setpoint.optim.config import AdamW, Cosine
+from setpoint.optim.config import AdamW
+from setpoint.optim.schedule.config import Cosine
 from setpoint.precision.config import Precision
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job

@@ -13,10 +13,10 @@ from setpoint.config import RunError, SetpointError, error_in_words
 from setpoint.memory.usage import is_out_of_memory
 from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.model.moe.layer import update_biases
+from setpoint.optim.base import Undo, counts_of, step_unless, takes_flag
 from setpoint.optim.build import title_of
 from setpoint.optim.clip import clip_gradients
-from setpoint.optim.section import OptimizerConfig
-from setpoint.optim.unless import Undo, counts_of, step_unless, takes_flag
+from setpoint.optim.config import OptimizerConfig
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.outcome import Routing

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from setpoint.adapter.config import Merge
-from setpoint.optim.schedule.build import Place, PlateauCurve
+from setpoint.optim.config import FrozenSpan
 from setpoint.optim.schedule.config import ScheduleConfig
-from setpoint.optim.section import FrozenSpan
+from setpoint.optim.schedule.curves import Place, PlateauCurve
 from setpoint.shapes.scoring import Score
 from setpoint.train.position import UNITS, Position
 

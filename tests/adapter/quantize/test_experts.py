@@ -9,13 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.adapter.apply import adapt
+from setpoint.adapter.apply import adapt, merge_all
 from setpoint.adapter.config import LoRA
-from setpoint.adapter.merge import merge_all
 from setpoint.adapter.plan import sites_of
-from setpoint.adapter.quantize.apply import noise_of, quantize_base
 from setpoint.adapter.quantize.config import FP8, NF4, NVFP4, Int8, Noise, Quantization
-from setpoint.adapter.quantize.weight import QuantizedExperts
+from setpoint.adapter.quantize.weight import QuantizedExperts, noise_of, quantize_base
 from setpoint.config import resolve
 from setpoint.model.build import materialize, skeleton
 from setpoint.model.initialize import initialize

@@ -9,11 +9,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from setpoint.adapter.apply import adapter_parameters
+from setpoint.adapter.apply import adapter_parameters, merge_all
 from setpoint.adapter.config import LoRA
-from setpoint.adapter.merge import merge_all
-from setpoint.adapter.quantize.checks import ROUNDED_AGAIN, form_problems
-from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Quantization
+from setpoint.adapter.quantize.config import (
+    FP8,
+    LEFT_DENSE,
+    MXFP4,
+    NF4,
+    NVFP4,
+    ROUNDED_AGAIN,
+    Int8,
+    Quantization,
+    form_problems,
+)
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import Caution, SetpointError, resolve
@@ -22,16 +30,17 @@ from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import Export
 from setpoint.model.config import HuggingFaceConfig
+from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import start_from
 from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import Form, stored_weights
-from setpoint.train.rules.model import built_adapter_problems
+from setpoint.train.rules.model import base_problems, built_adapter_problems
 from setpoint.train.run import train
 
 from ...model.pretrained.ours import change_config, rewrite
-from ...model.pretrained.quantized_files import FORMATS, KEPT, gpt_oss, quantize_files
+from ...model.pretrained.quantized_files import FORMATS, KEPT, fp8_squares, gpt_oss, quantize_files
 from ...model.pretrained.theirs import make
 from ...train.small import assert_same_run, small_job
 
@@ -201,3 +210,35 @@ def test_forms_are_those_of_files(tmp_path: Path) -> None:
         quantize_files(tmp_path / "files", FORMATS[name])
         infos = dense_tensors(tmp_path / "files").values()
         assert {info.encoding.form for info in infos if info.encoding is not None} == {form}
+
+
+@pytest.mark.parametrize("kind", ["transformer", "huggingface"])
+def test_layers_that_files_leave_dense_are_named(tmp_path: Path, kind: str) -> None:
+    """With the value of exclude that leaves them dense: the list of the files by our names."""
+
+    def in_part(base: str, shape: tuple[int, int], seed: int) -> tuple[Any, torch.Tensor]:
+        if "down_proj" in base or base.endswith("layers.1.self_attn.q_proj"):
+            return {f"{base}.weight": (dense := torch.randn(shape).bfloat16())}, dense
+        return fp8_squares(base, shape, seed)
+
+    keys = {**WIDTHS, "num_attention_heads": 4, "num_hidden_layers": 2}
+    del keys["num_experts_per_tok"]  # of dense models unknown
+    make("qwen3", keys).save_pretrained(tmp_path / "files")
+    quantize_files(tmp_path / "files", (in_part, KEPT["fp8"][1]))
+    flags = (
+        "model.type=huggingface", f"model.pretrained={tmp_path / 'files'}",
+        "adapter={type: lora, rank: 2, quantize: {type: fp8, group_size: 16}}",
+    )  # fmt: skip
+
+    def found(*more: str) -> list[Any]:
+        job = small_job(tmp_path, *flags, *more)
+        if kind == "huggingface":
+            return [*built_adapter_problems(job)]
+        model = read_config(tmp_path / "files")[0]
+        pretrained = job.model.pretrained
+        return [*base_problems(resolve(job.evolve(model=model.evolve(pretrained=pretrained))))]
+
+    (caution,) = found()
+    assert isinstance(caution, Caution) and caution.code == LEFT_DENSE
+    (value,) = caution.valid
+    assert not found(f"adapter.quantize.exclude={value}")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from setpoint.adapter.apply import merge_all
 from setpoint.adapter.config import AdapterConfig, QLoRA
-from setpoint.adapter.merge import merge_all
 from setpoint.adapter.plan import adapter_problems
 from setpoint.adapter.quantize.config import FP8, NF4
 from setpoint.checkpoint.folder import list_checkpoints

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
 from setpoint.config import resolve
-from setpoint.optim.config import (
+from setpoint.optim.schedule.config import (
     Constant,
     Cosine,
     InverseSqrt,

@@ -9,7 +9,7 @@ import pytest
 from setpoint.config import Config, ConfigError, resolve
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of
-from setpoint.optim.config import (
+from setpoint.optim.schedule.config import (
     Constant,
     Cosine,
     InverseSqrt,

@@ -12,7 +12,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, MultiStepLR
 
 from setpoint.config import resolve
-from setpoint.optim.config import Cosine, Linear, Phase, Piecewise
+from setpoint.optim.schedule.config import Cosine, Linear, Phase, Piecewise
 from setpoint.optim.schedule.curves import Curve, Stretch, between, piecewise_factor, spans
 from setpoint.units import Duration
 

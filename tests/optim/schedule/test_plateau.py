@@ -13,8 +13,8 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from setpoint.config import resolve
-from setpoint.optim.config import Plateau
-from setpoint.optim.schedule.build import PlateauCurve
+from setpoint.optim.schedule.config import Plateau
+from setpoint.optim.schedule.curves import PlateauCurve
 
 from ...few import few
 

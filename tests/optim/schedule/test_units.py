@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import resolve
-from setpoint.optim.config import (
+from setpoint.optim.schedule.config import (
     Constant,
     Cosine,
     InverseSqrt,
@@ -21,7 +21,7 @@ from setpoint.optim.config import (
     ScheduleConfig,
     Wsd,
 )
-from setpoint.optim.schedule.build import Place
+from setpoint.optim.schedule.curves import Place
 
 # A step is a 64th of an epoch, 32 tokens and half a second, so that all is exact.
 STEP = {"steps": 1.0, "tokens": 32.0, "epochs": 1 / 64, "seconds": 0.5}

@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from setpoint.config.composition import compose
+from setpoint.config.draft.walk import dropped_values
 from setpoint.config.resolving.checks import cautions_of, known_cautions
+from setpoint.optim.config import Muon
 from setpoint.train.config import Job
 from setpoint.train.rules.cautions import CAUTIONS
 from setpoint.train.run import train
@@ -100,7 +102,7 @@ FLOAT8 = ("precision.compute=bf16", "precision.float8={}")
         ((FREE, "schedule={type=inverse_sqrt, warmup=9}"), ["schedule-free-with-decay"]),
         ((FREE, "schedule=constant"), []),
         ((FREE, "schedule=none"), []),
-        (("optimizer=muon",), ["muon-rate-for-adamw"]),
+        (("optimizer=muon",), []),
         (("optimizer=muon", "optimizer.lr=5e-3"), []),
         (("optimizer=muon", "optimizer.adamw_lr=2e-3"), []),
         (("optimizer=muon", "optimizer.adjust_lr=match_rms_adamw"), []),
@@ -176,12 +178,31 @@ def test_a_run_says_and_records_them(tmp_path: Path) -> None:
     assert "caution: optimizer.lr = 0.5" in (run / "logs" / "rank-0.log").read_text()
 
 
-def test_the_caution_about_muon_names_both_rates() -> None:
-    flags = ("optimizer=muon", "optimizer.lr=3e-3")
-    (low,) = cautions_of(compose(Job, flags=flags).resolve())
-    assert low.hint == "Set lr to 0.02 and adamw_lr to 0.003, or adjust_lr to match_rms_adamw."
-    (given,) = cautions_of(compose(Job, flags=(*flags, "optimizer.adamw_lr=1e-3")).resolve())
-    assert given.hint == "Set lr to 0.02, or adjust_lr to match_rms_adamw."
-    # What it advises is no reason for another one.
-    advised = ("optimizer=muon", "optimizer.lr=0.02", "optimizer.adamw_lr=0.003")
-    assert cautions_of(compose(Job, flags=advised).resolve()) == ()
+def test_rates_of_muon_follow_from_one() -> None:
+    """Its own defaults, and what the caution advises, are no reason for a caution."""
+    (low,) = cautions_of(compose(Job, flags=("optimizer=muon", "optimizer.lr=3e-3")).resolve())
+    assert low.hint == "Set lr to 0.02, or adjust_lr to match_rms_adamw."
+    for flags, rate in (
+        ((), 0.002),
+        (("optimizer.lr=0.05",), 0.005),
+        (("optimizer.lr=3e-3", "optimizer.adjust_lr=match_rms_adamw"), 3e-3),
+        (("optimizer.adamw_lr=3e-3",), 3e-3),
+    ):
+        job = compose(Job, flags=("optimizer=muon", *flags)).resolve()
+        assert isinstance(job.optimizer, Muon)
+        assert job.optimizer.adamw_lr == pytest.approx(rate) and cautions_of(job) == (), flags
+
+
+def test_a_rate_of_a_preset_is_for_its_own_optimizer() -> None:
+    def rate(*flags: str) -> float:
+        return compose(Job, "tiny", flags=flags).resolve().optimizer.lr
+
+    assert rate() == rate("optimizer=sgd") == 3e-3, "both have the same default"
+    assert rate("optimizer=muon") == 0.02 and rate("optimizer=lion") == 1e-4
+    for flags in (("optimizer.lr=0.03", "optimizer=muon"), ("optimizer=muon", "optimizer.lr=0.03")):
+        assert rate(*flags) == 0.03
+        draft = compose(Job, "tiny", flags=flags).resolve()
+        assert not any("optimizer.lr" in line for line in dropped_values(draft)), "it is given"
+    draft = compose(Job, "tiny", flags=("optimizer=muon",)).resolve()
+    (line,) = [line for line in dropped_values(draft) if line.startswith("optimizer.lr")]
+    assert "from preset tiny" in line and line.endswith("has a default of its own, 0.02")

@@ -13,15 +13,26 @@ beside the other in a dimension before all others, are made dense together.
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from setpoint.adapter.quantize.config import SCALES_PER_SCALE
+from setpoint.adapter.quantize.config import (
+    FP8,
+    MXFP4,
+    NF4,
+    NVFP4,
+    SCALES_PER_SCALE,
+    Int8,
+    Quantization,
+    backend_in,
+)
+from setpoint.shapes.torchao import import_torchao
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +113,7 @@ class Box(NamedTuple):
 
 
 class Format(ABC):
-    """How a matrix is quantized. All computation is in fp32."""
+    """A format of quantized matrices. All computation is in fp32."""
 
     rows = 1
     """Rows of a block."""
@@ -157,7 +168,7 @@ class _Rowwise(Format):
 
     @abstractmethod
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
-        """What multiplies the numbers of each block: ([E,] rows, blocks)."""
+        """The scale of each block: ([E,] rows, blocks)."""
 
     def _amax(self, matrix: Tensor) -> Tensor:
         """The largest magnitude of each block: (rows, blocks)."""
@@ -301,7 +312,6 @@ class Int8Format(_Rowwise):
         return self._scaled(parts["codes"].float(), self._scales(parts, box)).to(dtype)
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
-        """See `Format.parts_from`."""
         scales = coded.parts["scales"].float().view(rows, columns // self.block(columns))
         return {"codes": coded.parts["codes"], "scales": scales}
 
@@ -346,7 +356,6 @@ class NVFP4Format(_E2M1Format):
         return {"codes": codes, "scales": found.view(torch.uint8), "scale": scale}
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
-        """See `Format.parts_from`."""
         del rows, columns
         parts = coded.parts
         return {
@@ -356,7 +365,7 @@ class NVFP4Format(_E2M1Format):
         }
 
     def _scale(self, amax: Tensor, before: Mapping[str, Tensor] | None) -> Tensor:
-        """What brings the largest scale of a block to the largest of E4M3."""
+        """The factor that brings the largest scale of a block to the largest of E4M3."""
         scale = amax.amax().reshape(1) / (E2M1_MAX * E4M3_MAX)
         return scale if before is None else torch.lerp(before["scale"], scale, AMAX_RATE)
 
@@ -437,7 +446,6 @@ class FP8Format(Format):
         return parts["scales"] * 0.125
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
-        """See `Format.parts_from`."""
         if rows % self.rows or columns % self.rows:
             return None
         codes, scales = coded.parts["codes"], coded.parts["scales"]
@@ -469,7 +477,7 @@ def _table(levels: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def _equal(found: Tensor, levels: tuple[float, ...]) -> bool:
-    """Whether levels are these, but for the last digits that are written of them."""
+    """True if levels are these, but for rounding."""
     wanted = _table(levels, found.device)
     return found.shape == wanted.shape and torch.allclose(found.float(), wanted, rtol=0, atol=1e-6)
 
@@ -508,3 +516,81 @@ def _e2m1(x: Tensor) -> Tensor:
     between[1::2] = torch.nextafter(between[1::2], torch.zeros((), device=x.device))
     places = torch.bucketize(x.abs(), between, out_int32=True) | (x < 0).int() << 3
     return _packed(places, high=False)
+
+
+def format_of(config: Quantization, device: torch.device | str = "cpu") -> Format:
+    """The format of a section, computed by the library that it asks for.
+
+    Arguments:
+        device: where the weights are.
+    """
+    kind = torch.device(device).type
+    match config:
+        case NF4():
+            ours = backend_in(config, kind) == "torch"
+            format = NF4Format if ours else _BitsAndBytesNF4
+            return format(config.group_size, config.double)
+        case Int8():
+            return Int8Format(config.group_size)
+        case FP8():
+            return FP8Format(config.group_size)
+        case NVFP4():
+            ours = backend_in(config, kind) == "torch"
+            return (NVFP4Format if ours else _TorchAONVFP4)(config.group_size)
+        case MXFP4():
+            return MXFP4Format(config.columns)
+        case _:
+            raise AssertionError(f"no such format: {type(config).__name__}")
+
+
+class _BitsAndBytesNF4(NF4Format):
+    """Blocks by kernels of bitsandbytes; the scales of scales are ours, as ranks may have boxes."""
+
+    def __init__(self, columns: int, double: bool) -> None:
+        super().__init__(columns, double)
+        # It takes seconds to import, and says what it lacks.
+        self._functional: Any = importlib.import_module("bitsandbytes.functional")
+
+    def _blocks(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        codes, state = self._functional.quantize_4bit(
+            matrix.contiguous(), blocksize=self.block(matrix.shape[1]), quant_type="nf4"
+        )
+        rows = matrix.shape[0]
+        return codes.view(rows, -1), state.absmax.float().view(rows, -1)
+
+    def dequantize(
+        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        codes = parts["codes"]
+        state = self._functional.QuantState(
+            absmax=self._scales(parts, box).flatten(),
+            shape=torch.Size((*codes.shape[:-1], 2 * codes.shape[-1])),
+            blocksize=self.block(box.whole[1]),
+            quant_type="nf4",
+            dtype=dtype,
+        )
+        return self._functional.dequantize_4bit(codes.reshape(-1, 1), state)
+
+
+class _TorchAONVFP4(NVFP4Format):
+    """Numbers and scales of blocks by torchao."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__(columns)
+        self._module: Any = import_torchao("prototype.mx_formats.nvfp4_tensor")
+
+    def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
+        scale = self._scale(self._amax(matrix), before)
+        least = scale.where(scale > 0, 1.0)[0]
+        scales, codes = self._module.nvfp4_quantize(matrix.contiguous(), self._columns, least)
+        return {"codes": codes, "scales": scales.view(torch.uint8), "scale": scale}
+
+    def dequantize(
+        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        if parts["codes"].dim() > 2:
+            each = [dict(zip(parts, own, strict=True)) for own in zip(*parts.values(), strict=True)]
+            return torch.stack([self.dequantize(own, box, dtype) for own in each])
+        scales = parts["scales"].view(torch.float8_e4m3fn)
+        given = (parts["codes"], scales, self._columns, dtype, parts["scale"][0])
+        return self._module.NVFP4Tensor(*given).dequantize(dtype)

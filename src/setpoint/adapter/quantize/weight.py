@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from setpoint.adapter.quantize.backend import format_of
-from setpoint.adapter.quantize.checks import UNJOINED, form_of, why_not_joined
-from setpoint.adapter.quantize.formats import Box
+from setpoint.adapter.quantize.config import UNJOINED, form_of, why_not_joined
+from setpoint.adapter.quantize.formats import Box, format_of
 from setpoint.config import SetpointError
 from setpoint.shapes.placed import local_ranges, part_here, put, whole_of
-from setpoint.shapes.stored import CHILD
+from setpoint.shapes.stored import CHILD, HasCoded
 
 if TYPE_CHECKING:
+    from setpoint.adapter.plan import Site
     from setpoint.adapter.quantize.config import Noise, Quantization
     from setpoint.shapes.parameter import Kind
     from setpoint.shapes.peers import Peers
@@ -38,7 +38,7 @@ KEPT_WHOLE = ("", "whole", "sequence", "shared_input", "shared_output", "sum_gra
 
 
 class NoiseKey(NamedTuple):
-    """What the noise of a step is drawn by.
+    """Key of the noise of a step.
 
     Arguments:
         std: standard deviation in halves of a quantization step.
@@ -59,13 +59,13 @@ class StepNoise:
     def __init__(self, config: Noise, seed: int) -> None:
         self.config, self.seed = config, seed
         self.step = 0
-        """How many steps were taken before."""
+        """Number of steps taken before."""
         # Outside of compiled graphs: a generator of the step's own cannot be within one.
         self.multiply: Any = torch.compiler.disable(_multiply)
         self.multiply_experts: Any = torch.compiler.disable(_multiply_experts)
 
     def key(self) -> NoiseKey:
-        """What is drawn by now."""
+        """The key of the present step."""
         return NoiseKey(self.seed, self.step, self.config.alpha_at(self.step))
 
 
@@ -138,7 +138,7 @@ class QuantizedWeight(nn.Module):
         return first._replace(parts={**first.parts, **parts})
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """Text of `print`."""
         many = "".join(f"{count} of " for count in self.whole[:-2])
         return f"{type(self.config).__setpoint__.tag}, {many}{self.rows} x {self.columns}"
 
@@ -231,11 +231,11 @@ class QuantizedWeight(nn.Module):
         }, ()
 
     def parts(self) -> tuple[Tensor, ...]:
-        """What this rank computes with of each part."""
+        """The parts that this rank computes with."""
         return tuple(part_here(getattr(self, name)) for name in self.described)
 
     def key(self) -> NoiseKey | None:
-        """What noise is drawn by now: none outside training."""
+        """The key of the noise of the present step; None outside training."""
         return self.noise.key() if self.noise is not None and self.training else None
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -386,7 +386,6 @@ class QuantizedExperts(QuantizedWeight):
         return self._turned(super().dense(dtype))
 
     def dense_whole(self) -> Tensor:
-        """See `QuantizedWeight.dense_whole`."""
         return self._turned(super().dense_whole())
 
     def multiply(self, rows: Tensor, product: Product, ends: Tensor) -> Tensor:
@@ -475,7 +474,7 @@ def _multiply_experts(rows: Tensor, held: QuantizedExperts, product: Product, en
 
 
 class _Quantized:
-    """What stands before the class of a module whose weight is quantized."""
+    """Mixin of modules whose weight is quantized."""
 
     quantized: QuantizedWeight
 
@@ -522,7 +521,7 @@ def quantize_module(
     own = QuantizedWeight(config, weight.detach(), f"{name}.weight", noise, coded=coded)
     module.add_module(CHILD, own)
     is_linear = isinstance(module, nn.Linear)
-    module.__class__ = _class_of(type(module), _QuantizedLinear if is_linear else _QuantizedConv1D)
+    module.__class__ = class_with(type(module), _QuantizedLinear if is_linear else _QuantizedConv1D)
 
 
 def quantize_experts(
@@ -554,6 +553,63 @@ def quantize_experts(
 
 
 @cache
-def _class_of(cls: type[nn.Module], behaves: type) -> type:
-    """A class of quantized modules: one for all of a kind, as compilers tell them apart."""
+def class_with(cls: type[nn.Module], behaves: type) -> type:
+    """A subclass that behaves otherwise: one for all of a kind, as compilers tell them apart."""
     return type(cls.__name__, (behaves, cls), {"__module__": cls.__module__})
+
+
+def quantize_base(
+    config: Quantization, model: nn.Module, sites: Iterable[Site], seed: int
+) -> StepNoise | None:
+    """Replace weights of a model by quantized ones.
+
+    Arguments:
+        model: on the meta device, where the parts have no values yet, or with its weights: these
+            are quantized one after the other, and each is freed before the next.
+        sites: linear layers and packed experts.
+        seed: of noise.
+
+    Returns:
+        the noise, which the training loop tells its steps; None without.
+    """
+    noise = None if config.noise is None else StepNoise(config.noise, seed)
+    for site in sites:
+        holder = model.get_submodule(site.holder)
+        coded = model.coded(site.weight) if isinstance(model, HasCoded) else None
+        if site.form == "experts":
+            turned = site.outputs_first
+            quantize_experts(config, holder, site.path, noise, coded, outputs_first=turned)
+        else:
+            quantize_module(config, holder, site.path, noise, coded)
+    return noise
+
+
+def noise_of(model: nn.Module) -> StepNoise | None:
+    """Find the noise of quantized weights; None where there is none."""
+    held = (m.noise for m in model.modules() if isinstance(m, QuantizedWeight))
+    return next((each for each in held if each is not None), None)
+
+
+@torch.no_grad()
+def make_dense(
+    layer: nn.Module, weight: Tensor | None = None, dtype: torch.dtype = torch.float32
+) -> None:
+    """Give a layer a dense weight again, or experts dense ones, which are frozen.
+
+    Arguments:
+        layer: whole, on one rank, without an adapter; one that is not quantized stays as it is.
+        weight: of a linear layer; None: what the quantized one stands for.
+        dtype: of that.
+    """
+    held = layer._modules.get(CHILD)
+    if isinstance(held, QuantizedWeight):
+        weight = held.dense(dtype) if weight is None else weight
+        del layer._modules[CHILD]
+        layer.__class__ = type(layer).__bases__[1]  # the class that it had before
+        layer.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
+    elif isinstance(held, nn.ModuleDict):
+        for name, each in held.items():
+            assert isinstance(each, QuantizedWeight)
+            dense = nn.Parameter(each.dense(dtype).contiguous(), requires_grad=False)
+            layer.register_parameter(name, dense)
+        setattr(layer, CHILD, None)

@@ -35,6 +35,7 @@ from ..values.origin import (
     DEFAULT,
     DERIVED,
     ENVIRONMENT,
+    PRESET,
     PROGRAM,
     REFERENCE,
     SWEEP,
@@ -263,7 +264,10 @@ def _hand_over(old: Node, new: Node, moved: bool) -> None:
         info = known.fields.get(name)
         reason = f"type = {known.tag} has no such field"
         try:
-            if info is not None:
+            before = type(old).__setpoint__.fields[name]
+            if info is not None and _is_of_variant(info, before, origin):
+                reason = f"type = {known.tag} has a default of its own, {info.written}"
+            elif info is not None:
                 stored = info.read(value, origin)
                 kept[name] = (
                     stored if moved else replace_in_item(info.type, stored, draft_of, False)
@@ -282,6 +286,12 @@ def _hand_over(old: Node, new: Node, moved: bool) -> None:
             for origin, given in layers
             if (some := {k: v for k, v in given.items() if (k in kept) is is_kept})
         ]
+
+
+def _is_of_variant(info: FieldInfo, before: FieldInfo, origin: Origin) -> bool:
+    """True if a preset gave the value for a variant with another default."""
+    is_preset = origin.layer == PRESET
+    return is_preset and info.per_variant and info.written != before.written
 
 
 # References to sections: the section itself stands wherever one does.

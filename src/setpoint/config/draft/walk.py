@@ -416,6 +416,9 @@ def dropped_leaves(config: Node, place: Path = ()) -> Iterator[tuple[Leaf, str]]
     for path, section in sections(config, place):
         state = section._state  # pyright: ignore[reportPrivateUsage]
         for name, value, origin, reason in state.dropped if state else ():
+            chain = chain_of(section, name)
+            if chain and chain[-1][0].layer != DEFAULT and chain[-1][0].order > origin.order:
+                continue  # another value was given since
             inside = leaves(value, (*path, name)) if isinstance(value, Node) else ()
             given = [leaf for leaf in inside if leaf.origin.layer != DEFAULT]
             for leaf in given or [Leaf((*path, name), value, IDENTITY, [(origin, value)])]:

@@ -42,6 +42,9 @@ def field(
         environment: a variable such as `"WANDB_PROJECT"` that may give the value, above files and
             below the variables of Setpoint's own; an empty one counts as none. Not for secrets,
             which name their variable themselves.
+        per_variant: True where the value depends on the variant, as a learning rate on the
+            optimizer: one that a preset gave for a variant is dropped, and named as such, by a
+            change to a variant whose default is another one.
 
     Returns:
         a marker that the config class replaces; typed as the field's value for type checkers.

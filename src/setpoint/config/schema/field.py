@@ -47,6 +47,7 @@ class Options(TypedDict, total=False):
     item_lt: float | None
     item_le: float | None
     environment: str | None
+    per_variant: bool
 
 
 class FieldInfo:
@@ -60,8 +61,8 @@ class FieldInfo:
 
     __slots__ = (
         "_type", "annotation", "bounds", "derived", "environment", "factory",
-        "item_bounds", "name", "namespace", "owner", "role", "settled", "tags",
-        "written",
+        "item_bounds", "name", "namespace", "owner", "per_variant", "role", "settled",
+        "tags", "written",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +85,7 @@ class FieldInfo:
         tags = given.pop("tags", ())
         self.tags: tuple[str, ...] = (tags,) if isinstance(tags, str) else tuple(tags)
         self.environment: str | None = given.pop("environment", None)
+        self.per_variant: bool = given.pop("per_variant", False)
         if given:
             raise DeclarationError(
                 f"field() has no argument {', '.join(given)}; it takes default, factory, "
@@ -105,7 +107,7 @@ class FieldInfo:
             mine, inherited = getattr(self, bounds), getattr(base, bounds)
             if inherited is not None:
                 setattr(self, bounds, inherited if mine is None else mine.over(inherited))
-        for option in ("role", "tags", "environment"):
+        for option in ("role", "tags", "environment", "per_variant"):
             setattr(self, option, getattr(self, option) or getattr(base, option))
         if not declared and self.written is MISSING:
             self.written, self.factory, self.derived = base.written, base.factory, base.derived

@@ -126,7 +126,7 @@ class _Rows:
         return values * self._spread(scales, values)
 
     def _of_blocks(self, part: str, start: int, end: int, dims: int) -> Tensor:
-        """What a part has for each of some rows, or for all of them in one."""
+        """The values of a part for each of some rows, or one row for all."""
         info, high = self.parts[part], self.encoding.block[0]
         if not info.shape:
             return self.read(info, None).float().reshape(1, 1)

@@ -19,7 +19,7 @@ from setpoint.model.pretrained.tensor_files import list_tensors, listed
 
 KEY: Final = "quantization_config"
 MODELOPT: Final = "hf_quant_config.json"
-"""Where files of modelopt have it beside config.json."""
+"""The file of modelopt beside config.json that has it."""
 
 _COMPRESSED: Final = (
     "float-quantized", "int-quantized", "naive-quantized", "pack-quantized",
@@ -45,13 +45,10 @@ _STATE: Final = ".quant_state.bitsandbytes__"
 
 
 def unread_quantization(keys: Any) -> str | None:
-    """Say why weights that are quantized so cannot be read.
+    """Reason why weights of a quantization cannot be read, or None.
 
     Arguments:
         keys: of `quantization_config`.
-
-    Returns:
-        the reason; None if they can.
     """
     if not isinstance(keys, dict):
         return f"is {keys!r}, and must be a table with quant_method"

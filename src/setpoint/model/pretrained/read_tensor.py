@@ -50,7 +50,7 @@ class TensorReader:
     """
 
     by_rows = True
-    """Whether it reads some rows of a tensor without the others."""
+    """True if it reads some rows of a tensor without the others."""
 
     def __init__(self) -> None:
         self._files: dict[Path, int] = {}

@@ -35,22 +35,22 @@ def rounded(length: float, unit: str) -> float:
     return round(length, 6) if unit == "steps" else float(f"{length:.12g}")
 
 
-class ScheduleConfig(Config):
+class ScheduleConfig(Config, owner="setpoint.optim.schedule.curves:build_schedule"):
     """Learning-rate schedule: a factor on the peak learning rate."""
 
     @property
     def runs_over(self) -> Duration | None:
-        """What the curve is drawn over; None where that is no matter to it."""
+        """Duration that the curve spans, or None if it does not depend on one."""
         return None
 
     @property
     def end(self) -> Duration | None:
-        """Where on the factor stays; None where it never does, or only the run can tell."""
+        """End of the curve, after which the factor stays; None if unknown or none."""
         return None
 
     @property
     def rises_over(self) -> Length:
-        """How long the linear warm-up is; 0 where there is none."""
+        """Length of the linear warm-up; 0 without one."""
         return Length(0)
 
     @property
@@ -60,11 +60,11 @@ class ScheduleConfig(Config):
 
     @property
     def moved_by(self) -> By:
-        """What moves along the curve."""
+        """Unit of progress along the curve."""
         return "step"
 
 
-class NoSchedule(ScheduleConfig, type="none", owner="setpoint.optim.schedule.build:build_schedule"):
+class NoSchedule(ScheduleConfig, type="none"):
     """Constant peak learning rate, without warm-up."""
 
 
@@ -87,12 +87,11 @@ class Spanning(ScheduleConfig):
 
     @property
     def needs_horizon(self) -> bool:
-        """Whether a length is a share of the horizon."""
+        """True if a length is a share of the horizon."""
         return any(length.unit == "%" for length in self.lengths)
 
     @property
     def runs_over(self) -> Duration | None:
-        """See `ScheduleConfig.runs_over`."""
         return self.horizon
 
     @dead("horizon")
@@ -115,7 +114,6 @@ class Warmed(Spanning):
 
     @property
     def rises_over(self) -> Length:
-        """See `ScheduleConfig.rises_over`."""
         return self.warmup
 
     @check
@@ -138,7 +136,6 @@ class Moving(ScheduleConfig):
 
     @property
     def moved_by(self) -> By:
-        """See `ScheduleConfig.moved_by`."""
         return self.by
 
     @check
@@ -162,9 +159,7 @@ class Moving(ScheduleConfig):
             )
 
 
-class Constant(
-    Moving, Warmed, type="constant", owner="setpoint.optim.schedule.build:build_schedule"
-):
+class Constant(Moving, Warmed, type="constant"):
     """Constant learning rate after a linear warm-up."""
 
 
@@ -187,17 +182,15 @@ class Decaying(Moving, Warmed):
 
     @property
     def needs_horizon(self) -> bool:
-        """See `Spanning.needs_horizon`."""
         return True
 
     @property
     def end(self) -> Duration | None:
-        """See `ScheduleConfig.end`."""
         return self.horizon
 
     @property
     def outlasting_warmup(self) -> bool:
-        """Whether the warm-up ends behind the horizon, so that nothing is left to decay over."""
+        """True if the warm-up is longer than the horizon, so that nothing is left to decay over."""
         warmup, whole = _in(self.horizon, self.warmup), self.horizon.limits[0].count
         return warmup is not None and warmup > whole
 
@@ -225,15 +218,15 @@ def _said(unit: str, count: float) -> str:
     return f"{number} {'s' if unit == 'seconds' else unit}"
 
 
-class Cosine(Decaying, type="cosine", owner="setpoint.optim.schedule.build:build_schedule"):
+class Cosine(Decaying, type="cosine"):
     """Cosine decay to a floor, which stays, after a linear warm-up."""
 
 
-class Linear(Decaying, type="linear", owner="setpoint.optim.schedule.build:build_schedule"):
+class Linear(Decaying, type="linear"):
     """Linear decay to a floor, which stays, after a linear warm-up."""
 
 
-class Polynomial(Decaying, type="polynomial", owner="setpoint.optim.schedule.build:build_schedule"):
+class Polynomial(Decaying, type="polynomial"):
     """Polynomial decay to a floor, which stays, after a linear warm-up."""
 
     power: float = field(default=2.0, gt=0, lt=inf)
@@ -243,11 +236,11 @@ class Polynomial(Decaying, type="polynomial", owner="setpoint.optim.schedule.bui
     """Decay towards 0 and clamp at the floor, instead of reaching the floor at the horizon."""
 
 
-class Rex(Decaying, type="rex", owner="setpoint.optim.schedule.build:build_schedule"):
+class Rex(Decaying, type="rex"):
     """REX decay after a linear warm-up: (1 - t) / (1 - t / 2), t being the share that is over."""
 
 
-class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_schedule"):
+class Wsd(Decaying, type="wsd"):
     """WSD: warm-up, stable, decay (Hu et al., 2024): the full rate until the run's last part."""
 
     decay_length: Length = derived()
@@ -264,7 +257,6 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_sched
 
     @property
     def lengths(self) -> list[Length]:
-        """See `ScheduleConfig.lengths`."""
         return [self.warmup, self.decay_length]
 
     @check
@@ -294,9 +286,7 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_sched
             )
 
 
-class InverseSqrt(
-    Moving, Warmed, type="inverse_sqrt", owner="setpoint.optim.schedule.build:build_schedule"
-):
+class InverseSqrt(Moving, Warmed, type="inverse_sqrt"):
     """Inverse square root decay after a linear warm-up (Vaswani et al., 2017)."""
 
     warmup: Length = Length(1000)
@@ -315,14 +305,12 @@ class InverseSqrt(
 
     @property
     def needs_horizon(self) -> bool:
-        """See `Spanning.needs_horizon`."""
         # The other length is derived from the warm-up, perhaps before there is a horizon.
         lengths = [self.warmup, *([self.timescale] if is_set(self, "timescale") else [])]
         return any(length.unit == "%" for length in lengths)
 
     @property
     def lengths(self) -> list[Length]:
-        """See `ScheduleConfig.lengths`."""
         return [self.warmup, self.timescale]
 
     @check
@@ -358,9 +346,7 @@ class Phase(Config):
             )
 
 
-class Piecewise(
-    Moving, Spanning, type="piecewise", owner="setpoint.optim.schedule.build:build_schedule"
-):
+class Piecewise(Moving, Spanning, type="piecewise"):
     """Piecewise schedule: phases, each a curve from the last factor to its target."""
 
     start: float = field(default=0.0, ge=0, lt=inf)
@@ -375,17 +361,14 @@ class Piecewise(
 
     @property
     def needs_horizon(self) -> bool:
-        """See `Spanning.needs_horizon`."""
         return any(phase.length is None or phase.length.unit == "%" for phase in self.phases)
 
     @property
     def lengths(self) -> list[Length]:
-        """See `ScheduleConfig.lengths`."""
         return [phase.length for phase in self.phases if phase.length is not None]
 
     @property
     def end(self) -> Duration | None:
-        """See `ScheduleConfig.end`."""
         if any(phase.length is None for phase in self.phases):
             return self.horizon
         # Without a horizon all are measured in the unit of the first.
@@ -456,7 +439,7 @@ class Piecewise(
             )
 
 
-class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:PlateauCurve"):
+class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.curves:PlateauCurve"):
     """Reduce on plateau: lower the learning rate when a metric stops improving."""
 
     monitor: str = "held_out.loss"
@@ -488,7 +471,7 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:Plate
 
     @property
     def direction(self) -> Literal["min", "max"]:
-        """Whether less or more of the metric is better."""
+        """Direction in which the metric improves."""
         return "max" if self.monitor.endswith(".accuracy") else "min"
 
     @check

@@ -1,18 +1,30 @@
-"""The formulas of the schedules: factors on the peak learning rate, by the place of a step.
-
-All count in one unit; where a step begins is `at`, from 0, and how far it goes `ahead`, 1 in steps.
-"""
+"""Schedules as functions of the position of a step, from formulas on the peak learning rate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf
+from typing import Any, Literal, NamedTuple
 
-from .config import rounded
+from setpoint.optim.schedule.config import (
+    Cosine,
+    Decaying,
+    InverseSqrt,
+    Piecewise,
+    Plateau,
+    Polynomial,
+    Rex,
+    ScheduleConfig,
+    Warmed,
+    Wsd,
+    rounded,
+)
+from setpoint.units import Duration, Length
 
 Shape = Callable[[float], float]
-"""How a factor decays: from the share t of the decay that is over, in [0, 1], to what is left of
+"""Shape of a decay: from the share t of the decay that is over, in [0, 1], to what is left of
 the way, 1 at t = 0 and 0 at t = 1."""
 
 Curve = Literal["linear", "cosine", "polynomial", "exponential"]
@@ -162,7 +174,7 @@ def between(source: float, target: float, t: float, *, curve: Curve, power: floa
 
 
 def spans(lengths: Sequence[float | None], whole: float, unit: str) -> list[tuple[float, float]]:
-    """Where each phase begins and ends.
+    """Begin and end of each phase.
 
     Arguments:
         lengths: of the phases; None for one that fills up what the others leave.
@@ -194,3 +206,246 @@ def piecewise_factor(at: float, stretches: Sequence[Stretch], ahead: float = 1) 
             t = (here - begin) / (end - begin)
             return between(source, target, t, curve=curve, power=power)
     return stretches[-1].target
+
+
+class Place(NamedTuple):
+    """A step of a run, in the units that schedules may count in.
+
+    Arguments:
+        begin: its start by unit: `"steps"`, `"tokens"`, `"epochs"`, `"seconds"`.
+        extent: its length by unit; 0 in seconds, which are not known before the step.
+    """
+
+    begin: Mapping[str, float]
+    extent: Mapping[str, float]
+
+    @classmethod
+    def of(cls, at: Place | float) -> Place:
+        """Make a place, also from the number of a step alone."""
+        return at if isinstance(at, Place) else cls({"steps": at}, {"steps": 1})
+
+    def at(self, unit: str) -> float:
+        """The begin of the step in a unit.
+
+        Raises:
+            ValueError: if that is not known.
+        """
+        if unit not in self.begin:
+            raise ValueError(f"a schedule that counts {unit} needs a Place with {unit}")
+        return self.begin[unit]
+
+
+def nearest(horizon: Duration, place: Place) -> tuple[str, int | float]:
+    """Find the limit of which the largest share is over.
+
+    Returns:
+        its unit and count; those of the first if there are several.
+    """
+    if len(horizon.limits) == 1:
+        limit = horizon.limits[0]
+    else:
+        limit = max(horizon.limits, key=lambda limit: place.at(limit.unit) / limit.count)
+    return limit.unit, limit.count
+
+
+def measure(length: Length, unit: str, whole: float, place: Place) -> float:
+    """A length in another unit.
+
+    A count in steps is converted to epochs, for instance, by the mean over the run up to the place:
+    exact where every step is a full batch, and an estimate in seconds.
+
+    Arguments:
+        place: where the run is; at its very beginning other units come to 0.
+    """
+    if length.share is not None:
+        return rounded(length.share * whole, unit)
+    if length.unit == unit or not length:
+        return length.count
+    done = place.at(length.unit)
+    return length.count * (place.at(unit) / done) if done else 0.0
+
+
+Schedule = Callable[[Place | float], float]
+"""Factor on the peak learning rate by the place of a step, or by its number alone, from 0."""
+
+
+def build_schedule(config: ScheduleConfig) -> Schedule:
+    """Make the schedule of any section but a plateau's.
+
+    Returns:
+        `factor(place)`; it holds no state, so there is nothing to save or restore.
+    """
+    match config:
+        case Decaying():
+            return partial(_decaying, config, _shape_of(config))
+        case InverseSqrt():
+            return partial(_inverse_sqrt, config)
+        case Piecewise():
+            return partial(_piecewise, config)
+        case Warmed():
+            return partial(_warmup, config)
+        case _:
+            return lambda at: 1.0
+
+
+def _shape_of(config: Decaying) -> Shape:
+    match config:
+        case Polynomial():
+            return partial(polynomial, power=config.power)
+        case Wsd():
+            return {
+                "linear": linear, "cosine": cosine, "sqrt": sqrt, "one_minus_sqrt": one_minus_sqrt
+            }[config.decay]  # fmt: skip
+        case Cosine():
+            return cosine
+        case Rex():
+            return rex
+        case _:
+            return linear
+
+
+def _warmup(config: Warmed, at: Place | float) -> float:
+    """The warm-up, in its own unit; a share in the unit of the horizon."""
+    place, length = Place.of(at), config.warmup
+    unit, whole = length.unit, 0.0
+    if length.share is not None and config.horizon is not None:
+        unit, whole = nearest(config.horizon, place)
+    return warmup_factor(
+        place.at(unit),
+        warmup=measure(length, unit, whole, place),
+        warmup_from=config.warmup_from,
+        ahead=place.extent.get(unit, 0.0),
+    )
+
+
+def _start(config: Warmed, place: Place, unit: str, whole: float) -> dict[str, float] | None:
+    """The warm-up and the extent of a step in the unit of a curve, as its formula takes them.
+
+    Returns:
+        None where a warm-up that is counted in another unit is not over.
+    """
+    length = config.warmup
+    if length and length.unit not in ("%", unit) and place.at(length.unit) < length.count:
+        return None
+    warmup = measure(length, unit, whole, place)
+    ahead = place.extent.get(unit, 0.0)
+    return {"warmup": warmup, "warmup_from": config.warmup_from, "ahead": ahead}
+
+
+def _decaying(config: Decaying, shape: Shape, at: Place | float) -> float:
+    place = Place.of(at)
+    unit, whole = nearest(config.horizon, place)
+    start = _start(config, place, unit, whole)
+    if start is None:
+        return _warmup(config, place)
+    begin = start["warmup"]
+    length = whole - begin
+    if isinstance(config, Wsd):  # the decay takes what a long warm-up leaves
+        decay = measure(config.decay_length, unit, whole, place)
+        if whole - decay > begin:
+            begin, length = whole - decay, decay
+    return decay_factor(
+        place.at(unit),
+        shape=shape,
+        begin=begin,
+        length=length,
+        end=whole,
+        floor=config.floor,
+        hard_floor=isinstance(config, Polynomial) and config.hard_floor,
+        **start,
+    )
+
+
+def _inverse_sqrt(config: InverseSqrt, at: Place | float) -> float:
+    place, scale = Place.of(at), config.timescale
+    unit, whole = scale.unit, 0.0
+    is_share = scale.share is not None or config.warmup.share is not None
+    if is_share and config.horizon is not None:
+        unit, whole = nearest(config.horizon, place)
+    start = _start(config, place, unit, whole)
+    if start is None:
+        return _warmup(config, place)
+    timescale = measure(scale, unit, whole, place)
+    return inverse_sqrt_factor(place.at(unit), timescale=timescale, floor=config.floor, **start)
+
+
+def _piecewise(config: Piecewise, at: Place | float) -> float:
+    place = Place.of(at)
+    unit, whole = config.own_unit, 0.0
+    if config.horizon is not None:
+        unit, whole = nearest(config.horizon, place)
+    lengths = [
+        None if phase.length is None else measure(phase.length, unit, whole, place)
+        for phase in config.phases
+    ]
+    stretches: list[Stretch] = []
+    source = config.start
+    for (begin, end), phase in zip(spans(lengths, whole, unit), config.phases, strict=True):
+        stretches.append(Stretch(begin, end, source, phase.target, phase.curve, phase.power))
+        source = phase.target
+    return piecewise_factor(place.at(unit), stretches, place.extent.get(unit, 0.0))
+
+
+class PlateauCurve:
+    """A warm-up times a factor that evaluations lower.
+
+    The rule is that of `torch.optim.lr_scheduler.ReduceLROnPlateau` with a relative threshold:
+    a value is a gain if it is below best * (1 - threshold), or above best * (1 + threshold) where
+    more is better. After more than `patience` evaluations in a row without a gain, the factor
+    becomes max(floor, factor * level), and the next `cooldown` evaluations are not counted.
+
+    The state holds what evaluations have come to. A state of another metric, or of one that is
+    measured on other data or as often, gives its level only.
+    """
+
+    def __init__(self, config: Plateau) -> None:
+        self.config = config
+        self.level = 1.0
+        self.best: float | None = None
+        self.waited = 0
+        self.cooling = 0
+
+    def __call__(self, at: Place | float) -> float:
+        """Compute the factor: that of the warm-up times the level."""
+        return _warmup(self.config, at) * self.level
+
+    def observe(self, value: float) -> None:
+        """Note an evaluation.
+
+        Arguments:
+            value: of the metric; NaN is no gain.
+        """
+        if self._is_gain(value):
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        if self.cooling:
+            self.cooling, self.waited = self.cooling - 1, 0
+        if self.waited > self.config.patience:
+            self.level = max(self.config.floor, self.level * self.config.factor)
+            self.cooling, self.waited = self.config.cooldown, 0
+
+    def _is_gain(self, value: float) -> bool:
+        if self.config.direction == "max":
+            best = -inf if self.best is None else self.best
+            return value > best * (1.0 + self.config.threshold)
+        best = inf if self.best is None else self.best
+        return value < best * (1.0 - self.config.threshold)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The level, and what the next evaluation is compared with."""
+        return {
+            "monitor": self.config.monitor,
+            "evaluated_on": self.config.evaluated_on,
+            "level": self.level,
+            "best": self.best,
+            "waited": self.waited,
+            "cooling": self.cooling,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken; values of another metric or text are forgotten."""
+        self.level = state["level"]
+        config = self.config
+        if (state["monitor"], state["evaluated_on"]) == (config.monitor, config.evaluated_on):
+            self.best, self.waited, self.cooling = state["best"], state["waited"], state["cooling"]

@@ -367,7 +367,7 @@ def build_trained(
         components.compiled = compile_step(job.compile, components.objective)
     components.sequence = sequence_parts(parallel, world)
     if job.adapter is not None:
-        from setpoint.adapter.quantize.apply import noise_of
+        from setpoint.adapter.quantize.weight import noise_of
 
         components.noise = noise_of(model)
     components.scaler = build_scaler(job.precision, device)

@@ -20,15 +20,21 @@ from setpoint.optim.config import (
     Muon,
     ScheduleFreeAdamW,
 )
-from setpoint.optim.frozen import frozen_problems, is_frozen
-from setpoint.optim.grouping import GroupRow, gather, group_rows, in_words
+from setpoint.optim.grouping import (
+    GroupRow,
+    frozen_problems,
+    gather,
+    group_rows,
+    in_words,
+    is_frozen,
+)
 from setpoint.shapes.parameter import Parameter
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from setpoint.optim.groups import Groups
-    from setpoint.optim.section import OptimizerConfig
+    from setpoint.optim.config import OptimizerConfig
+    from setpoint.optim.grouping import Groups
     from setpoint.train.config import Job
 
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -216,7 +222,7 @@ def trained_parameters(
         SetpointError: the model names learning rates of parameters that are not there.
     """
     from setpoint.model.inspection import inputs_first, packed_experts, parameter_kinds
-    from setpoint.optim.groups import multipliers_of
+    from setpoint.optim.grouping import multipliers_of
 
     kinds, rates, turned = parameter_kinds(model), multipliers_of(model), inputs_first(model)
     packed = packed_experts(model)
@@ -277,7 +283,7 @@ def groups_of(
     Raises:
         SetpointError: nothing is trainable, a pattern matches nothing, or an option is wrong.
     """
-    from setpoint.optim.groups import parameter_groups
+    from setpoint.optim.grouping import parameter_groups
 
     if all_trained is None:
         return parameter_groups(config, trained_parameters(model, named))

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING
 from setpoint.config import Caution, SetpointError, check
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.config import TransformerConfig
-from setpoint.optim.config import (
-    ImportedOptimizer,
-    InverseSqrt,
-    Lion,
-    Muon,
-    Piecewise,
-    Plateau,
-    ScheduleFreeAdamW,
-)
-from setpoint.optim.schedule.config import Decaying, Spanning
+from setpoint.optim.config import ImportedOptimizer, Lion, Muon, ScheduleFreeAdamW
+from setpoint.optim.schedule.config import Decaying, InverseSqrt, Piecewise, Plateau, Spanning
 from setpoint.train.batch import limits_of
 from setpoint.train.rules.run import rough_size
 from setpoint.units import Duration, Length
@@ -43,7 +35,6 @@ CAUTIONS = {
     "learning-rate-high": "the peak learning rate is far above what is usual",
     "schedule-free-with-decay": "the learning rate falls, in place of which the optimizer averages",
     "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
-    "muon-rate-for-adamw": "AdamW has the learning rate of Muon's matrices for all else",
     "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
     "larger-than-any-machine": "weights, or activations of a micro-batch, fit no machine",
     "conversations-cut": "rows cut conversations, and answers are trained without their questions",
@@ -61,7 +52,7 @@ UNUSUAL_RATE = 0.1
 # The largest memory that one machine has, which the largest accelerators have a hundredth of.
 ANY_MACHINE = 32 * 2**40
 LONG = 1000  # steps; to lose fewer does not hurt
-# Published ones lie at 0.01 to 0.05; switching the type keeps the rate that AdamW had.
+# Published ones lie at 0.01 to 0.05.
 LEAST_MUON_RATE = 5e-3
 # Lion's authors advise a third to a tenth of AdamW's (Chen et al., 2023).
 MOST_LION_RATE = 1e-3
@@ -280,8 +271,17 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
             valid=("constant", "none"),
             also=("optimizer",),
         )
-    if isinstance(optimizer, Muon) and optimizer.adjust_lr == "original":
-        yield from _muon_cautions(optimizer)
+    is_original = isinstance(optimizer, Muon) and optimizer.adjust_lr == "original"
+    if is_original and optimizer.lr < LEAST_MUON_RATE:
+        yield Caution(
+            "muon-learning-rate-low",
+            "optimizer.lr",
+            f"Muon's updates are orthogonal matrices, and below {LEAST_MUON_RATE:g} they are "
+            f"small; with adjust_lr = match_rms_adamw they are as large as AdamW's",
+            valid=("0.02",),
+            also=("optimizer.adjust_lr",),
+            hint="Set lr to 0.02, or adjust_lr to match_rms_adamw.",
+        )
     if isinstance(optimizer, Lion) and optimizer.lr > MOST_LION_RATE:
         yield Caution(
             "lion-learning-rate-high",
@@ -290,30 +290,6 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
             f"{MOST_LION_RATE:g} is unusual",
             valid=(f"{optimizer.lr / 10:g}",),
             also=("optimizer",),
-        )
-
-
-def _muon_cautions(optimizer: Muon) -> Iterator[Caution]:
-    """One of two rates that fits the other algorithm: updates are not adjusted to be alike."""
-    if optimizer.lr < LEAST_MUON_RATE:
-        keep = "" if optimizer.adamw_lr is not None else f" and adamw_lr to {optimizer.lr:g}"
-        yield Caution(
-            "muon-learning-rate-low",
-            "optimizer.lr",
-            f"Muon's updates are orthogonal matrices, and below {LEAST_MUON_RATE:g} they are "
-            f"small; with adjust_lr = match_rms_adamw they are as large as AdamW's",
-            valid=("0.02",),
-            also=("optimizer.adjust_lr", "optimizer.adamw_lr"),
-            hint=f"Set lr to 0.02{keep}, or adjust_lr to match_rms_adamw.",
-        )
-    elif optimizer.lr > LEAST_MUON_RATE and optimizer.adamw_lr is None:
-        yield Caution(
-            "muon-rate-for-adamw",
-            "optimizer.adamw_lr",
-            f"embeddings, the output and norms are AdamW's, and {optimizer.lr:g} is a rate for "
-            f"orthogonal matrices; AdamW's is usually about a tenth",
-            valid=(f"{optimizer.lr / 10:g}",),
-            also=("optimizer.lr", "optimizer.adjust_lr"),
         )
 
 

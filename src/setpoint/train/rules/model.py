@@ -10,7 +10,7 @@ from setpoint.config import Caution, Need, Problem, SetpointError, check, dead
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig, names_attention_backend
 from setpoint.parallel.config import CUBLAS_VARIABLE, CUBLAS_WORKSPACES
-from setpoint.shapes.parameter import is_pattern
+from setpoint.shapes.patterns import is_pattern
 
 if TYPE_CHECKING:
     from torch import nn
@@ -230,6 +230,11 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
     )
 
 
+DENSE_LAYERS = {
+    "dense-layers-quantized": "layers that quantized files leave dense are quantized as well"
+}
+
+
 @check(when=lambda job: job.adapter is not None and job.model.parameters_known)
 def adapter_problems(job: Job) -> Iterator[Problem]:
     """Patterns and ranks of the adapter that do not fit the modules of a transformer."""
@@ -259,6 +264,7 @@ def adapter_problems(job: Job) -> Iterator[Problem]:
 @check(
     needs=("import", "torch"),
     when=lambda job: job.adapter is not None and not job.model.parameters_known,
+    cautions=DENSE_LAYERS,
 )
 def built_adapter_problems(job: Job) -> Iterator[Problem]:
     """Patterns and ranks of the adapter that do not fit the modules of the model, once built."""
@@ -287,9 +293,13 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
 
 
 def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
-    """Find experts that files hold one by one in numbers that cannot be kept as those of one."""
+    """Find weights of a model of transformers that are not kept as its quantized files have them.
+
+    These are experts that files hold one by one with scales that are not those of one matrix, and
+    layers that they hold dense.
+    """
     from setpoint.adapter.plan import quantized_sites, sites_of
-    from setpoint.adapter.quantize.checks import UNJOINED, form_of, why_not_joined
+    from setpoint.adapter.quantize.config import UNJOINED, dense_layers, form_of, why_not_joined
     from setpoint.model.huggingface.model_files import Sources
     from setpoint.model.pretrained.locate import locate_here
     from setpoint.train.build.job_parameters import trained_parameters
@@ -303,7 +313,13 @@ def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
         return
     wrapper: Any = model
     sources = Sources(wrapper.model, place.directory)
-    for site in quantized_sites(job.adapter, sites_of(trained_parameters(model))):
+    sites = quantized_sites(job.adapter, sites_of(trained_parameters(model)))
+    if sources.names:
+        kept = {f"model.{name}" for name in sources.names}
+        dense = [site.path for site in sites if site.weight not in kept]
+        others = [site.path for site in sites if site.weight in kept]
+        yield from within("adapter.quantize", dense_layers(config, dense, others))
+    for site in sites:
         joined = sources.joined(site.weight.removeprefix("model."))
         if joined is None or joined[0][0] != form_of(config, site.matrix[1]):
             continue
@@ -321,12 +337,16 @@ def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
         and job.model.pretrained is not None
     ),
     cautions={
-        "base-rounded-again": "weights that files hold quantized are quantized in another format"
+        "base-rounded-again": "weights that files hold quantized are quantized in another format",
+        **DENSE_LAYERS,
     },
 )
 def base_problems(job: Job) -> Iterator[Problem]:
     """A quantized base that does not keep the numbers of the files that it comes from."""
-    from setpoint.adapter.quantize.checks import form_problems
+    from setpoint.adapter.plan import quantized_sites, sites_of
+    from setpoint.adapter.quantize.config import dense_layers, form_problems
+    from setpoint.model.parameters import parameters_of
+    from setpoint.model.pretrained.config_json import read_config
     from setpoint.model.pretrained.locate import locate_here
     from setpoint.model.pretrained.quantized import dense_tensors
 
@@ -349,7 +369,17 @@ def base_problems(job: Job) -> Iterator[Problem]:
     for problem in problems:
         problem.also = ("model.pretrained",)
     yield from problems
-    if forms and not problems and isinstance(job.model, TransformerConfig) and job.model.merge_qkv:
+    if not forms or problems or not isinstance(job.model, TransformerConfig):
+        return
+    family = read_config(place.directory)[1]
+    kept = {piece.ours for piece in family.pieces(job.model) if piece.theirs in forms}
+    parameters = parameters_of(job.model, known_vocabulary(job.tokenizer) or 1)
+    sites = quantized_sites(job.adapter, sites_of(parameters))
+    dense = [site.path for site in sites if site.weight not in kept]
+    others = [site.path for site in sites if site.weight in kept]
+    if not job.model.merge_qkv and job.adapter.can_be_searched:
+        yield from within("adapter.quantize", dense_layers(config, dense, others))
+    if job.model.merge_qkv:
         yield Problem(
             "model.merge_qkv",
             "true makes one weight of three, whose numbers would be rounded once more in place of "
@@ -501,15 +531,14 @@ def built_pattern_problems(job: Job) -> Iterator[Problem]:
 
 
 def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
-    from setpoint.optim.frozen import frozen_problems, is_frozen
-    from setpoint.optim.grouping import unmatched
+    from setpoint.optim.grouping import frozen_problems, grouping_problems, is_frozen
     from setpoint.train.build.job_parameters import trainable_parameters
 
     # Which names there are does not depend on the vocabulary.
     config, all_of_them = job.optimizer, trainable_parameters(job, vocabulary)[0]
     trained = [parameter for parameter in all_of_them if not is_frozen(config, parameter.name)]
     yield from within("optimizer", frozen_problems(config, all_of_them))
-    yield from within("optimizer", unmatched(config, trained) if trained else ())
+    yield from within("optimizer", grouping_problems(config, trained) if trained else ())
 
 
 def _can_be_searched(job: Job) -> bool:

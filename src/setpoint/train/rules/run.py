@@ -10,7 +10,7 @@ from setpoint.config import Caution, Need, Problem, SetpointError, check, dead, 
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.memory.config import Operators
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
-from setpoint.optim.config import Plateau
+from setpoint.optim.schedule.config import Plateau
 from setpoint.train.evaluation.config import (
     BACKWARD,
     HELD_OUT,

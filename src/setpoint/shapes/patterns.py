@@ -1,0 +1,114 @@
+"""Patterns on names: regular expressions that are searched, and problems of those without effect.
+
+Sections choose parameters, layers and modules by them. A list of patterns chooses what any of them
+matches; of a list of sections with a `pattern` each, the first that matches takes a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from setpoint.config import Problem, nearest
+
+
+def matches(patterns: Iterable[str], name: str) -> bool:
+    """True if any of the patterns is found in a name."""
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def first_match(patterns: Iterable[str], name: str) -> int | None:
+    """The index of the first pattern that is found in a name, or None."""
+    return next((i for i, pattern in enumerate(patterns) if re.search(pattern, name)), None)
+
+
+def pattern_problems(
+    path: str, pattern: str, valid: Sequence[str] = (), means: str = "all names"
+) -> Iterator[Problem]:
+    """Check the form of a regular expression on names.
+
+    Arguments:
+        valid: valid values for an empty one.
+        means: what an empty one would match.
+    """
+    if not pattern:
+        yield Problem(path, f"is empty, and would match {means}", valid=valid)
+        return
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        yield Problem(path, f"is no regular expression: {error}")
+
+
+def is_pattern(text: str) -> bool:
+    """True if `pattern_problems` finds nothing."""
+    return not any(True for _ in pattern_problems("", text))
+
+
+def unmatched(
+    path: str, patterns: Iterable[str], names: Sequence[str], of: str, most: int = 12
+) -> Iterator[Problem]:
+    """Find patterns of a list that are found in no name; malformed ones have another problem.
+
+    Arguments:
+        path: of the list.
+        of: a plural noun for the names.
+        most: how many names are shown at most.
+    """
+    for index, pattern in enumerate(patterns):
+        if is_pattern(pattern) and not any(re.search(pattern, name) for name in names):
+            yield matches_nothing(f"{path}.{index}", pattern, names, of, most)
+
+
+def untaken(
+    path: str, patterns: Sequence[str], names: Sequence[str], of: str, most: int = 12
+) -> Iterator[Problem]:
+    """Find sections whose `pattern` is found in no name, or only in names that others take first.
+
+    Arguments:
+        path: of the list of sections.
+        of, most: see `unmatched`.
+    """
+    taken = [first_match(patterns, name) for name in names]
+    for index, pattern in enumerate(patterns):
+        if index in taken:
+            continue
+        rules = [rule for rule, n in zip(taken, names, strict=True) if re.search(pattern, n)]
+        if not rules:
+            yield matches_nothing(f"{path}.{index}.pattern", pattern, names, of, most)
+            continue
+        before = [f"{path}.{rule}" for rule in sorted({rule for rule in rules if rule is not None})]
+        yield Problem(
+            f"{path}.{index}.pattern",
+            f"gets nothing: {path} before it take all that it matches, {len(rules)} of "
+            f"{len(names)} {of}",
+            also=[f"{rule}.pattern" for rule in before],
+            hint=f"Put it before {' and '.join(before)}, or remove it.",
+        )
+
+
+def matches_nothing(
+    path: str, pattern: str, names: Sequence[str], of: str, most: int = 12
+) -> Problem:
+    """The problem of a pattern that is found in no name.
+
+    Arguments:
+        of, most: see `unmatched`.
+    """
+    words = dict.fromkeys(part for name in names for part in name.split("."))
+    parts = [part for part in re.findall(r"\w+", pattern.replace("\\", " ")) if part not in words]
+    close = [word for part in parts for word in nearest(part, [*words], 1)]
+    return Problem(
+        path,
+        f"matches none of the {len(names)} {of}",
+        valid=examples(names)[:most],
+        hint=f"Did you mean {close[0]}?" if close else "",
+    )
+
+
+def examples(names: Iterable[str]) -> list[str]:
+    """One name for all that differ in numbers only, as layers are alike."""
+    alike: dict[str, str] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "0", name), name)
+    return list(alike.values())
