@@ -1,4 +1,4 @@
-"""Results of a model in training, beside logits."""
+"""Results of a model in training: the projection to logits, and reports of experts."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 

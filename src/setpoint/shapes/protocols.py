@@ -55,8 +55,8 @@ class NamesParts(Protocol):
 
 
 WORDS: dict[str, str] = {
-    "shared_input": "its parts compute with the same input, and what it gives is their sum",
-    "shared_output": "what follows computes in parts with what it gives",
+    "shared_input": "its parts read the same input, and its output is their sum",
+    "shared_output": "its output is read by divided modules",
     "column": "linear layer: each rank has some of its outputs",
     "column_gathered": "the same, and all outputs are put together",
     "vocabulary_columns": "linear layer: each rank has the logits of some tokens",
@@ -64,7 +64,7 @@ WORDS: dict[str, str] = {
     "row_whole_input": "the same, of inputs that all ranks have",
     "part": "parameter: each rank has its share of the first dimension",
     "vocabulary_rows": "embedding: each rank has the vectors of some tokens",
-    "sequence": "each rank keeps its part of the sequence of what it gives (sequence parallel)",
+    "sequence": "each rank keeps its part of the sequence of the output (sequence parallel)",
     "whole": "all ranks compute the same with the whole sequence",
     "sum_gradients": "its parameters are whole, and their gradients are summed over the ranks",
 }

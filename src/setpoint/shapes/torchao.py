@@ -27,7 +27,7 @@ _FILTERS: Final = {name: _Without(text) for name, text in _LINES.items()}
 
 
 def quiet_torchao() -> None:
-    """Drop the lines that an import of torchao prints, whoever imports it."""
+    """Drop the log lines of importing torchao."""
     for name, filter in _FILTERS.items():
         logging.getLogger(name).addFilter(filter)  # which is added once
 

@@ -1,1 +1,1 @@
-"""Attention: its forms, what each position sees, and the backends that compute it."""
+"""Attention: modules, masks, backends and the key-value cache."""

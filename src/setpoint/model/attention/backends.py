@@ -168,17 +168,17 @@ class Eager(Backend):
         scale = usual_scale(query) if scores.scale is None else scores.scale
         # Key-value heads are broadcast over their query heads: (B, K, H/K, S, D).
         heads = query.transpose(1, 2).unflatten(1, (key.shape[2], -1))
-        found = heads @ key.permute(0, 2, 3, 1).unsqueeze(2) * scale
+        products = heads @ key.permute(0, 2, 3, 1).unsqueeze(2) * scale
         if scores.soft_cap is not None:
-            found = torch.tanh(found / scores.soft_cap) * scores.soft_cap
-        found = found.to(torch.promote_types(found.dtype, torch.float32))
-        found = found.masked_fill(~mask.unsqueeze(2), -torch.inf)
+            products = torch.tanh(products / scores.soft_cap) * scores.soft_cap
+        products = products.to(torch.promote_types(products.dtype, torch.float32))
+        products = products.masked_fill(~mask.unsqueeze(2), -torch.inf)
         if scores.sinks is None:
-            weights = found.softmax(dim=-1)
+            weights = products.softmax(dim=-1)
         else:
-            sinks = scores.sinks.to(found.dtype).view(1, *found.shape[1:3], 1, 1)
-            found = torch.cat((found, sinks.expand(*found.shape[:-1], 1)), dim=-1)
-            weights = found.softmax(dim=-1)[..., :-1]
+            sinks = scores.sinks.to(products.dtype).view(1, *products.shape[1:3], 1, 1)
+            products = torch.cat((products, sinks.expand(*products.shape[:-1], 1)), dim=-1)
+            weights = products.softmax(dim=-1)[..., :-1]
         weights = F.dropout(weights, scores.dropout).to(value.dtype)
         mixed = weights @ value.transpose(1, 2).unsqueeze(2)
         return mixed.flatten(1, 2).transpose(1, 2)

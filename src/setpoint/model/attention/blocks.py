@@ -284,11 +284,11 @@ def _sequences_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Gr
     tensors = (_by_places(each, x.hides) for each in (grad, *x[:3], out))
     lse = lse if starts is None else lse.transpose(0, 1).flatten(1)
     none = torch.zeros(2, dtype=torch.uint64, device=grad.device)
-    found = aten._flash_attention_backward(
+    grads = aten._flash_attention_backward(
         *tensors, lse.contiguous(), starts, starts, *x.lengths, 0.0, x.hides.causal, none, none,
         scale=x.scale, **x.window,
     )  # fmt: skip
-    return tuple(_by_heads(each, like) for each, like in zip(found, x[:3], strict=True))
+    return tuple(_by_heads(each, like) for each, like in zip(grads, x[:3], strict=True))
 
 
 def _by_places(x: Tensor, hides: Hidden) -> Tensor:
@@ -352,17 +352,17 @@ def _scored(
     query: Tensor, key: Tensor, scores: BlockScores, hides: Hidden
 ) -> tuple[Tensor, Tensor | None]:
     """(B, K, H/K, S, L) scores, -inf where masked, and the slope of the soft cap."""
-    found = query.unflatten(1, (key.shape[1], -1)) @ key.unsqueeze(2).mT * scores.scale
+    products = query.unflatten(1, (key.shape[1], -1)) @ key.unsqueeze(2).mT * scores.scale
     slope = None
     if scores.soft_cap is not None:
-        bent = torch.tanh(found / scores.soft_cap)
-        found, slope = bent * scores.soft_cap, 1 - bent.square()
+        bent = torch.tanh(products / scores.soft_cap)
+        products, slope = bent * scores.soft_cap, 1 - bent.square()
     if hides.causal:
-        seen = torch.ones(found.shape[-2:], dtype=torch.bool, device=found.device).tril()
-        found = found.masked_fill(~seen, -torch.inf)
+        seen = torch.ones(products.shape[-2:], dtype=torch.bool, device=products.device).tril()
+        products = products.masked_fill(~seen, -torch.inf)
     if hides.mask is not None:
-        found = found.masked_fill(~hides.mask.unsqueeze(2), -torch.inf)
-    return found, slope
+        products = products.masked_fill(~hides.mask.unsqueeze(2), -torch.inf)
+    return products, slope
 
 
 def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:

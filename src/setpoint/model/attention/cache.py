@@ -171,7 +171,7 @@ def _join(before: Tensor, after: Tensor) -> Tensor:
 def _first_in_reach(positions: Tensor, old: int, window: int) -> int:
     """The first of the old slots that a row's next position, or a later one, can see."""
     before, new = positions[:, :old], positions[:, old:]
-    # Padding will not ask for anything; a row of nothing else asks for what it had last.
+    # Padding sees nothing; rows of padding only see what their last token saw.
     asked = new.where(new >= 0, torch.iinfo(new.dtype).max).amin(dim=1, keepdim=True)
     last = before.amax(dim=1, keepdim=True) if old else asked
     asked = asked.where((new >= 0).any(dim=1, keepdim=True), last + 1)

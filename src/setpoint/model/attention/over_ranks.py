@@ -56,12 +56,12 @@ class BlockPair(NamedTuple):
     rows: slice = slice(None)
 
     @property
-    def at(self) -> tuple[slice, slice, slice]:
+    def query_index(self) -> tuple[slice, slice, slice]:
         """Index of the queries in (B, H, S, D) or (B, H, S)."""
         return self.rows, slice(None), self.queries
 
     @property
-    def of_keys(self) -> tuple[slice, slice, slice]:
+    def key_index(self) -> tuple[slice, slice, slice]:
         """Index of the keys."""
         return self.rows, slice(None), self.keys
 
@@ -134,7 +134,7 @@ def causal_plan(parts: SequenceParts, length: int) -> Plan:
 
 def masked_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> Plan:
     """Plan with a dense mask for each pair of runs with visible keys."""
-    found: list[tuple[int, BlockPair, Any]] = []
+    candidates: list[tuple[int, BlockPair, Any]] = []
     for source, queries, keys, block in _pairs(parts, layout.keys):
         far = queries.start - keys.stop + 1
         if window is not None and layout.positions is None and far >= window:
@@ -150,12 +150,12 @@ def masked_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> 
             near = window is None or queries.stop - 1 - keys.start < window
             every = near and all(each is not None and each[:2] == whole for each in seen)
             extent = any(seen), every
-        found.append((source, block._replace(hides=Hidden(mask=mask)), extent))
+        candidates.append((source, block._replace(hides=Hidden(mask=mask)), extent))
     plan: list[list[BlockPair]] = [[] for _ in range(parts.ring)]
-    read = [extent for *_, extent in found if isinstance(extent, Tensor)]
+    read = [extent for *_, extent in candidates if isinstance(extent, Tensor)]
     # One transfer for all; none if the host knows the lengths.
     known = iter(torch.stack(read).tolist() if read else ())
-    for source, block, extent in found:
+    for source, block, extent in candidates:
         some, every = next(known) if isinstance(extent, Tensor) else extent
         if some:
             plan[source].append(block._replace(hides=NOTHING) if every else block)
@@ -235,7 +235,7 @@ def _rectangles(
         the end of the queries, the first key, and the window as `Hidden.left`; None if no key is
         visible.
     """
-    found: list[tuple[int, int, int] | None] = []
+    rectangles: list[tuple[int, int, int] | None] = []
     for row in range(layout.batch):
         base = row * layout.keys
         number = int(np.searchsorted(lengths.starts, base + keys.stop - 1, "right"))
@@ -247,8 +247,8 @@ def _rectangles(
             first = max(first, queries.start - window + 1)
             left = keys.stop - last + window - 1
         is_seen = last > queries.start and first < keys.stop
-        found.append((last, first, left) if is_seen else None)
-    return found
+        rectangles.append((last, first, left) if is_seen else None)
+    return rectangles
 
 
 class _RingAttention(torch.autograd.Function):
@@ -267,19 +267,17 @@ class _RingAttention(torch.autograd.Function):
         wide = torch.promote_types(query.dtype, torch.float32)
         mixed = query.new_zeros((*query.shape[:-1], value.shape[-1]), dtype=wide)
         total = query.new_full(query.shape[:-1], -torch.inf, dtype=wide)
-        held = torch.cat((key.flatten(), value.flatten()))
+        key_values = torch.cat((key.flatten(), value.flatten()))
         with torch.autocast(query.device.type, enabled=False):
             for step, source in enumerate(_sources(group)):
-                coming = None if step + 1 == group.size() else _RingTransfer(held, group)
-                keys, values = _unpacked(held, key, value)
+                incoming = None if step + 1 == group.size() else _RingTransfer(key_values, group)
+                keys, values = _unpacked(key_values, key, value)
                 for block in plan[source]:
-                    at, other = block.at, block.of_keys
-                    out, lse = attend_block(
-                        query[at], keys[other], values[other], scores, block.hides
-                    )
-                    _merge(mixed[at], total[at], out, lse)
-                if coming is not None:
-                    held = coming.wait()
+                    q, k = block.query_index, block.key_index
+                    out, lse = attend_block(query[q], keys[k], values[k], scores, block.hides)
+                    _merge(mixed[q], total[q], out, lse)
+                if incoming is not None:
+                    key_values = incoming.wait()
         mixed = mixed.to(query.dtype)
         ctx.save_for_backward(query, key, value, mixed, total)
         ctx.plan, ctx.scores, ctx.group = plan, scores, group
@@ -293,37 +291,37 @@ class _RingAttention(torch.autograd.Function):
         query, key, value, mixed, total = ctx.saved_tensors
         grad, group = grad.contiguous(), ctx.group
         of_query = torch.zeros_like(query, dtype=total.dtype)
-        held = torch.cat((key.flatten(), value.flatten()))
+        key_values = torch.cat((key.flatten(), value.flatten()))
         # The gradients of keys and values travel with them, and arrive home after a full turn.
-        following: _RingTransfer | None = None
+        traveling: _RingTransfer | None = None
         with torch.autocast(query.device.type, enabled=False):
             for step, source in enumerate(_sources(group)):
-                coming = None if step + 1 == group.size() else _RingTransfer(held, group)
-                keys, values = _unpacked(held, key, value)
-                own = torch.zeros_like(held, dtype=total.dtype)
-                of_keys, of_values = _unpacked(own, key, value)
+                incoming = None if step + 1 == group.size() else _RingTransfer(key_values, group)
+                keys, values = _unpacked(key_values, key, value)
+                key_value_grads = torch.zeros_like(key_values, dtype=total.dtype)
+                of_keys, of_values = _unpacked(key_value_grads, key, value)
                 for block in ctx.plan[source]:
-                    at, other = block.at, block.of_keys
-                    found = block_gradients(
-                        grad[at],
-                        query[at],
-                        keys[other],
-                        values[other],
-                        mixed[at],
-                        total[at],
+                    q, k = block.query_index, block.key_index
+                    grads = block_gradients(
+                        grad[q],
+                        query[q],
+                        keys[k],
+                        values[k],
+                        mixed[q],
+                        total[q],
                         ctx.scores,
                         block.hides,
                     )
-                    of_query[at] += found.query
-                    of_keys[other] += found.key
-                    of_values[other] += found.value
-                if following is not None:
-                    own += following.wait()
-                following = _RingTransfer(own, group, tag=1)
-                if coming is not None:
-                    held = coming.wait()
-            assert following is not None
-            of_key, of_value = _unpacked(following.wait(), key, value)
+                    of_query[q] += grads.query
+                    of_keys[k] += grads.key
+                    of_values[k] += grads.value
+                if traveling is not None:
+                    key_value_grads += traveling.wait()
+                traveling = _RingTransfer(key_value_grads, group, tag=1)
+                if incoming is not None:
+                    key_values = incoming.wait()
+            assert traveling is not None
+            of_key, of_value = _unpacked(traveling.wait(), key, value)
         return of_query.to(query.dtype), of_key.to(key.dtype), of_value.to(value.dtype), *NONE
 
 
@@ -358,9 +356,9 @@ def _sources(group: ProcessGroup) -> list[int]:
     return [(group.rank() - step) % group.size() for step in range(group.size())]
 
 
-def _unpacked(held: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _unpacked(key_values: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Split a message into keys and values, or their gradients."""
-    keys, values = held.split((key.numel(), value.numel()))
+    keys, values = key_values.split((key.numel(), value.numel()))
     return keys.view(key.shape), values.view(value.shape)
 
 

@@ -1,4 +1,4 @@
-"""A try of the attention backend of a model on the device that is here, for `check`."""
+"""Trial run of a model's attention backend on this device, for `check`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _attempt(
 
 
 def _why(words: list[str]) -> str:
-    """PyTorch's own reasons, without what it says of the kernels that were not asked for."""
+    """PyTorch's reasons, without those of other kernels."""
     lines = [text.partition(" (Triggered")[0].strip().partition("\n")[0] for text in words]
     said = [line for line in lines if "not used because" not in line and "disabled" not in line]
     return "; ".join(dict.fromkeys(line.rstrip(".") for line in said))
