@@ -101,8 +101,11 @@ class Attention(nn.Module):
             else:
                 query, key = self.query_norm(query), self.key_norm(key)
         if self.rotates:
-            query = context.apply_rotary(query, self.kind)
-            key = context.apply_rotary(key, self.kind)
+            # Both at once, as the plan of memory has it.
+            query, key = (
+                context.apply_rotary(query, self.kind),
+                context.apply_rotary(key, self.kind),
+            )
         key, value = context.update_cache(self.layer, self.kind, key, value)
         scores = Scores(self.scale, self.soft_cap, self.dropout if self.training else 0.0)
         mixed = context.attend(self.kind, query, key, value, scores)
