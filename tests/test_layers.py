@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LAYERS = (
     {"config"},
     {"units"},
-    {"sweep_space"},
     {"editor_schema"},
     {"hub"},
     {"shapes"},
@@ -73,7 +72,7 @@ KERNEL = (
 
 # The kernel and its clients, in which no function hides an import of our own from a reader, but for
 # the readers and writers of formats, each of which brings a parser, and what few compositions need.
-CLEAN = {"config", "units", "sweep_space", "editor_schema"}
+CLEAN = {"config", "units", "editor_schema"}
 LATER = {
     ("config.composition", "config.other_names"),
     ("config.composition", "config.record.record"),

@@ -1,7 +1,7 @@
 """Expected throughput beside what others have published: `python -m plan.published`.
 
 Each row is a run that its authors describe: model, GPUs, degrees, batch, recomputation. Predicted
-is what `check --plan --gpu` would say, with the assumptions of `machines.toml`, which are one set
+is what `check --plan --gpu` would say, with the assumptions of `gpus.toml`, which are one set
 for each generation of GPUs. `--write` puts the table into docs/plan.md.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
-from setpoint.plan.machines import machine_named
+from setpoint.plan.gpus import gpu_named
 from setpoint.plan.part_time import Kernels
 from setpoint.plan.step_time import StepTime, palm_flops, step_time
 from setpoint.plan.topology import Topology
@@ -26,14 +26,14 @@ from setpoint.train.config import Job
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "plan.md"
 MARKS = ("<!-- published -->", "<!-- end -->")
 OWN = Path(__file__).with_name("published.toml")
-"""Machines of the published runs that are not those of the table."""
+"""GPUs of the published runs that are not those of the table."""
 
 
 class Run(NamedTuple):
     """A run that was published.
 
     Arguments:
-        gpu: a machine of the table, or of `published.toml`.
+        gpu: a GPU of the table, or of `published.toml`.
         flags: beside those of `BASE`.
         figure: tokens per second and GPU, or TFLOP/s of a GPU.
         flops: FLOPs of a token as the authors count them, where they give TFLOP/s.
@@ -240,10 +240,10 @@ def compared(run: Run) -> Compared:
     job = compose(Job, run.preset, flags=flags).resolve()
     workload = Workload.of(job)
     workload = workload._replace(formats=workload.formats._replace(reduce=run.reduce))
-    machine, network = machine_named(run.gpu, str(OWN))
+    gpu, network = gpu_named(run.gpu, str(OWN))
     kernels = Kernels(run.compiled)
     topology = Topology.of(job)._replace(**run.changes)
-    time = step_time(workload, topology, machine, network, kernels)
+    time = step_time(workload, topology, gpu, network, kernels)
     each = time.tokens_per_second / run.ranks
     predicted = each if run.flops is None else each * run.flops(workload) / 1e12
     return Compared(run, time, predicted)

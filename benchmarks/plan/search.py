@@ -11,7 +11,7 @@ import time
 
 import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
-from setpoint.plan.machines import machine_named
+from setpoint.plan.gpus import gpu_named
 from setpoint.plan.search import SearchSpace, search
 from setpoint.plan.step_time import Kernels
 from setpoint.plan.topology import Topology
@@ -29,8 +29,8 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES)
     parser.add_argument("--source", default="llama3-70b")
     chosen = parser.parse_args(given)
-    machine, network = machine_named("h100")
-    limit = int(machine.memory * 0.9)
+    gpu, network = gpu_named("h100")
+    limit = int(gpu.memory * 0.9)
     print(f"{'GPUs':>6} {'seconds':>8} {'CPU':>6} {'meshes':>7} {'timed':>6} {'MFU':>6}")
     whole = longest = 0.0
     for size in chosen.sizes:
@@ -40,7 +40,7 @@ def main(given: list[str] | None = None) -> int:
         job = compose(Job, chosen.source, flags=flags).resolve()
         workload = Workload.of(job, job.model.vocab_size)  # pyright: ignore[reportAttributeAccessIssue]
         kernels = Kernels.of(job)
-        space = SearchSpace(workload, size, Topology(), {}, machine, network, kernels, limit)
+        space = SearchSpace(workload, size, Topology(), {}, gpu, network, kernels, limit)
         began, used = time.perf_counter(), time.process_time()
         found = search(space, 10)
         seconds, cpu = time.perf_counter() - began, time.process_time() - used

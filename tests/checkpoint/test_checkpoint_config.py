@@ -41,6 +41,7 @@ def test_values() -> None:
         ({"last_dtype": "bf16"}, "last_dtype"),
         ({"keep_every": "last_step"}, "keep_every"),
         ({"keep_every": "9 steps", "keep": None}, "keep_every"),
+        ({"save": False, "every": "9 steps"}, "every"),
         ({"save": False, "last": "weights"}, "last"),
         ({"save": False, "at": "powers_of_two"}, "at"),
         ({"save": False, "at_start": True}, "at_start"),

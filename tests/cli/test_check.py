@@ -59,7 +59,7 @@ def test_torch_is_asked_where_a_value_calls_for_it(
     own = "--model huggingface --model.config gpt2 --optimizer.no_decay_patterns '[\"bias\"]'"
     text = cli.ok(f"check tiny {own}")
     assert "once built (needs import and torch: --using import,torch)\n" in text
-    monkeypatch.setattr(check, "_has_torch", lambda: False)
+    monkeypatch.setattr(check, "has_torch", lambda: False)
     assert "the device is there (needs torch, which is not installed)\n" in cli.ok(line)
 
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_expected_is_refused(cli: CommandLine) -> None:
     for words, found in {
         "--price 2 --plan": "--price has no effect without --gpu NAME",
         "--gpu h100 --price 2": "--price has no effect without --plan",
-        "--plan --gpu h10": "there is no machine 'h10'. Did you mean h100?",
+        "--plan --gpu h10": "there is no GPU 'h10'. Did you mean h100?",
         "--plan --gpu h100 --gpu-file none.toml": "none.toml: no such file",
         "--plan --gpu h100 --timeline notes.html": "give another --timeline, or remove it",
         "--plan --gpu h100 --timeline /proc/t.html": "/proc/t.html cannot be written: ",
@@ -274,3 +274,12 @@ def test_a_run_that_could_not_go_on_is_refused(cli: CommandLine) -> None:
     folder = next(Path("runs").iterdir())
     assert "optimizer.lr" in cli.refused(f"check {folder} --optimizer.lr 0.5")
     cli.ok(f"check {folder}")
+
+
+def test_a_file_whose_run_was_lengthened_is_still_valid(cli: CommandLine) -> None:
+    train = "train small.toml --schedule constant --tracking.progress none"
+    cli.ok(f"{train} --duration '2 steps'")
+    cli.ok(f"{train} --duration '3 steps'")
+    text = cli.ok("check small.toml --schedule constant --duration '2 steps'")
+    assert "training         refused: the run is longer" in text
+    assert cli.ok("check small.toml --schedule constant --duration '4 steps'")

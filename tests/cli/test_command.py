@@ -1,30 +1,65 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from setpoint.cli.options import Command, Option
+from setpoint.cli.options import Arguments, Command, Option
 from setpoint.config import SetpointError
 
 from ..snapshots import compare
 from .conftest import CommandLine
 
 COMMAND = Command(
-    "cook",
-    "DISH [OVERRIDES]",
-    "Cook.",
-    [
-        Option("--salt", "How much.", "GRAMS", type=int),
-        Option("--herb", "Which.", "NAME", True),
-        Option("--heat", "How hot.", "LEVEL", type=float, excludes=("--raw",)),
-        Option("--raw", "Leave it raw."),
-        Option("--oven", "Which part.", "PART", choices=("top", "base"), requires=("--heat",)),
-    ],
-    [("setpoint cook soup", "soup")],
+    "cook DISH [OVERRIDES]",
+    Option("--salt GRAMS", "How much.", type=int),
+    Option("--herb NAME", "Which.", True),
+    Option("--heat LEVEL", "How hot.", type=float, excludes="--raw"),
+    Option("--raw", "Leave it raw."),
+    Option("--oven top|base", "Which part.", requires="--heat"),
+    Option("--minutes all|N", "How long."),
 )
+
+
+@COMMAND
+def cook(arguments: Arguments) -> int:
+    """Cook.
+
+    DISH is what there is.
+
+    Examples:
+        setpoint cook soup  soup
+        setpoint cook 'pea soup' --salt 3   another one
+    """
+    return len(arguments.positional)
+
+
+def test_the_docstring_is_the_manual() -> None:
+    assert COMMAND.title == "setpoint cook"
+    assert COMMAND.description.startswith("Cook.\n\nDISH is what there is.\n\nSOURCE is ")
+    assert COMMAND.examples == [
+        ("setpoint cook soup", "soup"),
+        ("setpoint cook 'pea soup' --salt 3", "another one"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [("a", (0, 0)), ("a b X [Y] [OVERRIDES]", (1, 2)), ("a X...", (1, sys.maxsize))],
+)
+def test_the_usage_says_how_many_arguments_there_are(usage: str, counts: tuple[int, int]) -> None:
+    command = Command(usage)
+    assert (command.at_least, command.at_most) == counts
+
+
+def test_words_or_a_number() -> None:
+    assert COMMAND.parse(["soup", "--minutes", "all"]).value("--minutes") == "all"
+    assert COMMAND.parse(["soup", "--minutes", "12"]).integer("--minutes") == 12
+    with pytest.raises(SetpointError, match="--minutes is all or a number; got 'al'"):
+        COMMAND.parse(["soup", "--minutes", "al"])
 
 
 def test_options_and_overrides_are_told_apart() -> None:

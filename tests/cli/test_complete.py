@@ -49,6 +49,14 @@ def test_sources(cli: CommandLine) -> None:
     assert complete(cli, "check", "runs/e") == ["runs/exp/small-1234"]
 
 
+def test_fields_are_those_of_the_chosen_variants(cli: CommandLine) -> None:
+    fields = complete(cli, "check", "small.toml", "--optimizer.")
+    assert "--optimizer.betas" in fields and "--optimizer.momentum" not in fields
+    fields = complete(cli, "check", "small.toml", "--optimizer", "muon", "--optimizer.")
+    assert "--optimizer.momentum" in fields and "--optimizer.rho" not in fields
+    assert complete(cli, "check", "--optimizer.mom")  # without a source any variant
+
+
 def test_modifiers_files_and_choices(cli: CommandLine) -> None:
     assert set(complete(cli, "train", "tiny", "--with", "")) == {"reproducible", "smoke"}
     assert complete(cli, "train", "tiny", "--with=sm") == ["--with=smoke"]

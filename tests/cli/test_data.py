@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from setpoint.cli import output
+from setpoint.cli import data, output
 
 from ..snapshots import compare
 from .conftest import CommandLine
@@ -54,7 +54,8 @@ def test_on_a_terminal_there_are_colours_and_no_marks(
     chats: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = chats.ok(INSPECT)
-    monkeypatch.setattr(output, "_colour", lambda _: True)
+    for module in (data, output):
+        monkeypatch.setattr(module, "colours", lambda *_: True)
     shown = chats.ok(INSPECT)
     assert "[[" in plain and "[[" not in shown
     assert "\033[1m4\033[0m" in shown or "\033[1;48;5;236m4\033[0m" in shown
@@ -75,7 +76,12 @@ def test_rows_are_those_of_the_batches(cli: CommandLine) -> None:
     assert only == [row for row in found if row["source"] == "a"][:2]
 
 
+def test_json_of_a_row_is_a_few_lines(cli: CommandLine) -> None:
+    assert cli.ok("data inspect small.toml --count 1 --json").count("\n") == 12
+
+
 def test_what_cannot_be_inspected(cli: CommandLine) -> None:
+    assert "Did you mean --count?" in cli.refused("data inspect small.toml --rows 2")
     assert "--source c: the sources are random" in cli.refused("data inspect small.toml --source c")
     assert "--count must be at least 1" in cli.refused("data inspect small.toml --count 0")
     assert "--seed 1" in cli.refused("data inspect small.toml --seed null")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.cli.diff import diff
 from setpoint.cli.options import Arguments
+from setpoint.cli.show import diff
 from setpoint.cli.source import open_source
 from setpoint.config.record.record import record_files
 from setpoint.train.run_name import identity_mark

@@ -82,8 +82,8 @@ def test_another_model_than_the_run_has(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "small.toml")
     text = cli.refused(f"generate {run} --model.rope_base 5 --seed 3")
     assert "run was not trained with this configuration: 2 values differ from its record" in text
-    assert "  model.rope_base\n    saved      10000.0" in text
-    assert "    requested  5.0 (command line --model.rope_base)\n" in text
+    assert "  model.rope_base  (identity)\n    saved      10000.0" in text
+    assert "    requested  5.0      command line --model.rope_base\n" in text
     # What is no part of what is learned may differ: it gets as far as the missing checkpoint.
     assert "without a checkpoint" in cli.refused(f"generate {run} --parallel.device cpu")
 
@@ -102,7 +102,7 @@ def test_a_preset_or_file_means_the_run_that_train_would_make(cli: CommandLine) 
     # A longer one finds it, too, and is refused what it was not trained with.
     longer = cli.refused("generate small.toml --optimizer.lr 0.5 --duration 99")
     assert f"{folder} was not trained with this configuration" in longer
-    assert "  schedule.horizon\n" in longer
+    assert "  schedule.horizon  (identity)\n" in longer
 
 
 def test_overrides_of_what_is_over(

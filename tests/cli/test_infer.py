@@ -340,4 +340,4 @@ def test_a_variable_that_sounds_like_an_option_is_refused(
 def test_a_file_with_a_null_seed_stands_for_no_run(cli: CommandLine) -> None:
     answer = cli("generate small.toml --seed null --prompt a")
     assert answer.status == 2
-    assert "seed = null: small.toml stands for no run" in answer.err
+    assert "seed = null: small.toml names no run" in answer.err

@@ -32,6 +32,11 @@ def test_one_kind(cli: CommandLine, kind: str) -> None:
         assert next(iter(row.values())) in text
 
 
+def test_each_variant_is_listed_once(cli: CommandLine) -> None:
+    rows = json.loads(cli.ok("list variants --json"))["variants"]
+    assert len({(row["field"], row["type"]) for row in rows}) == len(rows)
+
+
 def test_fields_of_a_section(cli: CommandLine) -> None:
     compare("cli/list_fields_optimizer", cli.ok("list fields optimizer"))
     assert cli.ok("list fields data.sources").startswith("data.sources\n")

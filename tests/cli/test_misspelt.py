@@ -83,14 +83,12 @@ def test_a_misspelt_field_is_no_misspelt_option() -> None:
         width: int = field(default=1)
         """Threads."""
 
-    command = Command(
-        "weave", "", "Weave.", [Option("--with", "A modifier.", "MODIFIER", True)], []
-    )
+    command = Command("weave", Option("--with MODIFIER", "A modifier.", True))
     for flag, refused in (("--wdith=4", False), ("--wiht=4", True)):
         arguments = Arguments(command)
         arguments.overrides = [flag]
         try:
-            refuse_misspelt_options(arguments, Fabric.__setpoint__.fields, Fabric)
+            refuse_misspelt_options(arguments, Fabric)
             assert not refused
         except SetpointError as error:
             assert refused and "Did you mean --with?" in str(error)

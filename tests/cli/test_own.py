@@ -316,7 +316,7 @@ def test_hints_name_the_script(
         captured = capsys.readouterr()
         said[line] = captured.out + captured.err
     assert "Run the file with `python mine.py sweep`." in said["sweep.toml"]
-    assert "`python mine.py check` says the rest" in said["schema --help"]
+    assert "`python mine.py check` verifies the rest" in said["schema --help"]
     assert "--search" not in said["sweep --b 'choice(true)'"]
     assert not [line for line, text in said.items() if "`setpoint " in text]
 

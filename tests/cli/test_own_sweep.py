@@ -102,7 +102,7 @@ def test_a_search_is_refused(script: Call, tmp_path: Path) -> None:
         '[sweep.search]\ntrials = 2\n[sweep.search.axes]\nsize = "integer(1, 9)"\n'
     )
     status, _, error = script("sweep search.toml")
-    assert status == 2 and "keeps to itself" in error
+    assert status == 2 and "does not report" in error
 
 
 @pytest.mark.parametrize(

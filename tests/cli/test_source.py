@@ -112,7 +112,7 @@ def test_a_preset_is_the_preset_whatever_lies_about(cli: CommandLine) -> None:
     assert cli.ok("fingerprint tiny") == expected
     assert "tiny is not a run directory" in cli.refused("fingerprint ./tiny")
     cli.file("tiny/adapter_config.json", "{}")
-    assert "tiny holds an adapter alone" in cli.refused("fingerprint ./tiny")
+    assert "tiny holds an adapter only" in cli.refused("fingerprint ./tiny")
     shutil.rmtree(cli.folder / "tiny")
     cli.file("tiny", "a file")
     assert cli.ok("fingerprint tiny") == expected

@@ -187,6 +187,7 @@ def test_accepting_a_path_that_is_none(cli: CommandLine) -> None:
     message = cli.refused(f"train {folder} --seed 3 --accept sed")
     assert message == (
         "error: --accept sed: the configuration has no such field or section. Did you mean seed?\n"
+        "Valid: fields that differ from the record: seed\n"
     )
     assert f"train {folder} --seed=3 --accept seed\n" in cli.refused(f"train {folder} --seed 3")
 

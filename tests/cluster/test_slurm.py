@@ -130,7 +130,7 @@ def test_times_are_those_of_slurm(time: str, seconds: int) -> None:
         (("--slurm", "--time", "1 day"), "--time 1 day is no time of Slurm"),
         (
             ("--slurm", "--nproc", "2", "--time", "2"),
-            "--time 2 is 120 s, and the job must hear 180 s",
+            "--time 2 is 120 s, and the job is signalled 180 s",
         ),
         (("--slurm", "--volume", "/a:/b"), "--volume has no effect without --image"),
         (("--slurm", "--image", "a", "--volume", "b"), "--volume b is no /folder:/path"),

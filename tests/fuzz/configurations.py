@@ -55,9 +55,8 @@ from setpoint.config.words.plain_data import PlainScalar, guess
 from setpoint.config.words.text import parse_flow
 from setpoint.infer.config import Inference
 from setpoint.plan.preflight import preflight
-from setpoint.sweep_space.flags import read_command_line
-from setpoint.sweep_space.points import Composer, resolve_points
-from setpoint.sweep_space.space import Product
+from setpoint.sweep.points import Composer, read_command_line, resolve_points
+from setpoint.sweep.space import Product
 from setpoint.train.config import Job
 
 from ..config.everything import Everything

@@ -25,7 +25,7 @@ from setpoint.config.record.record import fingerprint, minimal_toml, read_record
 from setpoint.config.values.reference import Reference
 from setpoint.config.words.errors import SetpointError
 from setpoint.config.words.text import parse_flow, parse_list
-from setpoint.sweep_space.flags import read_command_line
+from setpoint.sweep.points import read_command_line
 from setpoint.train.config import Job as TrainingJob
 
 from ..config.history import Job as Old

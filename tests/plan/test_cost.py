@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.plan.machines import cost_of
+from setpoint.plan.cost import cost_of
 
 
 def test_the_first_limit_ends_the_run() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.plan.machines import machine_named
+from setpoint.plan.gpus import gpu_named
 from setpoint.plan.search import SearchSpace, least_memory, meshes, most_memory, search
 from setpoint.plan.search import _leaves as leaves_of
 from setpoint.plan.step_time import Kernels, step_time
@@ -21,9 +21,9 @@ FLAGS = ("model.dim=256", "model.layers=4", "model.heads=4", "batch.global_size=
 
 def space_of(folder: Path, limit: int = 2**40, *flags: str, **fixed: object) -> SearchSpace:
     job = small_job(folder, *FLAGS, *flags, without=("micro_size", "accumulation"))
-    machine, network = machine_named("h100")
+    gpu, network = gpu_named("h100")
     workload = Workload.of(job, 257)
-    return SearchSpace(workload, 8, Topology(), fixed, machine, network, Kernels(), limit)
+    return SearchSpace(workload, 8, Topology(), fixed, gpu, network, Kernels(), limit)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
@@ -33,7 +33,7 @@ def test_it_finds_what_going_through_all_finds(tmp_path: Path, share: float) -> 
     held = sorted(most_memory(space.workload, each).total for each in every)
     space = space._replace(limit=held[int((len(held) - 1) * share)])
     times = sorted(
-        step_time(space.workload, each, space.machine, space.network).seconds
+        step_time(space.workload, each, space.gpu, space.network).seconds
         for each in every
         if most_memory(space.workload, each).total <= space.limit
     )

@@ -13,7 +13,7 @@ from setpoint.data.config import Data, Prepare
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.memory.config import Full
-from setpoint.plan.machines import Machine, Network, machine_named
+from setpoint.plan.gpus import GpuSpec, Network, gpu_named
 from setpoint.plan.part_time import Kernels
 from setpoint.plan.step_time import StepTime, palm_flops, step_time
 from setpoint.plan.topology import Recompute, Topology
@@ -27,21 +27,21 @@ IDEAL = """
 bandwidth = 1e30
 latency = 0
 achieved = 1
-[machines.ideal]
+[gpus.ideal]
 memory = "80 GiB"
 bandwidth = 1e30
 network = "free"
 peak = { fp32 = 1e12, bf16 = 1e12, fp8 = 4e12 }
 assumed = { matmul = 1, half_size = 0, attention = 1, memory = 1, launch = 0, contention = 0 }
 node = { ranks = 8, bandwidth = 1e30, latency = 0, achieved = 1 }
-[machines.slow-memory]
+[gpus.slow-memory]
 like = "ideal"
 bandwidth = 1e6
-[machines.slow-links]
+[gpus.slow-links]
 like = "ideal"
-[machines.slow-links.node]
+[gpus.slow-links.node]
 bandwidth = 1e6
-[machines.slow-launches]
+[gpus.slow-launches]
 like = "ideal"
 assumed.launch = 1e-3
 """
@@ -49,8 +49,8 @@ assumed.launch = 1e-3
 
 @pytest.fixture
 def ideal(tmp_path: Path) -> Path:
-    """A file of machines on which all but products is free, and of one that is slow each."""
-    file = tmp_path / "machines.toml"
+    """A file of GPUs on which all but products is free, and of one that is slow each."""
+    file = tmp_path / "gpus.toml"
     file.write_text(IDEAL)
     return file
 
@@ -61,9 +61,9 @@ def workload_of(tmp_path: Path, *flags: str) -> Workload:
 
 
 def timed(workload: Workload, topology: Topology, name: str, file: Path) -> StepTime:
-    machine, network = machine_named(name, str(file))
+    gpu, network = gpu_named(name, str(file))
     tokens = topology.micro_size * topology.accumulation * topology.data_ranks * workload.length
-    return step_time(workload._replace(tokens=tokens), topology, machine, network)
+    return step_time(workload._replace(tokens=tokens), topology, gpu, network)
 
 
 def test_products_and_attention_take_their_flops_by_the_peak(tmp_path: Path, ideal: Path) -> None:
@@ -161,8 +161,8 @@ def test_small_models_wait_for_the_host(tmp_path: Path, ideal: Path) -> None:
     workload = workload_of(tmp_path)
     slow = timed(workload, Topology(), "slow-launches", ideal)
     assert slow.parts["launching operators"] > 0.9 * slow.seconds
-    machine, network = machine_named("slow-launches", str(ideal))
-    fused = step_time(workload, Topology(), machine, network, Kernels(compiled=True))
+    gpu, network = gpu_named("slow-launches", str(ideal))
+    fused = step_time(workload, Topology(), gpu, network, Kernels(compiled=True))
     assert fused.parts["launching operators"] < slow.parts["launching operators"]
 
 
@@ -190,10 +190,10 @@ def test_isolated_documents_leave_the_pairs_within_them(tmp_path: Path, ideal: P
              "precision.compute=bf16", "model.dim=32", "batch.sequence_length=128")  # fmt: skip
     job = small_job(tmp_path, *flags)
     workload = Workload.of(job, 257)
-    machine, network = machine_named("ideal", str(ideal))
+    gpu, network = gpu_named("ideal", str(ideal))
 
     def took(kernels: Kernels) -> StepTime:
-        return step_time(workload, Topology(), machine, network, kernels)
+        return step_time(workload, Topology(), gpu, network, kernels)
 
     assert Kernels.of(job).document == 0
     rows, documents = took(Kernels.of(job)), took(Kernels(document=32))
@@ -215,12 +215,12 @@ def test_isolated_documents_leave_the_pairs_within_them(tmp_path: Path, ideal: P
 
 def test_a_machine_without_the_format_is_refused(tmp_path: Path) -> None:
     workload = workload_of(tmp_path)._replace(computes="bf16")
-    machine: Machine
+    gpu: GpuSpec
     network: Network
-    machine, network = machine_named("v100")
+    gpu, network = gpu_named("v100")
     with pytest.raises(SetpointError) as raised:
-        step_time(workload, Topology(), machine, network)
+        step_time(workload, Topology(), gpu, network)
     assert str(raised.value) == (
-        "precision.compute = bf16: the machine, NVIDIA V100 SXM2 32 GB, has no peak in this "
+        "precision.compute = bf16: the gpu, NVIDIA V100 SXM2 32 GB, has no peak in this "
         "format\nValid: fp16, fp32, or its number in --gpu-file FILE"
     )

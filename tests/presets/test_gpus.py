@@ -9,7 +9,7 @@ import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
 from setpoint.memory.config import CheckpointingConfig
-from setpoint.plan.machines import machine_named
+from setpoint.plan.gpus import gpu_named
 from setpoint.plan.memory import rank_memory
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
@@ -35,6 +35,6 @@ def test_a_preset_fits_the_gpus_that_are_documented(name: str) -> None:
     job = compose(Job, name, flags=[*flags, *([f"{path}={value}"] if path else [])]).resolve()
     memory = rank_memory(Workload.of(job), Topology.of(job))
     assert not memory.unknown
-    assert memory.total <= machine_named("h100")[0].usable
+    assert memory.total <= gpu_named("h100")[0].usable
     assert job.loss.from_hidden and job.compile is not None and job.data.loader.workers
     assert isinstance(job.memory.activation_checkpointing, CheckpointingConfig)

@@ -143,7 +143,7 @@ def test_weights_that_were_exchanged_are_found(run: Path, command: Call) -> None
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ("3:8", "no checkpoint of step 3 is kept in RUN, from which training could go on.\n"
+        ("3:8", "no checkpoint of step 3 is kept in RUN, to continue training from.\n"
                 "Valid: 0, 4, 7, 8; 0 is the beginning of the run"),
         ("8:13", "RUN has no steps 8 to 13: it is recorded up to step 12.\n"
                  "Valid: first steps 0, 4, 7, 8, and a later one up to 12"),

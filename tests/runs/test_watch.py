@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from setpoint.cli.watch import blocks, rendered
+from setpoint.cli.runs import blocks, rendered
 from setpoint.config import SetpointError
 from setpoint.runs.watch import POINTS, Watched
 from setpoint.track.heartbeat import FOLDER

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from setpoint.config.composition import compose
 from setpoint.config.record.record import fingerprint
+from setpoint.sweep.points import ResolvedPoint
 from setpoint.sweep.record import Task
-from setpoint.sweep_space.points import ResolvedPoint
-from setpoint.sweep_space.setting import Point, Setting, axis_origin, labels, name_of
+from setpoint.sweep.setting import Point, Setting, axis_origin, labels, name_of
 from setpoint.train.config import Job
 
 ROW = '{"kind": "evaluation", "step": 10, "held_out_loss": %s}'

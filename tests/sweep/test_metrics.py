@@ -33,6 +33,9 @@ ROWS = [
         ("train.mfu", None),
         ("evaluation.done", None),
         ("evaluation.loss", None),
+        ("val.loss", 2.5),
+        ("validation.held_out_loss.min", 2.5),
+        ("val.nothing", None),
     ],
 )
 def test_values(path: str, value: float | None) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.report.status import FINISHED
+from setpoint.sweep.points import DuplicatePoint
 from setpoint.sweep.record import SweepRecord, read_record_of
-from setpoint.sweep_space.points import DuplicatePoint
 
 from .sample import task_of
 

@@ -8,11 +8,11 @@ import pytest
 
 from setpoint.config import RunError, SetpointError
 from setpoint.report.status import FAILED, FINISHED, STOPPED
-from setpoint.sweep.config import Search
 from setpoint.sweep.launch import Launcher
 from setpoint.sweep.record import Task
 from setpoint.sweep.search import Axes, SearchRun
-from setpoint.sweep_space.distribution import Drawn
+from setpoint.sweep.space import Drawn
+from setpoint.sweep.table import Search
 
 from .sample import FINISH, maker, pretend
 

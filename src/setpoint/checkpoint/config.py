@@ -222,8 +222,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             )
 
     @dead(
-        "at_start", "at", "also_every", "last", "keep", "keep_every", "save_frozen", "mode",
-        "remote", "export", holds=("none", Period("never"), ()),
+        "every", "at_start", "at", "also_every", "last", "keep", "keep_every", "save_frozen",
+        "mode", "remote", "export", holds=("none", Period("never"), ()),
     )  # fmt: skip
     def _saving_is_dead(self) -> str | None:
         return None if self.save else "save = false saves no checkpoint"

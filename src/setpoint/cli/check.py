@@ -6,24 +6,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from setpoint.cli.options import (
-    COMMON,
-    GPU,
-    GPU_FILE,
-    GPU_OPTIONS,
-    JSON,
-    POWER,
-    PRICE,
-    SOURCE_HELP,
-    TIMELINE,
-    WITH,
-    WORLD_SIZE,
-    Arguments,
-    Command,
-    Option,
-)
+from setpoint.cli.main import has_torch
+from setpoint.cli.options import COMMON, GPU_OPTIONS, JSON, WORLD_SIZE, Arguments, Command, Option
 from setpoint.cli.output import bold, emit, table
-from setpoint.cli.source import CHECKPOINT, kind_of, open_source, run_directory_given
+from setpoint.cli.source import CHECKPOINT, kind_of, open_source, resolver, run_directory_given
 from setpoint.config import (
     NEEDS,
     Caution,
@@ -41,60 +27,54 @@ from setpoint.train.run_name import find_run
 
 if TYPE_CHECKING:
     from setpoint.cli.check_plan import Plan
-    from setpoint.cli.plan import CostEstimate
+    from setpoint.plan.cost import CostEstimate
 
 PLAN, FAKE_STEP, RANK = "--plan", "--fake-step", "--rank"
 EXCEEDS = "memory-exceeds-gpu"
 
 
 @Command(
-    "check",
-    "SOURCE [OVERRIDES]",
-    "Verify a configuration without running it: every name, type and range, every rule between\n"
-    "fields, the batch arithmetic for any number of ranks, and the paths it names. All problems\n"
-    "are reported at once; the exit status is 2 if there are any. A legal but unusual value gives\n"
-    "a caution, a warning with a code that --silence.append CODE hides.\n"
-    "\n"
-    "Torch is imported where it is installed and a value calls for it, such as a device, compile\n"
-    "or float8; not with --world-size or --gpu, for jobs of other machines. Checks that could not\n"
-    "run are listed as not checked, with the --using that runs them as well.\n"
-    "A value of a modifier that an override replaced is listed as overridden.\n" + SOURCE_HELP,
-    [
-        *COMMON,
-        WORLD_SIZE,
-        Option("--using", "Also run the checks that need torch, import or network.", "NEED", True,
-               NEEDS),
-        Option(PLAN, "Also show parameter groups, and the mesh, memory and traffic of a rank."),
-        Option(FAKE_STEP, "Run one step of one rank on fake tensors; report its memory."),
-        Option(RANK, "The rank of --plan and --fake-step; default: 0.", "N", type=int, at_least=0,
-               requires=(PLAN, FAKE_STEP)),
-        *GPU_OPTIONS,
-        JSON,
-    ],
-    [
-        ("setpoint check tiny", "the preset as it is"),
-        ("setpoint check exp.toml --world-size 1024", "before the queue, on a laptop"),
-        ("setpoint check tiny --plan", "parameter groups and memory"),
-        ("setpoint check exp.toml --world-size 1024 --plan", "and mesh and traffic of a rank"),
-        (
-            "setpoint check exp.toml --world-size 64 --plan --gpu h100",
-            "and time and cost of a step",
-        ),
-        ("setpoint check exp.toml --world-size 64 --fake-step", "memory and traffic of a rank"),
-        ("setpoint check tiny --batch.global_size 100", "numbers that do not fit are explained"),
-    ],
-)  # fmt: skip
+    "check SOURCE [OVERRIDES]",
+    *COMMON,
+    WORLD_SIZE,
+    Option("--using torch|import|network", "Also run the checks that need these.", True),
+    Option(PLAN, "Also show parameter groups; mesh, memory and traffic of a rank."),
+    Option(FAKE_STEP, "Run one step of one rank on fake tensors; report its memory."),
+    Option("--rank N", "The rank; default: 0.", at_least=0, requires="--plan --fake-step"),
+    *GPU_OPTIONS,
+    JSON,
+)
 def check(arguments: Arguments) -> int:
-    """Resolve, check, and print the facts of the run."""
-    for option in (PRICE, POWER, TIMELINE):
-        if arguments.has(option.name) and not arguments.has(PLAN):
-            raise SetpointError(f"{option.name} has no effect without {PLAN}")
+    """Verify a configuration without running it.
+
+    Every name, type and range, every rule between fields, the batch arithmetic for any number of
+    ranks, and the paths are checked, and all problems are reported at once; the exit status is 2 if
+    there are any. A legal but unusual value gives a caution, a warning with a code that
+    --silence.append CODE hides.
+
+    Torch is imported where it is installed and a value calls for it, such as a device, compile or
+    float8; not with --world-size or --gpu, for jobs of other machines. Checks that could not run
+    are listed as not checked, with the --using that runs them. A value of a modifier that an
+    override replaced is listed as overridden.
+
+    Examples:
+        setpoint check tiny  a preset as it is
+        setpoint check exp.toml --world-size 1024  a large job, on a laptop
+        setpoint check tiny --plan  parameter groups and memory
+        setpoint check exp.toml --world-size 1024 --plan  mesh and traffic of a rank as well
+        setpoint check exp.toml --world-size 64 --plan --gpu h100  time and cost of a step as well
+        setpoint check exp.toml --world-size 64 --fake-step  measured memory and traffic of a rank
+        setpoint check tiny --batch.global_size 100  a batch that does not add up
+    """
+    for name in ("--price", "--power", "--timeline"):
+        if arguments.has(name) and not arguments.has(PLAN):
+            raise SetpointError(f"{name} has no effect without {PLAN}")
     composition = open_source(arguments.source, arguments)
     config = composition.resolve()
     report = _preflight(config, arguments)
     values = {
         "dropped": list(dropped_values(config)),
-        "overridden": list(overridden(config)) if arguments.has(WITH.name) else [],
+        "overridden": list(overridden(config)) if arguments.has("--with") else [],
         "shared": list(shared(config)),
     }
     plan = estimate = dry_run = None
@@ -116,7 +96,11 @@ def check(arguments: Arguments) -> int:
 
     def text() -> str:
         parts = [_summary(composition.label, fingerprint(config), report, values)]
-        parts += [part.render() for part in (plan, estimate) if part is not None]
+        parts += [plan.render()] if plan is not None else []
+        if estimate is not None:
+            from setpoint.cli.plan import render_estimate
+
+            parts.append(render_estimate(estimate))
         if dry_run is not None:
             from setpoint.cli.check_plan import render_dry_run
 
@@ -138,26 +122,22 @@ def check(arguments: Arguments) -> int:
 
 
 def _preflight(config: Config, arguments: Arguments) -> Preflight:
-    """Run the checks; those that need torch where a value calls for it.
-
-    Raises:
-        ConfigError: if there are problems.
-    """
+    """Run the checks; those that need torch where a value calls for it."""
     needs: set[Need] = {"files"}
     for text in arguments.values("--using"):
         needs |= {need for need in NEEDS if need in text.split(",")}
     if "torch" in needs or arguments.has(FAKE_STEP):
         needs.add("import")  # what is built of it imports what it names anyway
     report = _verify(config, needs)
-    is_elsewhere = arguments.has(WORLD_SIZE.name) or arguments.has(GPU.name)
+    is_elsewhere = arguments.has("--world-size") or arguments.has("--gpu")
     if isinstance(config, Job) and config.parallel.world_size != 1:
         is_elsewhere = True
-    if report.calls_for_torch and not report.problems and not is_elsewhere and _has_torch():
+    if report.calls_for_torch and not report.problems and not is_elsewhere and has_torch():
         report = _verify(config, {*needs, "torch"})
         for problem in report.problems:
             hint = "For a job of another machine, --world-size N leaves this one out."
             problem.hint = f"{problem.hint} {hint}".lstrip()
-    if arguments.has(GPU.name):  # which is not this machine's
+    if arguments.has("--gpu"):  # which is not this machine's
         report.problems = [each for each in report.problems if each.path != "parallel.device"]
     if report.problems:
         raise ConfigError(report.problems)
@@ -174,11 +154,6 @@ def _verify(config: Config, needs: set[Need]) -> Preflight:
 
     assert isinstance(config, Inference)
     return Preflight({}, verify_job(config, needs))
-
-
-def _has_torch() -> bool:
-    # As `importlib.util.find_spec`, which is not free to import.
-    return any(finder.find_spec("torch", None) is not None for finder in sys.meta_path)
 
 
 def _add_run(job: Job, report: Preflight, arguments: Arguments) -> None:
@@ -198,9 +173,15 @@ def _add_run(job: Job, report: Preflight, arguments: Arguments) -> None:
     if os.path.isdir(path):
         from setpoint.config import CONFIG  # most jobs have no run
         from setpoint.train.contract import check_contract
+        from setpoint.train.refusal import ShorterDuration
 
         if os.path.isfile(os.path.join(path, CONFIG)):
-            check_contract(path, job, given=folder is not None)
+            try:
+                check_contract(path, job, given=folder is not None)
+            except ShorterDuration:
+                if folder is not None:
+                    raise
+                report.facts["training"] = "refused: the run is longer; --name NAME makes another"
 
 
 def _plan(
@@ -214,13 +195,14 @@ def _plan(
         plan = make_plan(job, rank)
     if not any(arguments.has(option.name) for option in GPU_OPTIONS):
         return plan, None
-    from setpoint.cli.plan import estimate_cost, read_cost_options
+    from setpoint.cli.plan import read_cost_options
+    from setpoint.plan.cost import estimate_cost
 
     request = read_cost_options(arguments)
     if plan is None:
         return None, None
     if job.parallel.uses_deepspeed:
-        raise SetpointError(f"{GPU.name}: the traffic of DeepSpeed is not known. Leave it out")
+        raise SetpointError("--gpu: the traffic of DeepSpeed is not known. Leave it out")
     estimate = estimate_cost(request, job, plan.workload, plan.topology, plan.memory)
     estimate.write(label)
     return plan, estimate
@@ -228,32 +210,23 @@ def _plan(
 
 def _gpu_cautions(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> list[Caution]:
     """Cautions of a job for which a known GPU lacks memory or kernels."""
-    machine, name = None, arguments.value(GPU.name)
+    spec, name = None, arguments.value("--gpu")
     if name is None and "torch" not in sys.modules:
         return []
-    from setpoint.cli.check_plan import gpu_of, hardware_cautions, job_memory, memory_caution
+    from setpoint.plan.fit import gpu_of, hardware_cautions, job_memory, memory_caution
 
     cautions: list[Caution] = []
     if name is not None:
-        from setpoint.plan.machines import machine_named
+        from setpoint.plan.gpus import gpu_named
 
-        machine, _ = machine_named(name, arguments.value(GPU_FILE.name))
-        cautions += hardware_cautions(job, machine)
-    gpu = gpu_of(machine, name or "", job)
+        spec, _ = gpu_named(name, arguments.value("--gpu-file"))
+        cautions += hardware_cautions(job, spec)
+    gpu = gpu_of(spec, name or "", job)
     if gpu is None or job.parallel.uses_deepspeed:
         return cautions
     memory = job_memory(job, rank) if plan is None else plan.memory
-    typed = list(arguments.overrides)
-
-    def change(texts: list[str]) -> Job:
-        arguments.overrides = [*typed, *texts]
-        try:
-            return open_source(arguments.source, arguments).resolve()
-        finally:
-            arguments.overrides = typed
-
-    caution = None if memory is None else memory_caution(job, memory, gpu, change)
-    return cautions if caution is None else [*cautions, caution]
+    caution = memory and memory_caution(job, memory, gpu, resolver(arguments))
+    return [*cautions, caution] if caution else cautions
 
 
 def _summary(label: str, digest: str, report: Preflight, values: dict[str, list[str]]) -> str:
@@ -271,11 +244,11 @@ def _summary(label: str, digest: str, report: Preflight, values: dict[str, list[
 
 
 def _how_to_run(reason: str) -> str:
-    """Say of a check that was skipped how it is run."""
+    """A skipped check with the option that runs it."""
     what, needs, rest = reason.partition(" (needs ")
     words = rest.removesuffix(")").split(" and ")
     if not needs or not set(words) <= set(NEEDS):
         return reason
-    if "torch" in words and not _has_torch():
+    if "torch" in words and not has_torch():
         return f"{what} (needs torch, which is not installed)"
     return f"{what} (needs {' and '.join(words)}: --using {','.join(words)})"

@@ -1,14 +1,15 @@
-"""`setpoint checkpoint list`, `verify` and `prune`, for runs on a disk and at a URL."""
+"""`setpoint checkpoint ...`: list, verify, prune, compare and convert checkpoints."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.config import Checkpoint
 from setpoint.checkpoint.folder import (
@@ -16,7 +17,9 @@ from setpoint.checkpoint.folder import (
     Positions,
     Retention,
     directory_name,
+    list_checkpoints,
     protected_by_pointers,
+    readable_pointer,
     remove,
 )
 from setpoint.checkpoint.places import (
@@ -24,6 +27,7 @@ from setpoint.checkpoint.places import (
     CheckpointEntry,
     CheckpointPlace,
     FileComparison,
+    checkpoint_to_load,
     compare_files,
     find_place,
     pointers_at,
@@ -31,18 +35,23 @@ from setpoint.checkpoint.places import (
     survey,
 )
 from setpoint.cli.main import FAILED, Loading
-from setpoint.cli.options import JSON, Arguments, Command, Option
-from setpoint.cli.output import emit, table
+from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
+from setpoint.cli.output import emit, hidden, table
+from setpoint.cli.show import render
+from setpoint.cli.source import open_table
 from setpoint.config import (
     CONFIG,
     ORIGINS,
     Invalid,
     RunError,
     SetpointError,
+    for_error,
     is_record,
+    plain,
     read_record,
     resolve,
 )
+from setpoint.config.record.compare import Difference, compare
 from setpoint.files.lock import RunLock
 from setpoint.hub.fetch import is_url, protocol_problem
 from setpoint.ops.remote_survey import RemotePlace
@@ -52,11 +61,14 @@ from setpoint.train.config import Job
 from setpoint.units import Period
 from setpoint.units.size import in_units
 
+if TYPE_CHECKING:
+    from setpoint.checkpoint.compare_tensors import TensorDifference, TensorSide
+
 RUN_HELP = """
 RUN is a run directory, its folder checkpoints, or one checkpoint, as in
 runs/tiny-3fa94c21/checkpoints/best. The training data is not needed."""
 RUN_OR_URL_HELP = f"""{RUN_HELP}
-A URL of what checkpoint.remote uploads does as well: s3://bucket/runs/tiny-3fa94c21."""
+A URL that checkpoint.remote uploads to works as well: s3://bucket/runs/tiny-3fa94c21."""
 
 
 class LocalPlace:
@@ -84,11 +96,7 @@ class LocalPlace:
 
 
 def open_place(text: str) -> LocalPlace | RemotePlace:
-    """The checkpoints that an argument names.
-
-    Raises:
-        SetpointError: if there are none, or a service does not answer.
-    """
+    """The checkpoints that an argument names."""
     if not is_url(text):
         return LocalPlace(text)
     if problem := protocol_problem(text, "remote"):
@@ -102,34 +110,27 @@ def open_place(text: str) -> LocalPlace | RemotePlace:
     return place
 
 
-@Command(
-    "checkpoint list",
-    "RUN",
-    "Print a run's checkpoints: step, time and size, the ranks that wrote it, its tensors, the\n"
-    "metric that selects the best (the lowest; negated where it is to rise), the names latest and\n"
-    "best, and what is damaged, set aside or left by a process that died. Lengths of files are\n"
-    "compared; `setpoint checkpoint verify` compares every byte. Of a URL that holds several runs\n"
-    "it prints a line for each.\n" + RUN_OR_URL_HELP,
-    [JSON],
-    [
-        ("setpoint checkpoint list runs/tiny-3fa94c21", "all checkpoints of a run"),
-        ("setpoint checkpoint list runs/tiny-3fa94c21 --json", "for a program"),
-    ],
-)
+@Command("checkpoint list RUN", JSON, about=RUN_OR_URL_HELP)
 def checkpoint_list(arguments: Arguments) -> int:
-    """Print the table of checkpoints."""
+    """List the checkpoints of a run.
+
+    Printed are step, time and size, the ranks that wrote it, its tensors, the metric that selects
+    the best (the lowest; negated where higher is better), the pointers latest and best, and what is
+    damaged, set aside or left by a killed process. Lengths of files are compared;
+    `setpoint checkpoint verify` compares every byte. A URL with several runs gives a line for each.
+
+    Examples:
+        setpoint checkpoint list runs/tiny-3fa94c21  all checkpoints of a run
+        setpoint checkpoint list runs/tiny-3fa94c21 --json  for a program
+    """
     place = open_place(arguments.positional[0])
     entries, pointers = place.survey(), place.pointers()
     if not entries and isinstance(place, RemotePlace) and (runs := place.run.runs()):
         return _list_runs(place, runs, arguments)
-    names = [
-        [n for n, step in pointers.items() if step == entry.step and entry.kind == "checkpoint"]
-        for entry in entries
-    ]
     broken = [text for text in pointers.values() if isinstance(text, str)]
-    rows = [_facts(*pair) for pair in zip(entries, names, strict=True)]
+    rows = [_facts(entry, pointers) for entry in entries]
     headings = ("checkpoint", "written", "size", "ranks", "tensors", "metric", "")
-    cells = [_cells(*pair) for pair in zip(entries, names, strict=True)]
+    cells = [_cells(entry, row["named_by"]) for entry, row in zip(entries, rows, strict=True)]
     size = in_units(sum(entry.size for entry in entries))
     total = f"{len(entries)} in {place.root}, {size}"
     emit(
@@ -161,7 +162,9 @@ def _list_runs(place: RemotePlace, names: list[str], arguments: Arguments) -> in
 
 def _cells(entry: CheckpointEntry, names: list[str]) -> list[str]:
     metric = None if entry.manifest is None else entry.manifest.metric
-    moment = time.localtime(entry.written) if entry.written is not None else None
+    written = ""
+    if entry.written is not None:
+        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.written))
     if entry.kind == "unfinished":
         state = "unfinished: being written or removed, or left by a process that died"
     else:
@@ -170,7 +173,7 @@ def _cells(entry: CheckpointEntry, names: list[str]) -> list[str]:
         state = ", ".join([*words, *([f"damaged: {entry.damage}"] if entry.damage else [])])
     return [
         entry.path.name,
-        "" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", moment),
+        written,
         in_units(entry.size),
         "" if entry.ranks is None else str(entry.ranks),
         ", ".join(entry.stems),
@@ -179,8 +182,9 @@ def _cells(entry: CheckpointEntry, names: list[str]) -> list[str]:
     ]
 
 
-def _facts(entry: CheckpointEntry, names: list[str]) -> dict[str, Any]:
+def _facts(entry: CheckpointEntry, pointers: dict[PointerName, Any]) -> dict[str, Any]:
     metric = None if entry.manifest is None else entry.manifest.metric
+    names = [name for name, step in pointers.items() if step == entry.step]
     return {
         "checkpoint": entry.path.name,
         "kind": entry.kind,
@@ -192,27 +196,23 @@ def _facts(entry: CheckpointEntry, names: list[str]) -> dict[str, Any]:
         "leaves_out_frozen": entry.leaves_out,
         # JSON has no NaN, which stands for a metric that never wins.
         "metric": metric if metric == metric else None,
-        "named_by": names,
+        "named_by": names if entry.kind == "checkpoint" else [],
         "damage": entry.damage or None,
     }
 
 
-@Command(
-    "checkpoint verify",
-    "RUN",
-    "Read every file of a run's checkpoints and compare it with the checksum taken when it was\n"
-    "written; on a disk also the weights that frozen parameters come from, where a checkpoint\n"
-    "leaves these out. What is missing, unreadable or changed is named; nothing is written. What\n"
-    "was set aside as damaged before is left out unless it is named. The exit status is 0 if all\n"
-    "is as it was written, and 1 if something is not.\n" + RUN_OR_URL_HELP,
-    [JSON],
-    [
-        ("setpoint checkpoint verify runs/tiny-3fa94c21", "all checkpoints of a run"),
-        ("setpoint checkpoint verify runs/tiny-3fa94c21/checkpoints/latest", "one of them"),
-    ],
-)
+@Command("checkpoint verify RUN", JSON, about=RUN_OR_URL_HELP)
 def checkpoint_verify(arguments: Arguments) -> int:
-    """Print each checkpoint as soon as it is verified; 1 if one is not as it was written."""
+    """Compare every file of a run's checkpoints with its checksum; exit status 1 if one differs.
+
+    On a disk the weights that frozen parameters come from are verified as well, where a checkpoint
+    leaves these out. What is missing, unreadable or changed is named; nothing is written.
+    Checkpoints that were set aside as damaged are left out unless named.
+
+    Examples:
+        setpoint checkpoint verify runs/tiny-3fa94c21  all checkpoints of a run
+        setpoint checkpoint verify runs/tiny-3fa94c21/checkpoints/latest  one of them
+    """
     place = open_place(arguments.positional[0])
     entries = [entry for entry in place.survey() if entry.kind == "checkpoint"]
     if not entries:
@@ -227,8 +227,8 @@ def checkpoint_verify(arguments: Arguments) -> int:
             if as_text:
                 print("\n".join(_verified_lines(facts)), flush=True)
     ok = all(facts["ok"] for facts in rows) and not broken
-    facts = {"ok": ok, "folder": place.root, "checkpoints": rows, "problems": broken}
     if broken or not as_text:
+        facts = {"ok": ok, "folder": place.root, "checkpoints": rows, "problems": broken}
         emit(arguments, facts, "\n".join(broken))
     return 0 if ok else FAILED
 
@@ -275,41 +275,29 @@ def _verified_lines(facts: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {problem}" for problem in problems if problem)
 
 
-class Decision(NamedTuple):
-    """A checkpoint and the reasons to keep it; without one it is removed."""
-
-    entry: CheckpointEntry
-    reasons: list[str]
+Decision = tuple[CheckpointEntry, list[str]]
+"""A checkpoint and the reasons to keep it; without one it is removed."""
 
 
 @Command(
-    "checkpoint prune",
-    "RUN",
-    "Print which checkpoints of a run stay and why, by the rules of its record (checkpoint.keep,\n"
-    "keep_every and at) or by others, and which would be removed. Nothing is removed without\n"
-    "--yes. Those named latest and best stay, and so does what is damaged or was set aside. A\n"
-    "run that is being trained is refused, but not at a URL, where checkpoint.remote.keep counts.\n"
-    + RUN_OR_URL_HELP,
-    [
-        Option("--keep", "Number of newest checkpoints to keep, or all; default: checkpoint.keep.",
-               "N", choices=("all",), type=int),
-        Option("--keep-every", "Interval such as '1000 steps', or none; default: as recorded.",
-               "PERIOD"),
-        Option("--yes", "Remove the checkpoints."),
-        JSON,
-    ],
-    [
-        ("setpoint checkpoint prune runs/tiny-3fa94c21", "what would be removed"),
-        ("setpoint checkpoint prune runs/tiny-3fa94c21 --keep 1 --yes",
-         "keep the newest and the best"),
-        ("setpoint checkpoint prune runs/a --keep 3 --keep-every '1000 steps'", "other rules"),
-    ],
-)  # fmt: skip
+    "checkpoint prune RUN",
+    Option("--keep all|N", "Newest checkpoints to keep; default: checkpoint.keep."),
+    Option("--keep-every PERIOD", "Interval such as '1000 steps', or none; default: as recorded."),
+    Option("--yes", "Remove the checkpoints."),
+    JSON,
+    about=RUN_OR_URL_HELP,
+)
 def checkpoint_prune(arguments: Arguments) -> int:
-    """Print what stays, and remove the rest with --yes.
+    """Print which checkpoints of a run retention would remove, or remove them with --yes.
 
-    Raises:
-        RunError: if something cannot be removed.
+    The rules are those of the record (checkpoint.keep, keep_every and at) or of the options. The
+    checkpoints that latest and best point to stay, and so do damaged ones and those set aside.
+    A run that is being trained is refused, but not at a URL, where checkpoint.remote.keep counts.
+
+    Examples:
+        setpoint checkpoint prune runs/tiny-3fa94c21  what would be removed
+        setpoint checkpoint prune runs/tiny-3fa94c21 --keep 1 --yes  keep the newest and the best
+        setpoint checkpoint prune runs/a --keep 3 --keep-every '1000 steps'  other rules
     """
     place, removes = open_place(arguments.positional[0]), arguments.has("--yes")
     if place.only is not None:
@@ -320,13 +308,12 @@ def checkpoint_prune(arguments: Arguments) -> int:
         decisions = _prune_remote(place, arguments, removes)
     else:
         decisions = _prune_local(place.place.root, arguments, removes)
-    removed = [decision.entry for decision in decisions if not decision.reasons]
+    removed = [entry for entry, reasons in decisions if not reasons]
     action = "removed" if removes else "would be removed"
     rows = [
-        [entry.path.name, in_units(entry.size),
-         f"stays: {', '.join(reasons)}" if reasons else action]
-        for entry, reasons in decisions
-    ]  # fmt: skip
+        [e.path.name, in_units(e.size), f"stays: {', '.join(reasons)}" if reasons else action]
+        for e, reasons in decisions
+    ]
     size = in_units(sum(entry.size for entry in removed))
     hint = "; --yes removes them" if removed and not removes else ""
     total = f"{action}: {len(removed)} of {len(decisions)} checkpoints, {size}{hint}"
@@ -368,9 +355,17 @@ def _prune_local(root: Path, arguments: Arguments, removes: bool) -> list[Decisi
             if entry.damage
         }
         reasons = rule.reasons(entries, protected, Positions(root).distance)
-        if removes:
-            _remove([entries[step] for step, why in reasons.items() if not why], run)
-    return [Decision(entries[step], why) for step, why in reasons.items()]
+        removed = [entries[step] for step, why in reasons.items() if not why]
+        if removes and removed and run is not None:
+            log = EventLog(run / "events.jsonl")
+            log.write("prune", checkpoints=[entry.path.name for entry in removed])
+            log.close()
+        for entry in removed if removes else ():
+            try:
+                remove(entry.path, directory_name(entry.step))
+            except OSError as error:
+                raise RunError(f"{entry.path} cannot be removed: {error.strerror}") from error
+    return [(entries[step], why) for step, why in reasons.items()]
 
 
 def _prune_remote(place: RemotePlace, arguments: Arguments, removes: bool) -> list[Decision]:
@@ -385,11 +380,11 @@ def _prune_remote(place: RemotePlace, arguments: Arguments, removes: bool) -> li
     rule = _rule(arguments, section, section and (section.keep if remote is None else remote.keep))
     reasons, unfinished = place.run.reasons(rule)
     decisions = [
-        Decision(entry, reasons.get(entry.step, ["cannot be read"]))
+        (entry, reasons.get(entry.step, ["cannot be read"]))
         for entry in place.survey()
         if entry.kind == "checkpoint"
     ]
-    if removes and not all(decision.reasons for decision in decisions):
+    if removes and not all(why for _, why in decisions):
         place.run.prune(rule, unfinished)
     return decisions
 
@@ -417,17 +412,188 @@ def _period(text: str) -> Period:
         valid = ", ".join(error.valid[:4])
         raise SetpointError(f"--keep-every {error.message}.\nValid: none, {valid}") from None
     if every.unit == "last_step":
-        raise SetpointError(f"--keep-every {text} is no interval; none keeps none of them")
+        raise SetpointError(f"--keep-every {text} is not an interval; none keeps no further ones")
     return every
 
 
-def _remove(entries: Sequence[CheckpointEntry], run: Path | None) -> None:
-    if entries and run is not None:
-        log = EventLog(run / "events.jsonl")
-        log.write("prune", checkpoints=[entry.path.name for entry in entries])
-        log.close()
-    for entry in entries:
-        try:
-            remove(entry.path, directory_name(entry.step))
-        except OSError as error:
-            raise RunError(f"{entry.path} cannot be removed: {error.strerror}") from error
+MAX_ROWS = 20
+"""Differences of each kind that are printed without --all."""
+LAYOUTS = {
+    "whole": ("--frozen",),
+    "divided": ("--ranks", "--frozen"),
+    "huggingface": ("--dtype", "--max-shard-size"),
+}
+"""Layouts of converted checkpoints, with the options that each takes."""
+
+
+@Command(
+    "checkpoint diff A B",
+    Option("--all", f"Print all differences, also where there are more than {MAX_ROWS}."),
+    JSON,
+    IMPORT,
+    about=RUN_HELP.replace("RUN is", "A and B are each"),
+)
+def checkpoint_diff(arguments: Arguments) -> int:
+    """Compare the tensors, state and configuration of two checkpoints.
+
+    First come the tensors that are not equal in every bit, by relative difference, with 2-norms,
+    and those with other shapes or dtypes or in one checkpoint only; then the rest of the state, and
+    the recorded configurations. Every byte is verified, and one tensor at a time is read. A run
+    stands for its newest checkpoint. The exit status is 0 if nothing differs, and 1 if something
+    does.
+
+    Examples:
+        setpoint checkpoint diff runs/a/checkpoints/best runs/a  the best and the last
+        setpoint checkpoint diff runs/a runs/b --json  the ends of two runs, for a program
+    """
+    paths = [_checkpoint(path) for path in arguments.positional]
+    with Loading():
+        from setpoint.checkpoint.compare_tensors import state_differences, tensor_differences
+        from setpoint.checkpoint.loading import joined, load_directory
+        from setpoint.infer.loaded_model import add_adapter
+        from setpoint.model.pretrained.base import frozen_of
+
+    left, right = (load_directory(path) for path in paths)
+    sides = [
+        {
+            **joined(side.tensors),
+            **{f"model/{name}": each for name, each in frozen_of(path, add_adapter).items()},
+        }
+        for side, path in zip((left, right), paths, strict=True)
+    ]
+    tensors = sorted(tensor_differences(*sides), key=lambda difference: difference.order)
+    state = state_differences(left.state, right.state)
+    notes: list[str] = []
+    rows: list[Difference] | None = None
+    try:
+        rows = compare([open_table(str(path), arguments, overrides=False) for path in paths])
+    except SetpointError as error:
+        notes.append(f"the configurations are not compared: {error}")
+    facts = {
+        "checkpoints": [str(path) for path in paths],
+        "tensors": [_tensor_facts(difference) for difference in tensors],
+        "state": [{"path": p, "a": _number(a), "b": _number(b)} for p, (a, b) in state.items()],
+        "configuration": rows and [plain(row.to_json()) for row in rows],
+        "notes": notes,
+    }
+    most = None if arguments.has("--all") else MAX_ROWS
+    lines = [f"A {paths[0]}", f"B {paths[1]}"]
+    lines.append(f"tensors: {len(tensors)} of {len({*sides[0], *sides[1]})} differ")
+    headings = ("tensor", "shape", "dtype", "|A|", "|A - B|", "relative", "largest")
+    lines += _first(headings, [_tensor_cells(difference) for difference in tensors], most)
+    lines.append(f"state: {len(state)} values differ")
+    cells = [[path, for_error(a, 40), for_error(b, 40)] for path, (a, b) in state.items()]
+    lines += _first(("value", "A", "B"), cells, most)
+    if rows is None:
+        lines.append("configuration: not compared")
+    else:
+        lines.append(f"configuration: {len(rows)} values differ")
+        lines += [*render(rows[:most], ["A", "B"]), *hidden(rows, most)]
+    emit(arguments, facts, "\n".join(lines), notes)
+    return FAILED if tensors or state or rows else 0
+
+
+def _checkpoint(path: str) -> Path:
+    """The checkpoint at a path, or the newest of a run."""
+    place = find_place(path)
+    if place.only is not None:
+        return place.only
+    checkpoints = list_checkpoints(place.root)
+    latest = readable_pointer(place.root, "latest")
+    if not checkpoints:
+        raise SetpointError(f"there are no checkpoints in {place.root}")
+    return checkpoints[latest] if latest in checkpoints else checkpoints[max(checkpoints)]
+
+
+def _first(headings: Sequence[str], rows: list[list[str]], most: int | None) -> list[str]:
+    return [table(rows[:most], headings), *hidden(rows, most)] if rows else []
+
+
+def _tensor_cells(difference: TensorDifference) -> list[str]:
+    a, b = difference.left, difference.right
+    if a is None or b is None:
+        side = a or b
+        assert side is not None
+        place = f"only in {'A' if a else 'B'}"
+        return [difference.name, _shape(side), side.dtype, place, "", "", ""]
+    shape = _shape(a) if a.shape == b.shape else f"{_shape(a)}, {_shape(b)}"
+    dtype = a.dtype if a.dtype == b.dtype else f"{a.dtype}, {b.dtype}"
+    numbers = (difference.norm, difference.difference, difference.relative, difference.largest)
+    return [difference.name, shape, dtype, *("" if n is None else f"{n:.4g}" for n in numbers)]
+
+
+def _shape(side: TensorSide) -> str:
+    return "x".join(map(str, side.shape)) or "scalar"
+
+
+def _tensor_facts(difference: TensorDifference) -> dict[str, Any]:
+    facts = difference._asdict()
+    for side in ("left", "right"):
+        facts[side] = facts[side] and facts[side]._asdict()
+    return {name: _number(value) for name, value in facts.items()}
+
+
+def _number(value: Any) -> Any:
+    """A value that JSON has; NaN and the infinities by name."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@Command(
+    "checkpoint convert CHECKPOINT DIRECTORY",
+    Option(f"--to {'|'.join(LAYOUTS)}", "The layout."),
+    Option("--ranks N", "Number of files of divided, as that many ranks write."),
+    Option("--frozen", "Include the frozen parameters that CHECKPOINT leaves out."),
+    Option("--dtype fp32|bf16|fp16", "dtype of the weights of huggingface; default: unchanged."),
+    Option("--max-shard-size N", "Maximum size of a weights file of huggingface in bytes."),
+)
+def checkpoint_convert(arguments: Arguments) -> int:
+    """Write a checkpoint in another layout into the new directory DIRECTORY.
+
+    whole: each tensor in one piece, as one process writes it; divided: rows of each in N files, as
+    N ranks write them. Both hold everything in the checkpoint, are compared with it bit by bit, and
+    are loaded by checkpoint.load. huggingface: the weights as `setpoint export` writes them. A few
+    tensors are in memory at a time, and DIRECTORY is written whole or not at all.
+
+    CHECKPOINT is a checkpoint, as in runs/tiny-3fa94c21/checkpoints/best, or a run, which means its
+    latest. The training data is not needed.
+
+    Examples:
+        setpoint checkpoint convert runs/tiny-3fa94c21 copy --to whole  in one piece
+        setpoint checkpoint convert copy tiny-hf --to huggingface  for transformers
+    """
+    layout = arguments.value("--to")
+    if layout is None:
+        raise SetpointError(f"--to is missing: one of {', '.join(LAYOUTS)}")
+    for name in ("--ranks", "--frozen", "--dtype", "--max-shard-size"):
+        if arguments.has(name) and name not in LAYOUTS[layout]:
+            raise SetpointError(f"{name} has no effect with --to {layout}. Leave it out")
+    source = checkpoint_to_load(arguments.positional[0])
+    if is_url(arguments.positional[1]):
+        raise SetpointError(
+            f"{arguments.positional[1]} is a URL.\nValid: a new or empty directory on a disk"
+        )
+    target = Path(os.path.expanduser(arguments.positional[1]))
+    ranks = arguments.integer("--ranks")
+    if layout == "divided" and (ranks is None or ranks < 2):
+        raise SetpointError("--to divided needs --ranks N, 2 or more")
+    with Loading():
+        from setpoint.checkpoint.convert import convert, require_free
+        from setpoint.infer.export_weights import export
+        from setpoint.infer.loaded_model import add_adapter
+        from setpoint.model.pretrained.base import frozen_of
+        from setpoint.model.pretrained.run import job_of, tokenizer_of
+        from setpoint.model.pretrained.save import SHARD
+    if layout == "huggingface":
+        require_free(target)
+        tokenizer = tokenizer_of(source, job_of(source).tokenizer)
+        size = arguments.integer("--max-shard-size") or SHARD
+        export(source, tokenizer, target, dtype=arguments.value("--dtype"), max_shard_size=size)
+    else:
+        frozen = frozen_of(source, add_adapter) if arguments.has("--frozen") else None
+        if arguments.has("--frozen") and not frozen:
+            raise SetpointError(
+                f"--frozen has no effect: {source} holds all of its parameters. Leave it out"
+            )
+        convert(source, target, ranks, frozen)
+    print(f"{source} is written to {target}")
+    return 0

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from typing import Any
 
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
-from setpoint.cli.output import emit
+from setpoint.cli.output import colours, emit
 from setpoint.cli.runs import print_runs
 from setpoint.cli.source import open_table
 from setpoint.config import ABSENT, SetpointError
@@ -27,36 +24,31 @@ MAX_VALUES = 10
 
 
 @Command(
-    "compare",
-    "RUN...",
-    "Print a table of runs: only the values in which their configurations differ, and metrics.\n"
-    "RUN is a run directory, the folder of a sweep, a folder of runs, or any other\n"
-    "SOURCE, which has no metrics. A metric is named KIND.COLUMN, as the rows of metrics.jsonl\n"
-    "have it, and is the last value unless .min, .max or .mean follows. Values that are derived\n"
-    "everywhere are left out, as are name, experiment and workspace.",
-    [
-        Option("--metric", "Show this metric instead of the default ones.", "PATH", True),
-        Option("--sort", "Sort by a metric or a value; runs without it come last.", "COLUMN"),
-        Option("--reverse", "Sort the largest first.", requires=("--sort",)),
-        Option("--chart", "Draw the first metric in the terminal as well.",
-               excludes=("--json", "--csv")),
-        Option("--plot", "Draw the first metric into a .png or .svg file as well.", "FILE"),
-        Option("--x", "Draw over this value or metric instead of the steps.", "COLUMN",
-               requires=("--chart", "--plot")),
-        Option("--all", f"Show all values that differ, also more than {MAX_VALUES}."),
-        Option("--csv", "Print comma-separated values.", excludes=("--json",)),
-        JSON,
-        IMPORT,
-    ],
-    [
-        ("setpoint compare runs/sweep-tiny", "all points of a sweep"),
-        ("setpoint compare runs --sort evaluation.held_out_loss", "all runs, the best first"),
-        ("setpoint compare runs/sweep-tiny --x optimizer.lr --chart", "the loss over the rate"),
-    ],
-    positional=(1, sys.maxsize),
-)  # fmt: skip
+    "compare RUN...",
+    Option("--metric PATH", "Show this metric instead of the default ones.", True),
+    Option("--sort COLUMN", "Sort by a metric or a value; runs without it come last."),
+    Option("--reverse", "Sort the largest first.", requires="--sort"),
+    Option("--chart", "Draw the first metric in the terminal as well.", excludes="--json --csv"),
+    Option("--plot FILE", "Draw the first metric into a .png or .svg file as well."),
+    Option("--x COLUMN", "Draw over this value or metric, not steps.", requires="--chart --plot"),
+    Option("--all", f"Show all values that differ, also more than {MAX_VALUES}."),
+    Option("--csv", "Print comma-separated values.", excludes="--json"),
+    JSON,
+    IMPORT,
+)
 def compare(arguments: Arguments) -> int:
-    """Print the table, and draw a metric; a run that cannot be shown is named on standard error."""
+    """Print a table of runs: the values in which their configurations differ, and metrics.
+
+    RUN is a run directory, the folder of a sweep, a folder of runs, or any other SOURCE, which has
+    no metrics. A metric is named KIND.COLUMN, as in metrics.jsonl (val.loss is the held-out loss),
+    and is the last value unless .min, .max or .mean follows. Values that are derived everywhere are
+    left out, as are name, experiment and workspace.
+
+    Examples:
+        setpoint compare runs/sweep-tiny  all points of a sweep
+        setpoint compare runs --sort val.loss  all runs, the best first
+        setpoint compare runs/sweep-tiny --x optimizer.lr --chart  the loss over the learning rate
+    """
     path = arguments.value("--plot")
     if path is not None:
         refuse_suffix(path)
@@ -79,8 +71,7 @@ def compare(arguments: Arguments) -> int:
         save(plot, path)
     print_runs(arguments, result, notes)
     if plot is not None and arguments.has("--chart"):
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(f"\n{chart(plot, colour=colour)}")
+        print(f"\n{chart(plot, colour=colours())}")
     return 0
 
 
@@ -162,44 +153,38 @@ def _numbers(name: str, runs: list[Entry]) -> list[float | None]:
     values = differing([run.values for run in runs])
     matches = [path for path in values if f".{'.'.join(path)}".endswith(f".{name}")]
     if len(matches) == 1:
-        return [_number(value) for value in values[matches[0]]]
+        return [
+            float(value) if isinstance(value, int | float) and value is not True else None
+            for value in values[matches[0]]
+        ]
     path = require(name, [run.metrics for run in runs])
     return [run.metrics.value(path) for run in runs]
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and value is not True else None
-
-
 @Command(
-    "report",
-    "RUN...",
-    "Write one HTML file about runs, which needs no network: curves with zoom and hover,\n"
-    "configuration with origins and search, differences between the runs, shares of data,\n"
-    "samples, events, environment. RUN is a run directory, the folder of a sweep, or a folder of\n"
-    "runs; three or more runs get parallel coordinates and the importance of the fields in which\n"
-    "they differ.\n"
-    "\n"
-    "Records are read as data: no code that they name is imported. What is broken in them is left\n"
-    "out and said. The file is report.html in the directory of the run or the sweep; of several\n"
-    "in the present folder.",
-    [
-        Option("--output", "Write this file instead.", "FILE"),
-        Option("--objective", "Metric that runs are ranked by; default evaluation.held_out_loss.",
-               "PATH"),
-        Option("--direction", "minimize or maximize the objective.", "WORD",
-               choices=("minimize", "maximize"), requires=("--objective",)),
-        JSON,
-    ],
-    [
-        ("setpoint report runs/tiny-3fa94c21", "one run"),
-        ("setpoint report runs/a runs/b --output both.html", "two runs beside one another"),
-        ("setpoint report runs/sweep-tiny", "all points of a sweep"),
-    ],
-    positional=(1, sys.maxsize),
-)  # fmt: skip
+    "report RUN...",
+    Option("--output FILE", "Write this file instead."),
+    Option("--objective PATH", "Metric that runs are ranked by; default evaluation.held_out_loss."),
+    Option("--direction minimize|maximize", "Goal of --objective.", requires="--objective"),
+    JSON,
+)
 def report(arguments: Arguments) -> int:
-    """Write the file, and print its path; parts that were left out are named on standard error."""
+    """Write one HTML file about runs, which needs no network.
+
+    It shows curves with zoom and hover, the configuration with origins and search, differences
+    between the runs, shares of data, samples, events and the environment. RUN is a run directory,
+    the folder of a sweep, or a folder of runs; three or more runs get parallel coordinates and the
+    importance of the fields in which they differ.
+
+    Records are read as data: no code that they name is imported. What is damaged is left out, with
+    a note. The file is report.html in the directory of the run or the sweep; of several in the
+    working folder.
+
+    Examples:
+        setpoint report runs/tiny-3fa94c21  one run
+        setpoint report runs/a runs/b --output both.html  two runs side by side
+        setpoint report runs/sweep-tiny  all points of a sweep
+    """
     objective = _objective(arguments)
     words, notes = arguments.positional, list[str]()
     path = _output(arguments)

@@ -10,13 +10,14 @@ from typing import NamedTuple
 from setpoint.cli.list import KINDS
 from setpoint.cli.main import COMMANDS, GROUPS, command_of, joined
 from setpoint.cli.options import Arguments, Command, Option
-from setpoint.cli.source import POINTERS, files_here, run_directories, split_revision
+from setpoint.cli.source import POINTERS, files_here, open_source, run_directories, split_revision
 from setpoint.config import Config, SetpointError, all_fields, did_you_mean
 from setpoint.config.draft.walk import TAG
 from setpoint.config.files.document import names_file
-from setpoint.config.layers.presets import modifiers, presets
+from setpoint.config.layers.presets import modifiers, preset_named, presets
 from setpoint.config.resolving.checks import known_cautions
 from setpoint.config.schema.tree import known_tags
+from setpoint.config.values.node import value_or_missing
 
 # NAME stands for the command that is completed, FUNCTION for a name in the shell; what is typed
 # as the command is called with `__complete`.
@@ -58,29 +59,25 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 BREAKS = ("=", ":")
 """At these, bash begins a word of its own."""
 
-COMMAND = Command(
-    "completion",
-    "SHELL",
-    "Print the script that completes commands, presets, modifiers, files, run directories, fields\n"
-    "and their values in a shell. SHELL is bash, zsh or fish.",
-    [],
-    [
-        ('eval "$(setpoint completion bash)"', "for bash, in ~/.bashrc"),
-        ('eval "$(setpoint completion zsh)"', "for zsh, in ~/.zshrc, after compinit"),
-        ("setpoint completion fish | source", "for fish, in ~/.config/fish/config.fish"),
-    ],
-)
 
-
-@COMMAND
+@Command("completion SHELL")
 def run(arguments: Arguments) -> int:
-    """Print the script for one shell."""
+    """Print the completion script for a shell: bash, zsh or fish.
+
+    It completes commands, presets, modifiers, files, run directories, fields and their values.
+
+    Examples:
+        eval "$(setpoint completion bash)"  for bash, in ~/.bashrc
+        eval "$(setpoint completion zsh)"  for zsh, in ~/.zshrc, after compinit
+        setpoint completion fish | source  for fish, in ~/.config/fish/config.fish
+    """
     shell = arguments.positional[0]
     if shell not in SCRIPTS:
         meant = did_you_mean(shell, SCRIPTS, " ")
         known = ", ".join(SCRIPTS)
         raise SetpointError(f"there is no completion for {shell!r}.{meant} Shells: {known}")
-    name = arguments.command.program.command
+    # A shell knows `python train.py` and `./train.py` by `train.py`.
+    name = arguments.command.program.name.rpartition(" ")[2]
     script = SCRIPTS[shell].replace("FUNCTION", re.sub(r"\W", "_", name))
     print(script.replace("NAME", name), end="")
     return 0
@@ -102,11 +99,7 @@ SETPOINT = CommandLine(COMMANDS, lambda name: command_of(name) if name in COMMAN
 
 
 def complete(words: Sequence[str], line: CommandLine = SETPOINT) -> int:
-    """Print the candidates, one on a line.
-
-    Arguments:
-        words: the position of the word at the cursor, then all words after the program's.
-    """
+    """Print the candidates for the word at the position `words[0]`, one on a line."""
     if line is SETPOINT:
         import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
     if not words or not words[0].isdigit():
@@ -120,9 +113,6 @@ def complete(words: Sequence[str], line: CommandLine = SETPOINT) -> int:
 
 def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]:
     """Put together again what bash takes apart at `=` and `:`.
-
-    Arguments:
-        words: after `setpoint`, as the shell split them.
 
     Returns:
         the words before the cursor, the word at the cursor, and how many of its first characters
@@ -173,7 +163,7 @@ def _argument(command: Command, before: Sequence[str], current: str) -> Iterator
     options, root = {option.name: option for option in command.options}, command.program.root
     last = before[-1] if before else ""
     name, equals, _ = current.partition("=")
-    if last in options and options[last].metavar is not None:
+    if last in options and options[last].metavar:
         yield from _option_values(options[last])
     elif equals and name in options:
         yield from (f"{name}={value}" for value in _option_values(options[name]))
@@ -182,7 +172,7 @@ def _argument(command: Command, before: Sequence[str], current: str) -> Iterator
     elif current.startswith("--"):
         yield from options
         if "OVERRIDES" in command.usage:
-            yield from (f"--{path}" for path in _settable(root))
+            yield from (f"--{path}" for path in _settable(command, before))
     elif last.startswith("--") and "=" not in last and last not in options:
         yield from values(last[2:], root)
     else:
@@ -198,10 +188,31 @@ def values(path: str, root: type[Config]) -> list[str]:
     return list(dict.fromkeys(word for group in words for word in group))
 
 
-def _settable(root: type[Config]) -> Iterator[str]:
-    """Everything that an override can name: the fields, and the tags that reach several."""
-    yield from (path for path, _ in all_fields(root))
+def _settable(command: Command, before: Sequence[str]) -> Iterator[str]:
+    """Everything that an override can name: fields of the variants chosen so far, and tags."""
+    root = command.program.root
+    try:
+        arguments = command.parse(before)
+        source = arguments.source or ""
+        is_data = bool(preset_named(source)) or names_file(source)
+        # What is typed halfway shall import nothing of the user's.
+        composes = is_data and not arguments.has("--import")
+        draft = open_source(source, arguments).draft if composes else None
+    except SetpointError:
+        draft = None
+    yield from (path for path, _ in all_fields(root) if _can_set(draft, path.split(".")))
     yield from (f"{TAG}.{tag}" for tag in known_tags(root))
+
+
+def _can_set(section: object, path: Sequence[str]) -> bool:
+    """True unless a section on the way is of a variant without the field."""
+    for name in path:
+        if not isinstance(section, Config):  # null, a list, or not known
+            return True
+        if name not in type(section).__setpoint__.fields:
+            return False
+        section = value_or_missing(section, name)
+    return True
 
 
 def _positional(command: Command, count: int, before: Sequence[str], current: str) -> Iterator[str]:
@@ -213,7 +224,7 @@ def _positional(command: Command, count: int, before: Sequence[str], current: st
         yield from KINDS if count == 0 else ()
         if before[-1:] == ["fields"]:
             yield from (path for path, _ in all_fields(root))
-    elif count < command.positional[1]:
+    elif count < command.at_most:
         # `why` takes a path and a source, in either order.
         paths = [path for path, _ in all_fields(root)] if command.name == "why" else []
         has_path = any(word in paths for word in before)
@@ -225,7 +236,7 @@ def _positional(command: Command, count: int, before: Sequence[str], current: st
             yield from presets
             yield from sources(current)
     else:
-        yield from (f"{path}=" for path in _settable(root))
+        yield from (f"{path}=" for path in _settable(command, before))
 
 
 def _option_values(option: Option) -> Iterator[str]:
@@ -246,7 +257,7 @@ def _count_positional(words: Sequence[str], options: dict[str, Option]) -> int:
             is_value = False
         elif word.startswith("-"):
             option = options.get(word)
-            is_value = option is not None and option.metavar is not None
+            is_value = option is not None and bool(option.metavar)
             if option is None and "=" not in word:
                 return max(count, 2)
         elif "=" in word:
@@ -257,12 +268,7 @@ def _count_positional(words: Sequence[str], options: dict[str, Option]) -> int:
 
 
 def sources(current: str) -> Iterator[str]:
-    """Sources that may be meant, beside presets.
-
-    Returns:
-        files, run directories, checkpoints of a run that is typed, branches and tags with a colon,
-        and what there is behind the colon.
-    """
+    """Files, runs, checkpoints of a typed run, revisions and their files, beside presets."""
     yield from files_here()
     for folder in run_directories():
         yield folder

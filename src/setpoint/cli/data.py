@@ -1,13 +1,14 @@
-"""`setpoint data prepare`, `data push` and `tokenizer train`: what is made of the data of a job."""
+"""`setpoint data ...` and `tokenizer train`: rows, statistics and shards of a job's data."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from setpoint.cli.options import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.output import emit
+from setpoint.cli.main import Loading
+from setpoint.cli.options import COMMON, JSON, Arguments, Command, Option
+from setpoint.cli.output import bold, colours, dim, emit, styled, table
 from setpoint.cli.source import open_source
 from setpoint.config import ConfigError, Invalid, Secret, SetpointError, verify
 from setpoint.data.sources.chat import NAMED
@@ -16,14 +17,13 @@ from setpoint.hub.upload import require_id
 from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
-    from setpoint.data.cache import Prepared
+    from setpoint.data.cache import Prepared, Sides
+    from setpoint.data.inspection import Sample, Token
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
-OUTPUT = Option("--output", "Cache folder, data.prepare.folder; -o for short.", "DIR")
-WORKERS = Option(
-    "--workers", "Number of processes, data.prepare.workers; default: one a core.", "N", type=int
-)
+OUTPUT = Option("--output DIR", "Cache folder, data.prepare.folder; -o for short.")
+WORKERS = Option("--workers N", "Number of processes, data.prepare.workers; default: one a core.")
 FIELDS = {OUTPUT: "folder", WORKERS: "workers"}
 """Options that set fields of data.prepare."""
 
@@ -37,13 +37,7 @@ class PreparedJob(NamedTuple):
 
 
 def prepare_job(arguments: Arguments) -> PreparedJob:
-    """Resolve a job, and prepare all of its data.
-
-    Raises:
-        SetpointError: the configuration is wrong where the data is concerned, or the data cannot
-            be read.
-        RunError: prepared data cannot be written.
-    """
+    """Resolve a job, and prepare all of its data."""
     for option, field in FIELDS.items():
         if (value := arguments.value(option.name)) is not None:
             arguments.overrides.append(f"--data.prepare.{field}={value}")
@@ -68,23 +62,19 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
     return PreparedJob(job, tokenizer, dict(zip(names, prepared, strict=True)))
 
 
-@Command(
-    "data prepare",
-    "SOURCE [OVERRIDES]",
-    "Tokenize all data of a configuration into shards in the cache, with all cores: training and\n"
-    "validation data, and the data sets of the evaluation. Training maps them into memory and\n"
-    "starts at once; no token and no order differs from training on the sources themselves. What\n"
-    "is prepared already is verified and left; a preparation that was stopped goes on where it\n"
-    "was, and where another process does the same, this one waits for it.\n" + SOURCE_HELP,
-    [OUTPUT, WORKERS, *COMMON, JSON],
-    [
-        ("setpoint data prepare mine.toml", "then: setpoint train mine.toml"),
-        ("setpoint data prepare mine.toml -o tokens --workers 16",
-         "then train with --data.prepare.folder"),
-    ],
-)  # fmt: skip
+@Command("data prepare SOURCE [OVERRIDES]", OUTPUT, WORKERS, *COMMON, JSON)
 def data_prepare(arguments: Arguments) -> int:
-    """Prepare everything, and print the folders."""
+    """Tokenize all data of a configuration into shards in the cache, on all cores.
+
+    These are the training and validation data, and the data sets of the evaluation. Training maps
+    the shards into memory and starts at once; tokens and their order are the same as from the
+    sources themselves. Data that is prepared already is verified and kept; a stopped preparation is
+    resumed, and where another process prepares the same data, this one waits for it.
+
+    Examples:
+        setpoint data prepare mine.toml  then: setpoint train mine.toml
+        setpoint data prepare mine.toml -o tokens --workers 16  then --data.prepare.folder tokens
+    """
     parts = prepare_job(arguments).parts.values()
     lines = [
         f"{part.folder}: {part.documents:,} document{'s' * (part.documents != 1)}, "
@@ -96,34 +86,28 @@ def data_prepare(arguments: Arguments) -> int:
 
 
 @Command(
-    "data push",
-    "SOURCE REPOSITORY [OVERRIDES]",
-    "Prepare all data of a configuration, as data prepare does, and push it to the data set\n"
-    "REPOSITORY (owner/name) of the Hugging Face hub, with a card that says how to train on it.\n"
-    "The data set is made where there is none, and private. All files come in one commit, or\n"
-    "none where anything fails; the same command then uploads only what is missing. Training\n"
-    'reads it as type = "tokens" with paths = ["hf://datasets/owner/name/train"].\n' + SOURCE_HELP,
-    [
-        Option("--revision", "Branch to push to, made where there is none; default: main.", "NAME"),
-        Option("--public", "Make the data set public; needed to push to a public one."),
-        Option("--token", "Its token: env:NAME or file:PATH; default: HF_TOKEN or `hf auth login`.",
-               "REFERENCE"),
-        Option("--shards", "Number of shards of each split; default: as prepared, of 128 MiB.", "N",
-               type=int),
-        OUTPUT,
-        WORKERS,
-        *COMMON,
-        JSON,
-    ],
-    [
-        ("setpoint data push mine.toml me/my-tokens", "private, on main"),
-        ("setpoint data push mine.toml me/my-tokens --revision v2 --token env:MY_TOKEN",
-         "on a branch"),
-    ],
-    positional=(2, 2),
-)  # fmt: skip
+    "data push SOURCE REPOSITORY [OVERRIDES]",
+    Option("--revision NAME", "Branch to push to, made where there is none; default: main."),
+    Option("--public", "Make the data set public; needed to push to a public one."),
+    Option("--token REFERENCE", "env:NAME or file:PATH; default: HF_TOKEN or `hf auth login`."),
+    Option("--shards N", "Number of shards of each split; default: as prepared, of 128 MiB."),
+    OUTPUT,
+    WORKERS,
+    *COMMON,
+    JSON,
+)
 def data_push(arguments: Arguments) -> int:
-    """Push everything, and print the address."""
+    """Prepare all data of a configuration and push it to a data set of the Hugging Face hub.
+
+    REPOSITORY is owner/name; it is made, private, if it does not exist, and gets a card that says
+    how to train on it. All files come in one commit, or none if anything fails; the same command
+    then uploads only the missing ones. Training reads it as type = "tokens" with paths =
+    ["hf://datasets/owner/name/train"].
+
+    Examples:
+        setpoint data push mine.toml me/my-tokens  private, on main
+        setpoint data push mine.toml me/my-tokens --revision v2 --token env:MY_TOKEN  on a branch
+    """
     token, repository = arguments.value("--token"), arguments.positional[1]
     try:
         secret = None if token is None else str(Secret(token).reveal())
@@ -148,29 +132,24 @@ def data_push(arguments: Arguments) -> int:
 
 
 @Command(
-    "tokenizer train",
-    "SOURCE [OVERRIDES]",
-    "Train a tokenizer, byte-level BPE, on the training split of data.sources, and write it to a\n"
-    "new folder in Hugging Face's format. The same data gives the same tokenizer. A job uses it\n"
-    "with --tokenizer huggingface --tokenizer.path DIR.\n" + SOURCE_HELP,
-    [
-        Option("--vocab-size", "Number of tokens, 256 bytes and control tokens included.", "N",
-               type=int),
-        Option("--output", "Output directory; -o for short.", "DIR"),
-        Option("--special", "A control token beside <|endoftext|>.", "TOKEN", True),
-        Option("--template", "A chat template, and its control tokens.", "NAME",
-               choices=tuple(NAMED)),
-        *COMMON,
-        JSON,
-    ],
-    [
-        ("setpoint tokenizer train mine.toml --vocab-size 4096 -o mine-4096", "on your own text"),
-        ("setpoint tokenizer train mine.toml --vocab-size 4096 --template chatml -o chat",
-         "for conversations"),
-    ],
-)  # fmt: skip
+    "tokenizer train SOURCE [OVERRIDES]",
+    Option("--vocab-size N", "Number of tokens, 256 bytes and control tokens included."),
+    Option("--output DIR", "Output directory; -o for short."),
+    Option("--special TOKEN", "A control token beside <|endoftext|>.", True),
+    Option(f"--template {'|'.join(NAMED)}", "A chat template, and its control tokens."),
+    *COMMON,
+    JSON,
+)
 def tokenizer_train(arguments: Arguments) -> int:
-    """Train, write, and print the size."""
+    """Train a byte-level BPE tokenizer on the training split of data.sources.
+
+    It is written to a new folder in Hugging Face's format. The same data gives the same tokenizer.
+    A job uses it with --tokenizer huggingface --tokenizer.path DIR.
+
+    Examples:
+        setpoint tokenizer train mine.toml --vocab-size 4096 -o mine-4096  on your own text
+        setpoint tokenizer train mine.toml --vocab-size 4096 --template chatml -o chat  for chats
+    """
     size, output = arguments.integer("--vocab-size"), arguments.value("--output")
     if size is None or output is None:
         name = "--vocab-size" if size is None else "--output"
@@ -218,3 +197,341 @@ def tokenizer_train(arguments: Arguments) -> int:
     }
     emit(arguments, facts, "\n".join(lines))
     return 0
+
+
+SECTIONS = ("data", "tokenizer", "batch")
+"""Sections in which problems keep the data from being read."""
+ROWS = 3
+"""Rows that are printed by default."""
+STREAMED = 10_000
+"""Rows of streamed data that are searched for those of a source."""
+BAR = 50
+"""Characters of the longest bar."""
+
+
+class JobData(NamedTuple):
+    """The data of a job."""
+
+    job: Job
+    tokenizer: Tokenizer
+    corpora: Sides
+
+
+def open_data(arguments: Arguments) -> JobData:
+    """Resolve a job, and read and tokenize its data."""
+    job: Job = open_source(arguments.positional[0], arguments).resolve()
+    problems = [
+        each for each in verify(job, {"files"}).problems if each.path.partition(".")[0] in SECTIONS
+    ]
+    if problems:
+        raise ConfigError(problems)
+    with Loading():
+        import setpoint.train.build.job_data  # noqa: F401 - imports torch, which takes seconds
+    tokenizer = job.tokenizer.build()
+    with make_work_progress() as progress:
+        corpora = job.data.build(tokenizer=tokenizer, mixed=job.data.is_mixture, show=progress.work)
+    return JobData(job, tokenizer, corpora)
+
+
+@Command(
+    "data inspect SOURCE [OVERRIDES]",
+    Option("--source NAME", "Only rows of this source of the data."),
+    Option("--count N", f"Number of rows; default: {ROWS}."),
+    Option("--tokens", "One token a line: place, id, text, document, trained or not."),
+    *COMMON,
+    JSON,
+)
+def data_inspect(arguments: Arguments) -> int:
+    """Print the first rows that a job is trained on, as its batches have them.
+
+    The text shows where tokens end, which tokens are trained on, control tokens, and where
+    documents begin. On a terminal colours mark them; elsewhere `|` ends a token, and text between
+    [[ and ]] is read but not trained on.
+
+    Examples:
+        setpoint data inspect tiny  the first rows of a preset
+        setpoint data inspect chats.toml --count 1 --tokens  each token of one row
+    """
+    data, source = open_data(arguments), arguments.value("--source")
+    names = [each.name for each in data.job.data.sources]
+    if source is not None and source not in names:
+        raise SetpointError(f"--source {source}: the sources are {', '.join(names)}")
+    samples = _first_rows(data, arguments.integer("--count") or ROWS, source)
+    show = _tokens if arguments.has("--tokens") else _text
+    emit(
+        arguments,
+        lambda: [sample.to_json() for sample in samples],
+        lambda: "\n\n".join(f"{_title(sample)}\n{show(sample)}" for sample in samples),
+    )
+    return 0
+
+
+def _first_rows(data: JobData, count: int, source: str | None) -> list[Sample]:
+    """The first rows of the stream, of all ranks together."""
+    from setpoint.data.inspection import samples_of
+    from setpoint.train.build.job_data import build_training_data
+
+    job = data.job
+    if job.seed is None:
+        raise SetpointError("seed is null, and the order of rows depends on it: --seed 1")
+    sequences, sampler = build_training_data(job, data.corpora.train)
+    samples: list[Sample] = []
+    taken, most = 0, max(sequences.epoch_rows or STREAMED, count)
+    while len(samples) < count and taken < most:
+        # Rows that are packed together come out the same however many are taken at once.
+        step = min(max(count, 16 if source else count), most - taken)
+        rows = samples_of(sequences, sampler.take(step), data.tokenizer, taken)
+        samples += [row for row in rows if source in (None, row.source)]
+        taken += step
+    sampler.forget()
+    if not samples:
+        raise SetpointError(f"--source {source}: none of the first {taken:,} rows is of it")
+    return samples[:count]
+
+
+def _title(sample: Sample) -> str:
+    source = f" of {sample.source}" if sample.source is not None else ""
+    documents = sample.documents
+    return bold(
+        f"row {sample.number}{source}: {len(sample.tokens)} tokens, {sample.trained} trained on, "
+        f"{documents} document{'s' * (documents != 1)}"
+    )
+
+
+def _text(sample: Sample) -> str:
+    """The text, with a heading where a document begins."""
+    marks = not colours()
+    # Between bytes there are too many marks to read anything.
+    ends = marks and any(len(token.data) > 1 for token in sample.tokens if not token.control)
+    lines: list[str] = []
+    document: int | None = -1
+    run: list[str] = []
+    masked = False
+    for at, token in enumerate(_whole_characters(sample.tokens)):
+        if token.document != document:
+            if masked:
+                run.append("]]")
+                masked = False
+            lines += ["".join(run)] * bool(run)
+            document, run = token.document, []
+            if document is None:
+                count = sum(each.document is None for each in sample.tokens)
+                lines.append(dim(f"--- {count} tokens of padding"))
+            else:
+                name = sample.names[document]
+                lines.append(dim(f"--- document {document}" + (f": {name}" if name else "")))
+        if document is None:
+            continue
+        text = token.data.decode(errors="backslashreplace")
+        if not marks:
+            run.append(_coloured(token, text, at))
+            continue
+        # The first token of a row is never a target, and looks like the one behind it.
+        if (token if at or len(sample.tokens) < 2 else sample.tokens[1]).trained == masked:
+            run.append("]]" if masked else "[[")
+            masked = not masked
+        run.append(text + "|" * ends)
+    lines += ["".join(run) + "]]" * masked] * bool(run)
+    return "\n".join(lines)
+
+
+def _coloured(token: Token, text: str, at: int) -> str:
+    """Dim what is not trained on, magenta for control tokens, every other token on a ground."""
+    codes = ["35"] if token.control else []
+    codes += ["1"] if token.trained else ["2"]
+    codes += ["48;5;236"] * (at % 2)
+    # A ground that is still on at the end of a line would fill the line.
+    return "\n".join(styled(line, ";".join(codes)) if line else "" for line in text.split("\n"))
+
+
+def _whole_characters(tokens: tuple[Token, ...]) -> list[Token]:
+    """Tokens with those that share a character as one, so that it can be read."""
+    from dataclasses import replace
+
+    joined: list[Token] = []
+    for token in tokens:
+        last = joined[-1] if joined else None
+        alike = (
+            last is not None
+            and not (last.control or token.control)
+            and ((last.trained, last.document) == (token.trained, token.document))
+        )
+        if last is not None and alike and _is_cut(last.data) and token.data[:1] > b"\x7f":
+            joined[-1] = replace(last, data=last.data + token.data)
+        else:
+            joined.append(token)
+    return joined
+
+
+def _is_cut(data: bytes) -> bool:
+    """True if a text ends within a character of UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return False
+
+
+def _tokens(sample: Sample) -> str:
+    rows = [
+        [
+            str(at),
+            str(token.position),
+            str(token.id),
+            "" if token.document is None else str(token.document),
+            "yes" if token.trained else "-",
+            token.data.decode() if token.control else _quoted(token.data),
+        ]
+        for at, token in enumerate(sample.tokens)
+    ]
+    return table(rows, ["place", "position", "id", "document", "trained", "text"])
+
+
+def _quoted(data: bytes) -> str:
+    try:
+        return repr(data.decode())
+    except UnicodeDecodeError:
+        return repr(data)
+
+
+@Command("data stats SOURCE [OVERRIDES]", *COMMON, JSON)
+def data_stats(arguments: Arguments) -> int:
+    """Print lengths, tokens, shares and duplicates of the data of a job.
+
+    The data is read and tokenized. For each source and split: documents, bytes, tokens and how many
+    of them are trained on, the share of all tokens, lengths in tokens, documents longer than
+    batch.sequence_length, and documents with the same content.
+
+    Examples:
+        setpoint data stats tiny  the data of a preset
+        setpoint data stats mine.toml --json  for a program
+    """
+    facts = _stats(open_data(arguments))
+    emit(arguments, facts, lambda: "\n\n".join(_stats_text(facts)))
+    return 0
+
+
+def _stats(data: JobData) -> dict[str, Any]:
+    import numpy as np
+
+    from setpoint.data.inspection import duplicates, histogram, lengths_of, source_stats
+    from setpoint.data.store import Corpus
+    from setpoint.train.build.job_data import phases_of
+
+    job, held_out = data.job, data.corpora.held_out
+    corpora = [each for each in data.corpora.train if isinstance(each, Corpus)]
+    for index, source in enumerate(job.data.sources):
+        if source.is_streamed:
+            raise SetpointError(
+                f"data.sources.{index}.streaming: true, and streamed data is not counted.\n"
+                "Valid: false, or setpoint data inspect."
+            )
+    length = job.batch.sequence_length
+    names = [source.name for source in job.data.sources]
+    train = source_stats(corpora, names, length)
+    if job.data.is_mixture:
+        for each, share in zip(train, phases_of(job)[0].shares, strict=True):
+            each["mixture_share"] = share
+    held_out_stats: list[dict[str, Any]] = []
+    if held_out is not None:
+        held_out_stats = source_stats([held_out], held_out.sources, length)
+    lengths = np.concatenate([lengths_of(corpus) for corpus in corpora])
+    bars = [{"from": a, "to": b, "documents": n} for a, b, n in histogram(lengths)]
+    return {
+        "sequence_length": length,
+        "train": train,
+        "held_out": held_out_stats,
+        "duplicates": duplicates(corpora, held_out),
+        "histogram": bars,
+        "rows": _row_counts(data),
+    }
+
+
+def _row_counts(data: JobData) -> dict[str, Any]:
+    """The rows of an epoch, and notes on documents that are cut or left out."""
+    from setpoint.train.build.job_data import build_training_data
+
+    if data.job.seed is None:
+        return {"note": "seed is null, and what is packed together depends on it"}
+    try:
+        sequences, _ = build_training_data(data.job, data.corpora.train)
+    except SetpointError as error:  # too little data for one row; the rest is worth knowing
+        return {"note": str(error)}
+    members = getattr(sequences, "members", (sequences,))
+    notes = [note for each in members if (note := getattr(each, "note", ""))]
+    rows = sequences.epoch_rows or 0
+    steps = rows / data.job.batch.global_size
+    return {"rows": rows, "steps": steps, "note": "; ".join(notes)}
+
+
+def _stats_text(facts: dict[str, Any]) -> list[str]:
+    """The facts in paragraphs."""
+    length = facts["sequence_length"]
+    parts: list[str] = []
+    for side, title in (("train", "Training"), ("held_out", "Held out")):
+        if facts[side]:
+            rows = [_stats_cells(each) for each in facts[side]]
+            if len(rows) > 1:
+                rows.append(_stats_cells(_total(facts[side])))
+            drawn = ["drawn"] * ("mixture_share" in facts[side][0])
+            headings = ["source", "documents", "bytes", "tokens", "share", *drawn, "trained on",
+                        f"longer than {length}", "same content"]  # fmt: skip
+            parts.append(f"{bold(title)}\n{table(rows, headings)}")
+    names = list(facts["train"][0]["lengths"])
+    rows = [
+        [each["source"], *(f"{each['lengths'][name]:,.0f}" for name in names)]
+        for each in facts["train"]
+        if each["lengths"]
+    ]
+    parts.append(f"{bold('Tokens of a training document')}\n{table(rows, ['source', *names])}")
+    parts.append(_bars(facts["histogram"]))
+    rows = facts["rows"]
+    counted = ""
+    if "rows" in rows:
+        count, steps = rows["rows"], rows["steps"]
+        counted = f"rows in an epoch: {count:,} of {length} tokens, {steps:,.4g} steps"
+    parts.append("; ".join(filter(None, [counted, rows["note"]])))
+    twice = facts["duplicates"]
+    if twice["documents"]:
+        pairs = "; ".join(" = ".join(group) for group in twice["examples"])
+        pairs = f"{twice['documents']:,}, such as {pairs}"
+        parts.append(f"training documents with the content of another one: {pairs}")
+    if twice["held_out_in_training"]:
+        parts.append(f"held-out documents that are trained on: {twice['held_out_in_training']:,}")
+    return parts
+
+
+def _stats_cells(facts: dict[str, Any]) -> list[str]:
+    tokens = facts["tokens"]
+    part = facts["trained_tokens"] / tokens if tokens else 0.0
+    return [
+        facts["source"],
+        *(f"{facts[name]:,}" for name in ("documents", "bytes", "tokens")),
+        f"{facts['share']:.1%}",
+        *([f"{facts['mixture_share']:.1%}"] if "mixture_share" in facts else []),
+        f"{part:.1%}",
+        *(f"{facts[name]:,}" for name in ("longer_than_sequence", "duplicates")),
+    ]
+
+
+def _total(sources: list[dict[str, Any]]) -> dict[str, Any]:
+    names = ("documents", "bytes", "tokens", "share", "trained_tokens", "longer_than_sequence",
+             "duplicates")  # fmt: skip
+    names += ("mixture_share",) * ("mixture_share" in sources[0])
+    return {"source": "all", **{name: sum(each[name] for each in sources) for name in names}}
+
+
+def _bars(classes: list[dict[str, int]]) -> str:
+    """Documents by length, as bars."""
+    most = max(each["documents"] for each in classes)
+    rows = [
+        [
+            f"{each['from']:,} to {each['to']:,}",
+            f"{each['documents']:,}".rjust(len(f"{most:,}")),
+            "#" * -(-each["documents"] * BAR // most),
+        ]
+        for each in classes
+    ]
+    width = max(len(row[0]) for row in rows)
+    rows = [[row[0].rjust(width), *row[1:]] for row in rows]
+    return f"{bold('Training documents by tokens')}\n{table(rows)}"

@@ -1,4 +1,4 @@
-"""`setpoint infer`, `evaluate`, `generate` and `export`: what is done with trained weights."""
+"""`setpoint infer`, `evaluate`, `generate`, `export` and `import`: trained weights in use."""
 
 from __future__ import annotations
 
@@ -11,26 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.main import Loading
-from setpoint.cli.options import (
-    COMMON,
-    INFERENCE,
-    JSON,
-    SOURCE_HELP,
-    Arguments,
-    Command,
-    Option,
-    Program,
-)
+from setpoint.cli.options import COMMON, INFERENCE, JSON, Arguments, Command, Option, Program
 from setpoint.cli.output import emit, print_cautions, styled, table
-from setpoint.cli.ranks import (
-    NPROC,
-    SEVERAL,
-    count_ranks,
-    note,
-    require_ranks,
-    speaks,
-    start_ranks,
-)
+from setpoint.cli.ranks import NPROC, SEVERAL, count_ranks, note, require_ranks, speaks, start_ranks
 from setpoint.cli.source import RUN, kind_of, open_source
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
@@ -39,29 +22,43 @@ from setpoint.cli.weights import (
     job_with_weights,
     set_fields,
 )
-from setpoint.config import ConfigError, Origin, SetpointError, cautions_of, is_set, leaves
+from setpoint.config import (
+    Config,
+    ConfigError,
+    Origin,
+    SetpointError,
+    cautions_of,
+    is_set,
+    leaves,
+    resolve,
+    to_plain,
+)
+from setpoint.config.draft.walk import to_minimal
+from setpoint.config.files.write import write_toml
 from setpoint.config.values.origin import COMMAND_LINE, DEFAULT
 from setpoint.data.sources.config import Conversations, Text, Tokens
-from setpoint.infer.tasks import EXPORTED as FORMATS
+from setpoint.files.atomic import write_text
 from setpoint.infer.tasks import Chat, DataSet, Evaluation, Export, Generation
+from setpoint.model.config import TransformerConfig
+from setpoint.model.pretrained.config_json import config_of
+from setpoint.model.pretrained.convert import PLAIN, SIZES
+from setpoint.model.pretrained.locate import locate
+from setpoint.model.pretrained.run import job_of
 from setpoint.parallel.rank import launched, own_rank
 from setpoint.track.progress import make_work_progress
+from setpoint.train.batch import Batch
 
 if TYPE_CHECKING:
-    from setpoint.infer.continuation import GeneratedText
-    from setpoint.infer.inference import Results
+    from setpoint.infer.inference import OnText, Results
+    from setpoint.model.pretrained.locate import Place
 
 TEMPLATE = Option(
-    "--template",
-    "Chat template of --text; default: that of the run, else of the tokenizer.",
-    "TEMPLATE",
-    requires=("--text",),
+    "--template TEMPLATE", "Chat template of --text; default: as recorded.", requires="--text"
 )
 TOKEN_DTYPE = Option(
-    "--token-dtype",
-    "dtype of token files without a header; default: that of the run.",
-    "DTYPE",
-    requires=("--text",),
+    "--token-dtype DTYPE",
+    "dtype of headerless token files; default: as recorded.",
+    requires="--text",
 )
 SOURCE_OPTIONS = (
     (TEMPLATE, "template", Conversations, "conversations"),
@@ -71,39 +68,41 @@ SOURCE_OPTIONS = (
 
 
 @Command(
-    "infer",
-    "SOURCE [OVERRIDES]",
-    "Run an inference job on trained weights: evaluate texts, continue prompts, run tasks of\n"
-    "lm-evaluation-harness, export. Model, tokenizer, data, sequence length and precision are\n"
-    "those recorded with the weights.\n"
-    f"{SEVERAL}\n"
-    "\n"
-    "SOURCE is a TOML, YAML or JSON file with the section `weights`, a preset or module:function\n"
-    "that returns an Inference, or a directory of results, whose job is run again. OVERRIDES set\n"
-    "fields: --generation.top_k 40, or generation.top_k=40. `check`, `show`, `why`, `diff` and\n"
-    "`fingerprint` take the same SOURCE. `generate`, `evaluate` and `export` are short forms.",
-    [NPROC, *COMMON, JSON],
-    [
-        ("setpoint infer eval.toml", "a job from a file"),
-        ("setpoint infer eval.toml --weights.checkpoint latest", "with the latest checkpoint"),
-        ("setpoint infer eval.toml --nproc 8 --parallel.tensor 2", "4 copies, on 2 ranks each"),
-    ],
+    "infer SOURCE [OVERRIDES]",
+    NPROC,
+    *COMMON,
+    JSON,
+    about=SEVERAL,
     program=Program("setpoint", INFERENCE),
 )
 def infer(arguments: Arguments) -> int:
-    """Do the tasks, and print their results."""
+    """Run an inference job on trained weights.
+
+    It evaluates texts, continues prompts, runs tasks of lm-evaluation-harness, and exports. Model,
+    tokenizer, data, sequence length and precision are those recorded with the weights.
+
+    SOURCE is a TOML, YAML or JSON file with the section `weights`, a preset or module:function that
+    returns an Inference, or a directory of results, whose job is run again. OVERRIDES set fields:
+    --generation.top_k 40, or generation.top_k=40. `check`, `show`, `why`, `diff` and `fingerprint`
+    take the same SOURCE. `generate`, `evaluate` and `export` are short forms.
+
+    Examples:
+        setpoint infer eval.toml  a job from a file
+        setpoint infer eval.toml --weights.checkpoint latest  with the latest checkpoint
+        setpoint infer eval.toml --nproc 8 --parallel.tensor 2  4 copies, on 2 ranks each
+    """
     require_ranks(arguments)
     source = arguments.positional[0]
     if kind_of(source) == RUN and os.path.isdir(os.path.join(source, "checkpoints")):
         raise SetpointError(
-            f"{source} is a run of training, and no inference job: `setpoint evaluate {source}` "
+            f"{source} is a training run, not an inference job: `setpoint evaluate {source}` "
             f"and `setpoint generate {source}` take its weights"
         )
     composition = open_source(source, arguments)
     refused = any(problem.path == "weights.path" for problem in composition.problems)
     if not is_set(composition.draft.weights, "path") and not refused:
         raise SetpointError(
-            f"{source} names no weights, so it is no inference job: give it the section weights "
+            f"{source} names no weights, so it is not an inference job: give it a section weights "
             f"with a path. Of a training job, `setpoint evaluate {source}` and `setpoint generate "
             f"{source}` take the weights of its run"
         )
@@ -116,15 +115,9 @@ def infer(arguments: Arguments) -> int:
         raise ConfigError(verification.problems)
     if speaks(arguments):
         print_cautions(each for each in verification.cautions if each not in cautions_of(job))
-    status = start_ranks(arguments)
-    if status is not None:
-        return status
-    with Loading():
-        from setpoint.infer.inference import infer as run_job
-    with make_work_progress() as progress:
-        results = run_job(job, show=progress.work)
-    if own_rank():
-        return 0
+    results = _run_job(arguments, job)
+    if isinstance(results, int):
+        return results
 
     def facts() -> dict[str, Any]:
         from dataclasses import asdict
@@ -144,9 +137,22 @@ def infer(arguments: Arguments) -> int:
         return "\n".join(lines)
 
     emit(arguments, facts, text)
-    if not arguments.has("--json"):
-        _print_beside(results)
+    _print_beside(arguments, results)
     return 0
+
+
+def _run_job(arguments: Arguments, job: Any, on_text: OnText | None = None) -> Results | int:
+    """The results of a job on its ranks; the exit status where another process prints them."""
+    if (status := start_ranks(arguments)) is not None:
+        return status
+    with Loading():
+        from setpoint.infer.inference import infer as run
+    if on_text is not None:
+        results = run(job, on_text=on_text)
+    else:
+        with make_work_progress() as progress:
+            results = run(job, show=progress.work)
+    return 0 if own_rank() else results
 
 
 def _scores(scores: dict[str, Any]) -> str:
@@ -158,8 +164,10 @@ def _scores(scores: dict[str, Any]) -> str:
     return table(rows, ["text", "loss", "perplexity", "bits per byte", "tokens", "bytes"])
 
 
-def _print_beside(results: Results) -> None:
-    """Print profiles of results and cautions about them on standard error."""
+def _print_beside(arguments: Arguments, results: Results) -> None:
+    """Print profiles of results and cautions about them on standard error, but with --json."""
+    if arguments.has("--json"):
+        return
     for line in results.profiles.format_lines() if results.profiles is not None else ():
         print(line, file=sys.stderr)
     for caution in results.cautions:
@@ -167,59 +175,49 @@ def _print_beside(results: Results) -> None:
 
 
 @Command(
-    "evaluate",
-    "SOURCE [OVERRIDES]",
-    "Evaluate trained weights on text: the loss in nats per token, the perplexity exp(loss), and\n"
-    "bits per byte, which can be compared between tokenizers. Without --side or --text the\n"
-    f"validation split of the run's data is evaluated. {SOURCE_OF_WEIGHTS}\n"
-    f"{SEVERAL}\n" + SOURCE_HELP,
-    [
-        Option("--side", "Split of the data: held_out (validation) or train.", "SIDE", True,
-               ("held_out", "train")),
-        Option("--text", "Text, conversations or tokens: a file or a quoted glob.", "PATH", True),
-        TEMPLATE,
-        TOKEN_DTYPE,
-        Option("--sequences", "Number of sequences to evaluate in each text.", "N", type=int),
-        CHECKPOINT_OPTION,
-        OUTPUT,
-        NPROC,
-        *COMMON,
-        JSON,
-    ],
-    [
-        ("setpoint evaluate tiny", "the validation split of the preset's run"),
-        ("setpoint evaluate runs/tiny-3fa94c21 --text novel.txt", "on a text of your own"),
-        ("setpoint evaluate runs/chat-51d0c2aa --text chats.jsonl", "on the answers in chats"),
-        ("setpoint evaluate runs/tiny-3fa94c21 --nproc 4", "on 4 ranks, which divide the text"),
-        ("setpoint evaluate Qwen/Qwen3-0.6B --text 'wiki/*.txt'", "a model of the hub"),
-    ],
-)  # fmt: skip
+    "evaluate SOURCE [OVERRIDES]",
+    Option("--side held_out|train", "Split of the data: validation or training.", True),
+    Option("--text PATH", "Text, conversations or tokens: a file or a quoted glob.", True),
+    TEMPLATE,
+    TOKEN_DTYPE,
+    Option("--sequences N", "Number of sequences to evaluate in each text."),
+    CHECKPOINT_OPTION,
+    OUTPUT,
+    NPROC,
+    *COMMON,
+    JSON,
+    about=SOURCE_OF_WEIGHTS + SEVERAL,
+)
 def evaluate(arguments: Arguments) -> int:
-    """Print a row for each text."""
-    tasks: dict[str, Any] = {"evaluation": _evaluation(arguments)}
-    if arguments.has(OUTPUT.name):
-        tasks["output"] = arguments.value(OUTPUT.name)
+    """Evaluate trained weights on text.
+
+    Printed are the loss in nats per token, the perplexity exp(loss), and bits per byte, which can
+    be compared between tokenizers. Without --side or --text the validation split of the run's data
+    is evaluated.
+
+    Examples:
+        setpoint evaluate tiny  the validation split of the preset's run
+        setpoint evaluate runs/tiny-3fa94c21 --text novel.txt  on a text of your own
+        setpoint evaluate runs/chat-51d0c2aa --text chats.jsonl  on the answers in chats
+        setpoint evaluate runs/tiny-3fa94c21 --nproc 4  on 4 ranks, which divide the text
+        setpoint evaluate Qwen/Qwen3-0.6B --text 'wiki/*.txt'  a model of the hub
+    """
+    tasks = {"evaluation": _evaluation(arguments), "output": arguments.value("--output")}
     with _naming_options():
         job: Any = job_with_weights(arguments, tasks)
-    status = start_ranks(arguments)
-    if status is not None:
-        return status
     sides = () if job.evaluation is None else job.evaluation.sides
     of_data = (leaf for leaf in leaves(job) if leaf.key.startswith("data.sources"))
-    if sides and own_rank() == 0 and all(leaf.origin.layer == DEFAULT for leaf in of_data):
+    if sides and speaks(arguments) and all(leaf.origin.layer == DEFAULT for leaf in of_data):
         note(
             f"{' and '.join(sides)}: nothing says what data the weights were trained on, so that "
             f"the default of data.sources is read: Python's standard library. --text names others"
         )
-    with Loading():
-        from setpoint.infer.inference import infer as run_job
-    with make_work_progress() as progress, _naming_options():
-        results = run_job(job, show=progress.work)
-    if own_rank():
-        return 0
+    with _naming_options():
+        results = _run_job(arguments, job)
+    if isinstance(results, int):
+        return results
     emit(arguments, lambda: results.to_json(job.output), lambda: _scores(results.scores))
-    if not arguments.has("--json"):
-        _print_beside(results)
+    _print_beside(arguments, results)
     return 0
 
 
@@ -244,14 +242,11 @@ def _evaluation(arguments: Arguments) -> Any:
             raise SetpointError(f"{option.name} has no effect: no --text holds {content}")
         for source in sources:
             set_fields(arguments, source, {field: value})
-    values: dict[str, Any] = {}
-    if sides or sets:
-        values["sides"] = tuple(sides)
-    if sets:
-        values["sets"] = tuple(sets)
-    count = arguments.integer("--sequences")
-    if count is not None:
-        values["sequences"] = count
+    values = {
+        "sides": tuple(sides) if sides or sets else None,
+        "sets": tuple(sets) or None,
+        "sequences": arguments.integer("--sequences"),
+    }
     return set_fields(arguments, Evaluation(), values)
 
 
@@ -285,78 +280,68 @@ def _source(path: str) -> Any:
 
 
 @Command(
-    "generate",
-    "SOURCE [OVERRIDES]",
-    "Load trained weights and continue a prompt, or answer it with --chat. Control tokens in a\n"
-    "prompt are text, unless --control-tokens is given. A text ends where the weights were\n"
-    f"trained to end it, at a stop string or at a stop token. {SOURCE_OF_WEIGHTS}\n"
-    f"{SEVERAL}\n" + SOURCE_HELP,
-    [
-        Option("--prompt", "Text or token ids to continue; '-': standard input.", "TEXT", True),
-        Option("--prompts-file", "Further prompts: one per line, or .jsonl (messages, prompt).",
-               "FILE"),
-        Option("--chat", "Prompts are the user's messages, under a chat template."),
-        Option("--system", "System message.", "TEXT", requires=("--chat",)),
-        Option("--template", "Another chat template: name or Jinja file.", "NAME",
-               requires=("--chat",)),
-        Option("--control-tokens", "Read control tokens that prompts spell (<|im_start|>)."),
-        Option("--samples", "Samples per prompt; default: 1.", "N", type=int),
-        Option("--max-tokens", "Maximum number of new tokens; default: 256.", "N", type=int),
-        Option("--temperature", "Sampling temperature; 0 is greedy; default: 0.8.", "T",
-               type=float),
-        Option("--top-k", "Top-k sampling.", "K", type=int),
-        Option("--top-p", "Top-p (nucleus) sampling.", "P", type=float),
-        Option("--min-p", "Min-p sampling.", "P", type=float),
-        Option("--repetition-penalty", "Penalty for repeated tokens, above 1.", "R", type=float),
-        Option("--stop", "Stop string; the text ends before it.", "TEXT", True),
-        Option("--stop-tokens", "Stop token: an id or its text, '<|im_end|>'.",
-               "TOKEN", True),
-        Option("--no-cache", "No KV cache: run the whole context for each token."),
-        Option("--sampling-seed", "Sampling seed; default: 0.", "N", type=int, at_least=0),
-        CHECKPOINT_OPTION,
-        OUTPUT,
-        NPROC,
-        *COMMON,
-    ],
-    [
-        ("setpoint generate tiny --prompt 'def '", "the run of the preset"),
-        ("setpoint generate runs/tiny-3fa94c21 --temperature 0", "a run, greedy decoding"),
-        ("setpoint generate runs/chat-3fa94c21 --chat --prompt '2 + 2?'", "ask a chat model"),
-        ("setpoint generate runs/tiny-3fa94c21 --nproc 2 --parallel.tensor 2", "on 2 ranks"),
-        ("setpoint generate Qwen/Qwen3-0.6B --prompt 'Once'", "a model of the hub"),
-    ],
-)  # fmt: skip
+    "generate SOURCE [OVERRIDES]",
+    Option("--prompt TEXT", "Text or token ids to continue; '-': standard input.", True),
+    Option("--prompts-file FILE", "Further prompts: one per line, or .jsonl (messages, prompt)."),
+    Option("--chat", "Prompts are the user's messages, under a chat template."),
+    Option("--system TEXT", "System message.", requires="--chat"),
+    Option("--template NAME", "Another chat template: name or Jinja file.", requires="--chat"),
+    Option("--control-tokens", "Read control tokens that prompts spell (<|im_start|>)."),
+    Option("--samples N", "Samples per prompt; default: 1."),
+    Option("--max-tokens N", "Maximum number of new tokens; default: 256."),
+    Option("--temperature T", "Sampling temperature; 0 is greedy; default: 0.8.", type=float),
+    Option("--top-k K", "Top-k sampling.", type=int),
+    Option("--top-p P", "Top-p (nucleus) sampling.", type=float),
+    Option("--min-p P", "Min-p sampling.", type=float),
+    Option("--repetition-penalty R", "Penalty for repeated tokens, above 1.", type=float),
+    Option("--stop TEXT", "Stop string; the text ends before it.", True),
+    Option("--stop-tokens TOKEN", "Stop token: an id or its text, '<|im_end|>'.", True),
+    Option("--no-cache", "No KV cache: run the whole context for each token."),
+    Option("--sampling-seed N", "Sampling seed; default: 0.", at_least=0),
+    CHECKPOINT_OPTION,
+    OUTPUT,
+    NPROC,
+    *COMMON,
+    about=SOURCE_OF_WEIGHTS + SEVERAL,
+)
 def generate(arguments: Arguments) -> int:
-    """Print each prompt and its continuation, a single one while it is generated."""
-    tasks: dict[str, Any] = {"generation": _generation(arguments)}
-    chat = _chat(arguments)
-    if chat is not None:
-        tasks["chat"] = chat
-    seed = arguments.integer("--sampling-seed")
-    if seed is not None:
-        tasks["seed"] = seed
-    if arguments.has(OUTPUT.name):
-        tasks["output"] = arguments.value(OUTPUT.name)
+    """Continue a prompt with trained weights, or answer it with --chat.
+
+    Control tokens in a prompt are text, unless --control-tokens is given. A text ends where the
+    model ends it, at a stop string, at a stop token or at --max-tokens.
+
+    Examples:
+        setpoint generate tiny --prompt 'def '  the run of the preset
+        setpoint generate runs/tiny-3fa94c21 --temperature 0  a run, greedy decoding
+        setpoint generate runs/chat-3fa94c21 --chat --prompt '2 + 2?'  ask a chat model
+        setpoint generate runs/tiny-3fa94c21 --nproc 2 --parallel.tensor 2  on 2 ranks
+        setpoint generate Qwen/Qwen3-0.6B --prompt 'Once'  a model of the hub
+    """
+    tasks = {
+        "generation": _generation(arguments),
+        "chat": _chat(arguments),
+        "seed": arguments.integer("--sampling-seed"),
+        "output": arguments.value("--output"),
+    }
     job: Any = job_with_weights(arguments, tasks)
-    status = start_ranks(arguments)
-    if status is not None:
-        return status
-    with Loading():
-        from setpoint.infer.inference import infer as run_job
-        from setpoint.infer.prompts import id_prompt
     section = job.generation
     if len(section.prompts) * section.samples > 1 or section.prompts_file is not None:
-        with make_work_progress() as progress:
-            results = run_job(job, show=progress.work)
-        if own_rank():
-            return 0
-        print("\n---\n".join(_full_text(text) for text in results.texts))
-        _print_beside(results)
+        results = _run_job(arguments, job)
+        if isinstance(results, int):
+            return results
+        texts = (  # of a conversation the answer alone
+            text.text if text.messages is not None else text.prompt + text.text
+            for text in results.texts
+        )
+        print("\n---\n".join(texts))
+        _print_beside(arguments, results)
         return 0
 
     begun: list[bool] = []
     before = "" if job.chat is not None else section.prompts[0]
-    if job.ids is not None:
+    if job.ids is not None and speaks(arguments):
+        with Loading():
+            from setpoint.infer.prompts import id_prompt
         before = id_prompt(before, job.ids, "--prompt").text
 
     def show(_: int, piece: str) -> None:
@@ -367,29 +352,23 @@ def generate(arguments: Arguments) -> int:
         sys.stdout.write(piece)
         sys.stdout.flush()
 
-    results = run_job(job, on_text=show)
-    if own_rank():
-        return 0
+    results = _run_job(arguments, job, on_text=show)
+    if isinstance(results, int):
+        return results
     print("" if begun else before)
-    _print_beside(results)
+    _print_beside(arguments, results)
     return 0
-
-
-def _full_text(text: GeneratedText) -> str:
-    """The prompt and its continuation, of a conversation the answer alone."""
-    return text.text if text.messages is not None else text.prompt + text.text
 
 
 def _chat(arguments: Arguments) -> Any:
     """The section `chat` as the options say it; None without --chat."""
-    values = {name: arguments.value(f"--{name}") for name in ("system", "template")}
-    values = {name: value for name, value in values.items() if value is not None}
     if not arguments.has("--chat"):
         return None
     if not arguments.has("--prompt") and not arguments.has("--prompts-file"):
         raise SetpointError("--chat needs a message: --prompt TEXT, or --prompts-file FILE")
-    if "system" in values:
-        values["system"] = _text(str(values["system"]), "--system")
+    system = arguments.value("--system")
+    system = None if system is None else _text(system, "--system")
+    values = {"system": system, "template": arguments.value("--template")}
     return set_fields(arguments, Chat(), values)
 
 
@@ -402,26 +381,21 @@ def _generation(arguments: Arguments) -> Any:
         name: arguments.number(f"--{name.replace('_', '-')}")
         for name in ("temperature", "top_p", "min_p", "repetition_penalty")
     }
-    values = {name: value for name, value in values.items() if value is not None}
-    if arguments.has("--no-cache"):
-        values["cache"] = False
-    if arguments.has("--control-tokens"):
-        values["control_tokens"] = True
-    if arguments.has("--stop-tokens"):
-        values["stop_tokens"] = tuple(
-            int(each) if each.isascii() and each.isdecimal() else _text(each, "--stop-tokens")
-            for each in arguments.options["--stop-tokens"]
-        )
-    if arguments.has("--stop"):
-        values["stop"] = tuple(_text(each, "--stop") for each in arguments.options["--stop"])
+    values["cache"] = False if arguments.has("--no-cache") else None
+    values["control_tokens"] = arguments.has("--control-tokens") or None
+    values["prompts_file"] = arguments.value("--prompts-file")
+    tokens = (
+        int(token) if token.isascii() and token.isdecimal() else _text(token, "--stop-tokens")
+        for token in arguments.values("--stop-tokens")
+    )
+    values["stop_tokens"] = tuple(tokens) or None
+    values["stop"] = tuple(_text(each, "--stop") for each in arguments.values("--stop")) or None
     prompts = [_prompt(each) for each in arguments.values("--prompt")]
     if prompts:  # the ranks have no standard input
         arguments.options["--prompt"] = prompts
-    file = arguments.value("--prompts-file")
-    if file is not None:
-        values["prompts_file"] = file
     # A line end to begin with; a conversation begins with its message.
-    values["prompts"] = tuple(prompts or ([] if file or arguments.has("--chat") else ["\n"]))
+    has_others = arguments.has("--prompts-file") or arguments.has("--chat")
+    values["prompts"] = tuple(prompts or ([] if has_others else ["\n"]))
     return set_fields(arguments, Generation(), values)
 
 
@@ -450,49 +424,109 @@ def _text(text: str, name: str) -> str:
 
 
 @Command(
-    "export",
-    "SOURCE OUTPUT [OVERRIDES]",
-    "Export trained weights as a Hugging Face model into the new directory OUTPUT: config.json,\n"
-    "safetensors, and the tokenizer's files if there are any. A model that no model_type of\n"
-    f"transformers can express is refused with the reason. {SOURCE_OF_WEIGHTS}\n"
-    + SOURCE_HELP,
-    [
-        Option("--dtype", "dtype of the weights; default: checkpoint.last_dtype or fp32.",
-               "FORMAT", choices=FORMATS),
-        Option("--family", "model_type of transformers; default: the simplest that fits.", "NAME"),
-        Option("--max-shard-size", "Maximum size of a weights file in bytes.", "N", type=int),
-        Option("--adapter", "Write the adapter alone, in PEFT's format.", excludes=("--merge",)),
-        Option("--merge", "Write the model with its adapter merged, as without --adapter."),
-        CHECKPOINT_OPTION,
-        NPROC,
-        *COMMON,
-    ],
-    [
-        ("setpoint export runs/tiny-3fa94c21 tiny-hf", "the best checkpoint of a run"),
-        ("setpoint export tiny tiny-hf --dtype bf16", "in half the size"),
-        ("setpoint export runs/lora-3fa94c21 lora-peft --adapter", "for PEFT"),
-    ],
-    positional=(2, 2),
-)  # fmt: skip
+    "export SOURCE OUTPUT [OVERRIDES]",
+    Option("--dtype fp32|bf16|fp16", "dtype; default: checkpoint.last_dtype or fp32."),
+    Option("--family NAME", "model_type of transformers; default: the simplest that fits."),
+    Option("--max-shard-size N", "Maximum size of a weights file in bytes."),
+    Option("--adapter", "Write the adapter alone, in PEFT's format.", excludes="--merge"),
+    Option("--merge", "Write the model with its adapter merged, as without --adapter."),
+    CHECKPOINT_OPTION,
+    NPROC,
+    *COMMON,
+    about=SOURCE_OF_WEIGHTS,
+)
 def export(arguments: Arguments) -> int:
-    """Write the directory, and print its path."""
-    values: dict[str, Any] = {
+    """Export trained weights as a Hugging Face model into the new directory OUTPUT.
+
+    It holds config.json, safetensors, and the tokenizer's files if there are any. A model that no
+    model_type of transformers can express is refused with the reason.
+
+    Examples:
+        setpoint export runs/tiny-3fa94c21 tiny-hf  the best checkpoint of a run
+        setpoint export tiny tiny-hf --dtype bf16  at half the size
+        setpoint export runs/lora-3fa94c21 lora-peft --adapter  for PEFT
+    """
+    values = {
         "dtype": arguments.value("--dtype"),
         "family": arguments.value("--family"),
         "max_shard_size": arguments.integer("--max-shard-size"),
-        "adapter": True if arguments.has("--adapter") else None,
+        "adapter": arguments.has("--adapter") or None,
     }
-    values = {name: value for name, value in values.items() if value is not None}
     section = set_fields(arguments, Export(path=Path(arguments.positional[1])), values)
-    job: Any = job_with_weights(arguments, {"export": section})
-    status = start_ranks(arguments)
-    if status is not None:
-        return status
-    with Loading():
-        from setpoint.infer.inference import infer as run_job
-    results = run_job(job)
-    if own_rank():
-        return 0
+    results = _run_job(arguments, job_with_weights(arguments, {"export": section}))
+    if isinstance(results, int):
+        return results
     print(f"{results.weights} is written to {results.exported}")
-    _print_beside(results)
+    _print_beside(arguments, results)
     return 0
+
+
+@Command("import MODEL", Option("--output FILE", "Write to a file instead of standard output."))
+def import_model(arguments: Arguments) -> int:
+    """Print the configuration of a pretrained model as TOML.
+
+    The section [model] holds everything that the weights ask for and their location; [tokenizer]
+    follows if there is one beside them. Nothing is trained, and no weights are fetched from the
+    hub. The file is a SOURCE of the other commands, or part of one by `extends`.
+
+    MODEL is the directory of a Hugging Face model, of a run or of a checkpoint, or the id of a
+    model on the hub: organization/name, optionally with @revision. A directory wins over an id.
+
+    Examples:
+        setpoint import Qwen/Qwen3-0.6B  a model of the hub
+        setpoint import models/llama --output llama.toml  then: setpoint train llama.toml
+        setpoint import runs/tiny-3fa94c21  the trained model of a run
+    """
+    name = arguments.positional[0]
+    output = arguments.value("--output")
+    if output is not None and os.path.exists(output):
+        raise SetpointError(
+            f"--output {output} exists already, and would be overwritten; choose another "
+            f"name, or remove it"
+        )
+    place = locate(name, weights=False)
+    text = f"# setpoint import {name}\n{write_toml(_sections(place))}"
+    if output is None:
+        print(text, end="")
+        return 0
+    from pathlib import Path
+
+    write_text(Path(output), text)
+    return 0
+
+
+def _sections(place: Place) -> dict[str, Any]:
+    if place.kind == "checkpoint":
+        job = job_of(place.directory)
+        return {
+            "model": {**_non_defaults(job.model), "pretrained": place.name},
+            "tokenizer": _non_defaults(job.tokenizer),
+        }
+    config = config_of(place)
+    model = {**_non_defaults(config), **_fields_of_weights(config), "pretrained": place.name}
+    sections: dict[str, Any] = {"model": model}
+    longest = sections["model"].get("max_sequence_length")
+    usual = Batch.__setpoint__.fields["sequence_length"].default
+    if isinstance(longest, int) and longest < usual:
+        # So that the file is whole: sequences of the usual length would not fit.
+        sections["batch"] = {"sequence_length": longest}
+    if (place.directory / "tokenizer.json").is_file():
+        sections["tokenizer"] = {"type": "huggingface", "path": place.name}
+    return sections
+
+
+def _fields_of_weights(config: TransformerConfig) -> dict[str, Any]:
+    """The fields that the weights decide, also defaults: a preset below may have other values."""
+    plain = to_plain(config)
+    values = {name: plain[name] for name in (*SIZES, *PLAIN)}
+    try:
+        resolve(TransformerConfig(**values))
+    except ConfigError as error:  # what has no effect in such a model
+        for problem in error.problems:
+            values.pop(problem.path.partition(".")[0], None)
+    return values
+
+
+def _non_defaults(config: Config) -> dict[str, Any]:
+    """The fields that differ from the defaults, with the type first."""
+    return {"type": type(config).__setpoint__.tag, **to_minimal(config)}

@@ -9,15 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from setpoint.cli.options import (
-    IMPORT,
-    INFERENCE,
-    JSON,
-    Arguments,
-    Command,
-    Option,
-    Program,
-)
+from setpoint.cli.options import IMPORT, INFERENCE, JSON, Arguments, Command, Option, Program
 from setpoint.cli.output import bold, emit, styled, styles, table
 from setpoint.cli.source import prepare
 from setpoint.config import Config, FieldInfo, SetpointError, all_fields, did_you_mean, plain
@@ -38,25 +30,22 @@ from setpoint.editor_schema.help import class_help, field_help
 KINDS = ("presets", "modifiers", "variants", "tags", "cautions", "fields")
 
 
-@Command(
-    "list",
-    "[presets | modifiers | variants | tags | cautions | fields [SECTION]] [WORDS]",
-    "List presets, modifiers, the variants of each section, tags with the fields they set,\n"
-    "caution codes, and fields with type, default, range, role and help. WORDS search names and\n"
-    "help for entries that contain all of them; fields are also found by their names in other\n"
-    "systems. Without an argument: everything but the fields.",
-    [IMPORT, JSON],
-    [
-        ("setpoint list", "presets, modifiers, variants, tags and cautions"),
-        ("setpoint list tags", "what --tag.NAME VALUE sets"),
-        ("setpoint list presets --import mine", "those of your module mine.py, too"),
-        ("setpoint list fields optimizer", "the fields of one section, of all its variants"),
-        ("setpoint list fields learning rate", "every field that has to do with it"),
-    ],
-    positional=(0, sys.maxsize),
-)
+@Command("list [KIND] [WORD...]", IMPORT, JSON)
 def list_command(arguments: Arguments) -> int:
-    """Print the lists."""
+    """List presets, modifiers, variants, tags, cautions or fields.
+
+    KIND is one of presets, modifiers, variants (of each section), tags (with the fields they set),
+    cautions (codes) and fields (with type, default, range, role and help); without it everything
+    but the fields is printed. WORDS search names and help for entries that contain all of them;
+    fields are also found by their names in other systems. For fields, a WORD may be a section.
+
+    Examples:
+        setpoint list  presets, modifiers, variants, tags and cautions
+        setpoint list tags  what --tag.NAME VALUE sets
+        setpoint list presets --import mine  those of your module mine.py, too
+        setpoint list fields optimizer  the fields of one section, of all its variants
+        setpoint list fields learning rate  every field about the learning rate
+    """
     root = arguments.command.program.root
     prepare(arguments)
     if not arguments.command.program.is_own:
@@ -86,11 +75,7 @@ def list_command(arguments: Arguments) -> int:
 
 
 def _matching_rows(root: type[Config], kind: str, words: Sequence[str]) -> list[dict[str, Any]]:
-    """The entries of a list that mention all words.
-
-    Raises:
-        SetpointError: if none does.
-    """
+    """The entries of a list that mention all words."""
     text = " ".join(words)
     if kind == "fields":
         if rows := list(field_rows(root, text)) or list(_search_fields(root, text)):
@@ -149,20 +134,19 @@ def _rows(root: type[Config], kind: str) -> Iterator[dict[str, Any]]:
         for code, meaning in known_cautions(root).items():
             yield {"code": code, "help": meaning}
     else:
-        for path, info in all_fields(root):
-            classes = section_classes(info.type) if info.type.nested else []
-            for cls in classes:
-                tag = cls.__setpoint__.tag
-                if tag is not None:
-                    yield {"field": path, "type": tag, "help": class_help(cls)}
+        variants = (  # a field of several variants has the same ones in each
+            (path, cls)
+            for path, info in all_fields(root)
+            if info.type.nested
+            for cls in section_classes(info.type)
+            if cls.__setpoint__.tag is not None
+        )
+        for path, cls in dict.fromkeys(variants):
+            yield {"field": path, "type": cls.__setpoint__.tag, "help": class_help(cls)}
 
 
 def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]]:
-    """A mapping with the facts of each field.
-
-    Arguments:
-        section: a section or field to stay within; empty for all.
-    """
+    """The facts of each field, or of those within a section."""
     wanted = section.replace("-", "_")
     for path, info in dict.fromkeys(all_fields(root)):  # variants share fields of their family
         if not wanted or path == wanted or path.startswith(f"{wanted}."):
@@ -177,15 +161,7 @@ def word_finder(word: str) -> Callable[[str], bool]:
 
 
 def _search_fields(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
-    """The fields with some words in their name, their names in other systems, or their help.
-
-    Arguments:
-        words: with spaces between; each must match somewhere.
-
-    Returns:
-        a mapping for each field, as `field_rows` gives them, names first; of its help the first
-        sentence, and `also_called` where a word stands there.
-    """
+    """The fields with words in their names, names in other systems, or help; names first."""
     called: dict[str, list[str]] = {}
     for name, entry in foreign_table(root).items():
         for path in entry.fields:
@@ -253,14 +229,7 @@ def _some_variants(info: FieldInfo) -> list[str]:
 
 
 def fields_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Fields for people.
-
-    Arguments:
-        rows: as `field_rows` gives them.
-
-    Returns:
-        two or three lines for each, and one more with names of other systems that matched.
-    """
+    """Fields for people: a heading, facts, help, and names of other systems that matched."""
     bold, dim, wrapped = styles()
     blocks: list[str] = []
     for row in rows:
@@ -284,30 +253,25 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
 
 @Command(
     "schema",
-    "[--output FILE] [--job KIND]",
-    "Print the JSON Schema (draft 2020-12) of configuration files. An editor that is given it\n"
-    "proposes keys and values, shows what each means, and marks what is wrong while you type. It\n"
-    "holds what is known without a file's layers: names, types, ranges, vocabularies;\n"
-    "`setpoint check` says the rest. Variants and sections of your own are part of it with\n"
-    "--import.\n"
-    "\n"
-    "`setpoint show SOURCE --schema setpoint.schema.json` writes the line by which a file names\n"
-    "its schema.",
-    [
-        Option("--output", "Write to a file instead of standard output.", "FILE"),
-        Option("--job", "Kind of job: training (the default) or inference.", "KIND",
-               choices=("training", "inference")),
-        IMPORT,
-    ],
-    [
-        ("setpoint schema --output setpoint.schema.json", "for the editor"),
-        ("setpoint schema --import my_package", "with variants of your own"),
-        ("setpoint schema --job inference", "of files for `setpoint infer`"),
-    ],
-    positional=(0, 0),
-)  # fmt: skip
+    Option("--output FILE", "Write to a file instead of standard output."),
+    Option("--job training|inference", "Kind of job; default: training."),
+    IMPORT,
+)
 def schema(arguments: Arguments) -> int:
-    """Print or write the schema."""
+    """Print the JSON Schema (draft 2020-12) of configuration files.
+
+    An editor that is given it proposes keys and values, shows their help, and marks mistakes. It
+    holds what is known without a file's layers: names, types, ranges, vocabularies;
+    `setpoint check` verifies the rest. --import adds variants and sections of your own.
+
+    `setpoint show SOURCE --schema setpoint.schema.json` writes the line by which a file names its
+    schema.
+
+    Examples:
+        setpoint schema --output setpoint.schema.json  for the editor
+        setpoint schema --import my_package  with variants of your own
+        setpoint schema --job inference  of files for `setpoint infer`
+    """
     from setpoint.editor_schema.document import json_schema
 
     prepare(arguments)
@@ -316,7 +280,7 @@ def schema(arguments: Arguments) -> int:
     if arguments.value("--job") == "inference":
         program = Program(program.name, INFERENCE)
     elif not program.is_own:  # a script of one's own has no sweeps
-        from setpoint.sweep.config import SweepTable as sweeps
+        from setpoint.sweep.table import SweepTable as sweeps
     text = _schema_text(json_schema(program.root, sweeps))
     name = arguments.value("--output")
     if name is None:

@@ -1,8 +1,4 @@
-"""The entry point: finds a command and runs it; its errors, exit status, and broken pipes.
-
-0 done; 1 failed or, for `diff`, different; 2 the configuration or the arguments are wrong;
-75 stopped by preemption with nothing lost; 130 interrupted; 143 stopped by SIGTERM otherwise.
-"""
+"""The entry point: finds a command and runs it; its errors, exit status, and broken pipes."""
 
 from __future__ import annotations
 
@@ -27,71 +23,60 @@ if TYPE_CHECKING:
     from setpoint.config import SetpointError
 
 COMMANDS = {
-    "train": "train a model, or resume a run",
-    "launch": "train on the nodes of a cluster: Slurm, Kubernetes",
-    "check": "verify a configuration without running it",
-    "plan": "find the fastest parallel layouts of a job for N GPUs",
-    "show": "print the resolved configuration",
-    "why": "show where a value comes from",
-    "diff": "compare configurations, runs, checkpoints or revisions",
-    "list": "list presets, modifiers, variants and fields",
-    "schedule": "draw the learning rate of a configuration",
-    "verify": "train a stretch of a run again and compare it with the record",
-    "rerun": "train a run again in a new directory and compare the two",
-    "sweep": "train many points, all checked first",
-    "compare": "show runs side by side",
-    "report": "write an HTML file about runs: curves, configuration, differences",
-    "replay": "run a step of a run again, with statistics of each module",
-    "fingerprint": "print the hash of all identity fields",
-    "schema": "print the JSON Schema of configuration files, for editors",
-    "migrate": "bring files and records of older versions up to date",
-    "import": "print the configuration of a pretrained model",
-    "convert": "write a file of another system as a file of Setpoint",
-    "infer": "run an inference job: evaluate, generate, export",
-    "generate": "generate text with a trained model",
-    "evaluate": "evaluate a trained model on text",
-    "export": "export the weights of a run as a Hugging Face model",
-    "watch": "show a run in the terminal while it trains",
-    "runs list": "list runs: filter by any field or metric, sort",
-    "runs goodput": "show where the time of runs went",
-    "runs tag": "tag runs",
-    "runs note": "write a note to a run",
-    "runs archive": "hide runs from lists",
-    "runs verify": "verify the records of runs",
-    "checkpoint list": "list the checkpoints of a run",
-    "checkpoint convert": "write a checkpoint in another layout, or for transformers",
-    "checkpoint verify": "compare every byte of checkpoints with their checksums",
-    "checkpoint diff": "compare the tensors, state and configuration of two checkpoints",
-    "checkpoint prune": "print which checkpoints retention would remove, or remove them",
-    "data inspect": "print rows of the training data as text, with tokens and masks",
-    "data stats": "print lengths, tokens, shares and duplicates of the data",
-    "data prepare": "tokenize the data of a configuration into shards that are mapped",
-    "data push": "push prepared data to a data set of the Hugging Face hub",
-    "tokenizer train": "train a BPE tokenizer on the texts of a configuration",
-    "completion": "print the completion script for a shell",
+    "train": ("train", "train a model, or resume a run"),
+    "launch": ("train", "train on the nodes of a cluster: Slurm, Kubernetes"),
+    "check": ("check", "verify a configuration without running it"),
+    "plan": ("plan", "find the fastest parallel layouts of a job for N GPUs"),
+    "show": ("show", "print the resolved configuration"),
+    "why": ("show", "show where a value comes from"),
+    "diff": ("show", "compare configurations, runs, checkpoints or revisions"),
+    "list": ("list", "list presets, modifiers, variants and fields"),
+    "schedule": ("plan", "draw the learning rate of a configuration"),
+    "verify": ("reproduce", "train some steps of a run again and compare them with the record"),
+    "rerun": ("reproduce", "train a run again in a new directory and compare the two"),
+    "sweep": ("sweep", "train many points, all checked first"),
+    "compare": ("compare", "show runs side by side"),
+    "report": ("compare", "write an HTML file about runs: curves, configuration, differences"),
+    "replay": ("reproduce", "run a step of a run again, with statistics of each module"),
+    "fingerprint": ("show", "print the hash of all identity fields"),
+    "schema": ("list", "print the JSON Schema of configuration files, for editors"),
+    "migrate": ("migrate", "bring files and records of older versions up to date"),
+    "import": ("infer", "print the configuration of a pretrained model"),
+    "convert": ("migrate", "write a file of another system as a file of Setpoint"),
+    "infer": ("infer", "run an inference job: evaluate, generate, export"),
+    "generate": ("infer", "generate text with a trained model"),
+    "evaluate": ("infer", "evaluate a trained model on text"),
+    "export": ("infer", "export the weights of a run as a Hugging Face model"),
+    "watch": ("runs", "show a run in the terminal while it trains"),
+    "runs list": ("runs", "list runs: filter by any field or metric, sort"),
+    "runs goodput": ("runs", "show where the time of runs went"),
+    "runs tag": ("runs", "tag runs"),
+    "runs note": ("runs", "write a note to a run"),
+    "runs archive": ("runs", "hide runs from lists"),
+    "runs verify": ("runs", "verify the records of runs"),
+    "checkpoint list": ("checkpoint", "list the checkpoints of a run"),
+    "checkpoint convert": (
+        "checkpoint",
+        "write a checkpoint in another layout, or for transformers",
+    ),
+    "checkpoint verify": ("checkpoint", "compare every byte of checkpoints with their checksums"),
+    "checkpoint diff": (
+        "checkpoint",
+        "compare the tensors, state and configuration of two checkpoints",
+    ),
+    "checkpoint prune": (
+        "checkpoint",
+        "print which checkpoints retention would remove, or remove them",
+    ),
+    "data inspect": ("data", "print rows of the training data as text, with tokens and masks"),
+    "data stats": ("data", "print lengths, tokens, shares and duplicates of the data"),
+    "data prepare": ("data", "tokenize the data of a configuration into shards that are mapped"),
+    "data push": ("data", "push prepared data to a data set of the Hugging Face hub"),
+    "tokenizer train": ("data", "train a BPE tokenizer on the texts of a configuration"),
+    "completion": ("complete", "print the completion script for a shell"),
 }
-"""All commands with a line of the overview, in its order. To add one, add it here and write a
-function under `@Command(...)` in the module named by its first word, or by `CHAPTERS`."""
-CHAPTERS = {
-    "why": "show",
-    "fingerprint": "diff",
-    "schema": "list",
-    "report": "compare",
-    "checkpoint diff": "checkpoint_tensors",
-    "checkpoint convert": "checkpoint_tensors",
-    "data inspect": "data_inspect",
-    "data stats": "data_inspect",
-    "tokenizer train": "data",
-    "evaluate": "infer",
-    "generate": "infer",
-    "export": "infer",
-    "verify": "reproduce",
-    "rerun": "reproduce",
-    "replay": "reproduce",
-    "completion": "complete",
-    "import": "import_model",
-}
-"""Modules of commands that are not in the module with their first word as its name."""
+"""All commands: the chapter, which is a module of this package, and the line of the overview. To
+add one, add it here and write a function under `@Command(...)` in its chapter."""
 ON_RANKS = ("train", "infer", "generate", "evaluate", "export")
 """The commands that several ranks run together."""
 GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
@@ -102,13 +87,13 @@ TRACEBACK = "--traceback"
 """The option that prints all frames of a traceback."""
 STATUSES = {
     0: "done",
-    1: "failed; for `diff`, `verify`, `rerun`: something differs; for `checkpoint verify` and "
-    "`runs verify`: damaged",
+    1: "failed, or output closed early; `diff`, `verify`, `rerun`: different; `* verify`: damaged",
     2: "the configuration or the arguments are wrong",
     75: "`train`, `sweep`: stopped by SIGTERM, SIGUSR1, a time limit or a stop file; all is saved",
     130: "interrupted by Ctrl-C",
     143: "stopped by SIGTERM; of `train`: steps after the last checkpoint are lost",
 }
+INSTALL = "this needs the package {!r}: install PyTorch first, then 'setpoint[train]'"
 THRESHOLDS = gc.get_threshold()
 RARELY = (100_000, *THRESHOLDS[1:])
 """When Python looks for garbage while a configuration is put together, which leaves hardly any."""
@@ -122,13 +107,10 @@ def joined(words: Sequence[str]) -> list[str]:
 
 
 def command_of(name: str) -> Command:
-    """Import the chapter of a command, and return the command.
-
-    A chapter is the module in `CHAPTERS`, or the one named after the command's first word.
-    """
+    """Import the chapter of a command, and return the command."""
     from setpoint.cli.options import Command
 
-    module = import_module(f"setpoint.cli.{CHAPTERS.get(name, name.partition(' ')[0])}")
+    module = import_module(f"setpoint.cli.{COMMANDS[name][0]}")
     return next(
         value
         for value in vars(module).values()
@@ -137,11 +119,7 @@ def command_of(name: str) -> Command:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Arguments:
-        arguments: the words after `setpoint`; those of the process if None.
-    """
+    """Run one command; `arguments` are the words after `setpoint`, by default of the process."""
     is_process = arguments is None
     words = list(sys.argv[1:] if arguments is None else arguments)
     if is_process:
@@ -251,45 +229,41 @@ def _dispatch(words: list[str]) -> int:
 def _overview(group: str | None = None) -> str:
     from setpoint.cli.output import bold
 
-    if group is not None:
-        within = {name: what for name, what in COMMANDS.items() if name.startswith(f"{group} ")}
-        return "\n".join(
-            [
-                bold(f"setpoint {group} COMMAND SOURCE [OVERRIDES]"),
-                "",
-                bold("Commands"),
-                *(f"  {name:<20}{what}" for name, what in within.items()),
-                "",
-                f"`setpoint {group} COMMAND --help` is the manual of a command.",
-            ]
-        )
-    lines = [
-        bold("setpoint COMMAND SOURCE [OVERRIDES]"),
-        "",
-        "Train models from one configuration that fully determines the run.",
-        "",
-        bold("Commands"),
-        *(f"  {name:<20}{what}" for name, what in COMMANDS.items()),
-        "",
-        bold("Examples"),
-        "  setpoint train tiny                          train the preset tiny",
-        "  setpoint train tiny --optimizer.lr 1e-3      change one knob",
-        "  setpoint why optimizer.lr tiny               say where a value comes from",
-        "  setpoint check exp.toml --world-size 1024    verify without running",
-        "",
-        "`setpoint COMMAND --help` is the manual of a command.",
-        "",
-        bold("Exit status"),
-        *(f"  {status:<4}{meaning}" for status, meaning in STATUSES.items()),
-    ]
+    start = "" if group is None else f"{group} "
+    commands = [f"  {n:<20}{what}" for n, (_, what) in COMMANDS.items() if n.startswith(start)]
+    lines = [bold(f"setpoint {start}COMMAND SOURCE [OVERRIDES]"), ""]
+    if group is None:
+        lines += ["Train models from one configuration that fully determines the run.", ""]
+    lines += [bold("Commands"), *commands, ""]
+    if group is None:
+        lines += [
+            bold("Examples"),
+            "  setpoint train tiny                          train the preset tiny",
+            "  setpoint train tiny --optimizer.lr 1e-3      change one field",
+            "  setpoint why optimizer.lr tiny               print where a value comes from",
+            "  setpoint check exp.toml --world-size 1024    verify without running",
+            "",
+        ]
+    lines.append(f"`setpoint {start}COMMAND --help` is the manual of a command.")
+    if group is None:
+        statuses = (f"  {status:<4}{meaning}" for status, meaning in STATUSES.items())
+        lines += ["", bold("Exit status"), *statuses]
     return "\n".join(lines)
 
 
-class Loading:
-    """No garbage collection while torch is imported, and none of what it leaves afterwards.
+def has_torch() -> bool:
+    """True if PyTorch is installed; nothing is imported."""
+    if "torch" in sys.modules:
+        return sys.modules["torch"] is not None
+    # As `importlib.util.find_spec`, which is not free to import.
+    return any(finder.find_spec("torch", None) is not None for finder in sys.meta_path)
 
-    Its hundreds of thousands of objects stay until the end. A process that has torch already is
-    left as it is.
+
+class Loading:
+    """A block in which torch is imported: an error in words if it is missing.
+
+    There is no garbage collection in the block, and none of the hundreds of thousands of objects
+    that stay until the end. A process that has torch already is left as it is.
     """
 
     def __enter__(self) -> None:
@@ -297,11 +271,15 @@ class Loading:
         if self._is_first:
             gc.disable()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         gc.set_threshold(*THRESHOLDS)
         if self._is_first:
             gc.freeze()
             gc.enable()
+        if isinstance(error, ModuleNotFoundError):
+            from setpoint.config import SetpointError
+
+            raise SetpointError(INSTALL.format(error.name)) from None
 
 
 def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
@@ -312,7 +290,9 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
         from setpoint.config.values.user_code import show_all_frames
 
         show_all_frames(True)
-    _open_closed_streams()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as after `>&-`: what is printed goes nowhere
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until the end
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal that cannot show a character gets its escape rather than no answer at all.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -325,7 +305,10 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
         if _was_quit(error):
             return interrupted(KeyboardInterrupt(QUIT))
         with suppress(OSError):  # the reader of standard error has left, or its disk is full
-            report(error, for_machines="--json" in words and _speaks_json(joined(words)[0]))
+            name = joined(words)[0] if words else ""
+            is_json = "--json" in words and name in COMMANDS
+            options = command_of(name).options if is_json else []
+            report(error, for_machines=any(option.name == "--json" for option in options))
         return error.status
     except KeyboardInterrupt as error:
         return interrupted(error)
@@ -388,7 +371,7 @@ def all_frames_in(log: str) -> str:
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
-    """Say that the command was interrupted; its exit status."""
+    """Print that the command was interrupted; its exit status."""
     print(str(error) or "interrupted", file=sys.stderr)
     status = getattr(error, "status", INTERRUPTED)
     if "RANK" in os.environ:
@@ -399,16 +382,14 @@ def interrupted(error: KeyboardInterrupt) -> int:
 
 
 def report(error: SetpointError, for_machines: bool = False) -> None:
-    """Say what is wrong: in words on standard error, and as JSON on standard output if asked."""
-    from setpoint.cli.output import styled
+    """Print an error: on standard error, or as JSON on standard output if asked."""
+    from setpoint.cli.output import json_text, styled
     from setpoint.config import log_of, traceback_to_show
 
     if for_machines:
-        import json
-
         problems = [problem.to_json() for problem in getattr(error, "problems", ())]
         answer = {"ok": False, "status": error.status, "error": str(error), "problems": problems}
-        _print_or_abandon(json.dumps(answer, indent=2))
+        _print_or_abandon(json_text(answer))
     else:
         _print_or_abandon()
     # Of a rank, its launcher prints the traceback.
@@ -432,37 +413,13 @@ def _print_or_abandon(*lines: str) -> None:
         _abandon_output()
 
 
-def _speaks_json(name: str) -> bool:
-    if name not in COMMANDS:
-        return False
-    return any(option.name == "--json" for option in command_of(name).options)
-
-
-def _open_closed_streams() -> None:
-    """Let what is printed go nowhere where standard output or error is closed, as after `>&-`.
-
-    The exit status still answers, and a run is trained all the same.
-    """
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-
-
 def _abandon_output() -> None:
     """Let what is still in the buffer of standard output go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
-    """Report an error to the launcher, or leave it to the rank that has told this one of it.
-
-    Arguments:
-        traced: the traceback that is shown before it.
-
-    Returns:
-        whether nothing is left to be said here; of others the rank has been named.
-    """
+    """Report an error to the launcher; True if nothing is left to print in this process."""
     from setpoint.parallel.rank import (
         end_after_first,
         is_said_first,

@@ -1,4 +1,4 @@
-"""`setpoint migrate`: files and records of older schemas as today's, with comments and layout."""
+"""`setpoint migrate` and `convert`: files of older versions and of other systems as today's."""
 
 from __future__ import annotations
 
@@ -10,47 +10,34 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from setpoint.cli.options import IMPORT, Arguments, Command, Option
+from setpoint.cli.options import IMPORT, STRICT, Arguments, Command, Option
 from setpoint.cli.output import print_notes
 from setpoint.cli.source import CHECKPOINT, kind_of, prepare
 from setpoint.config import (
     HEADER,
     Config,
+    ConfigError,
     Document,
     SetpointError,
+    compose,
     read_record,
     record_files,
     resolve,
     same,
 )
+from setpoint.config.draft.walk import to_minimal
 from setpoint.config.files.read import parse_bytes, read_file
+from setpoint.config.files.write import write_toml
 from setpoint.config.migrations import Tree, guessed, migrate, oldest_schema, schema_of
 from setpoint.config.record.compare import recorded_differences
 from setpoint.files.atomic import write_text
+from setpoint.interop.dialect import DIALECTS, read_foreign, recognize, split_dialect
 from setpoint.track.run_directory import RunDirectory
+from setpoint.train.config import Job
 
 Keys: TypeAlias = tuple[str | int, ...]
 Step: TypeAlias = tuple[str, Keys, Any]
 """One change of a migration: what is done, where, and to what; see `Tree.steps`."""
-COMMAND = Command(
-    "migrate",
-    "FILE_OR_RUN_DIRECTORY...",
-    "Bring configuration files and records of runs that an older Setpoint wrote up to date:\n"
-    "renamed, moved and retired fields, and values that are written in another\n"
-    "way. By default the changes are printed and nothing is written. Old files and records are\n"
-    "read without this: in memory, if they say which schema they are of.",
-    [
-        Option("--write", "Rewrite in place; the old files of a run directory are kept beside."),
-        Option("--from", "Schema of files that do not name theirs.", "N", type=int),
-        IMPORT,
-    ],
-    [
-        ("setpoint migrate exp.toml", "what would change"),
-        ("setpoint migrate --write exp.toml base.yaml", "change it, keeping comments"),
-        ("setpoint migrate --write runs/tiny-3fa94c21", "the record of a run, with a backup"),
-    ],
-    positional=(1, 1000),
-)
 
 
 class Change(NamedTuple):
@@ -62,9 +49,24 @@ class Change(NamedTuple):
     is_record: bool = False
 
 
-@COMMAND
+@Command(
+    "migrate FILE...",
+    Option("--write", "Rewrite in place; the old files of a run directory are kept beside."),
+    Option("--from N", "Schema of files that do not name theirs."),
+    IMPORT,
+)
 def run(arguments: Arguments) -> int:
-    """Print what would change, or change it."""
+    """Bring configuration files and records of runs up to date.
+
+    Fields that were renamed, moved or retired, and values that are written in another way, are
+    changed. FILE may be a run directory. By default the changes are printed and nothing is written.
+    Files and records that name their schema are read without this: they are migrated in memory.
+
+    Examples:
+        setpoint migrate exp.toml  print the changes
+        setpoint migrate --write exp.toml base.yaml  write them, keeping comments
+        setpoint migrate --write runs/tiny-3fa94c21  the record of a run, with a backup
+    """
     prepare(arguments)
     root = arguments.command.program.root
     write, start = arguments.has("--write"), arguments.integer("--from")
@@ -82,7 +84,12 @@ def run(arguments: Arguments) -> int:
         if not changes:
             print(f"{name}: nothing to change; it is of schema {root.__setpoint__.schema}")
         elif write:
-            _write(name, changes, root.__setpoint__.schema)
+            if changes[0].is_record:  # no run may be going on in the directory meanwhile
+                with RunDirectory.create(name) as directory:
+                    texts = {change.path.name: change.after for change in changes}
+                    directory.write_record(texts, root.__setpoint__.schema)
+            else:
+                write_text(changes[0].path, changes[0].after)
             print(f"{name}: is of schema {root.__setpoint__.schema} now")
         else:
             for change in changes:
@@ -138,16 +145,6 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
     return changes
 
 
-def _write(name: str, changes: list[Change], schema: int) -> None:
-    if not changes[0].is_record:
-        for change in changes:
-            write_text(change.path, change.after)
-        return
-    # No run may be going on in the directory meanwhile.
-    with RunDirectory.create(name) as run:
-        run.write_record({change.path.name: change.after for change in changes}, schema)
-
-
 def _diff(change: Change) -> Iterator[str]:
     from difflib import unified_diff
 
@@ -157,17 +154,11 @@ def _diff(change: Change) -> Iterator[str]:
 
 
 def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
-    """Do to a text what a migration did to its data.
+    """Do to a text what a migration did to its data; the rest keeps its layout, as far as possible.
 
     Arguments:
         tree: its data without the header, after the migration.
-        schema: the schema that it is of now; written into the header, which is added if need be.
-
-    Returns:
-        the new text; what was not touched is as it was, as well as the format's tools can.
-
-    Raises:
-        SetpointError: if the text cannot be changed so that it reads as exactly the migrated data.
+        schema: for the header, which is added if need be.
     """
     before: Any = guessed(document.data.get(HEADER))
     header: dict[str, Any] = {**(before if isinstance(before, dict) else {}), "schema": schema}
@@ -185,7 +176,9 @@ def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
             text = rewrite_yaml(before_text, tree.steps, header)
         else:
             assert document.format == "json"
-            text = _json(before_text, wanted)
+            indent = re.search(r"^([ \t]+)\S", before_text, re.MULTILINE)
+            text = json.dumps(wanted, indent=indent and indent.group(1), ensure_ascii=False)
+            text += "\n" * before_text.endswith("\n")
         data = parse_bytes(text.encode(), document.format, document.name).data
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = shared or f"{type(error).__name__}: {error}"
@@ -209,21 +202,8 @@ def _at(document: Any, path: Keys) -> Any:
     return document
 
 
-def _json(text: str, data: dict[str, Any]) -> str:
-    indent = re.search(r"^([ \t]+)\S", text, re.MULTILINE)
-    width = indent.group(1) if indent else None
-    return json.dumps(data, indent=width, ensure_ascii=False) + ("\n" if text[-1:] == "\n" else "")
-
-
 def rewrite_toml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> str:
-    """Change keys and values of a TOML text; comments and order stay.
-
-    Arguments:
-        header: the table `setpoint`, which is put on top if the file has none.
-
-    Raises:
-        SetpointError: if tomlkit is not installed.
-    """
+    """Change keys and values of a TOML text and its table `setpoint`; comments and order stay."""
     try:
         import tomlkit
     except ModuleNotFoundError:
@@ -304,11 +284,7 @@ def _put_in_toml(kit: Any, document: Any, path: Keys, value: Any) -> None:
 
 
 def rewrite_yaml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> str:
-    """Change keys and values of a YAML text; comments, quotes and order stay.
-
-    Arguments:
-        header: the mapping `setpoint`, which is put on top if the file has none.
-    """
+    """Change keys and values of a YAML text and its header; comments, quotes and order stay."""
     from ruamel.yaml import YAML
 
     kit: Any = YAML()
@@ -384,3 +360,51 @@ def _indents(text: str) -> dict[str, int]:
     lists = [line for line in lines if line.lstrip().startswith("- ")]
     offset = min((len(line) - len(line.lstrip()) for line in lists), default=mapping)
     return {"mapping": mapping, "sequence": offset + 2, "offset": offset}
+
+
+@Command(
+    "convert DIALECT:FILE",
+    Option("--output FILE", "Write to a file instead of standard output."),
+    STRICT,
+    about=f"DIALECT is one of {', '.join(DIALECTS)}.",
+)
+def convert(arguments: Arguments) -> int:
+    """Write a configuration file of another system as a file of Setpoint.
+
+    It holds what differs from the defaults, with the place or the default that each value comes
+    from. What has no counterpart is reported: refused, without effect there either, different
+    here, or left to decide. The other commands take DIALECT:FILE as a SOURCE.
+
+    Examples:
+        setpoint convert kempnerforge:7b.toml --output 7b.toml  a file of KempnerForge
+        setpoint convert xorl:lora.yaml --strict  only if all of it is converted exactly
+    """
+    source, output = arguments.positional[0], arguments.value("--output")
+    parts = split_dialect(source)
+    if parts is None and os.path.isfile(source) and (name := recognize(source)):
+        parts = name, source
+    if parts is None:
+        raise SetpointError(
+            f"{source} does not name a file of another system: give it as DIALECT:FILE, with "
+            f"DIALECT one of {', '.join(DIALECTS)}"
+        )
+    if output is not None and os.path.exists(output):
+        raise SetpointError(
+            f"--output {output} exists already, and would be overwritten; choose another "
+            f"name, or remove it"
+        )
+    document = read_foreign(*parts)
+    composition = compose(Job, None, files=[document])
+    problems = [*document.problems, *composition.problems]
+    if problems:
+        raise ConfigError(problems)
+    print_notes([str(report) for report in document.reports])
+    if document.reports and arguments.has("--strict"):
+        raise SetpointError(f"{parts[1]}: {len(document.reports)} reports, see above (--strict)")
+    text = f"# setpoint convert {':'.join(parts)}\n"
+    text += write_toml(to_minimal(composition.draft), document.places)
+    if output is None:
+        print(text, end="")
+    else:
+        write_text(Path(output), text)
+    return 0

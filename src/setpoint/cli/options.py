@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from setpoint.config import Config, SetpointError, did_you_mean, nearest
 from setpoint.config.draft.hints import is_foreign_key
@@ -36,11 +37,6 @@ class Program:
         return not isinstance(self._root, str)
 
     @property
-    def command(self) -> str:
-        """The word that a shell knows it by: of `python train.py` and `./train.py` `train.py`."""
-        return self.name.rpartition(" ")[2]
-
-    @property
     def root(self) -> type[Config]:
         """The class of the configuration."""
         if isinstance(self._root, str):
@@ -59,7 +55,6 @@ CLOSE = 0.81
 """The likeness from which an unknown flag is taken for an option that is misspelt."""
 LIKE_FIELD = 0.75
 """The likeness from which it is taken for a field instead, and reported with all other mistakes."""
-ValueType: TypeAlias = type[int] | type[float] | type[str]
 LARGEST = 2**63 - 1
 """The largest number that an option takes: what 64 bits hold, as torch's numbers do."""
 
@@ -68,93 +63,85 @@ class Option(NamedTuple):
     """One option of a command, as opposed to an override of the configuration.
 
     Arguments:
-        metavar: what stands for its value in the manual; None for a switch.
-        repeat: it may be given several times, and a value with `choices` lists them with commas.
-        choices: the words it takes; with a number as `type`, words in place of one.
+        flag: `--name METAVAR`; without a metavar it is a switch. Words in lower case, separated
+            by `|`, are the values it takes, and N among them or alone is an int.
+        repeat: it may be given several times, and of several words some, separated by commas.
         type: `int` and `float` are read as fields read them.
         at_least: the smallest number; by default 1 for an int and 0 for a float.
-        requires: options of which at least one must be given beside it.
+        requires: options of which at least one must be given beside it, separated by spaces.
         excludes: options that contradict it.
     """
 
-    name: str
+    flag: str
     help: str
-    metavar: str | None = None
     repeat: bool = False
-    choices: Sequence[str] = ()
-    type: ValueType = str
+    type: type[int] | type[float] | None = None
     at_least: float | None = None
-    requires: Sequence[str] = ()
-    excludes: Sequence[str] = ()
+    requires: str = ""
+    excludes: str = ""
+
+    @property
+    def name(self) -> str:
+        """The word that is typed."""
+        return self.flag.partition(" ")[0]
+
+    @property
+    def metavar(self) -> str:
+        """The name of its value in the manual; empty for a switch."""
+        return self.flag.partition(" ")[2]
+
+    @property
+    def choices(self) -> list[str]:
+        """The words that it takes; none if it takes any text."""
+        words = self.metavar.split("|")
+        lower = [word for word in words if word.islower()]
+        return lower if set(words) <= {*lower, "N"} else []
 
     def check(self, text: str) -> None:
-        """Check one value.
-
-        Raises:
-            SetpointError: if it is not of the type, out of range, or none of the choices.
-        """
-        for word in text.split(",") if self.repeat and self.choices else [text]:
-            if word in self.choices:
+        """Check one value."""
+        words = self.choices
+        kind = int if self.metavar in ("N", "|".join([*words, "N"])) else self.type
+        for word in text.split(",") if self.repeat and words else [text]:
+            if word in words:
                 continue
-            if self.choices and (self.type is str or not word.isdecimal()):
-                valid = f"one of {', '.join(self.choices)}"
-                if self.type is not str:
-                    valid = f"{', '.join(self.choices)} or a number"
-                raise SetpointError(
-                    f"{self.name} is {valid}; got {word!r}." + did_you_mean(word, self.choices, " ")
-                )
-            if self.type is not str:
-                self._check_number(word)
+            if words and not (kind and word.isdecimal()):
+                listed = ", ".join(words)
+                valid = f"{listed} or a number" if kind else f"one of {listed}"
+                meant = did_you_mean(word, words, " ")
+                raise SetpointError(f"{self.name} is {valid}; got {word!r}.{meant}")
+            if kind:
+                self._check_number(word, kind)
 
-    def _check_number(self, text: str) -> None:
-        kind, least = ("an int", 1) if self.type is int else ("a float", 0)
+    def _check_number(self, text: str, kind: type[int] | type[float]) -> None:
+        title, least = ("an int", 1) if kind is int else ("a float", 0)
         least = least if self.at_least is None else self.at_least
         try:
             if not text.isascii() or "_" in text:  # which Python reads, and no field does
                 raise ValueError
-            number = self.type(text)
+            number = kind(text)
         except ValueError:
-            raise SetpointError(f"{self.name} needs {kind}, got {text!r}") from None
-        assert not isinstance(number, str)
+            raise SetpointError(f"{self.name} needs {title}, got {text!r}") from None
         if not number >= least:
             raise SetpointError(f"{self.name} must be at least {least:g}, got {text}")
         if number > LARGEST:
             raise SetpointError(f"{self.name} must be at most {LARGEST}, got {text}")
 
 
-WITH = Option("--with", "Apply a modifier, as 'smoke(steps=5)'; it beats files.", "MODIFIER", True)
-FILE = Option("--file", "Put a further configuration file on top of the source.", "FILE", True)
-STRICT = Option(
-    "--strict", "Refuse a file of another system that is not converted without a report."
-)
-IMPORT = Option("--import", "Import a module first: classes and presets of yours.", "MODULE", True)
-WORLD_SIZE = Option("--world-size", "Resolve for this many ranks.", "N", type=int)
-STDIN = Option("--config-from-stdin", "Put a configuration file from standard input on top.")
+WITH = Option("--with MODIFIER", "Apply a modifier, as 'smoke(steps=5)'.", True)
+FILE = Option("--file FILE", "Apply a further configuration file.", True)
+STRICT = Option("--strict", "Refuse a file of another system that gives a report.")
+IMPORT = Option("--import MODULE", "Import a module of yours first.", True)
+WORLD_SIZE = Option("--world-size N", "Resolve for this many ranks.")
+STDIN = Option("--config-from-stdin", "Apply a configuration file from standard input.")
 STDIN_FORMAT = Option(
-    "--stdin-format",
-    "Format of standard input: toml, yaml or json; default: detected.",
-    "FORMAT",
-    choices=("toml", "yaml", "json"),
+    "--stdin-format toml|yaml|json", "Format of standard input; default: detected."
 )
-GPU = Option(
-    "--gpu",
-    "GPU, such as h100: check its memory; with --plan, estimate the step time.",
-    "NAME",
-)
-GPU_FILE = Option(
-    "--gpu-file", "File with GPUs and networks of your own.", "FILE", requires=("--gpu",)
-)
-PRICE = Option(
-    "--price", "Price per GPU-hour, for the cost of the run.", "N", type=float, requires=("--gpu",)
-)
-POWER = Option(
-    "--power",
-    "Watts per GPU; default: its data sheet.",
-    "N",
-    type=float,
-    requires=("--gpu",),
-)
-TIMELINE = Option("--timeline", "Draw the step into this HTML file.", "FILE", requires=("--gpu",))
+GPU = Option("--gpu NAME", "GPU, as h100: check its memory; with --plan, the step time.")
+GPU_FILE = Option("--gpu-file FILE", "File with GPUs and networks of your own.", requires="--gpu")
+PRICE = Option("--price AMOUNT", "Price per GPU-hour.", type=float, requires="--gpu")
+POWER = Option("--power WATTS", "Power per GPU; default: its data sheet.", type=float,
+               requires="--gpu")  # fmt: skip
+TIMELINE = Option("--timeline FILE", "Draw the step into this HTML file.", requires="--gpu")
 GPU_OPTIONS = (GPU, GPU_FILE, PRICE, POWER, TIMELINE)
 """Options of commands that estimate the time of a step; see `setpoint.cli.plan`."""
 JSON = Option("--json", "Print JSON for machines.")
@@ -167,6 +154,8 @@ COMMON = (WITH, FILE, IMPORT, STRICT)
 """Options of each command that composes a configuration."""
 RANKED = (*COMMON, WORLD_SIZE, JSON)
 """Options of commands that print one, for any number of ranks."""
+NOT_OF_SCRIPTS = (WORLD_SIZE, STRICT, HELP, STDIN, STDIN_FORMAT)
+"""Options that scripts do not have, and those that are added."""
 
 
 class Arguments:
@@ -209,33 +198,32 @@ class Arguments:
 class Command:
     """A command: its manual page, its options, and the function that it decorates.
 
+    The docstring of the function is the manual: what the command does, and under `Examples:` a
+    line for each, with its meaning after two spaces.
+
     Arguments:
-        usage: the arguments, without `setpoint NAME`.
-        options: its options; `--help` is added.
-        positional: how many positional arguments it takes: at least, at most.
+        usage: its name in lower case, and its arguments: `[X]` may be left out, `X...` is one or
+            more.
+        options: its options; `--help` is added, and those of standard input where files are taken.
+        about: further paragraphs of the manual, which commands share. The meaning of SOURCE is
+            added where there are OVERRIDES and the manual does not say it.
     """
 
     def __init__(
-        self,
-        name: str,
-        usage: str,
-        description: str,
-        options: Sequence[Option],
-        examples: Sequence[tuple[str, str]],
-        positional: tuple[int, int] = (1, 1),
-        program: Program = SETPOINT,
+        self, usage: str, *options: Option, about: str = "", program: Program = SETPOINT
     ) -> None:
-        self.name = name
-        self.usage = usage
-        self.description = description
+        words = usage.split()
+        self.name = " ".join(word for word in words if word.islower())
+        self.usage = usage.removeprefix(self.name).lstrip()
         self.options = [*options, HELP]
-        if FILE in options and STDIN not in options:
-            # What takes files takes one from standard input.
+        if FILE in options:
             after = self.options.index(FILE) + 1
             self.options[after:after] = [STDIN, STDIN_FORMAT]
-        self.examples = examples
-        self.positional = positional
+        self.about = about
         self.program = program
+        slots = [word for word in self.usage.split() if word != "[OVERRIDES]"]
+        self.at_least = sum(word[0] != "[" for word in slots)
+        self.at_most = sys.maxsize if "..." in self.usage else len(slots)
         self.run: Callable[[Arguments], int]
 
     def __call__(self, run: Callable[[Arguments], int]) -> Command:
@@ -248,32 +236,44 @@ class Command:
         """Words that call it, such as `setpoint train`."""
         return f"{self.program.name} {self.name}".rstrip()
 
+    @property
+    def description(self) -> str:
+        """The manual without usage, options and examples."""
+        text = self._documentation[0]
+        if self.about:
+            text += f"\n\n{self.about.strip()}"
+        if self.program.is_own:
+            text = text.replace("`setpoint ", f"`{self.program.name} ")
+        if "OVERRIDES" in self.usage and "\nSOURCE is " not in text:
+            own = own_source_help(self.program) if self.program.is_own else SOURCE_HELP
+            text += f"\n\n{own}"
+        return text.strip()
+
+    @property
+    def examples(self) -> list[tuple[str, str]]:
+        """Command lines and their meanings; none in scripts, whose fields are others."""
+        lines = [] if self.program.is_own else self._documentation[1].splitlines()
+        pairs = (line.strip().rpartition("  ") for line in lines if line.strip())
+        return [(words.rstrip(), meaning) for words, _, meaning in pairs]
+
+    @property
+    def _documentation(self) -> tuple[str, str]:
+        text = (self.run.__doc__ or "") if hasattr(self, "run") else ""
+        text = text.replace("\n    ", "\n").strip()  # `inspect.cleandoc` is not free to import
+        description, _, examples = text.partition("\n\nExamples:\n")
+        return description, examples
+
     def of(self, program: Program) -> Command:
         """The same command of a script with a root class of its own."""
-        at_least, at_most = self.positional
-        leading = self.usage.startswith("SOURCE")
-        command = Command(
-            self.name,
-            f"[SOURCE]{self.usage.removeprefix('SOURCE')}" if leading else self.usage,
-            self.description.replace(SOURCE_HELP, own_source_help(program)).replace(
-                "`setpoint ", f"`{program.name} "
-            ),
-            [option for option in self.options if option not in (WORLD_SIZE, HELP)],
-            (),
-            (0 if leading else at_least, at_most),
-            program,
-        )
+        usage = self.usage
+        if usage.startswith("SOURCE"):
+            usage = f"[SOURCE]{usage.removeprefix('SOURCE')}"
+        options = (o for o in self.options if o not in NOT_OF_SCRIPTS)
+        command = Command(f"{self.name} {usage}", *options, about=self.about, program=program)
         return command(self.run) if hasattr(self, "run") else command
 
     def parse(self, tokens: Sequence[str]) -> Arguments:
-        """Split the tokens into positional arguments, options and overrides.
-
-        Returns:
-            the parts; overrides are not interpreted yet.
-
-        Raises:
-            SetpointError: if an option lacks its value, or the positional arguments do not fit.
-        """
+        """Split the tokens into positional arguments, options and overrides as typed."""
         if any(token.startswith("@") for token in tokens):
             from setpoint.cli.response_files import expand_responses
 
@@ -286,10 +286,10 @@ class Command:
             token = tokens[at]
             at += 1
             name, equals, text = token.partition("=")
-            has_room = len(parsed.positional) < self.positional[1]
+            has_room = len(parsed.positional) < self.at_most
             option = table.get(SHORT.get(name, name.replace("_", "-")))
             if option is not None:
-                if option.metavar is None:
+                if not option.metavar:
                     if equals:
                         raise SetpointError(f"{name} is a switch and takes no value")
                 elif not equals:
@@ -324,8 +324,7 @@ class Command:
             self._check(parsed, table)
             if not sets_fields:
                 refuse_overrides(parsed)
-            least, most = self.positional
-            if not least <= len(parsed.positional) <= most:
+            if not self.at_least <= len(parsed.positional) <= self.at_most:
                 self._refuse_count(parsed, tokens)
         return parsed
 
@@ -342,13 +341,13 @@ class Command:
         for name, texts in parsed.options.items():
             option = table[name]
             for text in texts:
-                if option.metavar is not None:
+                if option.metavar:
                     option.check(text)
-            required = [table[other] for other in option.requires if other in table]
+            required = [table[other] for other in option.requires.split() if other in table]
             if required and not any(parsed.has(other.name) for other in required):
-                needed = " or ".join(" ".join(filter(None, (o.name, o.metavar))) for o in required)
+                needed = " or ".join(other.flag for other in required)
                 raise SetpointError(f"{name} has no effect without {needed}")
-            for other in option.excludes:
+            for other in option.excludes.split():
                 if parsed.has(other):
                     raise SetpointError(f"{name} and {other} contradict each other; give one")
 
@@ -393,9 +392,9 @@ class Command:
 
     def _refuse_count(self, parsed: Arguments, tokens: Sequence[str]) -> None:
         """Refuse too few or too many positional arguments."""
-        given, (least, most) = parsed.positional, self.positional
-        if len(given) < least:
-            missing = self.usage.split()[len(given) : least]
+        given = parsed.positional
+        if len(given) < self.at_least:
+            missing = self.usage.split()[len(given) : self.at_least]
             verb = "is" if len(missing) == 1 else "are"
             raise SetpointError(
                 f"{' and '.join(missing)} {verb} missing: {self.title} {self.usage}"
@@ -404,13 +403,14 @@ class Command:
             )
         from setpoint.config.layers.flags import unexpected
 
-        self._refuse_file(given[most])
+        word = given[self.at_most]
+        self._refuse_file(word)
         if "OVERRIDES" not in self.usage:
             raise SetpointError(
-                f"unexpected argument {given[most]!r}: {self.title} takes {self.usage}; what "
-                f"holds spaces is put in quotes"
+                f"unexpected argument {word!r}: {self.title} takes {self.usage or 'no arguments'}; "
+                f"put an argument with spaces in quotes"
             )
-        raise SetpointError(unexpected(given[most]))
+        raise SetpointError(unexpected(word))
 
     def _refuse_value(self, overrides: list[str], rest: Sequence[str]) -> None:
         """Refuse words behind a flag's value that belong to it, as in `--duration 2 epochs`."""
@@ -421,17 +421,14 @@ class Command:
         typed = one_word(self.program.root, flag, [text, *rest[:end]]) if flag[:2] == "--" else ""
         if typed:
             raise SetpointError(
-                f"unexpected argument {rest[0]!r}; a value is one word of the shell: {typed}"
+                f"unexpected argument {rest[0]!r}; put a value with spaces in quotes: {typed}"
             )
 
     def _refuse_file(self, word: str) -> None:
         """Refuse a file in the place of an override with what it is given as."""
         if self.usage.partition(" ")[0] != "SOURCE" or not os.path.isfile(word):
             return
-        from setpoint.config import Origin
-        from setpoint.config.draft.hints import written
         from setpoint.config.files.document import names_file
-        from setpoint.config.values.origin import COMMAND_LINE
 
         if names_file(word):
             if FILE in self.options:
@@ -440,14 +437,12 @@ class Command:
                     f"--file {word}"
                 )
         elif not self.program.is_own and not word.endswith(".py"):
-            values = {"data.sources": [{"type": "text", "paths": [word]}]}
             raise SetpointError(
-                f"unexpected argument {word!r}; a text to train on is data: "
-                f"{written(values, Origin(COMMAND_LINE))}"
+                f"unexpected argument {word!r}; a text to train on is data: {text_flags(word)}"
             )
 
 
-SOURCE_HELP = """
+SOURCE_HELP = """\
 SOURCE is a preset (see `setpoint list presets`), a TOML, YAML or JSON file, a run directory, a
 checkpoint, module:function, or REV:PRESET and REV:FILE of a git revision, as in HEAD~1:tiny.
 OVERRIDES set fields, before or after SOURCE: --optimizer.lr 1e-3, --optimizer.lr=1e-3 and
@@ -457,12 +452,17 @@ preset, files, environment (SETPOINT__OPTIMIZER__LR=1e-3), modifiers of --with, 
 `-` is a file on standard input; `@args.txt` stands for the words in that file."""
 
 
-def import_named(program: Program, modules: Sequence[str]) -> None:
-    """Make known what a source may name: presets and modifiers, and those of modules of `--import`.
+def text_flags(path: str) -> str:
+    """The overrides that train on a text file."""
+    from setpoint.config import Origin
+    from setpoint.config.draft.hints import written
+    from setpoint.config.values.origin import COMMAND_LINE
 
-    Raises:
-        SetpointError: if a module cannot be imported.
-    """
+    return written({"data.sources": [{"type": "text", "paths": [path]}]}, Origin(COMMAND_LINE))
+
+
+def import_named(program: Program, modules: Sequence[str]) -> None:
+    """Register presets and modifiers, and import the modules of `--import`."""
     from setpoint.config.composition import import_presets
     from setpoint.config.values.user_code import import_user_module
 
@@ -512,7 +512,7 @@ def _is_override(token: str) -> bool:
 def own_source_help(program: Program) -> str:
     """Meaning of SOURCE and OVERRIDES in a script with a root class of its own."""
     prefix = program.root.__setpoint__.environment_prefix
-    return f"""
+    return f"""\
 SOURCE is a preset (see `{program.name} list presets`), a TOML, YAML or JSON file, a folder with a
 record, or module:function; without one the defaults are taken. OVERRIDES set fields: --a.b 1,
 --a.b=1 and a.b=1 mean the same, and a later one beats an earlier one. Layers, later beats earlier:
@@ -521,11 +521,7 @@ defaults, preset, files, environment ({prefix}__A__B=1), modifiers of --with, ov
 
 
 def refuse_overrides(arguments: Arguments) -> None:
-    """Refuse words that are no argument of the command.
-
-    Raises:
-        SetpointError: if there are some.
-    """
+    """Refuse words that are no argument of the command."""
     if not arguments.overrides:
         return
     command = arguments.command
@@ -537,39 +533,28 @@ def refuse_overrides(arguments: Arguments) -> None:
     )
 
 
-def refuse_misspelt_options(
-    arguments: Arguments, fields: Container[str], root: type[Config] | None = None
-) -> None:
-    """Answer a misspelt option as such, where it would be read as an unknown field.
-
-    Arguments:
-        root: the class of the configuration; that of the program if None.
-
-    Raises:
-        SetpointError: for a flag that is no field of the root, and is either close to an option
-            of the command, or the only one and without a value.
-    """
+def refuse_misspelt_options(arguments: Arguments, root: type[Config] | None = None) -> None:
+    """Answer a misspelt option as such, where it would be read as an unknown field."""
     overrides = arguments.overrides
     if not overrides:
         return
     root = root or arguments.command.program.root
+    fields = root.__setpoint__.fields
     for token in overrides:
         name, equals, _ = token.partition("=")
         word = name[2:].replace("-", "_")
         if not name.startswith("--") or "." in name or word in fields:
             continue
-        if word.removeprefix("no_") in fields:
-            continue
         command = arguments.command
-        if retired_hint(root, word):
-            continue  # it was a field once, and is answered as one
-        if not nearest(word, root.__setpoint__.fields, 1, LIKE_FIELD):
+        if word.removeprefix("no_") in fields or retired_hint(root, word):
+            continue  # a field, or what was one once and is answered as one
+        if not nearest(word, fields, 1, LIKE_FIELD):
             _refuse_like_option(command, name)
         if is_foreign_key(root, word):
             continue  # a field by its name elsewhere
         # Beside others it is reported with what is wrong there, as a key that is not known.
         if not equals and len(overrides) == 1:
-            meant = did_you_mean(name, [f"--{field}" for field in root.__setpoint__.fields], " ")
+            meant = did_you_mean(name, [f"--{field}" for field in fields], " ")
             raise SetpointError(
                 f"{name} is neither an option of {command.title} nor a field with a "
                 f"value.{meant} Options: {', '.join(option.name for option in command.options)}"
@@ -577,14 +562,19 @@ def refuse_misspelt_options(
 
 
 def _refuse_like_option(command: Command, flag: str) -> None:
-    """Refuse a flag that is like an option; strict, since an unknown field is likelier."""
+    """Refuse a flag that is like an option; strict, since an unknown field is likelier.
+
+    An option whose help is "Number of rows" is meant by `--rows` as well.
+    """
     from difflib import SequenceMatcher
 
     word = flag.lstrip("-").replace("-", "_").lower()
     for option in command.options:
         name = option.name[2:].replace("-", "_")
         # Swapped letters are common, and weigh heavily in short words.
-        swapped = sorted(name) == sorted(word)
+        swapped = sorted(name) == sorted(word) or (
+            bool(word) and option.help.startswith(f"Number of {word}")
+        )
         if swapped or SequenceMatcher(None, word, name).ratio() > CLOSE:
             raise SetpointError(
                 f"{command.title} has no option {flag}. Did you mean {option.name}?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from setpoint.cli.options import Arguments, Command
@@ -29,18 +29,29 @@ def emit(
         print(text() if callable(text) else text, flush=True)
         print_notes(notes)
         return
+    print(json_text(facts() if callable(facts) else facts))
+
+
+def json_text(value: Any, indent: str = "") -> str:
+    """JSON with an item a line, but lists of numbers and texts in one, such as token ids."""
     import json
 
-    print(json.dumps(facts() if callable(facts) else facts, indent=2))
+    items: list[str] = []
+    if isinstance(value, dict):
+        items = [f"{json.dumps(key)}: {json_text(value[key], indent + '  ')}" for key in value]
+    elif isinstance(value, list | tuple) and any(isinstance(v, dict | list | tuple) for v in value):
+        items = [json_text(item, indent + "  ") for item in value]
+    if not items:
+        return json.dumps(value)
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    lines = f",\n{indent}  ".join(items)
+    return f"{opening}\n{indent}  {lines}\n{indent}{closing}"
 
 
 def manual(command: Command) -> str:
     """The manual page of a command."""
-    lines = [bold(f"{command.title} {command.usage}"), "", command.description.strip(), ""]
-    rows: list[tuple[str, str]] = []
-    for option in command.options:
-        repeat = " May be repeated." if option.repeat else ""
-        rows.append((" ".join(filter(None, (option.name, option.metavar))), option.help + repeat))
+    rows = [(o.flag, o.help + " Repeatable." * o.repeat) for o in command.options]
+    lines = [bold(f"{command.title} {command.usage}".rstrip()), "", command.description, ""]
     lines += [bold("Options"), *_indented(rows)]
     if command.examples:
         lines += ["", bold("Examples"), *_indented(command.examples)]
@@ -52,16 +63,12 @@ def _indented(rows: Sequence[tuple[str, str]]) -> list[str]:
     return [f"  {name:<{width}}{text}" for name, text in rows]
 
 
-def _colour(stream: TextIO) -> bool:
-    if not stream.isatty():  # asked first, since a page asks for each of its words
+def colours(stream: TextIO | None = None) -> bool:
+    """True if a stream, by default standard output, shows them."""
+    if not (stream or sys.stdout).isatty():  # asked first, since a page asks for each of its words
         return False
     # https://no-color.org: set to anything but the empty text.
     return not (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb")
-
-
-def colours() -> bool:
-    """True if standard output shows them."""
-    return _colour(sys.stdout)
 
 
 def styled(text: str, code: str, stream: TextIO | None = None) -> str:
@@ -71,7 +78,7 @@ def styled(text: str, code: str, stream: TextIO | None = None) -> str:
         code: the parameter of the terminal's "select graphic rendition" sequence (ECMA-48).
         stream: where it will be printed; standard output if None.
     """
-    return f"\033[{code}m{text}\033[0m" if _colour(stream or sys.stdout) else text
+    return f"\033[{code}m{text}\033[0m" if colours(stream) else text
 
 
 def bold(text: str) -> str:
@@ -100,6 +107,12 @@ def styles() -> tuple[Callable[[str], str], Callable[[str], str], Callable[[str,
     if sys.stdout.isatty():
         return bold, dim, wrapped
     return str, str, lambda text, indent: indent + text
+
+
+def hidden(rows: Sequence[object], most: int | None) -> list[str]:
+    """A line about the rows that are not printed; None without a limit."""
+    count = 0 if most is None else len(rows) - most
+    return [f"and {count:,} more; --all prints them"] if count > 0 else []
 
 
 def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:

@@ -1,98 +1,67 @@
-"""`setpoint plan`: the fastest parallel layouts of a job for N GPUs, and the cost of a run."""
+"""`setpoint plan` and `schedule`: the fastest layouts of a job and its learning rate, on paper."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.options import (
-    COMMON,
-    GPU,
-    GPU_FILE,
-    GPU_OPTIONS,
-    JSON,
-    POWER,
-    PRICE,
-    SOURCE_HELP,
-    TIMELINE,
-    WORLD_SIZE,
-    Arguments,
-    Command,
-    Option,
-)
-from setpoint.cli.output import bold, emit, table, wrapped
-from setpoint.cli.source import open_source
-from setpoint.config import FILE as FILES
-from setpoint.config import ConfigError, SetpointError, chain_of
-from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
+from setpoint.cli.options import COMMON, GPU_OPTIONS, JSON, WORLD_SIZE, Arguments, Command, Option
+from setpoint.cli.output import bold, colours, emit, print_cautions, table, wrapped
+from setpoint.cli.source import open_source, resolver
+from setpoint.config import Config, SetpointError, cautions_of
+from setpoint.plan.curve import Curve, Point, draw_curve
+from setpoint.report.plot import Plot, Series, chart, refuse_suffix, save
 from setpoint.units.size import ByteSize, in_units
 
 if TYPE_CHECKING:
-    from setpoint.config import Composition
-    from setpoint.plan.machines import Cost, Machine, Network
-    from setpoint.plan.memory import RankMemory
-    from setpoint.plan.search import Candidate, SearchResult, SearchSpace
-    from setpoint.plan.step_time import StepTime
-    from setpoint.plan.topology import Topology
-    from setpoint.plan.workload import Workload
+    from setpoint.plan.cost import CostEstimate, CostRequest
+    from setpoint.plan.search import Layout, SearchResult, SearchSpace
     from setpoint.train.config import Job
-
-DEFAULTS = (
-    *(f"parallel.{axis}=1" for axis in ("pipeline", "replicate", "shard", "ring", "ulysses")),
-    "parallel.tensor=1",
-    "parallel.expert_tensor=1",
-    "activation_checkpointing=null",
-)
-"""Ends of overrides that are needed only where a preset sets something else."""
-WRITTEN = (FILES, ENVIRONMENT, COMMAND_LINE)
-"""Layers of values that the user has written, which the search keeps."""
-UNPRICED = "unknown: no --price"
 
 
 @Command(
-    "plan",
-    "SOURCE [OVERRIDES]",
-    "Search the degrees of all axes, micro-batches, recomputation and the schedule of a pipeline\n"
-    "for the shortest expected step on --world-size N GPUs, within their memory, and print the\n"
-    "best as overrides, each resolved with all rules. What a file, the environment or an\n"
-    "override sets is kept. Nothing is built and torch is not imported; the tensor axis\n"
-    "stays within a node, and a pipeline has 16 ranks at most, unless they are set.\n"
-    + SOURCE_HELP,
-    [
-        *COMMON,
-        WORLD_SIZE,
-        *GPU_OPTIONS,
-        Option("--memory", "Bytes of a GPU to use, such as 72GiB; default: nine tenths.", "SIZE"),
-        Option("--top", "Number of layouts to print; default: 10.", "N", type=int),
-        JSON,
-    ],
-    [
-        ("setpoint plan llama3-70b --gpu h100 --world-size 64", "the best ten"),
-        ("setpoint plan exp.toml --gpu a100 --world-size 16 --memory 64GiB", "with less memory"),
-        ("setpoint plan exp.toml --gpu h100 --world-size 64 --parallel.tensor 8", "one axis fixed"),
-    ],
+    "plan SOURCE [OVERRIDES]",
+    *COMMON,
+    WORLD_SIZE,
+    *GPU_OPTIONS,
+    Option("--memory SIZE", "Bytes of a GPU to use, such as 72GiB; default: nine tenths."),
+    Option("--top N", "Number of layouts to print; default: 10."),
+    JSON,
 )
 def plan(arguments: Arguments) -> int:
-    """Search, and print the best layouts."""
-    from setpoint.plan.search import least_memory, search
+    """Find the fastest parallel layouts of a job for --world-size N GPUs.
+
+    The search covers the degrees of all axes, micro-batches, recomputation and pipeline schedules,
+    within the memory of a GPU. The best are printed as overrides; each has passed all rules. What a
+    file, the environment or an override sets is kept. Nothing is built and torch is not imported.
+    Unless they are set, the tensor axis stays within a node and a pipeline has 16 ranks at most.
+
+    Examples:
+        setpoint plan llama3-70b --gpu h100 --world-size 64  the ten best layouts
+        setpoint plan exp.toml --gpu a100 --world-size 16 --memory 64GiB  with less memory
+        setpoint plan exp.toml --gpu h100 --world-size 64 --parallel.tensor 8  with a fixed axis
+    """
+    from setpoint.plan.cost import estimate_cost
+    from setpoint.plan.search import search, search_space, too_large, valid_layouts
     from setpoint.train.config import Job
 
-    if not arguments.has(GPU.name):
+    if not arguments.has("--gpu"):
         raise SetpointError("--gpu NAME is missing: the GPU that the job runs on, such as h100")
     request = read_cost_options(arguments)
     composition = open_source(arguments.source, arguments)
     if not isinstance(composition.draft, Job):
         kind = type(composition.draft).__name__
         raise SetpointError(f"{kind} is not a training job, which `setpoint plan` takes")
-    job, space = _space(composition, request, _memory_limit(arguments, request))
+    limit = _memory_limit(arguments, request)
+    job, space = search_space(composition, request.gpu, request.network, limit)
     count = arguments.integer("--top") or 10
     result = search(space, count)
     if not result.best:
-        raise SetpointError(_too_large(space, *least_memory(space)))
-    best = _resolved(result, arguments, space, count)
-    topology, memory = best[0][1].topology, best[0][1].memory
+        raise SetpointError(too_large(space))
+    best = valid_layouts(result, space, count, resolver(arguments))
+    topology, memory = best[0].candidate.topology, best[0].candidate.memory
     estimate = estimate_cost(request, job, space.workload, topology, memory)
     estimate.write(composition.label)
 
@@ -107,16 +76,28 @@ def plan(arguments: Arguments) -> int:
         lines = "\n".join(_lines(title, space, result, best))
         return f"{lines}\n\n{bold('the first of them')}\n{table(rows)}\n{details}"
 
-    facts = _facts(space, result, best) | {"first": estimate.to_json()}
+    facts = {
+        "world_size": space.world_size,
+        "memory_limit": space.limit,
+        "fixed": {
+            name: value if isinstance(value, int | str) else str(value)
+            for name, value in space.fixed.items()
+        },
+        "meshes": result.meshes,
+        "timed": result.timed,
+        "unknown": result.unknown,
+        "best": [layout.to_json() for layout in best],
+        "first": estimate.to_json(),
+    }
     emit(arguments, facts, text)
     return 0
 
 
 def _memory_limit(arguments: Arguments, request: CostRequest) -> int:
     """Bytes that a rank may use."""
-    has, given = int(request.machine.memory), arguments.value("--memory")
+    has, given = int(request.gpu.memory), arguments.value("--memory")
     if given is None:
-        return request.machine.usable
+        return request.gpu.usable
     try:
         limit = ByteSize(given)
     except (SetpointError, ValueError):
@@ -129,174 +110,8 @@ def _memory_limit(arguments: Arguments, request: CostRequest) -> int:
     return limit
 
 
-def _space(
-    composition: Composition[Any], request: CostRequest, limit: int
-) -> tuple[Job, SearchSpace]:
-    """The job on one rank, and the layouts to search."""
-    from setpoint.parallel.config import Parallel
-    from setpoint.plan.search import SearchSpace
-    from setpoint.plan.step_time import Kernels
-    from setpoint.plan.topology import Recompute, Topology
-    from setpoint.plan.workload import Workload
-
-    draft = composition.draft
-    parallel, batch, section = draft.parallel, draft.batch, draft.memory.activation_checkpointing
-    size = parallel.world_size
-    if size < 2:
-        raise SetpointError(
-            "--world-size N is missing, or 1: a layout divides a job among GPUs\n"
-            "Valid: 2 or more; `setpoint check --plan --gpu` estimates the step of one GPU"
-        )
-    for field, is_used in (("engine", parallel.uses_deepspeed), ("torchft", parallel.torchft)):
-        if is_used:
-            raise SetpointError(f"parallel.{field}: its traffic is not known. Leave it out")
-    fixed = _fixed(draft)
-    start = Topology(
-        recompute=fixed.get("recompute", Recompute()),
-        every=1 if section is None else section.every,
-        schedule=parallel.pipelining.schedule,
-        split=fixed.get("split"),
-        expert_tensor=fixed.get("expert_tensor", 1),
-        loss_parallel=parallel.loss_parallel is not False,
-        shard_over_context=parallel.shard_over_context,
-        layers_per_unit=parallel.sharding.layers_per_unit,
-        bucket=int(parallel.bucket_size * 2**20),
-    )
-    draft.parallel = Parallel(device=parallel.device)
-    if chain_of(batch, "global_size"):
-        batch.micro_size, batch.accumulation = 1, batch.global_size
-    if "recompute" not in fixed:
-        draft.memory.activation_checkpointing = None
-    job = composition.resolve()
-    workload = Workload.of(job)._replace(weights_on_host=parallel.sharding.offload)
-    if workload.unknown:
-        raise SetpointError(
-            f"the memory of a step is not known here: {workload.unknown}\n"
-            f"Valid: `setpoint check --fake-step` of one layout, which may know"
-        )
-    return job, SearchSpace(
-        workload, size, start, fixed, request.machine, request.network, Kernels.of(job), limit
-    )
-
-
-def _fixed(draft: Any) -> dict[str, Any]:
-    """The axes, sizes and settings that the user has written, which are not searched."""
-    from setpoint.parallel.config import AXES, REST
-    from setpoint.plan.topology import Recompute
-
-    axes = (*AXES, "expert", "expert_tensor", "sequence_parallel", "reshard")
-    fixed = {
-        name: value
-        for section, names in (
-            (draft.parallel, axes),
-            (draft.parallel.pipelining, ("schedule", "stages_per_rank", "split")),
-            (draft.batch, ("micro_size", "accumulation")),
-        )
-        for name in names
-        if _is_written(section, name) and (value := getattr(section, name)) not in (REST, None)
-    }
-    if {"micro_size", "accumulation"} & fixed.keys() and not chain_of(draft.batch, "global_size"):
-        raise SetpointError(
-            "batch.global_size is not given, and would be another for each layout\nValid: the "
-            "sequences of a step, with micro_size and accumulation left free"
-        )
-    section = draft.memory.activation_checkpointing
-    fields = () if section is None else section.__setpoint__.fields
-    if _is_written(draft.memory, "activation_checkpointing") or any(
-        _is_written(section, name) for name in fields
-    ):
-        fixed["recompute"] = Recompute.of(section)
-    return fixed
-
-
-def _is_written(section: Any, name: str) -> bool:
-    """True if a file, the environment or an override has set a field."""
-    return any(
-        origin.layer in WRITTEN and not isinstance(origin, Recorded)
-        for origin, _ in chain_of(section, name)
-    )
-
-
-Resolved = tuple[list[str], "Candidate"]
-"""A layout as overrides, and its place in the search."""
-
-
-def _resolved(
-    result: SearchResult, arguments: Arguments, space: SearchSpace, count: int
-) -> list[Resolved]:
-    """The first layouts that all rules accept.
-
-    Raises:
-        ConfigError: if there is none: the problems of the first.
-    """
-    from setpoint.plan.topology import Topology
-
-    best: list[Resolved] = []
-    refused: ConfigError | None = None
-    typed = list(arguments.overrides)
-    for candidate in result.best:
-        if len(best) == count:
-            break
-        overrides = [text for text in candidate.topology.overrides() if not _is_known(text, space)]
-        fewest = [text for text in overrides if not text.endswith(DEFAULTS)]
-        for texts in (fewest, overrides):
-            arguments.overrides = [*typed, *texts]
-            try:
-                job = open_source(arguments.source, arguments).resolve()
-            except ConfigError as error:
-                refused = refused or error
-                continue
-            if _shape(Topology.of(job)) == _shape(candidate.topology):
-                best.append((texts, candidate))
-                break
-    arguments.overrides = typed
-    if not best:
-        assert refused is not None
-        raise refused
-    return best
-
-
-def _shape(topology: Topology) -> tuple[Any, ...]:
-    """The degrees, micro-batch and recomputation, which overrides set."""
-    return (*topology.degrees.values(), topology.micro_size, topology.recompute)
-
-
-def _is_known(override: str, space: SearchSpace) -> bool:
-    """True if an override sets a field that is fixed already."""
-    path = override.removeprefix("--").partition("=")[0]
-    if path.startswith("memory.activation_checkpointing"):
-        return "recompute" in space.fixed
-    return path.rpartition(".")[2] in space.fixed
-
-
-def _facts(space: SearchSpace, result: SearchResult, best: list[Resolved]) -> dict[str, Any]:
-    from setpoint.plan.topology import Recompute
-
-    return {
-        "world_size": space.world_size,
-        "memory_limit": space.limit,
-        "fixed": {
-            name: str(value) if isinstance(value, Recompute) else value
-            for name, value in space.fixed.items()
-        },
-        "meshes": result.meshes,
-        "timed": result.timed,
-        "unknown": result.unknown,
-        "best": [
-            {
-                "overrides": overrides,
-                "seconds": each.time.seconds,
-                "tokens_per_second": each.time.tokens_per_second,
-                "mfu": each.time.mfu,
-                "memory": each.memory.total,
-            }
-            for overrides, each in best
-        ],
-    }
-
-
 def _lines(
-    title: str, space: SearchSpace, result: SearchResult, best: list[Resolved]
+    title: str, space: SearchSpace, result: SearchResult, best: list[Layout]
 ) -> Iterator[str]:
     from setpoint.plan.timeline import seconds
 
@@ -321,220 +136,166 @@ def _lines(
         yield f"\n{number}: {' '.join(map(shlex.quote, overrides))}"
 
 
-def _too_large(space: SearchSpace, topology: Any, memory: Any, ranks: int | None) -> str:
-    """The message that no layout fits: by how much, and the setting that would help most."""
-    parts = {
-        "weights": memory.weights + memory.gathered,
-        "master weights and optimizer state": memory.masters + memory.optimizer,
-        "gradients": memory.gradients,
-        "activations": memory.activations + memory.recomputed,
-        "logits": memory.logits,
-    }
-    largest = max(parts, key=lambda name: parts[name])
-    helps = {
-        "weights": "precision.params = bf16",
-        "master weights and optimizer state": "an optimizer with a smaller state",
-        "gradients": "precision.params = bf16",
-        "activations": "a smaller batch.sequence_length",
-        "logits": "loss.type = chunked_cross_entropy or linear_cross_entropy",
-    }[largest]
-    more = "" if ranks is None else f"--world-size {ranks}, which is enough; "
-    sizes = ", ".join(f"{name} {in_units(size)}" for name, size in parts.items() if size)
-    over = memory.total - space.limit
-    return (
-        f"no layout of {space.world_size:,} ranks fits in {in_units(space.limit)}: the one that "
-        f"needs least needs {in_units(memory.total)}, {in_units(over)} too much ({sizes})\n"
-        f"It is: {' '.join(map(shlex.quote, topology.overrides()))}\n"
-        f"Valid: {more}against the largest part, {largest}: {helps}"
-    )
-
-
-class CostRequest(NamedTuple):
-    """The GPU, network, price and power that options or the machine name.
-
-    Arguments:
-        price, power: those that were typed, or else the machine's.
-        timeline: the file to draw into.
-    """
-
-    name: str
-    machine: Machine
-    network: Network
-    price: float | None
-    power: float | None
-    timeline: Path | None
-
-    @property
-    def title(self) -> str:
-        """The name of the GPU for people."""
-        return self.machine.title or self.name
-
-
 def read_cost_options(arguments: Arguments) -> CostRequest:
-    """Read the options; --gpu is given.
-
-    Raises:
-        SetpointError: there is no such machine, or the timeline cannot be written.
-    """
-    name = arguments.value(GPU.name)
+    """Read the options; --gpu is given."""
+    name = arguments.value("--gpu")
     assert name is not None
-    from setpoint.plan.machines import machine_named
+    from setpoint.plan.cost import CostRequest
+    from setpoint.plan.gpus import gpu_named
 
-    machine, network = machine_named(name, arguments.value(GPU_FILE.name))
-    price, power = arguments.number(PRICE.name), arguments.number(POWER.name)
-    timeline = arguments.value(TIMELINE.name)
+    gpu, network = gpu_named(name, arguments.value("--gpu-file"))
+    price, power = arguments.number("--price"), arguments.number("--power")
+    timeline = arguments.value("--timeline")
     path = None if timeline is None else Path(timeline)
     if path is not None:
         from setpoint.report.page.write import refuse_foreign
 
-        refuse_foreign(path, TIMELINE.name)
-    return CostRequest(
-        name,
-        machine,
-        network,
-        machine.price if price is None else price,
-        machine.power if power is None else power,
-        path,
+        refuse_foreign(path, "--timeline")
+    price = gpu.price if price is None else price
+    power = gpu.power if power is None else power
+    return CostRequest(name, gpu, network, price, power, path)
+
+
+def render_estimate(estimate: CostEstimate) -> str:
+    """The expected time and cost for people."""
+    from setpoint.plan.timeline import draw, seconds
+
+    time = estimate.time
+    parts = [
+        (f"  {name}", seconds(part), f"{part / time.seconds:.1%}")
+        for name, part in time.parts.items()
+    ]
+    lines = [
+        bold(f"expected on {time.ranks:,} x {estimate.request.title}"),
+        table([(f"  {name}", value) for name, value in estimate.facts()]),
+        "",
+        bold("time of a step on the slowest rank"),
+        table(parts),
+        *(f"  beside it: {name}, {seconds(part)}" for name, part in time.hidden.items()),
+        "",
+        draw(time.draw()),
+        "",
+        bold("assumed"),
+        *(wrapped(text, "  ") for text in time.assumptions),
+    ]
+    return "\n".join(lines)
+
+
+JSON_ROWS = 100
+"""Rows of JSON without --every."""
+BARS, BAR = 16, 40
+"""Rows of the plain drawing, and characters of its longest bar."""
+
+
+@Command(
+    "schedule SOURCE... [OVERRIDES]",
+    Option("--steps N", "Number of steps to draw; default: those of the run."),
+    Option("--every N", "Print a row for every N-th step instead of a drawing."),
+    Option("--plot FILE", "Draw into a .png or .svg file.", excludes="--json --every"),
+    *COMMON,
+    JSON,
+)
+def schedule(arguments: Arguments) -> int:
+    """Draw the learning rate of configurations over their steps, without training.
+
+    Where only the data or the clock limits the number of steps, it is drawn over the duration.
+    OVERRIDES apply to each SOURCE. The learning rate is that of parameters in no group with a
+    multiplier.
+
+    Examples:
+        setpoint schedule tiny  the schedule of a preset
+        setpoint schedule tiny --schedule wsd --every 50  another schedule, as numbers
+        setpoint schedule a.toml b.toml --plot rates.png  two in a picture
+    """
+    path, every = arguments.value("--plot"), arguments.integer("--every") or 0
+    if path is not None:
+        refuse_suffix(path)
+    most = JSON_ROWS if arguments.has("--json") else 1000
+    curves: list[tuple[str, Job, Curve]] = []
+    for source in arguments.positional:
+        composition = open_source(source, arguments)
+        job = composition.resolve()
+        curve = draw_curve(job, arguments.integer("--steps"), every, most)
+        curves.append((composition.label, job, curve))
+
+    def text() -> str:
+        headings = "\n".join(_heading(*each) for each in curves)
+        if path is not None:
+            save(_rate_plot(curves), path)
+            return f"{headings}\ndrawn into {path}"
+        if not every:
+            return f"{headings}\n\n{_drawing(curves)}"
+        tables: list[str] = []
+        for label, _, curve in curves:
+            rows = [[_at(curve, p), f"{p.factor:.6f}", f"{p.lr:.6g}"] for p in curve.points]
+            title = f"{label}\n" if len(curves) > 1 else ""
+            tables.append(title + table(rows, [_axis(curve), "factor", "learning rate"]))
+        return "\n\n".join([headings, *tables])
+
+    notes = [f"{label}: {note}" for label, _, curve in curves for note in curve.notes]
+    emit(arguments, lambda: {"curves": [_curve_facts(*each) for each in curves]}, text, notes)
+    if not arguments.has("--json"):
+        for _, job, _ in curves:  # so that an unusual curve is noticed
+            print_cautions(cautions_of(job))
+    return 0
+
+
+def _tag(section: Config) -> str:
+    return str(type(section).__setpoint__.tag)
+
+
+def _heading(label: str, job: Job, curve: Curve) -> str:
+    first, high, last = curve.points[0], curve.highest, curve.points[-1]
+    where = f"step {high.step:,}" if curve.unit == "steps" else f"{high.at:.4g} {curve.unit}"
+    return (
+        f"{label}: {_tag(job.schedule)}, {curve.length}; {first.lr:.4g} at first, "
+        f"{high.lr:.4g} at most ({where}), {last.lr:.4g} at last"
     )
 
 
-class CostEstimate(NamedTuple):
-    """The expected time of a step, and the cost of the run.
-
-    Arguments:
-        memory: of the planned rank; None where it is not known.
-        cost: None where the duration is counted neither in steps nor in time.
-    """
-
-    request: CostRequest
-    time: StepTime
-    memory: RankMemory | None
-    cost: Cost | None
-    duration: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The estimate for machines."""
-        time = self.time
-        return {
-            "gpu": self.request.name,
-            "seconds": time.seconds,
-            "tokens_per_second": time.tokens_per_second,
-            "mfu": time.mfu,
-            "parts": dict(time.parts),
-            "hidden": dict(time.hidden),
-            "assumptions": list(time.assumptions),
-            "cost": None if self.cost is None else self.cost._asdict(),
-        }
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Names and values of the step and of the run."""
-        from setpoint.plan.timeline import seconds
-
-        time, cost = self.time, self.cost
-        each = time.tokens_per_second / time.ranks
-        rows = [
-            ("step", seconds(time.seconds)),
-            ("tokens per second", f"{time.tokens_per_second:,.0f}, {each:,.0f} a GPU"),
-            ("MFU", f"{time.mfu:.1%} (formula palm)"),
-        ]
-        if self.memory is not None and not self.memory.unknown:
-            rows.append(("memory of a rank", self._memory_text(self.memory.total)))
-        if cost is None:
-            return [*rows, ("run", f"unknown: duration = {self.duration} counts no steps or time")]
-        rows.append(("run", f"{cost.steps:,} steps, {_hours(cost.seconds)}"))
-        rows.append(("GPU-hours", _number(cost.gpu_hours)))
-        rows.append(("price", UNPRICED if cost.money is None else _money(cost.money)))
-        if cost.kilowatt_hours is not None:
-            power = f"at {self.request.power:g} W a GPU, without cooling (PUE 1)"
-            rows.append(("energy", f"{_number(cost.kilowatt_hours)} kWh {power}"))
-        return rows
-
-    def _memory_text(self, size: int) -> str:
-        has = int(self.request.machine.memory)
-        if size <= has:
-            return f"{in_units(size)} of {in_units(has)}"
-        return f"{in_units(size)}, which is more than the {in_units(has)} of a GPU"
-
-    def render(self) -> str:
-        """The estimate for people."""
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        from setpoint.plan.timeline import draw, seconds
-
-        time = self.time
-        yield bold(f"expected on {time.ranks:,} x {self.request.title}")
-        yield table([(f"  {name}", value) for name, value in self.facts()])
-        yield ""
-        yield bold("time of a step on the slowest rank")
-        yield table(
-            [
-                (f"  {name}", seconds(each), f"{each / time.seconds:.1%}")
-                for name, each in time.parts.items()
-            ]
-        )
-        for name, each in time.hidden.items():
-            yield f"  beside it: {name}, {seconds(each)}"
-        yield ""
-        yield draw(time.draw())
-        yield ""
-        yield bold("assumed")
-        for each in time.assumptions:
-            yield wrapped(each, "  ")
-
-    def write(self, title: str) -> None:
-        """Draw the step into the file of --timeline."""
-        path = self.request.timeline
-        if path is None:
-            return
-        from setpoint.plan.timeline import Page, html_of
-        from setpoint.report.page.write import write_page
-
-        time = self.time
-        page = Page(
-            f"{title} on {time.ranks:,} x {self.request.title}",
-            self.facts(),
-            time.parts,
-            time.assumptions,
-            time.draw(),
-        )
-        write_page(html_of(page), path)
+def _curve_facts(label: str, job: Job, curve: Curve) -> dict[str, Any]:
+    return {
+        "source": label,
+        "type": _tag(job.schedule),
+        "lr": job.optimizer.lr,
+        "length": str(curve.length),
+        "unit": curve.unit,
+        "notes": list(curve.notes),
+        "rows": [point._asdict() for point in curve.points],
+    }
 
 
-def estimate_cost(
-    request: CostRequest,
-    job: Job,
-    workload: Workload,
-    topology: Topology,
-    memory: RankMemory | None,
-) -> CostEstimate:
-    """Compute the expected time and cost of a job.
-
-    Raises:
-        SetpointError: the machine has no peak for the format, or the run ends before its first
-            step.
-    """
-    from setpoint.plan.machines import cost_of
-    from setpoint.plan.part_time import Kernels
-    from setpoint.plan.step_time import step_time
-    from setpoint.train.batch import limits_of
-
-    time = step_time(workload, topology, request.machine, request.network, Kernels.of(job))
-    limits = limits_of(job.duration, job.batch)
-    cost = cost_of(limits, time.seconds, time.ranks, request.price, request.power)
-    return CostEstimate(request, time, memory, cost, str(job.duration))
+def _axis(curve: Curve) -> str:
+    return "step" if curve.unit == "steps" else curve.unit
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def _at(curve: Curve, point: Point) -> str:
+    return f"{point.step:,}" if curve.unit == "steps" else f"{point.at:.4g}"
 
 
-def _money(value: float) -> str:
-    return f"{value:,.2f}" if value >= 1 else f"{value:.3g}"
+def _rate_plot(curves: list[tuple[str, Job, Curve]]) -> Plot:
+    # Curves over different units have only their own length in common.
+    units = {_axis(curve) for _, _, curve in curves}
+    axis = units.pop() if len(units) == 1 else "share of the run"
+    series: list[Series] = []
+    for label, job, curve in curves:
+        length = 1 if axis == _axis(curve) else curve.length.in_unit(curve.unit) or 1
+        points = [(p.at / length, p.lr) for p in curve.points]
+        series.append(Series(f"{label} ({_tag(job.schedule)})", points))
+    return Plot("learning rate over the run", axis, "learning rate", series, linear=True)
 
 
-def _hours(seconds: float) -> str:
-    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
+def _drawing(curves: list[tuple[str, Job, Curve]]) -> str:
+    try:
+        return chart(_rate_plot(curves), colour=colours())
+    except SetpointError:  # the package that draws lines is not installed
+        return "\n\n".join(_bars(label, curve) for label, _, curve in curves)
+
+
+def _bars(label: str, curve: Curve) -> str:
+    """A plain drawing: a bar for some of the steps."""
+    points, top = curve.points, curve.highest.lr or 1.0
+    count = min(BARS, len(points))
+    chosen = [points[round(i * (len(points) - 1) / max(count - 1, 1))] for i in range(count)]
+    rows = [[_at(curve, p), f"{p.lr:.4g}", "#" * round(BAR * p.lr / top)] for p in chosen]
+    return table(rows, [_axis(curve), "learning rate", label])

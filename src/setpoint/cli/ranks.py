@@ -13,11 +13,10 @@ from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.parallel.rank import launched, own_rank, require_launch
 
-NPROC = Option("--nproc", "Start this many ranks on this node.", "N", type=int)
-SEVERAL = (
-    "--nproc N or torchrun starts it on several ranks, which divide sequences and prompts among\n"
-    "them; [parallel] says what of the model each of them holds, by default all of it."
-)
+NPROC = Option("--nproc N", "Start this many ranks on this node.")
+SEVERAL = """
+--nproc N or torchrun starts several ranks, which divide sequences and prompts among them;
+[parallel] says how the model is divided, by default not at all."""
 """Paragraph of the manuals of inference."""
 
 
@@ -42,34 +41,25 @@ def adopt_launcher(composition: Composition[Any]) -> None:
 
 
 def require_ranks(arguments: Arguments) -> None:
-    """Refuse variables of a launcher and --nproc that contradict each other.
-
-    Raises:
-        SetpointError: see `refuse_nproc` and `require_launch`.
-    """
+    """Refuse variables of a launcher and --nproc that contradict each other."""
     require_launch()
-    ranks = arguments.integer(NPROC.name)
+    ranks = arguments.integer("--nproc")
     if ranks is not None:
         refuse_nproc(arguments, ranks)
 
 
 def count_ranks(arguments: Arguments, composition: Composition[Any]) -> None:
     """Take the number of ranks of an inference job from --nproc or the launcher."""
-    ranks = arguments.integer(NPROC.name)
+    ranks = arguments.integer("--nproc")
     if ranks is None:
         adopt_launcher(composition)
         return
-    origin = Origin(COMMAND_LINE, NPROC.name)
+    origin = Origin(COMMAND_LINE, "--nproc")
     composition.draft.parallel.set_field("world_size", ranks, origin)
 
 
 def refuse_nproc(arguments: Arguments, ranks: int) -> None:
-    """Refuse --nproc where it cannot start ranks.
-
-    Raises:
-        SetpointError: a launcher has started this process already, or what comes from standard
-            input would not reach the ranks.
-    """
+    """Refuse --nproc where it cannot start ranks."""
     if launched() > 1:
         raise SetpointError(
             f"--nproc {ranks} starts ranks, and a launcher has started this process as one of "
@@ -84,7 +74,7 @@ def refuse_nproc(arguments: Arguments, ranks: int) -> None:
 
 def is_launcher(arguments: Arguments) -> bool:
     """True if this process starts ranks, which run the command."""
-    return (arguments.integer(NPROC.name) or 1) > 1
+    return (arguments.integer("--nproc") or 1) > 1
 
 
 def speaks(arguments: Arguments) -> bool:
@@ -93,24 +83,16 @@ def speaks(arguments: Arguments) -> bool:
 
 
 def start_ranks(arguments: Arguments) -> int | None:
-    """Start the ranks that --nproc asks for, which run the same command.
-
-    Returns:
-        the exit status; None where this process runs it.
-
-    Raises:
-        RunError: a rank has failed.
-    """
+    """Start the ranks of --nproc, which run the same command; None where this process runs it."""
     if not is_launcher(arguments):
         return None
-    ranks = arguments.integer(NPROC.name)
+    ranks = arguments.integer("--nproc")
     assert ranks is not None
     options = {option.name: option for option in arguments.command.options}
     words = [arguments.command.name, *arguments.positional, *arguments.overrides]
     for name, values in arguments.options.items():
-        if name != NPROC.name:
-            is_switch = options[name].metavar is None
-            words += [name] if is_switch else [f"{name}={value}" for value in values]
+        if name != "--nproc":
+            words += [f"{name}={value}" for value in values] if options[name].metavar else [name]
     with Loading():
         from setpoint.parallel.launcher import launch
     return launch(words, ranks, note=note)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.main import FAILED, Loading
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
-from setpoint.cli.output import emit, table
+from setpoint.cli.output import emit, hidden, table
+from setpoint.cli.ranks import note
 from setpoint.cli.runs import run_directories
 from setpoint.cli.source import open_source, prepare, run_directory_given
 from setpoint.config import SetpointError, load_record, resolve
@@ -27,7 +26,7 @@ from setpoint.train.config import Job
 if TYPE_CHECKING:
     from setpoint.ops.replay import Replayed
     from setpoint.profile.modules import ModuleFigures
-    from setpoint.runs.reproduction import Comparison
+    from setpoint.runs.reproduction import Comparison, StepRange
 
 MAX_DIFFERENCES = 10
 """Differences of each kind that are printed."""
@@ -41,43 +40,38 @@ FIRST = {
     "output_grad": "first gradient of an output",
     "weight_grad": "first gradient of a weight",
 }
-TOLERANCE = Option(
-    "--tolerance",
-    "Allowed relative difference; default: 0, every bit.",
-    "SHARE",
-    type=float,
-)
+TOLERANCE = Option("--tolerance SHARE", "Allowed relative difference; default: 0.", type=float)
 SHARED_HELP = """
 The result is compared with every metric of the record but timings, and with the weights of the
 last checkpoint. On a CPU with the same packages and code all is equal to the bit. Differences of
-the environment are printed: another torch, device or code may change bits, and --tolerance
-allows for it. Of the record the configuration is used; trackers of services, uploads, alerts and
-compiled code that it names are left out, and modules are imported only where --import names them.
-The training data must be there. The exit status is 0 if all is equal, and 1 if not."""
+the environment are printed: another torch, device or code may change bits, which --tolerance
+allows. The recorded configuration is used without its trackers of services, uploads, alerts and
+compilation; modules are imported only with --import. The training data must be there. The exit
+status is 0 if all is equal, and 1 if not."""
 
 
 @Command(
-    "verify",
-    "RUN",
-    "Train a stretch of a run again, from a kept checkpoint and in a temporary directory, and\n"
-    "compare it with the record. The run is only read. By default the stretch is that from the\n"
-    "last kept checkpoint but one to the last. That the configuration is as it was written, and\n"
-    "the chain of hashes, are verified, too (`setpoint runs verify`).\n" + SHARED_HELP,
-    [
-        Option("--steps", "Train these steps again; A is 0 or a kept checkpoint.", "A:B"),
-        TOLERANCE,
-        IMPORT,
-        JSON,
-    ],
-    [
-        ("setpoint verify runs/tiny-3fa94c21", "the steps between the last two checkpoints"),
-        ("setpoint verify runs/tiny-3fa94c21 --steps 0:100", "the first 100 steps"),
-    ],
+    "verify RUN",
+    Option("--steps A:B", "Train these steps again; A is 0 or a kept checkpoint."),
+    TOLERANCE,
+    IMPORT,
+    JSON,
+    about=SHARED_HELP,
 )
 def verify(arguments: Arguments) -> int:
-    """Train, compare and print; 1 where something differs, or the status of a stop by a signal."""
+    """Train some steps of a run again and compare them with the record.
+
+    They are trained in a temporary directory from a kept checkpoint, by default from the last but
+    one to the last; the run is only read. The recorded configuration and the chain of hashes are
+    verified as well (`setpoint runs verify`).
+
+    Examples:
+        setpoint verify runs/tiny-3fa94c21  the steps between the last two checkpoints
+        setpoint verify runs/tiny-3fa94c21 --steps 0:100  the first 100 steps
+    """
     (path,) = run_directories(arguments.positional)
-    steps, tolerance = _steps(arguments.value("--steps")), _tolerance(arguments)
+    _tolerance(arguments)
+    steps = _steps(arguments.value("--steps"))
     prepare(arguments)
     seal = verify_chain(path)
     seal.problems[:0] = record_problems(path)
@@ -87,23 +81,13 @@ def verify(arguments: Arguments) -> int:
     job, flags = reproduction.recorded_job(steps.record, ["tracking.progress=none"])
     recorded = reproduction.environment_at(path, steps.first)
     differences = reproduction.environment_differences(recorded, reproduction.environment_now(job))
-    print(
-        f"training steps {steps.first} to {steps.last} of {path} again",
-        file=sys.stderr,
-        flush=True,
-    )
+    note(f"training steps {steps.first} to {steps.last} of {path} again")
     with tempfile.TemporaryDirectory(prefix="setpoint-verify-") as scratch:
         folder = Path(scratch, path.resolve().name)
         reproduction.prepare_directory(path, steps, folder)
-        threads = reproduction.threads_of(recorded)
-        with _errors_of(path, folder):
-            status = reproduction.train_again(
-                job, flags, folder, steps.last, arguments.values("--import"), threads
-            )
-        if status:
-            print(f"stopped before step {steps.last}: nothing is compared", file=sys.stderr)
-            return status
-        result = reproduction.compare_with_record(path, folder, steps, tolerance)
+        result = _train_again(arguments, path, folder, steps, job, flags, "nothing is compared")
+    if isinstance(result, int):
+        return result
     result.environment = differences
     return 0 if _print_comparison(path, result, seal, arguments) else FAILED
 
@@ -118,29 +102,27 @@ def _steps(text: str | None) -> tuple[int, int] | None:
 
 
 @Command(
-    "rerun",
-    "RUN",
-    "Train a run again, from its first step to its last, in a directory of its own, and compare\n"
-    "the two. Where the code revision, uncommitted changes, packages, Python, torch, processor or\n"
-    "the fingerprint are not those of the record, they are printed and nothing is trained, unless\n"
-    "--allow-differences is given. The same command resumes a rerun that was stopped.\n"
-    + SHARED_HELP,
-    [
-        Option("--output", "The new run directory; default: RUN-rerun.", "DIRECTORY"),
-        Option("--allow-differences", "Train although code, packages or machine differ."),
-        TOLERANCE,
-        IMPORT,
-        JSON,
-    ],
-    [
-        ("setpoint rerun runs/tiny-3fa94c21 --output again", "into the directory again"),
-        ("setpoint rerun runs/tiny-3fa94c21 --allow-differences", "with other packages"),
-    ],
+    "rerun RUN",
+    Option("--output DIRECTORY", "The new run directory; default: RUN-rerun."),
+    Option("--allow-differences", "Train although code, packages or machine differ."),
+    TOLERANCE,
+    IMPORT,
+    JSON,
+    about=SHARED_HELP,
 )
 def rerun(arguments: Arguments) -> int:
-    """Compare the environments, train, compare the runs and print; statuses as of `verify`."""
+    """Train a run again in a new directory, from its first step to its last, and compare the two.
+
+    Where the code revision, uncommitted changes, packages, Python, torch, processor or the
+    fingerprint differ from the record, the differences are printed and nothing is trained, unless
+    --allow-differences is given. The same command resumes a rerun that was stopped.
+
+    Examples:
+        setpoint rerun runs/tiny-3fa94c21 --output again  into the directory again
+        setpoint rerun runs/tiny-3fa94c21 --allow-differences  with other packages
+    """
     (path,) = run_directories(arguments.positional)
-    tolerance = _tolerance(arguments)
+    _tolerance(arguments)
     output = Path(arguments.value("--output") or f"{path}-rerun")
     if output.resolve() == path.resolve():
         raise SetpointError(f"--output {output} is the run itself, which is only read")
@@ -159,7 +141,7 @@ def rerun(arguments: Arguments) -> int:
     if differences and not arguments.has("--allow-differences"):
         lines = "\n  ".join(differences)
         raise SetpointError(
-            f"{path} was trained with something else than there is here:\n  {lines}\n"
+            f"{path} was trained in another environment:\n  {lines}\n"
             f"Valid: the same, or --allow-differences, which trains with what is here"
         )
     if (output / CONFIG).exists():
@@ -172,15 +154,9 @@ def rerun(arguments: Arguments) -> int:
         if output.exists() and any(output.iterdir()):
             raise SetpointError(f"{output} is not empty; give another --output")
         reproduction.prepare_directory(path, steps, output, today)
-    threads = reproduction.threads_of(recorded)
-    with _errors_of(path, output):
-        status = reproduction.train_again(
-            job, flags, output, steps.last, arguments.values("--import"), threads
-        )
-    if status:
-        print(f"stopped before step {steps.last}: the same command goes on", file=sys.stderr)
-        return status
-    result = reproduction.compare_with_record(path, output, steps, tolerance)
+    result = _train_again(arguments, path, output, steps, job, flags, "the same command resumes")
+    if isinstance(result, int):
+        return result
     result.environment = differences
     is_equal = _print_comparison(path, result, None, arguments, output=str(output))
     return 0 if is_equal else FAILED
@@ -194,29 +170,30 @@ def _tolerance(arguments: Arguments) -> float | None:
     return tolerance
 
 
-@contextmanager
-def _errors_of(run: Path, folder: Path) -> Iterator[None]:
-    """Name the run in errors about the directory in which it is trained again.
+def _train_again(
+    arguments: Arguments, run: Path, folder: Path, steps: StepRange, job: Job,
+    flags: list[str], then: str,
+) -> Comparison | int:  # fmt: skip
+    """Train steps again and compare them; the exit status of a stop, with what follows from it."""
+    from setpoint.runs import reproduction
 
-    Raises:
-        SetpointError: what is raised within, without advice on resuming.
-    """
+    threads = reproduction.threads_of(reproduction.environment_at(run, steps.first))
+    imports = arguments.values("--import")
     try:
-        yield
-    except SetpointError as error:
+        status = reproduction.train_again(job, flags, folder, steps.last, imports, threads)
+    except SetpointError as error:  # without advice on resuming, and naming the run
         reason = str(error).replace(str(folder), str(run)).partition("\n")[0]
         raise SetpointError(f"{run} cannot be trained again: {reason}") from None
+    if status:
+        note(f"stopped before step {steps.last}: {then}")
+        return status
+    return reproduction.compare_with_record(run, folder, steps, _tolerance(arguments))
 
 
 def _print_comparison(
     run: Path, result: Comparison, seal: Seal | None, arguments: Arguments, **more: Any
 ) -> bool:
-    """Print the result; True if all is equal.
-
-    Arguments:
-        seal: the result of verifying the chain of the run; None where it was not verified.
-        more: further facts for machines.
-    """
+    """Print the result and that of the chain of hashes, if verified; True if all is equal."""
     problems = [] if seal is None else seal.problems
     is_equal = result.is_equal and not problems
     facts = {
@@ -258,31 +235,28 @@ def _first(lines: list[str], kind: str) -> Iterator[str]:
 
 
 @Command(
-    "replay",
-    "RUN STEP",
-    "Run one step of a run again, on one process, and print for each module the least, greatest,\n"
-    "mean and root mean square value of its outputs, weights and their gradients, and the share\n"
-    "that is not finite. The first module whose output is not finite is named, and the operation\n"
-    "whose gradient is NaN, by PyTorch's anomaly detection. Loss and gradient norm are compared\n"
-    "with the record. Nothing is written.\n"
-    "\n"
-    "The step is reached from the newest checkpoint before it by training on the batches that the\n"
-    "run took. A step whose loss was not finite or a spike is run with its own batch, which the\n"
-    "run keeps (resilience.bad_batches). The model is not compiled.",
-    [
-        Option("--from-data", "Take the batch from the data, also where one was kept."),
-        Option("--all", f"Print every row, also where there are more than {MAX_ROWS}."),
-        JSON,
-        IMPORT,
-    ],
-    [
-        ("setpoint replay runs/tiny-3fa94c21 1207", "where its loss became NaN"),
-        ("setpoint replay runs/tiny-3fa94c21 1200 --json", "any other step, for a program"),
-    ],
-    positional=(2, 2),
+    "replay RUN STEP",
+    Option("--from-data", "Take the batch from the data, also where one was kept."),
+    Option("--all", f"Print every row, also where there are more than {MAX_ROWS}."),
+    JSON,
+    IMPORT,
 )
 def replay(arguments: Arguments) -> int:
-    """Run the step, and print its statistics."""
+    """Run a step of a run again on one process, and print statistics of each module.
+
+    These are the minimum, maximum, mean and root mean square of outputs, weights and their
+    gradients, and the share that is not finite. The first module with a non-finite output is named,
+    and by PyTorch's anomaly detection the operation whose gradient is NaN. Loss and gradient norm
+    are compared with the record. Nothing is written.
+
+    The step is reached by training from the newest checkpoint before it, on the recorded batches. A
+    step whose loss was not finite or a spike uses its own batch, which the run keeps
+    (resilience.bad_batches). The model is not compiled.
+
+    Examples:
+        setpoint replay runs/tiny-3fa94c21 1207  where its loss became NaN
+        setpoint replay runs/tiny-3fa94c21 1200 --json  any other step, for a program
+    """
     source, text = arguments.positional
     folder = run_directory_given(source)
     if folder is None:
@@ -332,9 +306,7 @@ def _page(done: Replayed, folder: str, most: int | None) -> list[str]:
         lines += [f"anomaly: {done.anomaly.error}", *done.anomaly.forward.splitlines()]
     rows = [row for each in done.modules for row in _rows(each)]
     headings = ("module", "", "min", "max", "mean", "rms", "not finite")
-    lines.append(table(rows[:most], headings))
-    left = 0 if most is None else len(rows) - most
-    return [*lines, *([f"and {left} more; --all prints them"] if left > 0 else [])]
+    return [*lines, table(rows[:most], headings), *hidden(rows, most)]
 
 
 def _compared(now: float, done: Replayed, name: str) -> str:

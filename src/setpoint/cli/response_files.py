@@ -33,9 +33,6 @@ def expand_responses(
         words: of a command line. One that begins with `@` names a file; in `name=@text` it does
             not begin the word, and nothing is read.
         takes_section: true for a flag of a section, so that `@NAME` behind it is a preset.
-
-    Raises:
-        SetpointError: for a file that cannot be read, lies too deep, or is too large with others.
     """
     left = MAX_BYTES
 
@@ -84,9 +81,6 @@ def split(text: str, name: str) -> list[Word]:
     Quotes of both kinds group, a backslash takes the next character as it is or joins two lines,
     and `#` at the beginning of a word makes the rest of the line a comment. `shlex` would take `#`
     inside a word for a comment as well, and say no lines.
-
-    Raises:
-        SetpointError: for a quote that is not closed, a backslash at the very end or a zero byte.
     """
     text = text.replace("\r\n", "\n")
     words: list[Word] = []

@@ -75,12 +75,7 @@ class Revision(NamedTuple):
 
 @contextmanager
 def record_at_revision(name: str, what: str, imports: Sequence[str]) -> Iterator[str]:
-    """Make the record of `NAME:WHAT`, and remove it afterwards.
-
-    Raises:
-        SetpointError: if there is no such repository, revision or file, or the code of that
-            revision fails; also around whatever reads the record.
-    """
+    """Make the record of `NAME:WHAT`, and remove it afterwards."""
     import tempfile
 
     source = f"{name}:{what}"
@@ -111,11 +106,7 @@ def record_at_revision(name: str, what: str, imports: Sequence[str]) -> Iterator
 
 
 def find_revision(name: str, what: str, imports: Sequence[str]) -> Revision:
-    """The commit that is meant: of the working folder's repository, or of Setpoint's own checkout.
-
-    Raises:
-        SetpointError: if no repository has it, naming what was tried.
-    """
+    """The commit in the repository of the working folder, or in Setpoint's own checkout."""
     try:
         folder = os.getcwd()
     except OSError as error:
@@ -172,11 +163,7 @@ def _is_preset_of_setpoint(what: str, imports: Sequence[str]) -> bool:
 
 
 def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:
-    """The folder among the files of a commit to work in, and the path or name from there.
-
-    Raises:
-        SetpointError: if it is a path that the commit does not have.
-    """
+    """The folder among the files of a commit to work in, and the path or name from there."""
     start, what = os.path.join(tree, revision.start), revision.what
     start = start if os.path.isdir(start) else tree
     if not _is_path(what):
@@ -202,11 +189,7 @@ def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:
 
 
 def _write_record(request: dict[str, object], tree: str, start: str, title: str) -> None:
-    """Let the code of the revision write the record into a folder.
-
-    Raises:
-        SetpointError: if it fails or takes too long.
-    """
+    """Let the code of the revision write the record into a folder."""
     import subprocess
 
     today = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
@@ -263,11 +246,7 @@ def _name_commit(path: str, commit: str) -> None:
 
 
 def repository_of(folder: str) -> str | None:
-    """The top folder of the working tree that a folder lies in; None outside of repositories.
-
-    Raises:
-        SetpointError: if git is missing, or refuses to look at the repository.
-    """
+    """The top folder of the working tree that a folder lies in; None outside of repositories."""
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode == 0:
         return _text(done.stdout)
@@ -294,11 +273,7 @@ def branches_and_tags(repository: str) -> list[str]:
 
 
 def files_at(repository: str, commit: str) -> list[str]:
-    """The files of a commit.
-
-    Raises:
-        SetpointError: if git fails.
-    """
+    """The files of a commit."""
     done = _git(repository, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
     if done.returncode:
         raise SetpointError(f"git cannot list the files of {commit}: {_text(done.stderr)}")
@@ -306,11 +281,7 @@ def files_at(repository: str, commit: str) -> list[str]:
 
 
 def extract(repository: str, commit: str, folder: str) -> None:
-    """Write the files of a commit into a folder, without links that lead out of it.
-
-    Raises:
-        SetpointError: if git or the disk refuses.
-    """
+    """Write the files of a commit into a folder, without links that lead out of it."""
     import tarfile
 
     def filter_member(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:

@@ -1,28 +1,33 @@
-"""`setpoint runs ...`: list runs, label them, verify their records, and show where time went."""
+"""`setpoint runs ...` and `watch`: list, label, verify and follow runs, and their lost time."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
-from setpoint.cli.output import emit, print_notes, table
+from setpoint.cli.output import bold, emit, print_notes, table
 from setpoint.cli.source import prepare
-from setpoint.config import ABSENT, SetpointError, read_record, resolve
+from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.config.words.errors import printable
-from setpoint.ops.proof import verify_chain
+from setpoint.ops.proof import record_problems, verify_chain
+from setpoint.report.plot import chart
+from setpoint.report.status import FAILED, RUNNING
 from setpoint.report.table import Table
 from setpoint.runs.index import indexed, require_name
 from setpoint.runs.labels import Labels, read_labels, write_labels
 from setpoint.runs.query import parse
-from setpoint.track.console import short_time
-from setpoint.track.jsonl import read_jsonl
+from setpoint.runs.watch import EVENTS, Watched
+from setpoint.track.console import is_terminal, short_count, short_time
 from setpoint.track.run_directory import is_run_directory
-from setpoint.train.config import Job
 from setpoint.train.run_status import goodput_of
 
 MAX_RUNS = 50
@@ -40,11 +45,7 @@ COLUMNS = (
 
 
 def run_directories(words: list[str]) -> list[Path]:
-    """The run directories on a command line.
-
-    Raises:
-        SetpointError: if one is no run directory.
-    """
+    """The run directories on a command line."""
     paths = [Path(word) for word in words]
     for path in paths:
         if not is_run_directory(path):
@@ -56,37 +57,33 @@ def run_directories(words: list[str]) -> list[Path]:
 
 
 @Command(
-    "runs list",
-    "[FOLDER...]",
-    "Print the runs below folders (runs, where none is given), the newest last, with status and\n"
-    "metrics. A column is a field (optimizer.lr), a metric (train.mean_loss, val.loss,\n"
-    "evaluation.held_out_loss.min), or one of run, status, step, started, updated, fingerprint,\n"
-    "goodput, tags, note. status is finished, stopped (on request), failed, running or killed;\n"
-    "goodput the share of the time that went into steps (`setpoint runs goodput`).\n"
-    "\n"
-    "--where takes comparisons with < <= > >= = != and ~ (contains the text, or matches its *\n"
-    "and ?), joined by and, or, not and brackets. What has been read of runs is kept in\n"
-    ".runs.sqlite3 in the folder, so that thousands are listed at once; it may be removed at\n"
-    "any time.",
-    [
-        Option("--where", "Show only runs that meet a condition.", "CONDITION"),
-        Option("--column", "Show this column instead of the default ones.", "NAME", True),
-        Option("--sort", "Sort by a column; runs without it come last.", "NAME"),
-        Option("--reverse", "Sort the largest first.", requires=("--sort",)),
-        Option("--all", f"Show all runs, also where they are more than {MAX_RUNS}."),
-        Option("--archived", "Show archived runs as well."),
-        Option("--csv", "Print comma-separated values.", excludes=("--json",)),
-        JSON,
-    ],
-    [
-        ("setpoint runs list", "all runs"),
-        ("setpoint runs list --where 'optimizer.lr > 1e-4' --sort val.loss", "the best first"),
-        ("setpoint runs list --where 'status = failed'", "failed runs"),
-    ],
-    positional=(0, sys.maxsize),
+    "runs list [FOLDER...]",
+    Option("--where CONDITION", "Show only runs that meet a condition."),
+    Option("--column NAME", "Show this column instead of the default ones.", True),
+    Option("--sort NAME", "Sort by a column; runs without it come last."),
+    Option("--reverse", "Sort the largest first.", requires="--sort"),
+    Option("--all", f"Show all runs, also where they are more than {MAX_RUNS}."),
+    Option("--archived", "Show archived runs as well."),
+    Option("--csv", "Print comma-separated values.", excludes="--json"),
+    JSON,
 )
 def runs_list(arguments: Arguments) -> int:
-    """Print the table of runs."""
+    """List the runs below folders (default: runs), the newest last, with status and metrics.
+
+    A column is a field (optimizer.lr), a metric (train.mean_loss, val.loss,
+    evaluation.held_out_loss.min), or one of run, status, step, started, updated, fingerprint,
+    goodput, tags, note. The status is finished, stopped (on request), failed, running or killed;
+    goodput is the share of the time that went into steps (`setpoint runs goodput`).
+
+    --where takes comparisons with < <= > >= = != and ~ (contains the text, or matches its * and ?),
+    joined by and, or, not and brackets. The file .runs.sqlite3 in the folder caches what has been
+    read of runs, so that thousands are listed at once; it may be removed at any time.
+
+    Examples:
+        setpoint runs list  all runs
+        setpoint runs list --where 'optimizer.lr > 1e-4' --sort val.loss  the best first
+        setpoint runs list --where 'status = failed'  failed runs
+    """
     condition, order = arguments.value("--where"), arguments.value("--sort")
     query = None if condition is None else parse(condition)
     runs = [run for folder in arguments.positional or ["runs"] for run in indexed(Path(folder))]
@@ -132,17 +129,15 @@ def print_runs(arguments: Arguments, result: Table, notes: list[str]) -> None:
         emit(arguments, lambda: {"runs": result.to_json(), "notes": notes}, lines, notes)
 
 
-@Command(
-    "runs tag",
-    "TAG RUN...",
-    "Tag runs; `setpoint runs list --where 'tags ~ TAG'` finds them. Tags are kept in\n"
-    "labels.json in the run directory and are no part of its configuration.",
-    [Option("--remove", "Remove the tag.")],
-    [("setpoint runs tag baseline runs/tiny-3fa94c21", "tag a run")],
-    positional=(2, sys.maxsize),
-)
+@Command("runs tag TAG RUN...", Option("--remove", "Remove the tag."))
 def runs_tag(arguments: Arguments) -> int:
-    """Add the tag, or remove it."""
+    """Tag runs; `setpoint runs list --where 'tags ~ TAG'` finds them.
+
+    Tags are kept in labels.json in the run directory and are no part of its configuration.
+
+    Examples:
+        setpoint runs tag baseline runs/tiny-3fa94c21  tag a run
+    """
     tag, *words = arguments.positional
     if not re.fullmatch(r"[\w.:/+@-]+", tag):
         raise SetpointError(f"{tag!r} is no tag\nValid: letters, digits and _ . : / + @ -")
@@ -157,32 +152,28 @@ def runs_tag(arguments: Arguments) -> int:
     return _relabel(paths, change)
 
 
-@Command(
-    "runs note",
-    "RUN TEXT",
-    "Write a note to a run in place of the one before; an empty text removes it. It is kept in\n"
-    "labels.json in the run directory.",
-    [],
-    [("setpoint runs note runs/tiny-3fa94c21 'diverges after 2,000 steps'", "write a note")],
-    positional=(2, 2),
-)
+@Command("runs note RUN TEXT")
 def runs_note(arguments: Arguments) -> int:
-    """Write the note."""
+    """Write a note to a run in place of the one before; an empty text removes it.
+
+    It is kept in labels.json in the run directory.
+
+    Examples:
+        setpoint runs note runs/tiny-3fa94c21 'diverges after 2,000 steps'  write a note
+    """
     path, text = arguments.positional
     return _relabel(run_directories([path]), lambda labels: replace(labels, note=text.strip()))
 
 
-@Command(
-    "runs archive",
-    "RUN...",
-    "Hide runs from `setpoint runs list` unless --archived is given. Nothing is moved or\n"
-    "removed: the mark is kept in labels.json in the run directory.",
-    [Option("--restore", "List the runs again.")],
-    [("setpoint runs archive runs/tiny-3fa94c21", "hide a run from lists")],
-    positional=(1, sys.maxsize),
-)
+@Command("runs archive RUN...", Option("--restore", "List the runs again."))
 def runs_archive(arguments: Arguments) -> int:
-    """Set the mark, or remove it."""
+    """Hide runs from `setpoint runs list` unless --archived is given.
+
+    Nothing is moved or removed: the mark is kept in labels.json in the run directory.
+
+    Examples:
+        setpoint runs archive runs/tiny-3fa94c21  hide a run from lists
+    """
     archived = not arguments.has("--restore")
     paths = run_directories(arguments.positional)
     return _relabel(paths, lambda labels: replace(labels, archived=archived))
@@ -197,21 +188,19 @@ def _relabel(paths: list[Path], change: Callable[[Labels], Labels]) -> int:
     return 0
 
 
-@Command(
-    "runs goodput",
-    "RUN...",
-    "Print where the time of runs went, over all of their sessions, from events.jsonl and\n"
-    "metrics.jsonl. Goodput is the share that went into steps which the run still has: trained.\n"
-    "waiting is for data in these steps; lost are steps and evaluations that were trained again\n"
-    "after a kill, a failure or a rollback; starting lasts from the start of the process until\n"
-    "the model is where the run is; saving is how long checkpoints held up training; idle lies\n"
-    "between sessions, with what a killed process did after its last row of metrics.",
-    [JSON],
-    [("setpoint runs goodput runs/tiny-3fa94c21", "what kills and saves have cost")],
-    positional=(1, sys.maxsize),
-)
+@Command("runs goodput RUN...", JSON)
 def runs_goodput(arguments: Arguments) -> int:
-    """Print a table for each run."""
+    """Show where the time of runs went, over all of their sessions.
+
+    Goodput is the share of the time that went into steps which the run still has (trained); waiting
+    is for data in these steps. Lost are steps and evaluations that were trained again after a kill,
+    a failure or a rollback. Starting lasts from the start of the process until the model is where
+    the run is; saving is how long checkpoints held up training; idle lies between sessions, with
+    what a killed process did after its last row of metrics.
+
+    Examples:
+        setpoint runs goodput runs/tiny-3fa94c21  the cost of kills and saves
+    """
     spent = {path: goodput_of(path) for path in run_directories(arguments.positional)}
     lines: list[str] = []
     for path, times in spent.items():
@@ -234,24 +223,25 @@ def runs_goodput(arguments: Arguments) -> int:
 
 
 @Command(
-    "runs verify",
-    "RUN...",
-    "Read the records of runs: the configuration resolves to the fingerprint that it was\n"
-    "recorded with, each row of metrics and each event is whole, steps of rows only grow, and\n"
-    "rows, events and the manifests of checkpoints are those that the chain of hashes of the run\n"
-    "has sealed (chain.jsonl): what was changed, removed, inserted or moved is named. The head\n"
-    "of the chain, which the end of training prints, stands for all of it: --head compares it\n"
-    "with one from elsewhere. Exit status 1 if something is not so. `setpoint checkpoint verify`\n"
-    "compares the bytes of checkpoints.",
-    [Option("--head", "The expected head of the run's chain.", "HASH"), IMPORT, JSON],
-    [
-        ("setpoint runs verify runs/*", "all runs"),
-        ("setpoint runs verify runs/tiny-3fa94c21 --head 5d0c...", "the run with this head"),
-    ],
-    positional=(1, sys.maxsize),
+    "runs verify RUN...",
+    Option("--head HASH", "The expected head of the run's chain."),
+    IMPORT,
+    JSON,
 )
 def runs_verify(arguments: Arguments) -> int:
-    """Verify the runs; 1 if something is wrong."""
+    """Verify the records of runs; the exit status is 1 if something is damaged.
+
+    The configuration must resolve to its recorded fingerprint; each row of metrics and each event
+    must be whole, and the steps of rows must grow. Rows, events and the manifests of checkpoints
+    are compared with the run's chain of hashes (chain.jsonl): what was changed, removed, inserted
+    or moved is named. The head of the chain, printed at the end of training, stands for all of it:
+    --head compares it with a copy from elsewhere. `setpoint checkpoint verify` compares the bytes
+    of checkpoints.
+
+    Examples:
+        setpoint runs verify runs/*  all runs
+        setpoint runs verify runs/tiny-3fa94c21 --head 5d0c...  the run with this head
+    """
     paths, head = run_directories(arguments.positional), arguments.value("--head")
     if head is not None and len(paths) > 1:
         raise SetpointError(f"--head is of one run, and {len(paths)} are given")
@@ -260,7 +250,12 @@ def runs_verify(arguments: Arguments) -> int:
     lines: list[str] = []
     for path in paths:
         seal = verify_chain(path)
-        problems = [*_record_problems(path), *seal.problems]
+        problems = record_problems(path)
+        try:
+            read_labels(path)
+        except SetpointError as error:
+            problems.append(str(error))
+        problems += seal.problems
         if head is not None and seal.head != head:
             problems.append(f"the head of its chain is {seal.head or 'not there'}, not {head}")
         rows.append({"run": str(path), **asdict(seal), "problems": problems})
@@ -272,36 +267,163 @@ def runs_verify(arguments: Arguments) -> int:
     return 1 if any(row["problems"] for row in rows) else 0
 
 
-def _record_problems(path: Path) -> Iterator[str]:
-    try:
-        # Refuses a record that does not give the fingerprint which it states.
-        resolve(read_record(Job, str(path))[0])
-    except SetpointError as error:
-        yield str(error)
-    for name in ("events.jsonl", "metrics.jsonl"):
-        damaged: list[str] = []
-        try:
-            rows = read_jsonl(path / name, damaged) if (path / name).exists() else []
-        except SetpointError as error:
-            yield str(error)
-            continue
-        yield from damaged
-        if name == "metrics.jsonl":
-            yield from _order_problems(rows)
-    try:
-        read_labels(path)
-    except SetpointError as error:
-        yield str(error)
+BLOCKS = "▁▂▃▄▅▆▇█"
+MAX_ERROR = 600
+"""Characters of an error that are shown."""
+SHOWN = ("mean_loss", "lr", "grad_norm", "tokens_per_second", "mfu", "data_wait")
+"""Columns of the training row that are shown."""
+HIDDEN = ("step", "tokens", "epoch", "seconds", "target_tokens", "target_bytes")
+"""Columns of other rows that are not shown."""
 
 
-def _order_problems(rows: list[dict[str, Any]]) -> Iterator[str]:
-    last: dict[str, int] = {}
-    for row in rows:
-        kind, step = str(row.get("kind")), row.get("step")
-        if not isinstance(step, int):
-            yield f"metrics.jsonl: a row of {kind} has no step"
-            return
-        if step < last.get(kind, 0):
-            yield f"metrics.jsonl: a row of {kind} at step {step} comes after step {last[kind]}"
-            return
-        last[kind] = step
+@Command(
+    "watch RUN",
+    Option("--metric NAME", "A curve, as train.grad_norm, in place of the default.", True),
+    Option("--every SECONDS", "Seconds between updates; default: 2.", type=float, at_least=0.1),
+    Option("--once", "Print the present state, and end."),
+    JSON,
+)
+def watch(arguments: Arguments) -> int:
+    """Show a run in the terminal while it trains.
+
+    It shows curves, position, remaining time, ranks that are gone or hang (resilience.heartbeat),
+    and the last events. Only the files of the run directory are read, so that it works wherever
+    these can be seen; nothing is changed. It ends with the run or on Ctrl-C. In a pipe it prints
+    once.
+
+    Examples:
+        setpoint watch runs/tiny-3fa94c21  until it ends
+        setpoint watch runs/tiny-3fa94c21 --metric train.grad_norm  another curve
+        setpoint watch runs/tiny-3fa94c21 --json  for a script that monitors runs
+    """
+    names = arguments.values("--metric")
+    for name in names:
+        if "." not in name:
+            raise SetpointError(f"--metric is KIND.COLUMN, as train.loss; got {name!r}")
+    every = arguments.number("--every") or 2.0
+    seen = Watched(Path(arguments.positional[0]))
+    if names:
+        seen.columns = seen.asked = names
+    seen.poll()
+    if is_terminal(sys.stdout) and not (arguments.has("--json") or arguments.has("--once")):
+        _follow(seen, every)
+        return 0
+    size = shutil.get_terminal_size((100, 40))
+    emit(arguments, seen.to_json, lambda: rendered(seen, *size, colour=False))
+    return 0
+
+
+def _follow(seen: Watched, every: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+
+    def text() -> Text:
+        return Text.from_ansi(rendered(seen, *console.size, colour=True))
+
+    try:
+        with Live(text(), console=console, auto_refresh=False) as live:
+            while seen.status == RUNNING:
+                time.sleep(every)
+                seen.poll()
+                live.update(text(), refresh=True)
+    except KeyboardInterrupt:
+        print(f"the run continues: setpoint watch {seen.path}")
+
+
+def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
+    """The view of a run, in a terminal of a size."""
+    parts = [bold(_headline(seen)) if colour else _headline(seen)]
+    for kind, row in seen.last.items():
+        figures = [
+            f"{name} {_number(row[name])}"
+            for name in (SHOWN if kind == "train" else row)
+            if name not in HIDDEN and isinstance(row.get(name), int | float)
+        ]
+        if figures:
+            parts.append(_within(_plain(f"{kind}, step {row.get('step')}: "), figures, columns))
+    for each in seen.troubled():
+        how = "is gone" if each.is_gone else "stands still"
+        where = f"rank {each.rank} on {_plain(str(each.host))} {how}"
+        parts.append(f"{where} for {short_time(each.seconds)} at step {each.step}")
+    known = [event for event in seen.events if event.get("event") in EVENTS]
+    parts += [_event(event)[:columns] for event in known[-3:]]
+    if seen.status == FAILED:
+        fault = next(event for event in reversed(seen.events) if event.get("event") == "fault")
+        parts.append(_plain(" ".join(f"error: {fault.get('error')}".split())[:MAX_ERROR]))
+    if seen.broken:
+        parts.append(f"lines that are no rows: {seen.broken:,}; `setpoint runs verify` names them")
+    missing = [name for name in seen.asked if name not in seen.known]
+    for name in missing if seen.known else ():
+        parts.append(_plain(f"no row has {name}.{did_you_mean(name, seen.known, ' ')}"))
+    curves = [name for name in seen.columns if seen.curves.get(name)]
+    height = max(6, (lines - len(parts) - 12 * len(curves)) // max(1, len(curves)))
+    for name in curves:
+        parts += ["", _curve(seen, name, columns, min(height, 16), colour)]
+    return "\n".join(parts)
+
+
+def _headline(seen: Watched) -> str:
+    at, status = seen.position, seen.status
+    words = [f"{_plain(seen.path.name)}: {status}"]
+    if at is not None:
+        done = seen.done
+        words.append(f"step {at.step:,}" + ("" if done is None else f" ({done:.0%})"))
+        words.append(f"{short_count(at.tokens)} tokens")
+    if status == RUNNING:
+        if seen.seconds_left is not None:
+            words.append(f"{short_time(seen.seconds_left)} left")
+        if seen.silent is not None and seen.silent > 60:
+            words.append(f"nothing was written for {short_time(seen.silent)}")
+    return ", ".join(words)
+
+
+def _event(event: Any) -> str:
+    skip = ("event", "time", "data", "kind")
+    more = [
+        f"{key} {_number(value)}"
+        for key, value in event.items()
+        if key not in skip
+        and (isinstance(value, int | float) or (isinstance(value, str) and len(value) < 60))
+    ]
+    return _plain(f"{event.get('time', '')}  {event.get('event')}  {', '.join(more[:6])}".rstrip())
+
+
+def _within(start: str, figures: list[str], columns: int) -> str:
+    """A line with as many figures as fit."""
+    line = start + _plain(figures[0])
+    for each in figures[1:]:
+        if len(line) + len(each) + 2 > columns:
+            break
+        line += f", {_plain(each)}"
+    return line
+
+
+def _plain(text: str) -> str:
+    """A text without control characters, which a record may hold."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _curve(seen: Watched, name: str, columns: int, height: int, colour: bool) -> str:
+    """A chart where plotille is installed, else a line of blocks."""
+    points = seen.curves[name]
+    if len(points) > 1 and find_spec("plotille") is not None:
+        return chart(seen.plot(name), max(30, columns - 24), height, colour)
+    return f"{name}  {blocks([y for _, y in points], max(10, columns - len(name) - 30))}"
+
+
+def blocks(values: list[float], width: int) -> str:
+    """A curve in one line: means of stretches, between the least and the most."""
+    count = min(width, len(values))
+    cuts = [round(index * len(values) / count) for index in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts) if b > a]
+    low, high = min(means), max(means)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    line = "".join(BLOCKS[round((each - low) * scale)] for each in means)
+    return f"{line}  {low:.4g} to {high:.4g}"

@@ -10,22 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from setpoint.cli.main import COMMANDS as ALL_COMMANDS
-from setpoint.cli.main import (
-    INTERRUPTED,
-    command_of,
-    guarded,
-    report,
-    show_users_frames,
-)
-from setpoint.cli.options import (
-    FILE,
-    IMPORT,
-    SOURCE_HELP,
-    WITH,
-    Arguments,
-    Command,
-    Program,
-)
+from setpoint.cli.main import INTERRUPTED, command_of, guarded, has_torch, report, show_users_frames
+from setpoint.cli.options import FILE, IMPORT, WITH, Arguments, Command, Program
 from setpoint.cli.output import bold, manual, print_cautions, print_notes
 from setpoint.config import Config, ConfigError, RunError, SetpointError, nearest
 from setpoint.config.draft.walk import need_class
@@ -34,22 +20,14 @@ from setpoint.config.words.errors import UserCodeError
 
 C = TypeVar("C", bound=Config)
 
-COMMANDS = (
-    "check",
-    "show",
-    "why",
-    "diff",
-    "list",
-    "sweep",
-    "fingerprint",
-    "schema",
-    "migrate",
-    "completion",
-)
+COMMANDS = ("check", "show", "why", "diff", "list", "sweep", "fingerprint", "schema", "migrate",
+            "completion")  # fmt: skip
 NOT_HERE = (*(name for name in ALL_COMMANDS if name not in COMMANDS), "run", "report")
 """Commands of `setpoint`, and words like them, that a script does not have."""
-ABOUT = {**ALL_COMMANDS, "sweep": "run many points, all checked first"}
-RUN = Command("", "SOURCE [OVERRIDES]", SOURCE_HELP, [WITH, FILE, IMPORT], ())
+ABOUT = {name: what for name, (_, what) in ALL_COMMANDS.items()} | {
+    "sweep": "run many points, all checked first"
+}
+RUN = Command("SOURCE [OVERRIDES]", WITH, FILE, IMPORT)
 
 
 def run(
@@ -107,7 +85,10 @@ def load(
         SystemExit: where the command line is read, after a command, `--help` or an error.
     """
     need_class(root, "load")
-    if source is not None or arguments is not None or _is_interactive():
+    # In a notebook or at a prompt, `sys.argv` is its own command line.
+    prompt = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+    is_interactive = prompt and not hasattr(sys.modules["__main__"], "__file__")
+    if source is not None or arguments is not None or is_interactive:
         return _load(root, source, [] if arguments is None else arguments)
     config, status = _run_command_line(root, sys.argv[1:])
     if config is None:
@@ -139,12 +120,6 @@ def _load(root: type[C], source: str | os.PathLike[str] | None, words: Sequence[
             )
         parsed.positional.append(os.fspath(source))
     return _opened(parsed)
-
-
-def _is_interactive() -> bool:
-    """True in a notebook or at a prompt, whose own command line `sys.argv` is."""
-    prompt = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
-    return prompt and not hasattr(sys.modules["__main__"], "__file__")
 
 
 def _opened(parsed: Arguments) -> Any:
@@ -201,7 +176,7 @@ def _refuse_command(program: Program, words: list[str]) -> None:
     from setpoint.config.layers.presets import preset_named
 
     import_presets(program.root)
-    if preset_named(word) or IMPORT.name in words:
+    if preset_named(word) or "--import" in words:
         return
     rest = f"; `setpoint {word}` is for Setpoint's own runs" if word in ALL_COMMANDS else ""
     raise SetpointError(
@@ -212,9 +187,9 @@ def _refuse_command(program: Program, words: list[str]) -> None:
 
 def _command(name: str, program: Program) -> Command:
     if name == "sweep":  # another than Setpoint's
-        from setpoint.cli.sweep import OF_SCRIPTS
+        from setpoint.cli.sweep import sweep_script
 
-        return OF_SCRIPTS.of(program)
+        return sweep_script.of(program)
     return (command_of(name) if name in COMMANDS else RUN).of(program)
 
 
@@ -224,7 +199,7 @@ def _verify(config: Config) -> None:
     from setpoint.config.draft.walk import dropped_values
     from setpoint.config.resolving.checks import needs_of
 
-    found = verify(config, [n for n in needs_of(config) if n != "torch" or _has_torch()])
+    found = verify(config, [n for n in needs_of(config) if n != "torch" or has_torch()])
     if found.problems:
         raise ConfigError(found.problems)
     notes = [f"dropped: {value}" for value in dropped_values(config)]
@@ -232,12 +207,6 @@ def _verify(config: Config) -> None:
     if notes or found.cautions:
         print_notes(notes)
         print_cautions(found.cautions)
-
-
-def _has_torch() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("torch") is not None
 
 
 def _call(main: Callable[[Any], object], config: Any) -> int:
@@ -299,9 +268,7 @@ def _name_main_module() -> None:
     another class of that name, of which no config is an instance.
     """
     script = sys.modules["__main__"]
-    file = getattr(script, "__file__", None)
-    spec = getattr(script, "__spec__", None)
-    if spec is not None:
-        sys.modules.setdefault(spec.name, script)
-    elif file is not None:
-        sys.modules.setdefault(os.path.splitext(os.path.basename(file))[0], script)
+    file, spec = (getattr(script, name, None) for name in ("__file__", "__spec__"))
+    if file is not None or spec is not None:
+        name = spec.name if spec else os.path.splitext(os.path.basename(str(file)))[0]
+        sys.modules.setdefault(name, script)

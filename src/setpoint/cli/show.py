@@ -1,4 +1,4 @@
-"""`setpoint show` and `why`: the resolved configuration, and the origin of each value."""
+"""`setpoint show`, `why`, `diff` and `fingerprint`: values, origins, differences, the hash."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ import os
 from collections.abc import Mapping
 from typing import Any, cast
 
-from setpoint.cli.options import RANKED, SOURCE_HELP, Arguments, Command, Option, Program
-from setpoint.cli.output import bold, dim, emit, print_notes, wrapped
-from setpoint.cli.source import open_source, run_directory_given
+from setpoint.cli.options import (
+    RANKED,
+    Arguments,
+    Command,
+    Option,
+    Program,
+    refuse_misspelt_options,
+)
+from setpoint.cli.output import bold, dim, emit, print_notes, table, wrapped
+from setpoint.cli.source import open_source, open_table, run_directory_given
 from setpoint.config import (
+    IDENTITY,
     Config,
     Free,
     SetpointError,
     all_fields,
     did_you_mean,
+    differences,
+    fingerprint,
     leaves,
     plain,
     to_plain,
@@ -24,6 +34,8 @@ from setpoint.config.draft.walk import Leaf, dropped_values, entries_of, to_mini
 from setpoint.config.files.document import names_file
 from setpoint.config.layers.list_edits import item_index
 from setpoint.config.layers.presets import presets
+from setpoint.config.record.compare import Difference, Entry, Table, compare
+from setpoint.config.record.record import ROLES, canonical, identity_leaves
 from setpoint.config.words.names import within
 from setpoint.config.words.text import in_full
 
@@ -33,39 +45,33 @@ SCHEMA_LINES = {"toml": "#:schema {}\n", "yaml": "# yaml-language-server: $schem
 
 
 @Command(
-    "show",
-    "SOURCE [PATH] [OVERRIDES]",
-    "Print every value of a configuration with all layers merged and everything derived, in a\n"
-    "form that can be saved and used as a SOURCE again. Python is what differs from the defaults,\n"
-    "as a function for SOURCE module:function. Fields that are null by default and that nothing\n"
-    "has set are left out, except in JSON and with --all. With a PATH only that field or section\n"
-    "is printed, in its place in the file.\n" + SOURCE_HELP,
-    [
-        Option("--origins", "Print the origin of each value beside it."),
-        Option("--minimal", "Print only what differs from the defaults.", excludes=("--all",)),
-        Option("--all", "Print fields that are null by default, too."),
-        Option(
-            "--format",
-            "toml (the default), yaml, json, or python (a preset function).",
-            "FORMAT",
-            choices=FORMATS,
-            excludes=("--json",),
-        ),
-        Option("--schema", "Begin with the line that points editors to the JSON Schema.", "PATH"),
-        *RANKED,
-    ],
-    [
-        ("setpoint show tiny", "everything, as TOML"),
-        ("setpoint show tiny model", "one section, or one field"),
-        ("setpoint show tiny --origins", "with the origin of each value"),
-        ("setpoint show tiny --minimal > exp.toml", "a file to start from"),
-        ("setpoint show exp.toml --format python > exp.py", "the same as Python"),
-        ("setpoint show tiny --schema setpoint.schema.json", "for an editor; see `schema`"),
-    ],
-    positional=(1, 2),
+    "show SOURCE [PATH] [OVERRIDES]",
+    Option("--origins", "Print the origin of each value beside it."),
+    Option("--minimal", "Print only what differs from the defaults.", excludes="--all"),
+    Option("--all", "Print fields that are null by default, too."),
+    Option(
+        f"--format {'|'.join(FORMATS)}", "Default: toml; python: a function.", excludes="--json"
+    ),
+    Option("--schema PATH", "Begin with the line that points editors to the JSON Schema."),
+    *RANKED,
 )
 def show(arguments: Arguments) -> int:
-    """Print the configuration in the chosen format."""
+    """Print the resolved configuration: every value, with all layers merged and derived values.
+
+    The output can be saved and used as a SOURCE again. It pins every value, derived ones included:
+    begin a file of your own, or for another machine, with --minimal. Python is a function that
+    returns the same configuration, for SOURCE module:function.
+    Fields that are null by default and not set are left out, except in JSON and with --all. With a
+    PATH only that field or section is printed, in its place in the file.
+
+    Examples:
+        setpoint show tiny  everything, as TOML
+        setpoint show tiny model  one section, or one field
+        setpoint show tiny --origins  with the origin of each value
+        setpoint show tiny --minimal > exp.toml  a file to start from
+        setpoint show exp.toml --format python > exp.py  the same as Python
+        setpoint show tiny --schema setpoint.schema.json  for an editor; see `schema`
+    """
     chosen = "json" if arguments.has("--json") else arguments.value("--format") or "toml"
     path, source = _optional_path(arguments)
     schema = arguments.value("--schema")
@@ -175,11 +181,7 @@ def _optional_path(arguments: Arguments) -> tuple[str | None, str | None]:
 
 
 def _branch(value: Any, path: list[str]) -> Any:
-    """The part of nested values at a path, in its place; of lists that item alone.
-
-    Returns:
-        the values above it with this part alone; None where there is none.
-    """
+    """The part of nested values at a path, in its place, and of lists that item alone; or None."""
     if not path:
         return value
     key, inner = path[0], None
@@ -194,11 +196,7 @@ def _branch(value: Any, path: list[str]) -> Any:
 
 
 def _without_nulls(data: dict[str, Any], minimal: object, section: object) -> dict[str, Any]:
-    """Values without those that are null and need not be written for it.
-
-    Arguments:
-        section: the section of these values.
-    """
+    """The values of a section without those that are null by default."""
     differs = cast(dict[str, Any], minimal) if isinstance(minimal, dict) else {}
     # A variant's `type` is no field, and to ask for it would look for the nearest name.
     fields = type(section).__setpoint__.fields if isinstance(section, Config) else {}
@@ -219,24 +217,19 @@ def _without_nulls(data: dict[str, Any], minimal: object, section: object) -> di
     return kept
 
 
-@Command(
-    "why",
-    "PATH [SOURCE] [OVERRIDES]",
-    "Print every layer that touched a value, the first at the top and the winner, marked with >,\n"
-    "last; then the help of the field, and its role. PATH is a field, a section, or an item of a\n"
-    "list such as data.sources.0; without a SOURCE the defaults are used. A derived value names\n"
-    "the fields that it was derived from. Values that a later layer left no place for are named\n"
-    "as dropped.\n" + SOURCE_HELP,
-    RANKED,
-    [
-        ("setpoint why optimizer.lr tiny", "the learning rate of tiny"),
-        ("setpoint why batch tiny --batch.accumulation 2", "all of a section, with an override"),
-        ("setpoint why model.ffn_dim runs/tiny-3fa94c21", "a derived value of a run"),
-    ],
-    positional=(1, 2),
-)
+@Command("why PATH [SOURCE] [OVERRIDES]", *RANKED)
 def why(arguments: Arguments) -> int:
-    """Print the layers of one field, or of every field of a section."""
+    """Print every layer that set a value, the first at the top and the winner, marked with >, last.
+
+    The help and the role of the field follow. PATH is a field, a section, or an item of a list such
+    as data.sources.0; without a SOURCE the defaults are used. A derived value names the fields that
+    it was derived from. Values that a later layer made obsolete are listed as dropped.
+
+    Examples:
+        setpoint why optimizer.lr tiny  the learning rate of tiny
+        setpoint why batch tiny --batch.accumulation 2  a whole section, with an override
+        setpoint why model.ffn_dim runs/tiny-3fa94c21  a derived value of a run
+    """
     program = arguments.command.program
     path, source = path_and_source(arguments.positional, program)
     config = open_source(source, arguments).resolve()
@@ -250,12 +243,15 @@ def why(arguments: Arguments) -> int:
     if not matches:
         lines = [f"  dropped: {line}" for line in dropped]
         raise SetpointError("\n".join([not_there(program, config, path), *lines]))
-    facts = [_facts(config, leaf) for leaf in matches]
-    texts = [_explain(config, leaf) for leaf in matches]
     emit(
         arguments,
-        [*facts, *({"path": name, "dropped": line} for line in dropped)],
-        "\n\n".join([*texts, *(f"dropped: {line}" for line in dropped)]),
+        lambda: [
+            *(_facts(config, leaf) for leaf in matches),
+            *({"path": name, "dropped": line} for line in dropped),
+        ],
+        lambda: "\n\n".join(
+            [*(_explain(config, leaf) for leaf in matches), *(f"dropped: {d}" for d in dropped)]
+        ),
     )
     return 0
 
@@ -289,14 +285,7 @@ def leaf_path(config: Config, typed: str) -> str:
 
 
 def path_and_source(positional: list[str], program: Program) -> tuple[str, str | None]:
-    """Tell path and source apart, which may stand in either order.
-
-    Arguments:
-        positional: one or two words; one is the path.
-
-    Raises:
-        SetpointError: if the only word is a source.
-    """
+    """Tell path and source apart, which may stand in either order."""
     if not program.is_own:
         import setpoint.presets  # noqa: F401 - registers the presets by name
 
@@ -410,3 +399,167 @@ def _help(config: Config, leaf: Leaf) -> str:
         return ""  # in the user area, where keys are free
     info = type(node).__setpoint__.fields[str(leaf.path[-1])]
     return field_help(info.owner, info.name)
+
+
+@Command(
+    "diff A B [MORE...] [OVERRIDES]",
+    Option("--role identity|budget|runtime", "Compare only fields with these roles.", True),
+    Option("--ignore PATH", "Leave a field or section out.", True),
+    Option("--origins", "Print origins of three or more sources instead of a table."),
+    *RANKED,
+)
+def diff(arguments: Arguments) -> int:
+    """Print the values that differ between two sources, each with its origin; of more, a table.
+
+    A run, a checkpoint and a git revision are compared as they were recorded, so that fields which
+    no longer exist show as well. OVERRIDES, modifiers, further files and the environment apply to
+    B, which is resolved anew by them. With three or more sources they are refused, and the
+    environment is not read. The exit status is 0 if nothing differs, 1 if something does, and 2 if
+    a source cannot be read.
+
+    Examples:
+        setpoint diff tiny runs/tiny-3fa94c21  what a run changed
+        setpoint diff tiny tiny --optimizer.lr 1e-3  all that an override changes
+        setpoint diff HEAD~1:tiny tiny  what the last commit changed in a preset
+        setpoint diff runs/a runs/b runs/c --role identity  differences of runs, as a table
+        setpoint diff runs/a runs/b runs/c --origins  the same, each value with its origin
+    """
+    sources = arguments.positional
+    many = len(sources) > 2
+    if many:
+        _refuse_layers(arguments)
+    roles = [ROLES[n] for text in arguments.values("--role") for n in text.split(",")] or None
+    tables = [
+        open_table(source, arguments, overrides=not many and at == 1)
+        for at, source in enumerate(sources)
+    ]
+    ignored = [_known_path(path, tables, arguments) for path in arguments.values("--ignore")]
+    rows = compare(tables, roles, ignored)
+
+    def text() -> str:
+        if not rows:
+            filters = [f"{name} {value}" for name in ("--role", "--ignore")
+                       for value in arguments.values(name)]  # fmt: skip
+            compared = f"with {' '.join(filters)}" if filters else f"{len(tables[0])} values"
+            return f"no differences ({compared}): {' and '.join(dict.fromkeys(sources))}"
+        if not many or arguments.has("--origins"):
+            return "\n".join(render(rows, sources))
+        lines = [["", *_distinct_names(sources)]]
+        lines += [[row.path, *(_cell(entry) for entry in row.entries)] for row in rows]
+        if len(sources) > len(rows):
+            lines = [list(column) for column in zip(*lines, strict=True)]
+        return table(lines[1:], lines[0])
+
+    emit(arguments, lambda: [_difference_facts(row, sources) for row in rows], text)
+    return 1 if rows else 0
+
+
+def _refuse_layers(arguments: Arguments) -> None:
+    refuse_misspelt_options(arguments)
+    given = [name for name in ("--with", "--file", "--world-size") if arguments.has(name)]
+    given += [token for token in arguments.overrides if token.startswith("-") or "=" in token]
+    if given or arguments.overrides:
+        word = (given or arguments.overrides)[0]
+        raise SetpointError(
+            f"{word} could apply to any of {len(arguments.positional)} sources; it can be given "
+            f"with two, and then applies to the second"
+        )
+
+
+def _known_path(typed: str, tables: list[Table], arguments: Arguments) -> str:
+    """A path to ignore, as the tables spell it."""
+    fields = [name for name, _ in all_fields(arguments.command.program.root)]
+    keys = [key for table in tables for key in table]
+    for path in (typed, typed.replace("-", "_")):  # keys of mappings are as they were written
+        if path in fields or any(within(key, path) for key in keys):
+            return path
+    meant = did_you_mean(typed, [*fields, *keys], " ")
+    raise SetpointError(f"--ignore {typed}: there is no such field or section.{meant}")
+
+
+def _difference_facts(row: Difference, sources: list[str]) -> object:
+    """A difference for machines: two sides by name, more of them as a list."""
+    if len(sources) == 2:
+        return plain(row.to_json())
+    sides: list[dict[str, object]] = []
+    for source, entry in zip(sources, row.entries, strict=True):
+        facts = {} if entry is None else {"value": plain(entry.value), "origin": entry.origin}
+        sides.append({"source": source, **facts})
+    return {"path": row.path, "role": row.role.name, "sides": sides}
+
+
+def render(rows: list[Difference], sources: list[str]) -> list[str]:
+    """The differences of a few sources as lines for people, with origins."""
+    names = _distinct_names(sources)
+    width = max(map(len, names))
+    lines: list[str] = []
+    for row in rows:
+        lines.append(bold(row.path) + dim(f"  ({row.role.name})"))
+        texts = [_cell(entry) for entry in row.entries]
+        # One long value shall not push the other's origin off the screen.
+        column = max((len(text) for text in texts if len(text) <= 40), default=0)
+        for name, text, entry in zip(names, texts, row.entries, strict=True):
+            origin = dim(f"  {entry.origin}") if entry is not None and entry.origin else ""
+            lines.append(f"  {name:<{width}}  {text:<{column}}{origin}".rstrip())
+    return lines
+
+
+def _distinct_names(sources: list[str]) -> list[str]:
+    """The names of the sources; with their places where two are the same."""
+    if len(set(sources)) == len(sources):
+        return sources
+    if len(sources) == 2:
+        return [f"A: {sources[0]}", f"B: {sources[1]}"]
+    return [f"{place}: {source}" for place, source in enumerate(sources, 1)]
+
+
+def _cell(entry: Entry | None) -> str:
+    return "(absent)" if entry is None else in_full(entry.value)
+
+
+@Command(
+    "fingerprint SOURCE [OTHER_SOURCE] [OVERRIDES]",
+    Option("--explain", "Print the hashed values; of two sources, those that differ."),
+    *RANKED,
+)
+def fingerprint_command(arguments: Arguments) -> int:
+    """Print the hash (SHA-256) of all identity fields, those that affect training.
+
+    Configurations with the same fingerprint train the same model; runtime fields (device, logging)
+    and budget fields (duration) are not in it. With two sources both are printed, and the exit
+    status is 1 if they differ; OVERRIDES, modifiers, further files and the environment apply to the
+    second.
+
+    Examples:
+        setpoint fingerprint tiny  the preset's fingerprint
+        setpoint fingerprint tiny --seed 2  another seed is another run
+        setpoint fingerprint tiny runs/tiny-3fa94c21 --explain  why a run is another one
+    """
+    names, explains = arguments.positional, arguments.has("--explain")
+    configs = [open_source(name, arguments, overrides=False).resolve() for name in names[:-1]]
+    configs.append(open_source(names[-1] if names else None, arguments).resolve())
+    digests, config = [fingerprint(each) for each in configs], configs[-1]
+    if len(configs) == 2:
+        rows = differences(configs[0], configs[1], [IDENTITY]) if explains else []
+        both: dict[str, Any] = {"fingerprints": digests, "equal": digests[0] == digests[1]}
+        if explains:
+            both["differences"] = [plain(row.to_json()) for row in rows]
+        width = max(map(len, names))
+        lines = [f"{name:<{width}}  {each}" for name, each in zip(names, digests, strict=True)]
+        emit(arguments, both, "\n".join([*lines, *render(rows, names)]))
+        return int(digests[0] != digests[1])
+    every = list(identity_leaves(config)) if explains else []
+    origins = {leaf.key: leaf.describe_origin() for leaf in every}
+
+    def facts() -> dict[str, Any]:
+        import json
+
+        identity = {"fingerprint": digests[0], "identity": json.loads(canonical(config))}
+        return {**identity, "origins": origins} if explains else identity
+
+    texts = (f"  {leaf.key} = {in_full(leaf.value)}" for leaf in every)
+    lines = [
+        text + dim(f"  {origin}") for text, origin in zip(texts, origins.values(), strict=True)
+    ]
+    emit(arguments, facts, "\n".join([*digests, *lines]))
+    return 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from setpoint.cli.options import GPU, Arguments, import_named, refuse_misspelt_options
+from setpoint.cli.options import Arguments, import_named, refuse_misspelt_options, text_flags
 from setpoint.config import (
     Composition,
     Config,
@@ -22,7 +23,6 @@ from setpoint.config import (
     leaves,
     nearest,
 )
-from setpoint.config.draft.hints import written
 from setpoint.config.files.document import FORMATS, MAX_BYTES, names_file
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.layers.environment import prefix_of
@@ -30,17 +30,11 @@ from setpoint.config.layers.presets import preset_named, presets
 from setpoint.config.record.compare import Table, leaf_table, recorded_table
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
 from setpoint.config.values.user_code import find_user_function
-from setpoint.interop.dialect import (
-    DIALECTS,
-    ConvertedDocument,
-    read_foreign,
-    recognize,
-    split_dialect,
-)
 
 if TYPE_CHECKING:
     from setpoint.config import Document
     from setpoint.config.files.document import Format
+    from setpoint.interop.dialect import ConvertedDocument
 
 RUN, CHECKPOINT, REVISION = "run", "checkpoint", "revision"
 FOREIGN, OTHER = "foreign", "other"
@@ -56,33 +50,29 @@ LAYERS = ("--with", "--file", "--world-size", "--config-from-stdin")
 def open_source(
     source: str | Document | None, arguments: Arguments, *, overrides: bool = True
 ) -> Composition[Any]:
-    """Merge all layers for a source.
+    """Merge all layers for a source, of which None stands for the defaults alone.
 
     Arguments:
-        source: as typed, or a file that is read already; None stands for the defaults alone.
         overrides: whether the other layers, and the environment, apply to this source.
-
-    Returns:
-        the merged draft of the root class of the program, with the problems found so far.
-
-    Raises:
-        SetpointError: if the source or a layer cannot be read, or the number of ranks is given
-            twice.
     """
     prepare(arguments)
     root = root_of(source, arguments)
     if overrides:
-        refuse_misspelt_options(arguments, root.__setpoint__.fields, root)
+        refuse_misspelt_options(arguments, root)
     given = arguments if overrides else Arguments(arguments.command)
     files: list[str | Document] = [*given.values("--file")]
     label, notes = str(source or "the defaults"), list[str]()
     start: str | Config | None = None
+    foreign: ConvertedDocument | None = None
     if source is not None and not isinstance(source, str):
         label, files = source.name, [source, *files]
     elif source == "-":
         label, files = "standard input", [read_standard_input(arguments), *files]
-    elif source is not None and (foreign := split_dialect(source)):
-        files = [read_foreign(*foreign), *files]
+    elif source is not None and (parts := dialect_and_file(source)):
+        from setpoint.interop.dialect import read_foreign
+
+        foreign = read_foreign(*parts)
+        files = [foreign, *files]
     elif source is not None:
         start, notes = _open_start(source, root, arguments)
     if given.has("--config-from-stdin") and "-" not in arguments.positional:
@@ -108,14 +98,17 @@ def open_source(
     from setpoint.cli.output import print_notes
 
     is_file = isinstance(source, str) and names_file(source) and kind_of(source) == OTHER
-    if composition.problems and is_file and (dialect := recognize(str(source))):
-        composition = open_source(f"{dialect}:{source}", arguments, overrides=overrides)
-        print_notes([f"{source} is a file of {DIALECTS[dialect]}, read as {dialect}:{source}"])
-        return composition
+    if composition.problems and is_file:
+        from setpoint.interop.dialect import DIALECTS, recognize
+
+        if dialect := recognize(str(source)):
+            composition = open_source(f"{dialect}:{source}", arguments, overrides=overrides)
+            print_notes([f"{source} is a file of {DIALECTS[dialect]}, read as {dialect}:{source}"])
+            return composition
     _set_ranks_and_device(composition, given)
     composition.notes[:0] = notes
-    if files and isinstance(files[0], ConvertedDocument):
-        _add_reports(composition, files[0], strict=arguments.has("--strict"))
+    if foreign is not None:
+        _add_reports(composition, foreign, strict=arguments.has("--strict"))
     if root.__module__ == "setpoint.infer.config":
         from setpoint.infer.adopt import adopt
 
@@ -124,6 +117,15 @@ def open_source(
     print_notes(composition.notes)
     composition.label = label
     return composition
+
+
+def dialect_and_file(source: str) -> tuple[str, str] | None:
+    """The two sides of `DIALECT:FILE`, a file of another system; None for other sources."""
+    if ":" not in source:
+        return None
+    from setpoint.interop.dialect import split_dialect  # not for most commands
+
+    return split_dialect(source)
 
 
 def _add_reports(
@@ -138,6 +140,18 @@ def _add_reports(
         Problem(report.key, f"{report.kind}: {report.text}", origin=report.place)
         for report in document.reports
     )
+
+
+def resolver(arguments: Arguments) -> Callable[[list[str]], Any]:
+    """A function that resolves the source with more overrides."""
+
+    def resolve(more: list[str]) -> Any:
+        again = Arguments(arguments.command)
+        again.positional, again.options = arguments.positional, arguments.options
+        again.overrides = [*arguments.overrides, *more]
+        return open_source(arguments.source, again).resolve()
+
+    return resolve
 
 
 def _open_start(
@@ -176,8 +190,8 @@ def _set_ranks_and_device(composition: Composition[Any], arguments: Arguments) -
             )
         parallel.set_field("world_size", size, Origin(COMMAND_LINE, "--world-size"))
     # A GPU that is named is the one that `auto` would find where the job runs.
-    if arguments.has(GPU.name) and composition.draft.parallel.device == "auto":
-        origin = Origin(COMMAND_LINE, f"{GPU.name} {arguments.value(GPU.name)}")
+    if arguments.has("--gpu") and composition.draft.parallel.device == "auto":
+        origin = Origin(COMMAND_LINE, f"--gpu {arguments.value('--gpu')}")
         composition.draft.parallel.set_field("device", "cuda", origin)
 
 
@@ -193,10 +207,9 @@ def _refuse_other_file(source: str, command: str) -> None:
             f"{said}A function in it that returns one is given as module:function: setpoint {verb} "
             f"{module}:FUNCTION"
         )
-    values = {"data.sources": [{"type": "text", "paths": [source]}]}
-    flags = written(values, Origin(COMMAND_LINE))
     raise SetpointError(
-        f"{said}A text to train on is data of a preset or a file: setpoint {verb} tiny {flags}"
+        f"{said}A text to train on is data of a preset or a file: setpoint {verb} tiny "
+        f"{text_flags(source)}"
     )
 
 
@@ -204,11 +217,7 @@ def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
     """The values of a source: of a record as they were written, of others as they resolve today.
 
     Arguments:
-        overrides: whether they, and the environment, apply to this source; a record that they
-            change is resolved anew.
-
-    Raises:
-        SetpointError: if the source cannot be read or resolved.
+        overrides: whether they, and the environment, apply; a record is resolved anew by them.
     """
     prepare(arguments)
     kind, prefix = kind_of(source), prefix_of(arguments.command.program.root)
@@ -228,18 +237,14 @@ def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
 
 
 def root_of(source: str | Document | None, arguments: Arguments) -> type[Config]:
-    """The class of the configuration: the program's, or that of an inference job.
-
-    Raises:
-        SetpointError: if it is an inference job, and the command is for training jobs only.
-    """
+    """The class of the configuration: the program's, or that of an inference job."""
     program, command = arguments.command.program, arguments.command
     if program.is_own or source is None or not _is_inference(source):
         return program.root
     if command.name not in FOR_ANY_JOB:
         name = source if isinstance(source, str) else source.name
         raise SetpointError(
-            f"{name} is an inference job, which says itself what to do: `setpoint infer {name}`. "
+            f"{name} is an inference job: run it with `setpoint infer {name}`. "
             f"{command.title} takes training jobs"
         )
     from setpoint.infer.config import Inference
@@ -283,18 +288,14 @@ def _has_weights(path: str, depth: int) -> bool:
 
 
 def kind_of(source: str) -> str:
-    """Kind of a source.
+    """The kind of a source: `RUN` (any folder), `CHECKPOINT`, `REVISION`, `FOREIGN` or `OTHER`.
 
-    A preset's name is the preset, whatever lies about; `./tiny` is the folder of that name. What
-    exists as a file or folder is that. Of `A:B`, see `is_revision`.
-
-    Returns:
-        `RUN` for a folder, `CHECKPOINT`, `REVISION`, `FOREIGN` for `DIALECT:FILE`, or `OTHER`: a
-        preset, a file or a function.
+    A preset's name is the preset, and `./tiny` the folder of that name. What exists is a file or
+    folder. Of `A:B`, see `is_revision`.
     """
     if preset_named(source):
         return OTHER
-    if split_dialect(source):
+    if dialect_and_file(source):
         return FOREIGN
     if os.path.isdir(source):
         is_checkpoint = os.path.isfile(os.path.join(source, MANIFEST))
@@ -309,11 +310,7 @@ def kind_of(source: str) -> str:
 
 
 def is_hugging_face_directory(source: str) -> bool:
-    """True if a directory holds a model in the format of Hugging Face, and no record of ours.
-
-    Returns:
-        True for a folder with a config.json that has nothing of a run or a checkpoint beside it.
-    """
+    """True for a folder with a config.json that has nothing of a run or a checkpoint beside it."""
     path = os.path.join(source, "config.json")
     if not os.path.isfile(path) or {"origins.json", MANIFEST, "checkpoints"} & {
         *os.listdir(source)
@@ -324,11 +321,7 @@ def is_hugging_face_directory(source: str) -> bool:
 
 
 def split_revision(source: str) -> tuple[str, str] | None:
-    """The two sides of `REV:WHAT`; git's own `HEAD^{/fix: this}` and `main@{10:30}` are heeded.
-
-    Returns:
-        the revision and what follows the colon; None if there is no colon between two texts.
-    """
+    """The two sides of `REV:WHAT`, or None; git's `HEAD^{/fix: this}` and `main@{10:30}` count."""
     depth = 0
     for at, sign in enumerate(source):
         depth += (sign == "{") - (sign == "}")
@@ -372,14 +365,7 @@ def _is_module(name: str) -> bool:
 
 @contextmanager
 def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[str]:
-    """The folder with the record of a source.
-
-    Returns:
-        the folder, which for a revision is gone when the context ends.
-
-    Raises:
-        SetpointError: if there is none, or it cannot be made.
-    """
+    """The folder with the record of a source; that of a revision is temporary."""
     program = arguments.command.program
     if kind == REVISION:
         if program.is_own:
@@ -408,17 +394,7 @@ def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[str]:
 
 
 def checkpoint_and_run(source: str) -> tuple[str, str]:
-    """The directory of a checkpoint and that of its run.
-
-    Arguments:
-        source: a source whose kind is `CHECKPOINT`.
-
-    Returns:
-        both directories; that of the run may hold no record, where a checkpoint was taken away.
-
-    Raises:
-        SetpointError: if there is no such checkpoint.
-    """
+    """The directory of a checkpoint and that of its run, which may hold no record."""
     from pathlib import Path
 
     from setpoint.checkpoint.places import find_checkpoint
@@ -440,7 +416,7 @@ def _no_record(source: str) -> str:
         return f"{source} holds checkpoints; name one of them: {', '.join(names)}, latest"
     if Path(source, "adapter_config.json").is_file():
         return (
-            f"{source} holds an adapter alone, as PEFT reads it over the weights beneath it.\n"
+            f"{source} holds an adapter only, in PEFT's format, without weights that it adapts.\n"
             f"Valid: the run that it was exported from, or `setpoint export RUN` without --adapter"
         )
     return (
@@ -456,15 +432,7 @@ def _read(stream: TextIO, most: int) -> bytes:
 
 
 def read_standard_input(arguments: Arguments) -> Document:
-    """Read one configuration file from standard input; its origins are `stdin:LINE:COLUMN`.
-
-    Arguments:
-        arguments: of the call; `--stdin-format` says the format, otherwise the first sign does:
-            `{` begins JSON, anything else TOML.
-
-    Raises:
-        SetpointError: nothing arrives there, or it is not of that format.
-    """
+    """Read a configuration file from standard input; by default JSON if it begins with `{`."""
     given = arguments.value("--stdin-format")
     title = arguments.command.title
     if sys.stdin is None or sys.stdin.closed:  # as a service has it, or after `<&-`
@@ -480,10 +448,7 @@ def read_standard_input(arguments: Arguments) -> Document:
     except OSError as error:
         raise SetpointError(f"standard input cannot be read: {error.strerror}") from None
     if not data.strip():
-        raise SetpointError(
-            "standard input is empty, so there is no configuration in it; of several processes "
-            "only one can read it"
-        )
+        raise SetpointError("standard input is empty; of several processes only one can read it")
     begin = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     format = cast("Format", given) if given else ("json" if begin == b"{" else "toml")
     try:
@@ -499,21 +464,13 @@ def read_standard_input(arguments: Arguments) -> Document:
 
 def _is_yaml(data: bytes) -> bool:
     """True if the first line with content looks like YAML: `key:` or `- item`."""
-    for line in data.decode("utf-8", "replace").splitlines():
-        text = line.partition("#")[0].strip()
-        if text and not text.startswith("%"):
-            word, colon, rest = text.partition(":")
-            key = word.replace("_", "").replace("-", "").replace(".", "").isalnum()
-            return text.startswith(("---", "- ")) or bool(colon and key and rest[:1] in ("", " "))
-    return False
+    lines = (line.strip() for line in data.decode("utf-8", "replace").splitlines())
+    first = next((line for line in lines if line and line[0] not in "#%"), "")
+    return re.match(r"---|- |[\w.-]+:( |$)", first) is not None
 
 
 def run_directory_given(source: str | None) -> str | None:
-    """The run directory that a source is, and that training it goes on in.
-
-    Returns:
-        the directory; None for other sources, and for a point of a sweep, which is trained anew.
-    """
+    """The run directory that a source is, and that training it goes on in; None for others."""
     if source is None or kind_of(source) != RUN:
         return None
     from setpoint.sweep.record import is_point
@@ -522,11 +479,7 @@ def run_directory_given(source: str | None) -> str | None:
 
 
 def variables_of(config: Config) -> str:
-    """The environment variables that gave values, as they stand before a command to copy.
-
-    Returns:
-        `NAME=value ` for each; what a record has of another environment does not count.
-    """
+    """The environment variables that gave values, as `NAME=value ` before a command to copy."""
     import shlex
 
     origins = [leaf.origin for leaf in leaves(config) if leaf.chain]
@@ -538,11 +491,7 @@ def variables_of(config: Config) -> str:
 
 
 def prepare(arguments: Arguments) -> None:
-    """Make known what a source may name: presets and modifiers, and the modules of `--import`.
-
-    Raises:
-        SetpointError: if a module cannot be imported.
-    """
+    """Make known what a source may name: presets and modifiers, and the modules of `--import`."""
     import_named(arguments.command.program, arguments.values("--import"))
 
 

@@ -8,113 +8,63 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.options import (
-    COMMON,
-    JSON,
-    SOURCE_HELP,
-    Arguments,
-    Command,
-    Option,
-    refuse_misspelt_options,
-)
+from setpoint.cli.options import COMMON, JSON, Arguments, Command, Option, refuse_misspelt_options
 from setpoint.cli.output import bold, dim, emit, print_notes, styled, table
-from setpoint.cli.sweep_points import PointChecker, Prepared, prepare, read_call
+from setpoint.cli.sweep_points import Prepared, prepare, read_call
 from setpoint.config import NEEDS, Caution, Config, Problem, RunError, SetpointError, verify
 from setpoint.config.files.document import without_suffix
 from setpoint.config.layers.environment import prefix_of
 from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.report.table import number_cell
-from setpoint.sweep.config import OBJECTIVE
 from setpoint.sweep.launch import Launcher
 from setpoint.sweep.metrics import TRAINING_LOSS
+from setpoint.sweep.points import LIMIT, PointChecker, ResolvedPoint, resolve_points
 from setpoint.sweep.record import POINTS, SWEEP_FILE, SweepRecord, Task, read_record_of
 from setpoint.sweep.search import optuna_missing
-from setpoint.sweep_space.points import LIMIT, ResolvedPoint, resolve_points
+from setpoint.sweep.table import OBJECTIVE
 from setpoint.track.console import short_time
 
 FOLDER = "--folder"
-TAKEN = ("--jobs", "--dry-run", "--limit", "--random")
-"""The options that the `sweep` of scripts has as well."""
-DRAW_SEED = Option(
-    "--draw-seed",
-    "Seed of --random and --search; default 0.",
-    "N",
-    type=int,
-    at_least=0,
+TAKEN = (
+    Option("--jobs N", "Number of points that run at a time; default 1."),
+    Option("--dry-run", "Print the points and what would be done with each."),
+    Option("--limit N", f"Maximum number of points; default {LIMIT}."),
+    Option("--random N", "Random search with this many points."),
 )
-COMMAND = Command(
-    "sweep",
-    "SOURCE [OVERRIDES]",
-    "Train every combination of the values that are given: `--optimizer.lr 1e-4,3e-4 --seed 1,2`\n"
-    "is a grid of four points. A comma separates points, also in SOURCE and in --with; a list as\n"
-    "one point is in brackets. A file with a table [sweep] describes points of every kind; what\n"
-    "is given here is combined with them. All points are resolved and checked before any is\n"
-    "started. The runs are in workspace/experiment, with their results in sweep.json; the same\n"
-    "command again skips finished points and resumes the others.\n"
-    "\n"
-    "With --random N, values are drawn from distributions: 'log_uniform(1e-5, 1e-2)',\n"
-    "'uniform(0, 1)', 'integer(2, 8)', 'choice(a, b)'; with --search N each point is proposed\n"
-    "from the results of earlier ones.\n" + SOURCE_HELP,
-    [
-        Option("--jobs", "Number of points that run at a time; default 1.", "N", type=int),
-        Option("--dry-run", "Print the points and what would be done with each."),
-        Option("--limit", f"Maximum number of points; default {LIMIT}.", "N", type=int),
-        Option("--random", "Random search with this many points.", "N", type=int),
-        Option(
-            "--search",
-            "Sequential search with this many points, finished ones included.",
-            "N",
-            type=int,
-            excludes=("--random",),
-        ),
-        Option("--objective", f"Metric to optimize; default {OBJECTIVE}.", "PATH"),
-        Option(
-            "--direction",
-            "minimize or maximize the objective.",
-            "WORD",
-            choices=("minimize", "maximize"),
-        ),
-        DRAW_SEED,
-        *COMMON,
-        JSON,
-    ],
-    [
-        ("setpoint sweep tiny --optimizer.lr 1e-4,3e-4 --seed 1,2", "a grid of four points"),
-        ("setpoint sweep tiny --with null,reproducible --dry-run", "look first"),
-        ("setpoint sweep lr.toml --jobs 2", "the points of a file, two at a time"),
-        ("setpoint sweep tiny --random 9 --seed 'integer(1, 99)'", "nine points at random"),
-    ],
-)
-OF_SCRIPTS = Command(
-    "sweep",
-    "SOURCE [OVERRIDES]",
-    "Run the script with every combination of the values that are given: `--lr 1e-4,3e-4\n"
-    "--seed 1,2` is a grid of four points. A comma separates points, also in SOURCE and in\n"
-    "--with; a list as one point is in brackets. A file with a table [sweep] describes points of\n"
-    "every kind. All points are resolved and checked before any is started; each is a process of\n"
-    "its own. The folder of the sweep holds the record and the output of each point, and\n"
-    "sweep.json says what came of it; the same command again skips what ended with status 0. With\n"
-    "--random N, values such as 'log_uniform(1e-5, 1e-2)', 'integer(2, 8)' and 'choice(a, b)' are\n"
-    "drawn.\n" + SOURCE_HELP,
-    [
-        *(option for option in COMMAND.options if option.name in TAKEN),
-        DRAW_SEED._replace(help="Seed of --random; default 0.", requires=("--random",)),
-        Option(FOLDER, "Folder of the sweep; default: sweeps/SCRIPT-SOURCE.", "DIRECTORY"),
-        *COMMON,
-        JSON,
-    ],
-    (),
-)
+"""Options of both commands."""
+DRAW_SEED = Option("--draw-seed N", "Seed of --random and --search; default 0.", at_least=0)
 
 
-@COMMAND
-def run(arguments: Arguments) -> int:
-    """Prepare, launch and report.
+@Command(
+    "sweep SOURCE [OVERRIDES]",
+    *TAKEN,
+    Option("--search N", "Sequential search with this many points in all.", excludes="--random"),
+    Option("--objective PATH", f"Metric to optimize; default {OBJECTIVE}."),
+    Option("--direction minimize|maximize", "Goal of --objective."),
+    DRAW_SEED,
+    *COMMON,
+    JSON,
+)
+def sweep(arguments: Arguments) -> int:
+    """Train every combination of the given values: a grid, random points or a search.
 
-    Returns:
-        the exit status: 0 done, 1 if a point failed, 75 or 130 if it was stopped.
+    `--optimizer.lr 1e-4,3e-4 --seed 1,2` is a grid of four points. A comma separates points, also
+    in SOURCE and in --with; a list as one point is in brackets. A file with a table [sweep]
+    describes points of every kind, which are combined with those of the command line. All points
+    are resolved and checked before any is started. The runs are in workspace/experiment, with their
+    results in sweep.json; the same command again skips finished points and resumes the others.
+
+    With --random N, values are drawn from distributions: 'log_uniform(1e-5, 1e-2)', 'uniform(0,
+    1)', 'integer(2, 8)', 'choice(a, b)'; with --search N each point is proposed from the results of
+    earlier ones.
+
+    Examples:
+        setpoint sweep tiny --optimizer.lr 1e-4,3e-4 --seed 1,2  a grid of four points
+        setpoint sweep tiny --with null,reproducible --dry-run  print the points only
+        setpoint sweep lr.toml --jobs 2  the points of a file, two at a time
+        setpoint sweep tiny --random 9 --seed 'integer(1, 99)'  nine random points
     """
-    refuse_misspelt_options(arguments, arguments.command.program.root.__setpoint__.fields)
+    refuse_misspelt_options(arguments)
     return carry_out(prepare(arguments), arguments)
 
 
@@ -123,7 +73,7 @@ def carry_out(prepared: Prepared, arguments: Arguments) -> int:
     jobs = arguments.integer("--jobs") or 1
     screen = Screen(prepared, arguments)
     if arguments.has("--dry-run"):
-        screen.plan()
+        emit(arguments, screen.plan_facts, screen.plan_text)
         if prepared.search is not None and (missing := optuna_missing()):
             print_notes([missing])
         return 0
@@ -185,11 +135,8 @@ class Screen:
         """Print a line at once."""
         print(text, file=self.stream, flush=True)
 
-    def plan(self) -> None:
-        """Print the points and what would be done with each."""
-        emit(self.arguments, self._plan_facts, self._plan_text)
-
-    def _plan_facts(self) -> dict[str, Any]:
+    def plan_facts(self) -> dict[str, Any]:
+        """The points and the planned action for each, for machines."""
         prepared = self.prepared
         points = [{**task.to_json(), "plan": task.plan()} for task in prepared.tasks]
         facts: dict[str, Any] = {"ok": True, "folder": str(prepared.folder), "points": points}
@@ -200,7 +147,8 @@ class Screen:
             facts[name] = [r.to_json() for r in prepared.notes if r.kind == kind]
         return facts
 
-    def _plan_text(self) -> str:
+    def plan_text(self) -> str:
+        """Likewise for people."""
         prepared = self.prepared
         if prepared.search is not None:
             rows = [(f"  {name}", str(value)) for name, value in prepared.describe_search().items()]
@@ -214,7 +162,7 @@ class Screen:
         return "\n".join([*lines, *self._notes()])
 
     def begin(self, tasks: list[Task]) -> None:
-        """Say what is about to happen."""
+        """Print the number of points."""
         search, folder = self.prepared.search, self.prepared.folder
         if search is not None:
             wanted, done = _count(search.trials, "trial"), _count(len(tasks), "trial")
@@ -228,7 +176,7 @@ class Screen:
             self.say("\n".join(notes) + "\n" * bool(self.prepared.notes))
 
     def changed(self, task: Task, tasks: list[Task]) -> None:
-        """Say that a point started or ended."""
+        """Print that a point started or ended."""
         total = len(tasks) if self.prepared.search is None else self.prepared.search.trials
         ended = sum(each.status in (FINISHED, FAILED, STOPPED) for each in tasks)
         count = dim(f"[{ended}/{total}]")
@@ -237,14 +185,18 @@ class Screen:
             self.say(f"{count} {task.name} {how}")
             return
         took = f" in {short_time(task.seconds)}" if task.seconds is not None else ""
-        result = _metrics(task)
+        result = f": {task.reason}"
         if task.status == FINISHED:
-            self.say(f"{count} {task.name} finished{took}" + (f"  {result}" if result else ""))
-        else:
-            self.say(f"{count} {task.name} {task.status}{took}: {task.reason}")
+            results = (
+                f"  {words} {number_cell(task.metrics[name])}"
+                for name, words in ((OBJECTIVE, "held-out loss"), (TRAINING_LOSS, "loss"))
+                if name in task.metrics
+            )
+            result = next(results, "")
+        self.say(f"{count} {task.name} {task.status}{took}{result}")
 
     def end(self, tasks: list[Task], record: dict[str, Any]) -> None:
-        """Print what came of the sweep."""
+        """Print the results of the sweep."""
         failed = [task for task in tasks if task.status == FAILED]
         facts = {"ok": not failed, "folder": str(self.prepared.folder), **record}
         emit(self.arguments, facts, lambda: "\n".join(self._end_lines(tasks, failed, record)))
@@ -279,20 +231,8 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
-def _metrics(task: Task) -> str:
-    """The held-out loss of a point, or else its training loss."""
-    for name, words in ((OBJECTIVE, "held-out loss"), (TRAINING_LOSS, "loss")):
-        if name in task.metrics:
-            return f"{words} {number_cell(task.metrics[name])}"
-    return ""
-
-
 class ScriptTask(Task):
-    """A point whose run is the script's own business.
-
-    Arguments:
-        finished: whether the script ended with status 0 for it before.
-    """
+    """A point whose run is the script's own business."""
 
     def __init__(self, point: ResolvedPoint[Config], folder: Path, finished: bool) -> None:
         super().__init__(point, folder, folder / POINTS / point.name)
@@ -310,40 +250,46 @@ class ScriptTask(Task):
         return "skip: finished" if self.status == FINISHED else "start"
 
 
-@OF_SCRIPTS
-def run_of_script(arguments: Arguments) -> int:
-    """Prepare, launch and report.
+@Command(
+    "sweep SOURCE [OVERRIDES]",
+    *TAKEN,
+    DRAW_SEED._replace(help="Seed of --random; default 0.", requires="--random"),
+    Option(f"{FOLDER} DIRECTORY", "Folder of the sweep; default: sweeps/SCRIPT-SOURCE."),
+    *COMMON,
+    JSON,
+)
+def sweep_script(arguments: Arguments) -> int:
+    """Run the script with every combination of the given values.
 
-    Returns:
-        the exit status: 0 done, 1 if a point failed, 75 or 130 if it was stopped.
-
-    Raises:
-        SetpointError: for a search, or points that are wrong.
+    `--lr 1e-4,3e-4 --seed 1,2` is a grid of four points. A comma separates points, also in SOURCE
+    and in --with; a list as one point is in brackets. A file with a table [sweep] describes points
+    of every kind. All points are resolved and checked before any is started; each is a process of
+    its own. The folder of the sweep holds the record and the output of each point, and sweep.json
+    their results; the same command again skips points that ended with status 0. With --random N,
+    values such as 'log_uniform(1e-5, 1e-2)', 'integer(2, 8)' and 'choice(a, b)' are drawn.
     """
-    root = arguments.command.program.root
-    refuse_misspelt_options(arguments, root.__setpoint__.fields)
+    refuse_misspelt_options(arguments)
     source = arguments.source or ""
     checker: PointChecker[Config] = PointChecker(_look)
     composer, search, _, space = read_call(arguments, lambda draft: None, checker)
     if search is not None:
         raise SetpointError(
-            f"{source}: a search compares what points come to, which a script of your own keeps "
-            f"to itself; give a grid, a list or random points"
+            f"{source}: a search needs results of points, which a script does not report; give "
+            f"a grid, a list or random points"
         )
 
     found = resolve_points(space, composer, arguments.integer("--limit") or LIMIT)
     folder = Path(arguments.value(FOLDER) or _default_folder(source))
-    finished = _finished(folder)
+    before = read_record_of(folder) if (folder / SWEEP_FILE).exists() else []
+    finished = {point["fingerprint"] for point in before if point["status"] == FINISHED}
     tasks: list[Task] = [
         ScriptTask(point, folder, point.fingerprint in finished) for point in found.kept
     ]
-    imports = arguments.values("--import")
-    notes = checker.notes(found.kept)
-    label = source or "the defaults"
-    prepared = Prepared(
-        label, folder, tasks, found.duplicates, None, {}, None, imports, notes, _script_command
-    )
-    return carry_out(prepared, arguments)
+    return carry_out(
+        Prepared(source or "the defaults", folder, tasks, found.duplicates,
+                 arguments.values("--import"), checker.notes(found.kept), _script_command),
+        arguments,
+    )  # fmt: skip
 
 
 def _script_command(task: Task, modules: Sequence[str]) -> list[str]:
@@ -362,12 +308,6 @@ def _default_folder(source: str) -> Path:
     names = script, without_suffix(source)
     words = [re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:40] for name in names]
     return Path("sweeps", "-".join(word for word in words if word))
-
-
-def _finished(folder: Path) -> set[str]:
-    """The fingerprints of the points that ended with status 0 before."""
-    points = read_record_of(folder) if (folder / SWEEP_FILE).exists() else []
-    return {point["fingerprint"] for point in points if point["status"] == FINISHED}
 
 
 def _look(config: Config) -> tuple[list[Problem], list[Caution]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from setpoint.cli.main import INSTALL, has_torch
 from setpoint.cli.options import Arguments
 from setpoint.cli.source import open_source
 from setpoint.cli.source import prepare as import_what_is_named
@@ -25,7 +27,6 @@ from setpoint.config import (
     is_mapping,
     to_plain,
 )
-from setpoint.config.draft.walk import dropped_values
 from setpoint.config.files.document import names_file, without_suffix
 from setpoint.config.files.read import read_file
 from setpoint.config.layers.presets import preset_named, presets, unknown_preset
@@ -33,24 +34,24 @@ from setpoint.config.migrations import MigratedDocument
 from setpoint.config.values.node import value_or_missing
 from setpoint.config.values.origin import COMMAND_LINE, SWEEP
 from setpoint.plan.preflight import preflight
-from setpoint.sweep.config import Search, SweepFile
 from setpoint.sweep.metrics import EVALUATION, TRAINING_LOSS, MetricPath, unmeasured
-from setpoint.sweep.record import Task
-from setpoint.sweep.search import Axes, SearchRun, corners, import_optuna, trials_before
-from setpoint.sweep_space.distribution import Choice, Distribution
-from setpoint.sweep_space.flags import CommandLine, read_command_line, refuse_misspelt_distributions
-from setpoint.sweep_space.points import (
+from setpoint.sweep.points import (
     LIMIT,
+    CommandLine,
     Composer,
     DuplicatePoint,
+    PointChecker,
+    PointNote,
     ResolvedPoint,
     SweepError,
-    format_points,
+    read_command_line,
+    refuse_misspelt_distributions,
     refuse_too_many,
     resolve_points,
-    together,
 )
-from setpoint.sweep_space.setting import (
+from setpoint.sweep.record import Task
+from setpoint.sweep.search import Axes, SearchRun, corners, import_optuna, trials_before
+from setpoint.sweep.setting import (
     SOURCE,
     Point,
     Raw,
@@ -60,77 +61,23 @@ from setpoint.sweep_space.setting import (
     name_of,
     path_of,
 )
-from setpoint.sweep_space.space import Listed, Product, Random, Space
-from setpoint.sweep_space.table import TABLE, flattened, mentions, place_in, read_table, space_of
+from setpoint.sweep.space import Choice, Distribution, Listed, Product, Random, Space
+from setpoint.sweep.table import (
+    TABLE,
+    Search,
+    SweepFile,
+    flattened,
+    mentions,
+    place_in,
+    read_table,
+    space_of,
+)
 from setpoint.train.config import Job
 
 C = TypeVar("C", bound=Config)
 EXTENDS = "extends"
 PLACES = (("workspace",), ("experiment",))
 """The fields that say where the folder of the sweep lies."""
-
-
-class PointNote:
-    """Something that several points have in common.
-
-    Arguments:
-        kind: `caution` or `dropped`.
-    """
-
-    def __init__(self, kind: str, points: list[str], text: str, where: str) -> None:
-        self.kind = kind
-        self.points = points
-        self.text = text
-        self.where = where
-
-    def render(self) -> str:
-        """The note for people."""
-        between = "\n\n" if "\n" in self.text else "\n  "
-        return f"{self.kind} in {self.where}:{between}{self.text}"
-
-    def to_json(self) -> dict[str, object]:
-        """The note for machines."""
-        return {"points": self.points, "text": self.text.strip()}
-
-
-class PointChecker(Generic[C]):
-    """Finds the problems of each point that its values alone do not show, and keeps the cautions.
-
-    The configurations are kept as well, so that they are distinguished by identity.
-    """
-
-    def __init__(self, look: Callable[[C], tuple[list[Problem], list[Caution]]]) -> None:
-        self._look = look
-        self._cautions: dict[int, tuple[C, list[Caution]]] = {}
-
-    def __call__(self, config: C) -> Sequence[Problem]:
-        """The problems of one point."""
-        problems, cautions = self._look(config)
-        self._cautions[id(config)] = config, cautions
-        return problems
-
-    def notes(self, points: Sequence[ResolvedPoint[C]]) -> list[PointNote]:
-        """Notes on valid points."""
-        total = len(points)
-        found: list[PointNote] = []
-        lost: dict[str, list[str]] = {}
-        cautions: dict[tuple[str, str], dict[str, list[Caution]]] = {}
-        for point in points:
-            for line in dropped_values(point.config):
-                lost.setdefault(line, []).append(point.name)
-            for caution in self._cautions[id(point.config)][1]:
-                same = cautions.setdefault((caution.code, caution.path), {})
-                same.setdefault(point.name, []).append(caution)
-        for line, names in lost.items():
-            found.append(PointNote("dropped", names, line, format_points(names, total)))
-        for by_point in cautions.values():
-            # Where the numbers differ from point to point, those of one of them will do.
-            (first, names), *others = together(by_point)
-            where = format_points(list(by_point), total)
-            if others:
-                where += f"; for {names[0]}"
-            found.append(PointNote("caution", list(by_point), first.render(), where))
-        return found
 
 
 class JobPointChecker(PointChecker[Job]):
@@ -158,6 +105,7 @@ class JobPointChecker(PointChecker[Job]):
         return problems, list(report.cautions)
 
 
+@dataclass
 class Prepared:
     """A sweep of which everything is known that can be known before it starts.
 
@@ -168,71 +116,42 @@ class Prepared:
         command: makes the command of a point, given it and the modules it needs; None: it trains.
     """
 
-    def __init__(
-        self,
-        source: str,
-        folder: Path,
-        tasks: list[Task],
-        duplicates: list[DuplicatePoint],
-        search: Search | None,
-        axes: Axes,
-        make: Callable[[Point], ResolvedPoint[Job]] | None,
-        imports: Sequence[str],
-        notes: list[PointNote],
-        command: Callable[[Task, Sequence[str]], list[str]] | None = None,
-    ) -> None:
-        self.source = source
-        self.folder = folder
-        self.tasks = tasks
-        self.duplicates = duplicates
-        self.search = search
-        self.axes = axes
-        self._make = make
-        self.imports = imports
-        self.notes = notes
-        self.command = command
+    source: str
+    folder: Path
+    tasks: list[Task]
+    duplicates: list[DuplicatePoint]
+    imports: Sequence[str]
+    notes: list[PointNote]
+    command: Callable[[Task, Sequence[str]], list[str]] | None = None
+    search: Search | None = None
+    axes: Axes = field(default_factory=dict)
+    make: Callable[[Point], ResolvedPoint[Job]] | None = None
 
     def require_packages(self) -> None:
-        """Refuse to start what cannot run here.
-
-        Raises:
-            SetpointError: if PyTorch, or for a search Optuna, is not installed.
-        """
-        from importlib.util import find_spec
-
-        if find_spec("torch") is None:
-            raise SetpointError(
-                "training needs the package 'torch': install PyTorch first, then 'setpoint[train]'"
-            )
+        """Refuse to start what cannot run here."""
+        if not has_torch():
+            raise SetpointError(INSTALL.format("torch"))
         if self.search is not None:
             import_optuna()
 
     def open_search(self, changed: Callable[[Task], None]) -> SearchRun | None:
-        """Open the search, if it is one.
-
-        Returns:
-            the search; None for a sweep whose points are known.
-        """
-        if self.search is None or self._make is None:
+        """Open the search; None for a sweep whose points are known."""
+        if self.search is None or self.make is None:
             return None
-        return SearchRun(self.search, self.axes, self._make, self.folder, changed)
+        return SearchRun(self.search, self.axes, self.make, self.folder, changed)
 
     def describe_search(self) -> dict[str, Any]:
         """The search for people and machines."""
-        assert self.search is not None and self._make is not None
+        assert self.search is not None and self.make is not None
         facts = {key: value for key, value in to_plain(self.search).items() if key != "axes"}
-        facts["trials before"] = trials_before(self.search, self.axes, self._make, self.folder)
+        facts["trials before"] = trials_before(self.search, self.axes, self.make, self.folder)
         return {**facts, **{".".join(path): axis.describe() for path, axis in self.axes.items()}}
 
 
 def read_call(
     arguments: Arguments, finish: Callable[[Any], None], checker: PointChecker[Any]
 ) -> tuple[Composer[Any], Search | None, Axes, Space]:
-    """Read the files, and what is varied by them and by the command line.
-
-    Raises:
-        SetpointError: if the arguments contradict each other or the files.
-    """
+    """Read the files, and what is varied by them and by the command line."""
     import_what_is_named(arguments)  # whose classes have fields that the overrides may set
     root, source = arguments.command.program.root, arguments.source or ""
     line = read_command_line(root, source, arguments.values("--with"), arguments.overrides)
@@ -250,15 +169,19 @@ def read_call(
 
 
 def prepare(arguments: Arguments) -> Prepared:
-    """Resolve and check all points.
-
-    Raises:
-        SetpointError: if the arguments contradict each other.
-        SweepError: with the problems of all points.
-    """
+    """Resolve and check all points."""
     source = arguments.positional[0]
     checker = JobPointChecker()
-    composer, search, axes, space = read_call(arguments, _Finish(source), checker)
+
+    def name_experiment(draft: Job) -> None:
+        """Name it after --name, or else the source: runs of a sweep lie together."""
+        if value_or_missing(draft, "experiment") is None:
+            chain = chain_of(draft, "name")
+            typed = bool(chain) and chain[-1][0].layer == COMMAND_LINE
+            name = _folder_name(draft.name if typed else without_suffix(source))
+            draft.set_field("experiment", name, Origin(SWEEP, "names its folder"))
+
+    composer, search, axes, space = read_call(arguments, name_experiment, checker)
     limit = arguments.integer("--limit") or LIMIT
     imports = arguments.values("--import")
     for path in [*space.paths, *axes]:
@@ -279,27 +202,21 @@ def prepare(arguments: Arguments) -> Prepared:
         found = resolve_points(Listed(corners(axes)), composer, LIMIT * 10)
         folder = _folder([each.config for each in found.kept])
         notes = checker.notes(found.kept)
-        return Prepared(source, folder, [], [], search, axes, make, imports, notes)
+        return Prepared(source, folder, [], [], imports, notes, search=search, axes=axes, make=make)
     found = resolve_points(space, composer, limit)
     folder = _folder([each.config for each in found.kept])
     tasks = [Task(point, folder) for point in found.kept]
-    _look(tasks)
-    notes = checker.notes(found.kept)
-    return Prepared(source, folder, tasks, found.duplicates, None, {}, make, imports, notes)
-
-
-class _Finish:
-    """Names the experiment after --name, or else the source: runs of a sweep lie together."""
-
-    def __init__(self, source: str) -> None:
-        self.name = _folder_name(without_suffix(source))
-
-    def __call__(self, draft: Job) -> None:
-        if value_or_missing(draft, "experiment") is None:
-            chain = chain_of(draft, "name")
-            typed = bool(chain) and chain[-1][0].layer == COMMAND_LINE
-            name = _folder_name(draft.name) if typed else self.name
-            draft.set_field("experiment", name, Origin(SWEEP, "names its folder"))
+    wrong: dict[str, list[Problem]] = {}
+    for task in tasks:
+        try:
+            task.read_state()
+        except ConfigError as error:
+            wrong[task.name] = list(error.problems)
+        except SetpointError as error:
+            wrong[task.name] = [Problem("", str(error))]
+    if wrong:  # runs that cannot be resumed
+        raise SweepError(wrong, len(tasks))
+    return Prepared(source, folder, tasks, found.duplicates, imports, checker.notes(found.kept))
 
 
 def _folder_name(text: str) -> str:
@@ -317,20 +234,6 @@ def _folder(jobs: Sequence[Job]) -> Path:
     return folders.pop()
 
 
-def _look(tasks: list[Task]) -> None:
-    """Find out what is done already; what cannot be gone on with is reported together."""
-    wrong: dict[str, list[Problem]] = {}
-    for task in tasks:
-        try:
-            task.read_state()
-        except ConfigError as error:
-            wrong[task.name] = list(error.problems)
-        except SetpointError as error:
-            wrong[task.name] = [Problem("", str(error))]
-    if wrong:
-        raise SweepError(wrong, len(tasks))
-
-
 class Opener:
     """Composes a source without the overrides, and keeps the table of a file apart."""
 
@@ -346,11 +249,7 @@ class Opener:
     def __call__(
         self, source: str, modifiers: tuple[str, ...], below: Setting | None = None
     ) -> Composition[Any]:
-        """Compose the layers below the overrides.
-
-        Raises:
-            SetpointError: if a layer cannot be read, or a second file describes a sweep.
-        """
+        """Compose the layers below the overrides."""
         inner = Arguments(self._arguments.command)
         inner.options = {**self._arguments.options, "--with": list(modifiers)}
         opened = source if below is None else self._put_on(below)
@@ -426,17 +325,7 @@ class Opener:
 def _space(
     arguments: Arguments, line: CommandLine, document: Document | None, has_sources: bool
 ) -> tuple[Search | None, Axes, Space]:
-    """Fields that are varied, by the file and by the command line.
-
-    Arguments:
-        document: the file with the table `[sweep]`, if there is one.
-
-    Returns:
-        the search and its axes, or else None, nothing, and the points.
-
-    Raises:
-        SetpointError: if the two contradict each other.
-    """
+    """The search and its axes, or the space of points, of the file and the command line."""
     parts: list[Space] = []
     search: Search | None = None
     axes: Axes = {}
@@ -480,7 +369,7 @@ def _space(
     if count is not None:
         if not drawn:
             raise SetpointError(
-                "--random N draws values, and none is to be drawn; for instance "
+                "--random N needs a distribution; for instance "
                 "--optimizer.lr 'log_uniform(1e-5, 1e-2)'"
             )
         origins = {p: (d, axis_origin(label)) for p, (d, label) in drawn.items()}

@@ -1,16 +1,18 @@
-"""`setpoint train`: train or resume."""
+"""`setpoint train` and `launch`: train or resume, here or on the nodes of a cluster."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.cli.main import TRACEBACK, Loading
-from setpoint.cli.options import COMMON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.options import COMMON, Arguments, Command, Option
 from setpoint.cli.ranks import NPROC, adopt_launcher, note, refuse_nproc
 from setpoint.cli.source import (
     CHECKPOINT,
@@ -20,6 +22,9 @@ from setpoint.cli.source import (
     run_directory_given,
     variables_of,
 )
+from setpoint.cluster.kubernetes import manifest
+from setpoint.cluster.request import Request
+from setpoint.cluster.slurm import batch_script, seconds_of, submit
 from setpoint.config import Composition, ConfigError, Origin, Problem, SetpointError, cautions_of
 from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.parallel.rank import FOLDER, own_rank, require_launch
@@ -33,68 +38,7 @@ from setpoint.train.run_name import draw_seed, find_run, is_drawn, run_directory
 from setpoint.train.run_status import command_again, stop_message
 from setpoint.train.session_limits import watch_limits
 
-NNODES = Option(
-    "--nnodes",
-    "Number of nodes; run this command on each.",
-    "N|MIN:MAX",
-    requires=(NPROC.name,),
-)
-ENDPOINT = Option("--rdzv-endpoint", "Rendezvous address: a node and a free port.", "HOST:PORT")
-RUN_ID = Option("--rdzv-id", "Rendezvous id, the same on all nodes.", "ID")
-DRY_RUN = Option("--dry-run", "Check, load and build everything; train and write nothing.")
-UNTIL = Option(
-    "--until",
-    "Stop after this step; the same command without it resumes.",
-    "STEP",
-    type=int,
-    excludes=(DRY_RUN.name,),
-)
-RESTARTS = Option(
-    "--max-restarts",
-    "Start all ranks again if one is killed or hangs.",
-    "N",
-    type=int,
-    at_least=0,
-    requires=(NPROC.name,),
-)
-COMMAND = Command(
-    "train",
-    "SOURCE [OVERRIDES]",
-    "Train a model, with checkpoints and a record in the run directory\n"
-    "workspace/experiment/name-fingerprint. The same command again resumes a stopped or killed\n"
-    "run exactly from its latest valid checkpoint. A change of any identity field, one that\n"
-    "affects training, makes a new run. `setpoint train RUN_DIRECTORY` resumes that run, and\n"
-    "refuses if an identity field differs from its record, unless --accept names it. The number\n"
-    "of ranks comes from the launcher (WORLD_SIZE), or from --nproc, which starts them.\n"
-    "\n"
-    "Ctrl-C saves a checkpoint and exits with status 130; SIGTERM, SIGUSR1, SIGHUP, a time limit\n"
-    "(resilience.time_limit), the end of a Slurm job and a file STOP in the run directory with\n"
-    "75. The same command resumes. A second Ctrl-C, the same signal after 2 seconds, or\n"
-    "resilience.grace_period running out, exits without saving (status 130 or 143); the latest\n"
-    "checkpoint stays.\n" + SOURCE_HELP,
-    [
-        DRY_RUN,
-        NPROC,
-        NNODES,
-        ENDPOINT,
-        RUN_ID,
-        RESTARTS,
-        UNTIL,
-        Option(TRACEBACK, "Print all frames of an error, Setpoint's own included."),
-        Option("--accept", "Resume although these fields or sections differ.", "PATH,...", True),
-        *COMMON,
-    ],
-    [
-        ("setpoint train tiny", "train the preset tiny"),
-        ("setpoint train tiny --optimizer.lr 1e-3", "change one knob"),
-        ("setpoint train tiny --with smoke", "only a few steps"),
-        ("setpoint train tiny --dry-run", "what it would do"),
-        ("setpoint train tiny --until 100", "only the first 100 steps, with a checkpoint"),
-        ("setpoint train runs/tiny-3fa94c21", "resume a run"),
-        ("setpoint train exp.toml --name second", "a file of your own, under another name"),
-        ("setpoint train runs/tiny-3fa94c21 --accept optimizer", "with a changed optimizer"),
-    ],
-)
+RENDEZVOUS = {"--rdzv-endpoint": "HOST:PORT", "--rdzv-id": "ID"}
 
 
 class Plan(NamedTuple):
@@ -122,9 +66,45 @@ class Start(NamedTuple):
     restarts: int
 
 
-@COMMAND
-def run(arguments: Arguments) -> int:
-    """Resolve, check, train, and print the summary."""
+@Command(
+    "train SOURCE [OVERRIDES]",
+    Option("--dry-run", "Check, load and build everything; train and write nothing."),
+    NPROC,
+    Option("--nnodes N|MIN:MAX", "Number of nodes; run this on each.", requires="--nproc"),
+    Option("--rdzv-endpoint HOST:PORT", "Rendezvous address: a node and a free port."),
+    Option("--rdzv-id ID", "Rendezvous id, the same on all nodes."),
+    Option("--max-restarts N", "Restarts if a rank dies or hangs.", at_least=0, requires="--nproc"),
+    Option("--until N", "Stop after step N; without it the run resumes.", excludes="--dry-run"),
+    Option(TRACEBACK, "Print all frames of an error, Setpoint's own included."),
+    Option("--accept PATH,...", "Resume although these fields or sections differ.", True),
+    *COMMON,
+)
+def train_command(arguments: Arguments) -> int:
+    """Train a model, or resume a run.
+
+    The run directory workspace/experiment/name-fingerprint holds the record and the checkpoints.
+    The same command again resumes a stopped or killed run exactly from its latest valid
+    checkpoint. A change of any identity field, one that affects training, makes a new run.
+    `setpoint train RUN_DIRECTORY` resumes that run, and refuses if an identity field differs from
+    its record, unless --accept names it. The number of ranks comes from the launcher (WORLD_SIZE),
+    or from --nproc, which starts them.
+
+    Ctrl-C saves a checkpoint and exits with status 130; SIGTERM, SIGUSR1, SIGHUP, a time limit
+    (resilience.time_limit), the end of a Slurm job and a file STOP in the run directory with 75.
+    The same command resumes. A second Ctrl-C, the same signal after 2 seconds, or
+    resilience.grace_period running out, exits without saving (status 130 or 143); the latest
+    checkpoint stays.
+
+    Examples:
+        setpoint train tiny  train the preset tiny
+        setpoint train tiny --optimizer.lr 1e-3  change one field
+        setpoint train tiny --with smoke  a few steps only
+        setpoint train tiny --dry-run  build everything, train nothing
+        setpoint train tiny --until 100  the first 100 steps, with a checkpoint
+        setpoint train runs/tiny-3fa94c21  resume a run
+        setpoint train exp.toml --name second  a file of your own, under another name
+        setpoint train runs/tiny-3fa94c21 --accept optimizer  resume with a changed optimizer
+    """
     stop = active()
     if stop is not None:
         # Nothing can be lost yet, so that the same command goes on in any case.
@@ -136,12 +116,7 @@ def run(arguments: Arguments) -> int:
 
 
 def plan_run(arguments: Arguments) -> Plan:
-    """Resolve and check.
-
-    Raises:
-        ConfigError: with all problems.
-        SetpointError: for arguments that are wrong.
-    """
+    """Resolve and check."""
     source = arguments.positional[0]
     composition = open_source(source, arguments)
     refuse_checkpoint(source)
@@ -168,8 +143,11 @@ def plan_run(arguments: Arguments) -> Plan:
         kept = fallback_files(job, place).fields
         problems = [problem for problem in problems if problem.path not in kept]
     if problems:
-        if given is not None:
-            _add_moved_data_hint(problems, arguments)
+        for problem in problems if given is not None else ():
+            head, paths, _ = problem.path.partition(".paths")
+            if paths and head.startswith("data."):
+                command = _typed_again(arguments, [head + paths], [f"--{head}{paths}", "NEW"])
+                problem.hint += f" If the files were moved to NEW: {command}"
         raise ConfigError(problems)
     if start is not None:
         _refuse_other_numbers(start, composition)
@@ -180,9 +158,9 @@ def _launch(plan: Plan, start: Start, arguments: Arguments) -> int:
     """Start the ranks, which run this command."""
     job, place, stop = plan.job, plan.place, active()
     more = ["--seed", str(job.seed)] * is_drawn(job)
-    more += [name for name in (DRY_RUN.name, TRACEBACK) if arguments.has(name)]
-    until = arguments.value(UNTIL.name)
-    more += [] if until is None else [UNTIL.name, until]
+    more += [name for name in ("--dry-run", TRACEBACK) if arguments.has(name)]
+    until = arguments.value("--until")
+    more += [] if until is None else ["--until", until]
     words = words_of(arguments, arguments.values("--accept"), more)
     with Loading():
         from setpoint.parallel.launcher import Nodes, launch
@@ -190,7 +168,7 @@ def _launch(plan: Plan, start: Start, arguments: Arguments) -> int:
         refuse_linked_folders(Path(place))
     nodes = None
     if start.most > 1:
-        endpoint, run_id = arguments.value(ENDPOINT.name), arguments.value(RUN_ID.name)
+        endpoint, run_id = arguments.value("--rdzv-endpoint"), arguments.value("--rdzv-id")
         assert endpoint is not None and run_id is not None
         nodes = Nodes(start.least, start.most, endpoint, run_id, job.parallel.timeout)
     if stop is not None:  # while nodes wait for each other, the launcher answers signals
@@ -215,24 +193,18 @@ def _train(plan: Plan, arguments: Arguments) -> int:
         for caution in plan.report.cautions:
             if caution not in cautions_of(job):  # which the run shows and records
                 print(f"caution: {caution.line()}", flush=True)
-    try:
-        with Loading():
-            from setpoint.track.console import print_table
-            from setpoint.train.refusal import ContractRefused
-            from setpoint.train.run import rehearse, train
-    except ModuleNotFoundError as error:
-        raise SetpointError(
-            f"training needs the package {error.name!r}: install PyTorch first, then "
-            f"'setpoint[train]'"
-        ) from None
+    with Loading():
+        from setpoint.track.console import print_table
+        from setpoint.train.refusal import ContractRefused
+        from setpoint.train.run import rehearse, train
     accept = arguments.values("--accept")
     try:
-        if arguments.has(DRY_RUN.name):
+        if arguments.has("--dry-run"):
             rows = rehearse(job, plan.given, accept)
             if own_rank() == 0:
                 print_table(f"{job.name}: {plan.place}", rows)
             return 0
-        outcome = train(job, plan.given, accept, until=arguments.integer(UNTIL.name))
+        outcome = train(job, plan.given, accept, until=arguments.integer("--until"))
     except ContractRefused as error:
         if not error.command:
             raise
@@ -249,50 +221,34 @@ def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequenc
     """The command as it was typed, with more overrides, and more to accept."""
     accept = [*arguments.values("--accept"), *accept]
     more = ["--config-from-stdin"] * arguments.has("--config-from-stdin")
-    for option in (NPROC, NNODES, ENDPOINT, RUN_ID, RESTARTS, UNTIL):
-        value = arguments.value(option.name)
-        if value is None and option is NPROC and FOLDER in os.environ:
+    for name in ("--nproc", "--nnodes", *RENDEZVOUS, "--max-restarts", "--until"):
+        value = arguments.value(name)
+        if value is None and name == "--nproc" and FOLDER in os.environ:
             # Its launcher was given it, and starts ranks without.
             value = os.environ.get("LOCAL_WORLD_SIZE")
-        more += [] if value is None else [option.name, value]
+        more += [] if value is None else [name, value]
     return shlex.join(["setpoint", *words_of(arguments, accept, [*more, *overrides])])
 
 
 def words_of(arguments: Arguments, accept: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-    """The words of a command that trains what was typed.
-
-    Arguments:
-        accept: what may differ from the record.
-        more: further words.
-    """
+    """The words of a command that trains what was typed, with more of them."""
     words = ["train", arguments.positional[0], *arguments.overrides]
     for name in ("--import", "--with", "--file"):
-        for value in arguments.values(name):
-            words += [name, value]
+        words += [word for value in arguments.values(name) for word in (name, value)]
     return [*words, *more, *(["--accept", ",".join(accept)] if accept else [])]
 
 
 def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> Start | None:
-    """Take the number of ranks from --nproc and --nnodes.
-
-    Returns:
-        None for this process alone.
-
-    Raises:
-        SetpointError: a launcher has started this process already, an option has no effect or
-            lacks another one, or what comes from standard input would not reach the ranks.
-    """
-    ranks, given = arguments.integer("--nproc"), arguments.value(NNODES.name)
+    """Take the number of ranks from --nproc and --nnodes; None for this process alone."""
+    ranks, given = arguments.integer("--nproc"), arguments.value("--nnodes")
     least, most = _nodes(arguments)
-    restarts = arguments.integer(RESTARTS.name)
+    restarts = arguments.integer("--max-restarts")
     total = (ranks or 1) * most
-    for option in (ENDPOINT, RUN_ID):
-        if most > 1 and not arguments.has(option.name):
-            raise SetpointError(
-                f"--nnodes {given} needs {option.name} {option.metavar}, the same on all of them"
-            )
-        if most == 1 and arguments.has(option.name):
-            raise SetpointError(f"{option.name} has no effect on one node (--nnodes)")
+    for name, metavar in RENDEZVOUS.items():
+        if most > 1 and not arguments.has(name):
+            raise SetpointError(f"--nnodes {given} needs {name} {metavar}, the same on all of them")
+        if most == 1 and arguments.has(name):
+            raise SetpointError(f"{name} has no effect on one node (--nnodes)")
     if restarts and total == 1:
         raise SetpointError("--max-restarts has no effect for one rank: run the command again")
     if ranks is None:
@@ -304,31 +260,20 @@ def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> Star
 
 
 def _nodes(arguments: Arguments) -> tuple[int, int]:
-    """The least and the greatest number of nodes.
-
-    Raises:
-        SetpointError: that is no number, nor two in their order.
-    """
-    text = arguments.value(NNODES.name) or "1"
-    least, colon, most = text.partition(":")
-    try:
-        limits = int(least), int(most if colon else least)
-    except ValueError:
-        limits = 0, 0
-    if not 1 <= limits[0] <= limits[1]:
+    """The least and the greatest number of nodes."""
+    text = arguments.value("--nnodes") or "1"
+    parts = text.split(":")
+    limits = [int(part) for part in parts if part.isascii() and part.isdecimal()]
+    if not 0 < len(parts) == len(limits) <= 2 or not 1 <= limits[0] <= limits[-1]:
         raise SetpointError(
-            f"{NNODES.name} {text} is no number of nodes.\nValid: a number, as 4, or the least "
+            f"--nnodes {text} is no number of nodes.\nValid: a number, as 4, or the least "
             f"and the most at a time, as 1:4"
         )
-    return limits
+    return limits[0], limits[-1]
 
 
 def _refuse_other_numbers(start: Start, composition: Composition[Job]) -> None:
-    """Refuse a range of nodes where a run would end because one comes or goes.
-
-    Raises:
-        SetpointError: the configuration does not go with a number of nodes in between.
-    """
+    """Refuse a range of nodes where a run would end because one comes or goes."""
     refused: dict[int, ConfigError] = {}
     for nodes in range(start.least, start.most):
         size = Origin(COMMAND_LINE, f"--nproc * {nodes} of --nnodes")
@@ -344,20 +289,11 @@ def _refuse_other_numbers(start: Start, composition: Composition[Job]) -> None:
     fits = [str(n) for n in range(start.least, start.most + 1) if n not in refused]
     nodes, error = next(iter(refused.items()))
     raise SetpointError(
-        f"{NNODES.name} {start.least}:{start.most}: the run could not go on with {nodes} of the "
+        f"--nnodes {start.least}:{start.most}: the run could not continue with {nodes} of the "
         f"nodes, which have {nodes * start.ranks} ranks:\n{error}\n"
         f"It can with {', '.join(fits)} of them.\nValid: a range of these, or sizes that each "
         f"number of ranks divides"
     )
-
-
-def _add_moved_data_hint(problems: Sequence[Problem], arguments: Arguments) -> None:
-    """Add the command that resumes a run whose text files have been moved to the problems."""
-    for problem in problems:
-        head, paths, _ = problem.path.partition(".paths")
-        if paths and head.startswith("data."):
-            command = _typed_again(arguments, [head + paths], [f"--{head}{paths}", "NEW"])
-            problem.hint += f" If the files were moved to NEW: {command}"
 
 
 def _is_of_pretrained(problem: Problem) -> bool:
@@ -367,11 +303,7 @@ def _is_of_pretrained(problem: Problem) -> bool:
 
 
 def refuse_checkpoint(source: str) -> None:
-    """Refuse a checkpoint, since a run resumes at its newest one.
-
-    Raises:
-        SetpointError: the source is a checkpoint.
-    """
+    """Refuse a checkpoint, since a run resumes at its newest one."""
     if kind_of(source) != CHECKPOINT:
         return
     directory, folder = checkpoint_and_run(source)
@@ -380,3 +312,152 @@ def refuse_checkpoint(source: str) -> None:
         f"one; `setpoint train {os.path.join(directory, 'config.toml')} --name NAME` trains its "
         f"configuration as a run of its own"
     )
+
+
+TIME_FORMAT = re.compile(r"\d+(-\d+(:\d+){0,2}|(:\d+){0,2})")
+
+
+@Command(
+    "launch SOURCE [OVERRIDES]",
+    Option("--slurm", "Write a batch script of Slurm and submit it."),
+    Option("--kubernetes", "Print a manifest of Kubernetes.", excludes="--slurm"),
+    Option("--nnodes N", "Number of nodes; default 1."),
+    Option("--nproc N", "Ranks on each node, with a GPU each unless on CPU."),
+    Option("--cpus N", "CPU cores for each rank."),
+    Option("--time TIME", "Slurm: time limit, as 24:00:00.", requires="--slurm"),
+    Option("--partition NAME", "Slurm: partition.", requires="--slurm"),
+    Option("--account NAME", "Slurm: account.", requires="--slurm"),
+    Option("--qos NAME", "Slurm: quality of service.", requires="--slurm"),
+    Option("--sbatch OPTION", "Slurm: option of sbatch, as --mem=0.", True, requires="--slurm"),
+    Option("--print", "Slurm: print the script; write and submit nothing.", requires="--slurm"),
+    Option("--kind pytorchjob|jobset", "Kubernetes: kind.", requires="--kubernetes"),
+    Option("--namespace NAME", "Kubernetes: namespace.", requires="--kubernetes"),
+    Option("--image IMAGE", "Container image (Slurm: by pyxis)."),
+    Option("--volume NAME:PATH", "Folder or claim to mount.", True, requires="--image"),
+    Option("--setup LINE", "Line of shell before the command.", True),
+    Option("--max-restarts N", "Restarts of ranks (Kubernetes: pods).", at_least=0),
+    *COMMON,
+)
+def launch_command(arguments: Arguments) -> int:
+    """Train on the nodes of a cluster.
+
+    The configuration is checked for all its ranks first: what `check` refuses is not queued. Each
+    node runs `setpoint train ... --nproc N`.
+
+    --slurm writes WORKSPACE/NAME-FINGERPRINT.sbatch and submits it. Before the time limit, and on
+    preemption, the run saves a checkpoint and the job is queued again. --kubernetes prints a
+    manifest for `kubectl apply -f -`; SOURCE, the data and the workspace lie in the image or in a
+    volume.
+
+    Examples:
+        setpoint launch exp.toml --slurm --nproc 8 --time 24:00:00  one node with 8 GPUs
+        setpoint launch exp.toml --slurm --nnodes 4 --nproc 8 --print  print the batch script only
+        setpoint launch exp.toml --kubernetes --nproc 8 --image train:1  a manifest for kubectl
+    """
+    by_slurm = _refuse_options(arguments)
+    source = arguments.positional[0]
+    nodes = arguments.integer("--nnodes") or 1
+    ranks = arguments.integer("--nproc") or 1
+    composition = open_source(source, arguments)
+    refuse_checkpoint(source)
+    origin = Origin(COMMAND_LINE, "--nproc * --nnodes")
+    composition.draft.parallel.set_field("world_size", nodes * ranks, origin)
+    draw_seed(composition.draft)
+    job = composition.resolve()
+    # Pods have other files than this machine.
+    if problems := preflight(job, ("files",) if by_slurm else ()).problems:
+        raise ConfigError(problems)
+    # All nodes, and all runs of the job, have the same seed.
+    more = ["--seed", str(job.seed)] * is_drawn(job)
+    place = run_directory_given(source) or find_run(job)
+    request = Request(
+        name=os.path.basename(os.path.abspath(place)),
+        words=words_of(arguments, (), more)[1:],
+        variables=variables_of(job),
+        nodes=nodes,
+        ranks=ranks,
+        has_gpus=job.parallel.device != "cpu",
+        cpus=arguments.integer("--cpus"),
+        image=arguments.value("--image"),
+        volumes=_volumes(arguments, by_slurm),
+        setup=arguments.values("--setup"),
+        restarts=arguments.integer("--max-restarts"),
+        grace=job.resilience.grace_period,
+        interpreter=sys.executable,
+    )
+    if by_slurm:
+        return _by_slurm(arguments, request, place)
+    import json
+    from io import StringIO
+
+    from ruamel.yaml import YAML
+
+    found = manifest(request, arguments.value("--kind") or "pytorchjob",
+                     arguments.value("--namespace"))  # fmt: skip
+    writer, text = YAML(), StringIO()
+    writer.width = 10**6
+    writer.dump(json.loads(json.dumps(found)), text)  # without the anchors of what is shared
+    print(text.getvalue(), end="")
+    return 0
+
+
+def _by_slurm(arguments: Arguments, request: Request, place: str) -> int:
+    time = arguments.value("--time")
+    if time is not None and 0 < seconds_of(time) <= request.notice:
+        raise SetpointError(
+            f"--time {time} is {seconds_of(time)} s, and the job is signalled {request.notice} s "
+            f"before its end: it would only be queued again.\n"
+            f"Valid: a longer time, or a shorter resilience.grace_period, which is "
+            f"{request.grace:g} s"
+        )
+    names = ("time", "partition", "account", "qos")
+    limits = {name: value for name in names if (value := arguments.value(f"--{name}")) is not None}
+    output = os.path.abspath(f"{place}.slurm-%j.out")
+    script = batch_script(request, os.getcwd(), output, limits, arguments.values("--sbatch"))
+    if arguments.has("--print"):
+        print(script, end="")
+        return 0
+    path = f"{place}.sbatch"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(script)
+    except OSError as error:
+        raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
+    number = submit(path)
+    print(f"submitted job {number}: {path}, its output {place}.slurm-{number}.out")
+    return 0
+
+
+def _refuse_options(arguments: Arguments) -> bool:
+    """Refuse options that are missing or wrong; True for Slurm."""
+    by_slurm = arguments.has("--slurm")
+    if not by_slurm and not arguments.has("--kubernetes"):
+        raise SetpointError(
+            "`setpoint launch` needs one of --slurm and --kubernetes; `setpoint train ... --nproc "
+            "N` trains on this machine"
+        )
+    if arguments.has("--config-from-stdin") or "-" in arguments.positional:
+        raise SetpointError(
+            "standard input does not reach the nodes of a cluster: save the configuration in a file"
+        )
+    time = arguments.value("--time")
+    if time is not None and not TIME_FORMAT.fullmatch(time):
+        raise SetpointError(
+            f"--time {time} is no time of Slurm.\nValid: minutes, hours:minutes:seconds as "
+            f"24:00:00, or days-hours as 2-12"
+        )
+    if not by_slurm and not arguments.has("--image"):
+        raise SetpointError("--kubernetes needs --image IMAGE, one with Setpoint and PyTorch")
+    return by_slurm
+
+
+def _volumes(arguments: Arguments, by_slurm: bool) -> list[tuple[str, str]]:
+    volumes: list[tuple[str, str]] = []
+    for text in arguments.values("--volume"):
+        name, _, path = text.rpartition(":")
+        if not name or not path.startswith("/"):
+            what = "/folder" if by_slurm else "claim"
+            raise SetpointError(f"--volume {text} is no {what}:/path, as {what}:/data")
+        volumes.append((name, path))
+    return volumes

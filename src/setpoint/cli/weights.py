@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
-from setpoint.cli.options import COMMON, FILE, WITH, Arguments, Option
+from setpoint.cli.options import COMMON, Arguments, Option
 from setpoint.cli.output import print_cautions
 from setpoint.cli.ranks import count_ranks, require_ranks, speaks
+from setpoint.cli.show import render
 from setpoint.cli.source import (
     CHECKPOINT,
     OTHER,
@@ -24,7 +25,6 @@ from setpoint.cli.source import (
     variables_of,
 )
 from setpoint.config import (
-    ABSENT,
     DERIVED,
     IDENTITY,
     PROGRAM,
@@ -47,21 +47,15 @@ from setpoint.config.layers.presets import preset_named
 from setpoint.config.record.compare import recorded_differences
 from setpoint.config.values.origin import COMMAND_LINE, DEFAULT, ENVIRONMENT, Recorded
 from setpoint.config.words.names import within
-from setpoint.config.words.text import in_full
 from setpoint.infer.config import Inference, Weights
 from setpoint.parallel.config import Parallel
 from setpoint.train.config import Job
 from setpoint.train.run_name import find_run
 
 CHECKPOINT_OPTION = Option(
-    "--checkpoint",
-    "best (if there is one, the default), latest, or a step.",
-    "WHICH",
-    choices=("best", "latest"),
-    type=int,
-    at_least=0,
+    "--checkpoint best|latest|N", "Default: best, if there is one; N: a step.", at_least=0
 )
-OUTPUT = Option("--output", "Output directory for results and their record.", "DIR")
+OUTPUT = Option("--output DIR", "Output directory for results and their record.")
 OPTIONS = {"seed": "--sampling-seed", "output": "--output"}
 """The options that set fields of the job itself."""
 TAKEN_OVER = ("model", "parallel")
@@ -71,33 +65,20 @@ OF_THE_MACHINE = ("parallel.device", "parallel.backend", "parallel.timeout")
 TYPED = (COMMAND_LINE, ENVIRONMENT)
 TAKEN_OVER_BY = {"evaluate": ("data.loader", "data.prepare")}
 """Further ones, by the command."""
-INSTEAD = {
-    "evaluate": {
-        "evaluation.sequences": "--sequences",
-        "evaluation.datasets": "--text",
-    },
-}
+INSTEAD = {"evaluate": {"evaluation.sequences": "--sequences", "evaluation.datasets": "--text"}}
 """The options that do what an override of training sounds like, by the command."""
 
-SOURCE_OF_WEIGHTS = (
-    "A preset or file stands for the run that\n"
-    "`setpoint train` makes with the same arguments; a run directory or a checkpoint is taken as\n"
-    "it is. SOURCE may also be the directory or Hub id of a Hugging Face model; OVERRIDES are\n"
-    "then those of an inference job (see `setpoint infer --help`)."
-)
+SOURCE_OF_WEIGHTS = """
+A preset or file stands for the run that `setpoint train` makes with the same arguments; a run
+directory or a checkpoint is taken as it is. SOURCE may also be the directory or hub id of a
+Hugging Face model; OVERRIDES are then those of an inference job (see `setpoint infer --help`).
+"""
 
 
 def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
-    """The inference job that a short form stands for.
-
-    Arguments:
-        arguments: of the call: SOURCE first, its overrides, and `--checkpoint`.
-
-    Raises:
-        SetpointError: the source has no weights, or was not trained with these overrides.
-    """
+    """The inference job that a short form stands for."""
     require_ranks(arguments)
-    text = arguments.value(CHECKPOINT_OPTION.name)
+    text = arguments.value("--checkpoint")
     which = int(text) if text is not None and text.isdecimal() else text
     source = arguments.positional[0]
     if _is_hugging_face(source):
@@ -119,8 +100,8 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         _refuse_what_is_over(job, arguments)
     elif job.seed is None:
         raise SetpointError(
-            f"seed = null: {source} stands for no run, since each start draws a seed and is a run "
-            f"of its own; give the run directory, which `setpoint compare "
+            f"seed = null: {source} names no run, since each start draws another seed; "
+            f"give the run directory, which `setpoint compare "
             f"{os.path.join(job.workspace, *filter(None, [job.experiment]))}` lists"
         )
     else:
@@ -138,7 +119,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
 
     weights = Weights(path=path)
     if which is not None:
-        weights.set_field("checkpoint", which, Origin(COMMAND_LINE, CHECKPOINT_OPTION.name))
+        weights.set_field("checkpoint", which, Origin(COMMAND_LINE, "--checkpoint"))
     draft = _job(weights, tasks)
     problems = adopt(draft)
     if problems:
@@ -158,8 +139,8 @@ def _of_hugging_face(
     composition = compose(
         Inference,
         _job(Weights(path=source), tasks),
-        modifiers=arguments.values(WITH.name),
-        files=arguments.values(FILE.name),
+        modifiers=arguments.values("--with"),
+        files=arguments.values("--file"),
         environ=os.environ,
         flags=arguments.overrides,
     )
@@ -210,16 +191,10 @@ def _take_layout(composition: Composition[Job], arguments: Arguments) -> list[Le
 
 
 def set_fields(arguments: Arguments, section: Config, values: Mapping[str, Any]) -> Any:
-    """Fill a section with what options say, which is then where its values come from.
-
-    Arguments:
-        values: by the name of the field; the option has the same name, or is the command's own
-            way to set it.
-
-    Raises:
-        ConfigError: a value is none that the field takes.
-    """
+    """Fill a section with values of options, which become their origins; None sets nothing."""
     for name, value in values.items():
+        if value is None:
+            continue
         option = f"--{name.replace('_', '-')}"
         known = arguments.has(option)
         origin = Origin(COMMAND_LINE, option) if known else Origin(PROGRAM, arguments.command.title)
@@ -237,8 +212,8 @@ def _job(weights: Config, tasks: Mapping[str, Any]) -> Any:
     draft = Inference()
     draft.set_field("weights", weights, Origin(COMMAND_LINE, "SOURCE"))
     for name, value in tasks.items():
-        option = OPTIONS.get(name, name)
-        draft.set_field(name, value, Origin(COMMAND_LINE, option))
+        if value is not None:
+            draft.set_field(name, value, Origin(COMMAND_LINE, OPTIONS.get(name, name)))
     return draft
 
 
@@ -255,11 +230,7 @@ def _is_taken_over(key: str, arguments: Arguments) -> bool:
 
 
 def _carry_over(job: Job, draft: Config, arguments: Arguments, layout: Iterable[Leaf]) -> None:
-    """Take over runtime settings, and the model's fields that do not affect its weights.
-
-    Arguments:
-        layout: what is typed of `parallel`.
-    """
+    """Take over runtime settings, and fields of the model that do not affect its weights."""
     editor = Editor(draft)
     for leaf in layout:
         editor.set(["parallel", *map(str, leaf.path)], leaf.value, leaf.origin)
@@ -291,16 +262,10 @@ def _refuse_another_model(folder: str, job: Job) -> None:
     if not differences:
         return
     count = f"{len(differences)} value{'s differ' if len(differences) > 1 else ' differs'}"
-    lines = [f"{folder} was not trained with this configuration: {count} from its record", ""]
-    for item in differences:
-        lines.append(f"  {item.path}")
-        for name, value, origin in (
-            ("saved", item.left, item.left_origin),
-            ("requested", item.right, item.right_origin),
-        ):
-            text = "(absent)" if value is ABSENT else in_full(value)
-            lines.append(f"    {name:<9}  {text}" + (f" ({origin})" if origin else ""))
-    lines += [
+    lines = [
+        f"{folder} was not trained with this configuration: {count} from its record",
+        "",
+        *(f"  {line}" for line in render(differences, ["saved", "requested"])),
         "",
         "  Only runtime and budget fields may differ. To use these weights with the configuration",
         f"  they were trained with, give the run directory as SOURCE: {folder}",
@@ -346,11 +311,8 @@ def _training(job: Job, arguments: Arguments) -> str:
     for option in COMMON:
         for value in arguments.values(option.name):
             words += [option.name, value]
-    return variables_of(job) + shlex.join([*words, *_of_training(arguments.overrides)])
-
-
-def _of_training(overrides: Sequence[str]) -> Iterator[str]:
-    """Overrides without those of `parallel`, which are about inference here."""
-    for word in overrides:
+    # Overrides of `parallel` are about inference here.
+    for word in arguments.overrides:
         if not within(word.lstrip("-").partition("=")[0].replace("-", "_"), "parallel"):
-            yield word
+            words.append(word)
+    return variables_of(job) + shlex.join(words)

@@ -57,7 +57,6 @@ from .types.compiler import Component as Component
 from .values.containers import Free as Free
 from .values.node import chain_of as chain_of
 from .values.origin import DERIVED as DERIVED
-from .values.origin import FILE as FILE
 from .values.origin import PROGRAM as PROGRAM
 from .values.origin import Origin as Origin
 from .values.reference import ref as ref

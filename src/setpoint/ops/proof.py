@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -172,11 +172,33 @@ def link_hash(link: dict[str, Any]) -> str:
 
 
 def record_problems(run: Path) -> list[str]:
-    """Changes of the recorded configuration since it was written, in words."""
+    """Changes of a recorded configuration since it was written, and damaged rows and events."""
+    problems: list[str] = []
     try:
         load_record(Job, str(run))
     except SetpointError as error:
-        return [str(error)]
+        problems.append(str(error))
+    for name in ("events.jsonl", "metrics.jsonl"):
+        try:
+            rows = read_jsonl(run / name, problems) if (run / name).exists() else []
+        except SetpointError as error:
+            problems.append(str(error))
+            continue
+        if name == "metrics.jsonl":
+            problems += _order_problems(rows)
+    return problems
+
+
+def _order_problems(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The first row whose step is missing, or before that of an earlier row of its kind."""
+    last: dict[str, int] = {}
+    for row in rows:
+        kind, step = str(row.get("kind")), row.get("step")
+        if not isinstance(step, int):
+            return [f"metrics.jsonl: a row of {kind} has no step"]
+        if step < last.get(kind, 0):
+            return [f"metrics.jsonl: a row of {kind} at step {step} comes after step {last[kind]}"]
+        last[kind] = step
     return []
 
 

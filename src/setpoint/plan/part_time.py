@@ -1,8 +1,8 @@
 """The expected time of a part of a model: an embedding, a layer, or the output with the loss.
 
-Matrix products and attention take their FLOPs over what of the peak a machine is assumed to reach,
+Matrix products and attention take their FLOPs over what of the peak a GPU is assumed to reach,
 all other operators the bytes that they move over the bandwidth of its memory, and messages what
-`setpoint.plan.machines` says of them.
+`setpoint.plan.gpus` says of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from setpoint.config import SetpointError
 from setpoint.data.prepared import is_prepared
 from setpoint.data.sources.config import Tokens
 from setpoint.memory.config import CheckpointedParts, Operators
-from setpoint.plan.machines import FORMATS, Links, Machine, Network, group_of
+from setpoint.plan.gpus import FORMATS, GpuSpec, Links, Network, group_of
 from setpoint.plan.pieces import COMPOSED
 from setpoint.plan.topology import Recompute, Topology, tokens_of
 from setpoint.plan.traffic import (
@@ -178,17 +178,17 @@ class PartTimes:
 
     workload: Workload
     topology: Topology
-    machine: Machine
+    gpu: GpuSpec
     network: Network
     kernels: Kernels
 
     def __post_init__(self) -> None:
-        machine, kernels = self.machine, self.kernels
-        self.links = Links.of(machine, self.network)
+        gpu, kernels = self.gpu, self.kernels
+        self.links = Links.of(gpu, self.network)
         self.tokens = tokens_of(self.workload, self.topology)
         self.passes = COMPILED if kernels.compiled else EAGER
-        self.peak = peak_of(machine, self.workload.computes)
-        self.fast_peak = machine.peak.fp8 or self.peak
+        self.peak = peak_of(gpu, self.workload.computes)
+        self.fast_peak = gpu.peak.fp8 or self.peak
         self._parts: dict[tuple[int, bool], PartTime] = {}
 
     def part(self, number: int, recomputed: bool) -> PartTime:
@@ -202,7 +202,7 @@ class PartTimes:
     def _part(self, kind: Kind, recomputed: bool) -> PartTime:
         tensor = self.topology.tensor
         tokens, moved, trained = self.tokens, self._moved(kind), _trained_share(kind)
-        bandwidth = self.machine.bandwidth * self.machine.assumed.memory
+        bandwidth = self.gpu.bandwidth * self.gpu.assumed.memory
         products = self._products(kind)
         attention = 0.0
         if kind.pair:
@@ -210,7 +210,7 @@ class PartTimes:
             document = self.kernels.document or kind.length
             pairs = kind.length if self._is_dense(kind) else kind.reach_within(document)
             attention = 2 * kind.pair * pairs * tokens / tensor
-            attention /= self.peak * self.machine.assumed.attention
+            attention /= self.peak * self.gpu.assumed.attention
         calls, ring = self._messages(kind, 1)
         more = self._messages(kind, 2)[0] - calls if recomputed else 0.0
         beside = min(ring, attention * (1 + ATTENTION_BACKWARD))
@@ -245,7 +245,7 @@ class PartTimes:
     def _with_host(self, kind: Kind, spent: TimeSpent, share: float) -> TimeSpent:
         if kind.name != "layer":
             return spent
-        launching = self.passes.launches * share * self.machine.assumed.launch
+        launching = self.passes.launches * share * self.gpu.assumed.launch
         return spent._replace(host=max(0.0, launching - spent.total))
 
     def _products(self, kind: Kind) -> tuple[float, float]:
@@ -276,7 +276,7 @@ class PartTimes:
 
     def _rate(self, peak: float, *sizes: float) -> float:
         """FLOPs per second of products of matrices of these sizes."""
-        assumed = self.machine.assumed
+        assumed = self.gpu.assumed
         size = 1 / sum(1 / max(1.0, each) for each in sizes)
         # Twice as fast products need twice the size.
         half = assumed.half_size * peak / self.peak
@@ -395,17 +395,17 @@ def _again(policy: Recompute) -> tuple[float, float, float, float]:
     return 1.0, 1.0, 1.0, 1.0
 
 
-def peak_of(machine: Machine, computes: str) -> float:
-    """FLOPs per second of a machine in a format.
+def peak_of(gpu: GpuSpec, computes: str) -> float:
+    """FLOPs per second of a GPU in a format.
 
     Raises:
         SetpointError: its maker names none.
     """
-    peak: float | None = getattr(machine.peak, computes, None)
+    peak: float | None = getattr(gpu.peak, computes, None)
     if peak is None:
-        has = [name for name in FORMATS if getattr(machine.peak, name) is not None]
+        has = [name for name in FORMATS if getattr(gpu.peak, name) is not None]
         raise SetpointError(
-            f"precision.compute = {computes}: the machine, {machine.title or 'of --gpu'}, has no "
+            f"precision.compute = {computes}: the GPU, {gpu.title or 'of --gpu'}, has no "
             f"peak in this format\nValid: {', '.join(has)}, or its number in --gpu-file FILE"
         )
     return peak

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import prod
 
-from setpoint.config import FILE, Need, chain_of, verify
+from setpoint.config import Need, chain_of, verify
 from setpoint.config.resolving.checks import Verification
-from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT
+from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.parameters import FORMULAS, count_parameters_of, training_flops
 from setpoint.train.batch import batch_equation

@@ -10,21 +10,25 @@ is below the best that were found: so few of them are timed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from setpoint.config import SetpointError
+from setpoint.config import Composition, ConfigError, SetpointError, chain_of
+from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE, Recorded
 from setpoint.memory.config import SAVE, Full, Operators
-from setpoint.parallel.config import AXES
+from setpoint.parallel.config import AXES, REST, Parallel
 from setpoint.parallel.pipelining import FILLED, SCHEDULES
-from setpoint.plan.machines import Links, Machine, Network, group_of
+from setpoint.plan.gpus import GpuSpec, Links, Network, group_of
 from setpoint.plan.memory import RankMemory, rank_memory
 from setpoint.plan.step_time import Kernels, StepTime, seconds_of_passes, step_time
 from setpoint.plan.topology import Recompute, Topology, stride
 from setpoint.plan.traffic import weight_turns
 from setpoint.plan.workload import Workload
+from setpoint.train.config import Job
+from setpoint.units.size import in_units
 
 POLICIES = (Recompute(), Recompute(Operators, tuple(sorted(SAVE))), Recompute(Full))
 """Policies to search: no recomputation, all but products and attention, whole layers."""
@@ -61,7 +65,7 @@ class SearchSpace(NamedTuple):
     world_size: int
     start: Topology
     fixed: Mapping[str, Any]
-    machine: Machine
+    gpu: GpuSpec
     network: Network
     kernels: Kernels
     limit: int
@@ -144,7 +148,7 @@ def search(space: SearchSpace, wanted: int) -> SearchResult:
             continue
         if not bounds.fits(topology):
             continue
-        time = step_time(space.workload, topology, space.machine, space.network, space.kernels)
+        time = step_time(space.workload, topology, space.gpu, space.network, space.kernels)
         timed += 1
         if len(best) == most and time.seconds >= best[-1][0]:
             continue
@@ -214,7 +218,7 @@ def meshes(space: SearchSpace) -> Iterator[Topology]:
             f"--world-size: {given} is fixed, and {space.world_size} ranks cannot be divided by "
             f"{prod(fixed.values())}\nValid: multiples of it, or these axes left free"
         )
-    node = space.machine.node.ranks
+    node = space.gpu.node.ranks
     heads = [each for each in divisors(space.world_size) if each <= node and not w.heads % each]
     for tensor in space.options("tensor", heads):
         if space.world_size % tensor or _cuts_badly(w, tensor):
@@ -364,7 +368,7 @@ class _Bounds:
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
-        self.links = Links.of(space.machine, space.network)
+        self.links = Links.of(space.gpu, space.network)
         self.passes: dict[Topology, float] = {}
         self.sent: dict[Topology, float] = {}
         w = space.workload
@@ -373,7 +377,7 @@ class _Bounds:
         self.gathered = sum(each.gathered * each.times for each in dense)
         numbers = sum(each.numbers * each.times for each in dense if each.is_trained)
         self.reduced = numbers * w.formats.reduce
-        bandwidth = space.machine.bandwidth * space.machine.assumed.memory
+        bandwidth = space.gpu.bandwidth * space.gpu.assumed.memory
         moved = 2 * (w.formats.master or w.formats.params) + 4 * w.formats.gradient
         self.update = numbers * moved / bandwidth
 
@@ -428,7 +432,7 @@ class _Bounds:
     def leaf(self, topology: Topology) -> float:
         """Seconds of computation of the average rank, slowed by its messages, and of the update."""
         computing, sent = self._computing(topology), self._sent(topology)
-        slowed = computing + self.space.machine.assumed.contention * sent
+        slowed = computing + self.space.gpu.assumed.contention * sent
         ranks = topology.pipeline * topology.tensor * topology.shards
         return max(slowed, sent) + self.update / ranks
 
@@ -441,7 +445,7 @@ class _Bounds:
         if key not in self.passes:
             space = self.space
             self.passes[key] = seconds_of_passes(
-                space.workload, key, space.machine, space.network, space.kernels
+                space.workload, key, space.gpu, space.network, space.kernels
             )
         turns = float(topology.accumulation)
         if not SCHEDULES[topology.schedule].splits_backward:
@@ -476,4 +480,191 @@ def _no_mesh(space: SearchSpace) -> str:
         f"{w.heads} heads and {w.layers} layers{fixed and f' with {fixed} fixed'}\n"
         f"Valid: another --world-size, a batch.global_size that more ranks divide, or fewer fixed "
         f"values"
+    )
+
+
+WRITTEN = (FILE, ENVIRONMENT, COMMAND_LINE)
+"""Layers of values that the user has written, which the search keeps."""
+
+
+def search_space(
+    composition: Composition[Job], gpu: GpuSpec, network: Network, limit: int
+) -> tuple[Job, SearchSpace]:
+    """The job on one rank, and the layouts to search: what the user has written is kept.
+
+    Raises:
+        SetpointError: if nothing can be searched, or the traffic or memory of the job is not known.
+    """
+    draft = composition.draft
+    parallel, batch, section = draft.parallel, draft.batch, draft.memory.activation_checkpointing
+    size = parallel.world_size
+    if size < 2:
+        raise SetpointError(
+            "--world-size N is missing, or 1: a layout divides a job among GPUs\n"
+            "Valid: 2 or more; `setpoint check --plan --gpu` estimates the step of one GPU"
+        )
+    for field, is_used in (("engine", parallel.uses_deepspeed), ("torchft", parallel.torchft)):
+        if is_used:
+            raise SetpointError(f"parallel.{field}: its traffic is not known. Leave it out")
+    fixed = _fixed(draft)
+    start = Topology(
+        recompute=fixed.get("recompute", Recompute()),
+        every=1 if section is None else section.every,
+        schedule=parallel.pipelining.schedule,
+        split=fixed.get("split"),
+        expert_tensor=fixed.get("expert_tensor", 1),
+        loss_parallel=parallel.loss_parallel is not False,
+        shard_over_context=parallel.shard_over_context,
+        layers_per_unit=parallel.sharding.layers_per_unit,
+        bucket=int(parallel.bucket_size * 2**20),
+    )
+    draft.parallel = Parallel(device=parallel.device)
+    if chain_of(batch, "global_size"):
+        batch.micro_size, batch.accumulation = 1, batch.global_size
+    if "recompute" not in fixed:
+        draft.memory.activation_checkpointing = None
+    job = composition.resolve()
+    workload = Workload.of(job)._replace(weights_on_host=parallel.sharding.offload)
+    if workload.unknown:
+        raise SetpointError(
+            f"the memory of a step is not known here: {workload.unknown}\n"
+            f"Valid: `setpoint check --fake-step` of one layout, which may know"
+        )
+    return job, SearchSpace(workload, size, start, fixed, gpu, network, Kernels.of(job), limit)
+
+
+def _fixed(draft: Any) -> dict[str, Any]:
+    """The axes, sizes and settings that the user has written, which are not searched."""
+    axes = (*AXES, "expert", "expert_tensor", "sequence_parallel", "reshard")
+    fixed = {
+        name: value
+        for section, names in (
+            (draft.parallel, axes),
+            (draft.parallel.pipelining, ("schedule", "stages_per_rank", "split")),
+            (draft.batch, ("micro_size", "accumulation")),
+        )
+        for name in names
+        if _is_written(section, name) and (value := getattr(section, name)) not in (REST, None)
+    }
+    if {"micro_size", "accumulation"} & fixed.keys() and not chain_of(draft.batch, "global_size"):
+        raise SetpointError(
+            "batch.global_size is not given, and would be another for each layout\nValid: the "
+            "sequences of a step, with micro_size and accumulation left free"
+        )
+    section = draft.memory.activation_checkpointing
+    fields = () if section is None else section.__setpoint__.fields
+    if _is_written(draft.memory, "activation_checkpointing") or any(
+        _is_written(section, name) for name in fields
+    ):
+        fixed["recompute"] = Recompute.of(section)
+    return fixed
+
+
+def _is_written(section: Any, name: str) -> bool:
+    """True if a file, the environment or an override has set a field."""
+    return any(
+        origin.layer in WRITTEN and not isinstance(origin, Recorded)
+        for origin, _ in chain_of(section, name)
+    )
+
+
+DEFAULTS = (
+    *(f"parallel.{axis}=1" for axis in ("pipeline", "replicate", "shard", "ring", "ulysses")),
+    "parallel.tensor=1",
+    "parallel.expert_tensor=1",
+    "activation_checkpointing=null",
+)
+"""Ends of overrides that are needed only where a preset sets something else."""
+
+
+class Layout(NamedTuple):
+    """A candidate as overrides of the job, which all rules accept."""
+
+    overrides: list[str]
+    candidate: Candidate
+
+    def to_json(self) -> dict[str, Any]:
+        """The layout for machines."""
+        time, memory = self.candidate.time, self.candidate.memory
+        return {
+            "overrides": self.overrides,
+            "seconds": time.seconds,
+            "tokens_per_second": time.tokens_per_second,
+            "mfu": time.mfu,
+            "memory": memory.total,
+        }
+
+
+def valid_layouts(
+    result: SearchResult, space: SearchSpace, count: int, change: Callable[[list[str]], Job]
+) -> list[Layout]:
+    """The first layouts that all rules accept, with as few overrides as give them.
+
+    Arguments:
+        change: the job with more overrides.
+
+    Raises:
+        ConfigError: if there is none: the problems of the first.
+    """
+    best: list[Layout] = []
+    refused: ConfigError | None = None
+    for candidate in result.best:
+        if len(best) == count:
+            break
+        overrides = [text for text in candidate.topology.overrides() if not _is_known(text, space)]
+        fewest = [text for text in overrides if not text.endswith(DEFAULTS)]
+        for texts in (fewest, overrides):
+            try:
+                job = change(texts)
+            except ConfigError as error:
+                refused = refused or error
+                continue
+            if _shape(Topology.of(job)) == _shape(candidate.topology):
+                best.append(Layout(texts, candidate))
+                break
+    if not best:
+        assert refused is not None
+        raise refused
+    return best
+
+
+def _shape(topology: Topology) -> tuple[Any, ...]:
+    """The degrees, micro-batch and recomputation, which overrides set."""
+    return (*topology.degrees.values(), topology.micro_size, topology.recompute)
+
+
+def _is_known(override: str, space: SearchSpace) -> bool:
+    """True if an override sets a field that is fixed already."""
+    path = override.removeprefix("--").partition("=")[0]
+    if path.startswith("memory.activation_checkpointing"):
+        return "recompute" in space.fixed
+    return path.rpartition(".")[2] in space.fixed
+
+
+def too_large(space: SearchSpace) -> str:
+    """The message that no layout fits: by how much, and the setting that would help most."""
+    topology, memory, ranks = least_memory(space)
+    parts = {
+        "weights": memory.weights + memory.gathered,
+        "master weights and optimizer state": memory.masters + memory.optimizer,
+        "gradients": memory.gradients,
+        "activations": memory.activations + memory.recomputed,
+        "logits": memory.logits,
+    }
+    largest = max(parts, key=lambda name: parts[name])
+    helps = {
+        "weights": "precision.params = bf16",
+        "master weights and optimizer state": "an optimizer with a smaller state",
+        "gradients": "precision.params = bf16",
+        "activations": "a smaller batch.sequence_length",
+        "logits": "loss.type = chunked_cross_entropy or linear_cross_entropy",
+    }[largest]
+    more = "" if ranks is None else f"--world-size {ranks}, which is enough; "
+    sizes = ", ".join(f"{name} {in_units(size)}" for name, size in parts.items() if size)
+    over = memory.total - space.limit
+    return (
+        f"no layout of {space.world_size:,} ranks fits in {in_units(space.limit)}: the one that "
+        f"needs least needs {in_units(memory.total)}, {in_units(over)} too much ({sizes})\n"
+        f"It is: {' '.join(map(shlex.quote, topology.overrides()))}\n"
+        f"Valid: {more}against the largest part, {largest}: {helps}"
     )

@@ -1,4 +1,4 @@
-"""The expected time of a step on a machine that is not here, and what it is made of.
+"""The expected time of a step on a GPU that is not here, and what it is made of.
 
 What its parts take is `setpoint.plan.part_time`'s. Messages of weights go on beside computing as
 FSDP2 lets them: the weights of a layer are gathered while the one before it is computed, and
@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from setpoint.plan.machines import Machine, Network, group_of
+from setpoint.plan.gpus import GpuSpec, Network, group_of
 from setpoint.plan.part_time import Kernels, PartTime, PartTimes, TimeSpent, WeightMessages
 from setpoint.plan.schedules import StageTimes, pipeline_seconds, simulate
 from setpoint.plan.topology import Place, Shards, Topology, Unit, shards_of, stages_of, stride
@@ -82,22 +82,22 @@ class StepTime:
 def step_time(
     workload: Workload,
     topology: Topology,
-    machine: Machine,
+    gpu: GpuSpec,
     network: Network,
     kernels: Kernels = Kernels(),  # noqa: B008 - a value
 ) -> StepTime:
     """Compute how long a step takes.
 
     Raises:
-        SetpointError: the machine has no peak for the format of matrix products.
+        SetpointError: the GPU has no peak for the format of matrix products.
     """
-    return _Step(workload, topology, machine, network, kernels).result()
+    return _Step(workload, topology, gpu, network, kernels).result()
 
 
 def seconds_of_passes(
     workload: Workload,
     topology: Topology,
-    machine: Machine,
+    gpu: GpuSpec,
     network: Network,
     kernels: Kernels = Kernels(),  # noqa: B008 - a value
 ) -> float:
@@ -106,7 +106,7 @@ def seconds_of_passes(
     Raises:
         SetpointError: as `step_time`.
     """
-    step = _Step(workload, topology, machine, network, kernels)
+    step = _Step(workload, topology, gpu, network, kernels)
     stages = (parts for rank in step.stages for parts in rank)
     return sum(part.forward.total + part.back for parts in stages for part in parts)
 
@@ -120,7 +120,7 @@ def _passes(
 
 
 class _Step(PartTimes):
-    """One topology on one machine."""
+    """One topology on one GPU."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,7 +187,7 @@ class _Step(PartTimes):
         stored = formats.master or formats.params
         each = 2 * stored + 4 * formats.gradient + (formats.params if formats.master else 0)
         moved = shards.numbers * each + 2 * shards.state
-        return moved / (self.machine.bandwidth * self.machine.assumed.memory)
+        return moved / (self.gpu.bandwidth * self.gpu.assumed.memory)
 
     # The step.
 
@@ -201,7 +201,7 @@ class _Step(PartTimes):
             parts["sums over all ranks"] = small
             seconds += small
         beside = sum(hidden.values())
-        slowed = beside * self.machine.assumed.contention
+        slowed = beside * self.gpu.assumed.contention
         parts[SLOWED] = slowed
         return StepTime(
             seconds + slowed,
@@ -456,10 +456,10 @@ class _Step(PartTimes):
         yield StepEvent("compute", "optimizer", "update", start, end, True)
 
     def _assumptions(self) -> list[str]:
-        m, n, a = self.machine, self.network, self.machine.assumed
+        m, n, a = self.gpu, self.network, self.gpu.assumed
         t = self.topology
         assumptions = [
-            f"{m.title or 'the machine'}: {self.peak / 1e12:,.0f} TFLOP/s, of which large matrix "
+            f"{m.title or 'the GPU'}: {self.peak / 1e12:,.0f} TFLOP/s, of which large matrix "
             f"products reach {a.matmul:.0%} (half of that at a size of {a.half_size:g}) and "
             f"attention {a.attention:.0%}",
             f"memory: {m.bandwidth / 1e12:.2f} TB/s, of which operators reach {a.memory:.0%}; "

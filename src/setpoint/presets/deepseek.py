@@ -36,11 +36,7 @@ def deepseek_v3() -> Job:
         layers=61,
         heads=128,
         mla=MLA(
-            query_rank=1536,
-            kv_rank=512,
-            nope_head_dim=128,
-            rope_head_dim=64,
-            value_head_dim=128,
+            query_rank=1536, kv_rank=512, nope_head_dim=128, rope_head_dim=64, value_head_dim=128
         ),
         ffn_dim=18_432,
         moe=MoE(
@@ -76,13 +72,7 @@ def deepseek_tiny() -> Job:
         dim=128,
         layers=4,
         heads=4,
-        mla=MLA(
-            query_rank=48,
-            kv_rank=32,
-            nope_head_dim=32,
-            rope_head_dim=16,
-            value_head_dim=32,
-        ),
+        mla=MLA(query_rank=48, kv_rank=32, nope_head_dim=32, rope_head_dim=16, value_head_dim=32),
         ffn_dim=384,
         moe=MoE(
             experts=8,

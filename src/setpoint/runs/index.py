@@ -36,9 +36,6 @@ DEPTH = 2
 FACTS = ("run", "status", "step", "started", "updated", "fingerprint", "goodput", "tags", "note")
 """Facts of a run that can be queried beside the fields of its configuration and its metrics."""
 
-KINDS = {"val": "evaluation", "eval": "evaluation", "validation": "evaluation"}
-"""Other words for a kind of rows."""
-
 _DECODER = json.JSONDecoder()
 FILES = (CONFIG, "events.jsonl", "metrics.jsonl", LABELS)
 
@@ -82,12 +79,8 @@ class IndexedRun:
         """A metric, as `setpoint compare` names them; `val.loss` is that of held-out data."""
         with suppress(SetpointError):
             path = MetricPath.parse(name)
-            kind = KINDS.get(path.kind or "", path.kind)
-            column, place = path.column, REDUCTIONS.index(path.reduction)
-            names = (f"{kind}.{column}", f"{kind}.held_out_{column}")
-            for key in names[: 2 if path.kind in KINDS else 1]:
-                if key in self.metrics:
-                    return self.metrics[key][place]
+            if values := self.metrics.get(f"{path.kind}.{path.column}"):
+                return values[REDUCTIONS.index(path.reduction)]
         return ABSENT
 
 

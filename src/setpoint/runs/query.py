@@ -51,11 +51,11 @@ def parse(text: str) -> Query:
     try:
         tree = ast.parse(TOKEN.sub(_in_python, " ".join(text.splitlines())).strip(), mode="eval")
         return Query(_condition(tree.body, names), tuple(names))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SetpointError(
-            f"the condition cannot be read: {text!r}: {reason}\nValid: comparisons joined by and, "
-            f"or, not, as in 'optimizer.lr > 1e-4 and evaluation.held_out_loss < 1.2'"
+            f"the condition cannot be read: {text!r}: expected NAME OPERATOR VALUE, with one of < "
+            f"<= > >= = != ~\nValid: comparisons joined by and, or, not, as in 'optimizer.lr > "
+            f"1e-4 and val.loss < 1.2'; a value with spaces or brackets is put in quotes"
         ) from None
 
 
@@ -89,7 +89,7 @@ def _condition(node: ast.expr, names: dict[str, None]) -> Condition:
             names[name] = None
             return _comparison(name, sign, value, kind == "quoted")
         case _:
-            raise ValueError("expected NAME OPERATOR VALUE, with one of < <= > >= = != ~")
+            raise ValueError("no comparison")
 
 
 def _comparison(name: str, sign: ast.cmpop, text: str, quoted: bool) -> Condition:

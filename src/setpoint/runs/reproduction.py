@@ -171,7 +171,7 @@ def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
     valid = ", ".join(map(str, sorted({0, *(step for step in starts if step < end)})))
     if first not in {0, *starts}:
         raise SetpointError(
-            f"no checkpoint of step {first} is kept in {run}, from which training could go on.\n"
+            f"no checkpoint of step {first} is kept in {run}, to continue training from.\n"
             f"Valid: {valid}; 0 is the beginning of the run"
         )
     if end == 0:
@@ -186,8 +186,8 @@ def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
         changed += ["data"] * bool(event.get("data")) * (event.get("event") == "resume")
         if changed and first < _step(event) < last:
             raise SetpointError(
-                f"{run} went on with another configuration from step {_step(event)} "
-                f"({', '.join(changed)}), so that steps {first} to {last} are of two.\nValid: a "
+                f"{run} continued with another configuration from step {_step(event)} "
+                f"({', '.join(changed)}), so that steps {first} to {last} mix two.\nValid: a "
                 f"range before or after that step"
             )
     record = next((kept[step] for step in sorted(kept) if step >= last), run)

@@ -10,10 +10,9 @@ from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, for_err
 from setpoint.config.record.compare import Table as Values
 from setpoint.config.record.compare import compare
 from setpoint.report.table import Table
+from setpoint.sweep.metrics import TRAINING_LOSS, MetricPath, Metrics, require
+from setpoint.sweep.record import SWEEP_FILE, WAITING, is_point, read_record_of
 from setpoint.track.run_directory import is_run_directory
-
-from .metrics import TRAINING_LOSS, MetricPath, Metrics, require
-from .record import SWEEP_FILE, WAITING, is_point, read_record_of
 
 WHERE = ("name", "experiment", "workspace")
 """Fields that say where a run lies, which its label does as well."""

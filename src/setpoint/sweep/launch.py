@@ -17,8 +17,7 @@ from setpoint.config import SetpointError
 from setpoint.files.atomic import not_linked
 from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
-
-from .record import Task, write_point
+from setpoint.sweep.record import Task, write_point
 
 PAUSE = 0.05  # seconds between two looks at the processes
 PATIENCE = 3  # signals after which nothing is waited for

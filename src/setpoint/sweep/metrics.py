@@ -17,6 +17,10 @@ METRICS = "metrics.jsonl"
 REDUCTIONS = ("last", "min", "max", "mean")
 STEP = "step"
 EVALUATION = "evaluation"
+ALIASES = ("val", "eval", "validation")
+"""Other words for the kind `evaluation`."""
+SCORES = (*METRIC, "tokens")
+"""What an evaluation measures of each data set, held-out or by name."""
 TRAINING_LOSS = "train.mean_loss"
 """Shown of training, and optimized without an evaluation: `train.loss` is of one step."""
 # Columns that every row of training has.
@@ -42,11 +46,16 @@ class MetricPath(NamedTuple):
 
         Arguments:
             text: `[KIND.]COLUMN[.REDUCTION]`; the last value counts if nothing else is said.
+                `val.loss` is `evaluation.held_out_loss`.
 
         Raises:
             SetpointError: if it has another form.
         """
         parts = text.split(".")
+        if parts[0] in ALIASES and len(parts) > 1:
+            parts[0] = EVALUATION
+            if parts[1] in SCORES:
+                parts[1] = f"held_out_{parts[1]}"
         reduction = parts.pop() if len(parts) > 1 and parts[-1] in REDUCTIONS else "last"
         if not all(parts) or len(parts) > 2:
             raise SetpointError(
@@ -131,7 +140,7 @@ def measured(job: Job) -> list[str]:
     """
     section = job.evaluation
     names = () if section is None else section.names
-    scores = [f"{EVALUATION}.{name}_{metric}" for name in names for metric in (*METRIC, "tokens")]
+    scores = [f"{EVALUATION}.{name}_{metric}" for name in names for metric in SCORES]
     return [*scores, *(f"train.{column}" for column in TRAINED)]
 
 

@@ -14,14 +14,13 @@ from setpoint.config import CONFIG, HEADER, Config, SetpointError, record_files,
 from setpoint.files.atomic import read_json, write_json, write_text
 from setpoint.files.lock import RunLock
 from setpoint.report.status import FINISHED, status_of
-from setpoint.sweep_space.points import DuplicatePoint, ResolvedPoint, mapping_of
+from setpoint.sweep.metrics import Metrics
+from setpoint.sweep.points import DuplicatePoint, ResolvedPoint, mapping_of
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import links_out_of
 from setpoint.train.config import Job
 from setpoint.train.contract import check_contract
 from setpoint.train.run_name import run_directory_of
-
-from .metrics import Metrics
 
 SWEEP_FILE = "sweep.json"
 LOCK = ".sweep.lock"
@@ -115,7 +114,7 @@ class Task:
             self.metrics, self.reason = {}, str(error)
 
     def saved_text(self) -> str:
-        """Say what is left of its run where it was stopped."""
+        """The saved step of its stopped run, for people."""
         newest = max(list_checkpoints(self.run / "checkpoints"), default=0)
         if newest:
             return f"saved at step {newest}; the same command resumes"

@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ConfigError, RunError, SetpointError, to_plain
 from setpoint.report.status import FAILED, FINISHED, STOPPED
-from setpoint.sweep_space.distribution import Choice, Distribution, Integer, LogUniform
-from setpoint.sweep_space.points import ResolvedPoint
-from setpoint.sweep_space.setting import Point, Setting, axis_origin, value_text
+from setpoint.sweep.launch import Launcher
+from setpoint.sweep.metrics import MetricPath, Metrics, require
+from setpoint.sweep.points import ResolvedPoint
+from setpoint.sweep.record import Task
+from setpoint.sweep.setting import Point, Setting, axis_origin, value_text
+from setpoint.sweep.space import Choice, Distribution, Integer, LogUniform
 from setpoint.train.config import Job
-
-from .launch import Launcher
-from .metrics import MetricPath, Metrics, require
-from .record import Task
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-    from .config import Search
+    from setpoint.sweep.table import Search
 
 STORAGE = "search.db"
 """The SQLite file of the trials in the folder of the sweep."""
@@ -48,12 +47,7 @@ class SearchRun:
     """
 
     def __init__(
-        self,
-        spec: Search,
-        axes: Axes,
-        make: Make,
-        folder: Path,
-        changed: Callable[[Task], None],
+        self, spec: Search, axes: Axes, make: Make, folder: Path, changed: Callable[[Task], None]
     ) -> None:
         self.spec = spec
         self.axes = axes
@@ -178,8 +172,8 @@ class SearchRun:
                 require(self.spec.objective, [Metrics.read(task.run)])
             except SetpointError as error:
                 raise RunError(
-                    f"the search has stopped: {task.name} came to its end without the objective "
-                    f"{self.spec.objective}, so that trials cannot be compared: {error}"
+                    f"{task.name} finished without the objective {self.spec.objective}, so that "
+                    f"trials cannot be compared: {error}"
                 ) from None
 
     def _tell_failed(self, number: int) -> None:

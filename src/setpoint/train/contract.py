@@ -29,6 +29,7 @@ from setpoint.model.parameters import parameters_of
 from setpoint.precision.config import LossScale
 from setpoint.train.config import Job
 from setpoint.train.refusal import (
+    ShorterDuration,
     from_these_weights,
     identity_refusal,
     other_rows,
@@ -90,7 +91,13 @@ def accepted_path(path: str, job: Job, differences: Sequence[Difference]) -> str
         words = {name.rpartition(".")[2]: name for name in reversed([*keys, *declared])}
         close = [words[word] for word in nearest(spelled.rpartition(".")[2], words, 1)]
     hint = f" Did you mean {close[0]}?" if close else ""
-    raise SetpointError(f"--accept {path}: the configuration has no such field or section.{hint}")
+    changed = [item.path for item in differences if item.role is IDENTITY]
+    valid = f"fields that differ from the record: {', '.join(changed)}"
+    sections = sorted({name.partition(".")[0] for name in present})
+    raise SetpointError(
+        f"--accept {path}: the configuration has no such field or section.{hint}\n"
+        f"Valid: {valid if changed else 'a field or section such as ' + ', '.join(sections[:6])}"
+    )
 
 
 def refuse_renaming(folder: str, accepted: Accepted) -> None:
@@ -205,7 +212,7 @@ def check_contract(
     paths = [accepted_path(path, job, differences) for path in accept]
     for item in differences:
         if item.path == "duration" and _shrinks(item.left, job):
-            raise SetpointError(shorter(folder, item, given))
+            raise ShorterDuration(shorter(folder, item, given))
     identity = [difference for difference in differences if difference.role is IDENTITY]
     refused = [item for item in identity if not any(within(item.path, path) for path in paths)]
     late, reshaped, moved = [], None, []

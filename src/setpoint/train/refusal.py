@@ -32,6 +32,10 @@ class ContractRefused(SetpointError):
         self.paths = tuple(paths)
 
 
+class ShorterDuration(SetpointError):
+    """A duration that is shorter than that of the run in its directory."""
+
+
 def shorter(folder: str, item: Difference, given: bool) -> str:
     """Error text for a shorter duration: how far the run is, and the command to type instead."""
     run = shlex.quote(folder)

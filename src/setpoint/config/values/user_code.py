@@ -30,7 +30,7 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 ENGINE = (
     os.path.join(PACKAGE, "config") + os.sep,
     os.path.join(PACKAGE, "cli") + os.sep,
-    os.path.join(PACKAGE, "sweep_space") + os.sep,
+    os.path.join(PACKAGE, "sweep") + os.sep,
     os.path.join(PACKAGE, "units") + os.sep,
     os.path.join(os.path.dirname(os.__file__), "importlib") + os.sep,
     "<frozen importlib",

@@ -9,11 +9,11 @@ import pytest
 from setpoint.config import Config, SetpointError, field, resolve
 from setpoint.config.layers.editor import Editor
 from setpoint.config.words.plain_data import PlainScalar
-from setpoint.sweep_space.flags import read_command_line
-from setpoint.sweep_space.setting import SOURCE, WITH, axis_origin, plain_value
+from setpoint.sweep.points import read_command_line
+from setpoint.sweep.setting import SOURCE, WITH, axis_origin, plain_value
 
 from ..snapshots import compare
-from .sample import Root
+from .space_sample import Root
 
 
 def test_axes_and_overrides_are_told_apart() -> None:

@@ -1,6 +1,6 @@
 """GPUs, nodes and networks by name: peaks, time of collectives, and the cost of a run.
 
-The table is `machines.toml`, beside this file. A file of the user's has the same form: its entries
+The table is `gpus.toml`, beside this file. A file of the user's has the same form: its entries
 are added, or change fields of existing ones; `like` starts an entry from another one.
 
 A collective of n ranks in a ring sends (n - 1) / n of its message from each rank, an all-reduce
@@ -87,9 +87,9 @@ class Links(NamedTuple):
     far: float
 
     @classmethod
-    def of(cls, machine: Machine, network: Network) -> Links:
-        """The links of a machine, as far as they are assumed to be used."""
-        inside = machine.node
+    def of(cls, gpu: GpuSpec, network: Network) -> Links:
+        """The links of a GPU, as far as they are assumed to be used."""
+        inside = gpu.node
         return cls(
             inside.ranks,
             inside.bandwidth * inside.achieved,
@@ -128,7 +128,7 @@ class Links(NamedTuple):
         return calls * (CALL + latency) + max(near, far)
 
 
-KNOWN = Path(__file__).with_name("machines.toml")
+KNOWN = Path(__file__).with_name("gpus.toml")
 FORMATS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 
 SHARE = 0.9
@@ -207,11 +207,11 @@ class Assumed(Config, role=RUNTIME):
     """Seconds by which a second of messages slows the computation beside it."""
 
 
-class Machine(Config, role=RUNTIME):
+class GpuSpec(Config, role=RUNTIME):
     """A GPU, the node that it stands in, and the network between nodes."""
 
     like: str | None = None
-    """The machine whose values this one has where it does not give its own."""
+    """The GPU whose values this one has where it does not give its own."""
 
     title: str = ""
     """The maker's name."""
@@ -257,30 +257,30 @@ class Machine(Config, role=RUNTIME):
             yield Problem("peak", "has no number of any format", valid=FORMATS)
 
 
-class Machines(Config, role=RUNTIME):
-    """A file of machines."""
+class GpuTable(Config, role=RUNTIME):
+    """A file of GPUs."""
 
     networks: dict[str, Network] = field(factory=dict)
     """Networks by name."""
 
-    machines: dict[str, Machine] = field(factory=dict)
-    """Machines by name."""
+    gpus: dict[str, GpuSpec] = field(factory=dict)
+    """GPUs by name."""
 
     @check
     def _check_networks(self) -> Iterator[Problem]:
-        for name, machine in self.machines.items():
-            if machine.network not in self.networks:
+        for name, gpu in self.gpus.items():
+            if gpu.network not in self.networks:
                 yield Problem(
-                    f"machines.{name}.network",
-                    f"there is no network {machine.network!r}",
+                    f"gpus.{name}.network",
+                    f"there is no network {gpu.network!r}",
                     valid=tuple(self.networks),
-                    hint=did_you_mean(machine.network, self.networks),
+                    hint=did_you_mean(gpu.network, self.networks),
                 )
 
 
 @lru_cache(maxsize=8)
-def machines(file: str | None = None) -> Machines:
-    """All machines that are known.
+def gpu_table(file: str | None = None) -> GpuTable:
+    """All GPUs that are known.
 
     Arguments:
         file: of the user's, whose entries are added and changed.
@@ -289,15 +289,15 @@ def machines(file: str | None = None) -> Machines:
         SetpointError: the file cannot be read, or says what cannot be; with file and line.
     """
     if file is None:
-        return compose(Machines, files=[KNOWN]).resolve()
+        return compose(GpuTable, files=[KNOWN]).resolve()
     document = read_file(file)
     known = read_file(str(KNOWN)).data
-    for table in ("networks", "machines"):
+    for table in ("networks", "gpus"):
         given = document.data.get(table)
         if is_mapping(given):
             # A later file replaces an entry: what it leaves out is put in from the one before.
             document.data[table] = _filled(document, table, given, cast("_Table", known[table]))
-    return compose(Machines, files=[KNOWN, document]).resolve()
+    return compose(GpuTable, files=[KNOWN, document]).resolve()
 
 
 _Table = dict[str, dict[str, object]]
@@ -329,83 +329,19 @@ def _merged(base: object, entry: object) -> object:
     return {**base, **{key: _merged(base.get(key), value) for key, value in entry.items()}}
 
 
-def machine_named(name: str, file: str | None = None) -> tuple[Machine, Network]:
-    """A machine and the network between its nodes.
+def gpu_named(name: str, file: str | None = None) -> tuple[GpuSpec, Network]:
+    """A GPU and the network between its nodes.
 
     Raises:
         SetpointError: there is none of this name.
     """
-    known = machines(file)
-    machine = known.machines.get(name) or known.machines.get(name.lower())
-    if machine is None:
-        close = did_you_mean(name, known.machines, " ")
+    known = gpu_table(file)
+    gpu = known.gpus.get(name) or known.gpus.get(name.lower())
+    if gpu is None:
+        close = did_you_mean(name, known.gpus, " ")
         raise SetpointError(
-            f"--gpu: there is no machine {name!r}.{close}\nValid: {', '.join(known.machines)}\n"
-            f"Others are described in a file, --gpu-file FILE: a table [machines.{name}] with "
+            f"--gpu: there is no GPU {name!r}.{close}\nValid: {', '.join(known.gpus)}\n"
+            f"Others are described in a file, --gpu-file FILE: a table [gpus.{name}] with "
             f'like = "h100" and what differs'
         )
-    return machine, known.networks[machine.network]
-
-
-HOUR = 3600.0
-PUE = 1.0
-"""Energy of a data center by that of its computers; 1: cooling and losses are not counted."""
-
-
-class Cost(NamedTuple):
-    """The cost of a run on all its GPUs.
-
-    Arguments:
-        steps: that it is expected to take.
-        money: in the currency of the price; None without a price.
-        kilowatt_hours: of the GPUs alone; None where their power is not known.
-    """
-
-    steps: int
-    seconds: float
-    gpu_hours: float
-    money: float | None
-    kilowatt_hours: float | None
-
-
-def cost_of(
-    limits: Mapping[str, float],
-    step: float,
-    ranks: int,
-    price: float | None = None,
-    power: float | None = None,
-) -> Cost | None:
-    """Compute what a run takes until the first of its limits.
-
-    Arguments:
-        limits: of the duration, in steps and seconds; others are left out.
-        step: expected seconds of one.
-        price: of a GPU for an hour.
-        power: watts of a GPU.
-
-    Returns:
-        None where neither steps nor seconds limit the run.
-
-    Raises:
-        SetpointError: the time is up before the first step has ended.
-    """
-    seconds, steps = limits.get("seconds"), limits.get("steps")
-    if seconds is not None and seconds < step:
-        raise SetpointError(
-            f"duration = {seconds:g} s ends before the first step, which is expected to take "
-            f"{step:.3g} s\nValid: {_rounded_up(step)} s or more, or a duration in steps"
-        )
-    counts = [] if steps is None else [int(steps)]
-    if seconds is not None:
-        counts.append(int(seconds // step))
-    if not counts:
-        return None
-    count = min(counts)
-    total = count * step
-    hours = total / HOUR * ranks
-    energy = None if power is None else hours * power * PUE / 1000
-    return Cost(count, total, hours, None if price is None else hours * price, energy)
-
-
-def _rounded_up(seconds: float) -> int:
-    return int(-(-seconds // 1))
+    return gpu, known.networks[gpu.network]

@@ -1,4 +1,4 @@
-"""Machines by name: the table beside others of its numbers, and files of users."""
+"""GPUs by name: the table beside others of its numbers, and files of users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.plan.machines import CALL, Links, RankGroup, group_of, machine_named, machines
+from setpoint.plan.gpus import CALL, Links, RankGroup, gpu_named, gpu_table, group_of
 from setpoint.track.accelerators import peak_of
 
 DRIVER = {
@@ -27,62 +27,62 @@ DEGREES = {"pipeline": 2, "replicate": 1, "shard": 4, "ring": 1, "ulysses": 1, "
 
 
 def test_every_machine_has_sources_and_the_peak_that_mfu_is_computed_with() -> None:
-    known = machines()
-    assert set(known.machines) == set(DRIVER)
-    for name, machine in known.machines.items():
-        assert machine.source
-        assert machine.node.source
-        assert known.networks[machine.network].source
+    known = gpu_table()
+    assert set(known.gpus) == set(DRIVER)
+    for name, gpu in known.gpus.items():
+        assert gpu.source
+        assert gpu.node.source
+        assert known.networks[gpu.network].source
         peak = peak_of(DRIVER[name])
         assert peak is not None
-        assert (machine.peak.bf16 or machine.peak.fp16) == pytest.approx(peak.flops, rel=1e-3)
+        assert (gpu.peak.bf16 or gpu.peak.fp16) == pytest.approx(peak.flops, rel=1e-3)
 
 
 def test_a_file_adds_machines_and_changes_those_of_the_table(tmp_path: Path) -> None:
-    file = tmp_path / "machines.toml"
+    file = tmp_path / "gpus.toml"
     file.write_text(
         "[networks.slow]\nbandwidth = 1e9\nlatency = 1e-4\n"
-        '[machines.ours]\nlike = "h100"\nnetwork = "slow"\nassumed.matmul = 0.5\n'
-        "[machines.ours.node]\nranks = 4\n[machines.h200]\nprice = 2.5\n"
+        '[gpus.ours]\nlike = "h100"\nnetwork = "slow"\nassumed.matmul = 0.5\n'
+        "[gpus.ours.node]\nranks = 4\n[gpus.h200]\nprice = 2.5\n"
     )
-    machine, network = machine_named("ours", str(file))
-    known, _ = machine_named("h100")
-    assert (machine.node.ranks, machine.assumed.matmul, network.bandwidth) == (4, 0.5, 1e9)
-    assert machine.node.bandwidth == known.node.bandwidth
-    assert machine.assumed.attention == known.assumed.attention
-    assert machine_named("H200", str(file))[0].price == 2.5
+    gpu, network = gpu_named("ours", str(file))
+    known, _ = gpu_named("h100")
+    assert (gpu.node.ranks, gpu.assumed.matmul, network.bandwidth) == (4, 0.5, 1e9)
+    assert gpu.node.bandwidth == known.node.bandwidth
+    assert gpu.assumed.attention == known.assumed.attention
+    assert gpu_named("H200", str(file))[0].price == 2.5
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('[machines.ours]\nlike = "h10"\n',
-         "machines.toml:2:1: machines.ours.like: there is no 'h10' before it. Did you mean h100?"),
-        ('[machines.ours]\nlike = "h100"\nassumed.matmul = 70\n',
-         "machines.toml:3:9\n    is out of range: it must be > 0, <= 1"),
-        ('[machines.ours]\nlike = "h100"\nmemry = "3 GB"\n',
-         "Did you mean machines.ours.memory?"),
-        ('[machines.ours]\nlike = "h100"\nnetwork = "ndr40"\n', "there is no network 'ndr40'"),
-        ('[machines.ours]\nmemory = "3 GB"\n', "machines.ours.bandwidth\n    is required"),
-        ("[machines.h100]\npower = 0\n", "machines.toml:2:1\n    is out of range"),
-        ("[machines.h100]\nmemory = 0\n", "machines.toml:2:1\n    is out of range"),
+        ('[gpus.ours]\nlike = "h10"\n',
+         "gpus.toml:2:1: gpus.ours.like: there is no 'h10' before it. Did you mean h100?"),
+        ('[gpus.ours]\nlike = "h100"\nassumed.matmul = 70\n',
+         "gpus.toml:3:9\n    is out of range: it must be > 0, <= 1"),
+        ('[gpus.ours]\nlike = "h100"\nmemry = "3 GB"\n',
+         "Did you mean gpus.ours.memory?"),
+        ('[gpus.ours]\nlike = "h100"\nnetwork = "ndr40"\n', "there is no network 'ndr40'"),
+        ('[gpus.ours]\nmemory = "3 GB"\n', "gpus.ours.bandwidth\n    is required"),
+        ("[gpus.h100]\npower = 0\n", "gpus.toml:2:1\n    is out of range"),
+        ("[gpus.h100]\nmemory = 0\n", "gpus.toml:2:1\n    is out of range"),
     ],
 )  # fmt: skip
 def test_errors_of_a_file_name_the_line(tmp_path: Path, text: str, found: str) -> None:
-    file = tmp_path / "machines.toml"
+    file = tmp_path / "gpus.toml"
     file.write_text(text)
     with pytest.raises(SetpointError) as raised:
-        machines(str(file))
+        gpu_table(str(file))
     assert found in str(raised.value)
 
 
 def test_an_unknown_machine_is_answered_with_what_is_known() -> None:
     with pytest.raises(SetpointError) as raised:
-        machine_named("h10")
+        gpu_named("h10")
     assert str(raised.value) == (
-        "--gpu: there is no machine 'h10'. Did you mean h100?\n"
+        "--gpu: there is no GPU 'h10'. Did you mean h100?\n"
         "Valid: h100, h200, b200, gb200, a100, a100-40gb, a100-pcie, l40s, rtx4090, v100, mi300x\n"
-        "Others are described in a file, --gpu-file FILE: a table [machines.h10] with "
+        "Others are described in a file, --gpu-file FILE: a table [gpus.h10] with "
         'like = "h100" and what differs'
     )
 

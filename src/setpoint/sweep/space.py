@@ -1,10 +1,18 @@
-"""Distributions of the axes of random sweeps and searches, the same on every machine."""
+"""Axes of sweeps: distributions, and spaces with their points, the same on every machine.
+
+A space has a size that is known at once, and points that are made one by one. Spaces nest freely: a
+product of zips, a chain of products, a list inside a grid.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
+from itertools import product
+from math import prod
 from typing import Any, Self, cast
 
 from setpoint.config import (
@@ -12,6 +20,7 @@ from setpoint.config import (
     Config,
     Invalid,
     Origin,
+    SetpointError,
     chain_of,
     did_you_mean,
     field,
@@ -22,7 +31,7 @@ from setpoint.config.types.compound import SectionType
 from setpoint.config.values.scalar import Scalar
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.config.words.text import parse_list
-from setpoint.sweep_space.setting import Raw, split_points, value_text
+from setpoint.sweep.setting import Point, Raw, Setting, split_points, value_text
 
 # Decimal's logarithm and exponential are rounded correctly by definition; those of C libraries
 # differ in the last digit from machine to machine.
@@ -104,15 +113,12 @@ class Choice(Distribution, type="choice"):
     """The values."""
 
     def at(self, share: Fraction) -> Any:
-        """See `Distribution.at`."""
         return self.values[int(share * len(self.values))].value
 
     def extremes(self) -> list[Any]:
-        """See `Distribution.extremes`."""
         return [item.value for item in self.values]
 
     def fault(self) -> str:
-        """See `Distribution.fault`."""
         return "" if self.values else "has no values"
 
 
@@ -126,15 +132,12 @@ class Uniform(Distribution, type="uniform"):
     """Upper limit."""
 
     def at(self, share: Fraction) -> Any:
-        """See `Distribution.at`."""
         return linear(share, self.low, self.high)
 
     def extremes(self) -> list[Any]:
-        """See `Distribution.extremes`."""
         return [self.low, self.high]
 
     def fault(self) -> str:
-        """See `Distribution.fault`."""
         return _order(self.low, self.high)
 
 
@@ -148,7 +151,6 @@ class LogUniform(Uniform, type="log_uniform"):
     """Upper limit."""
 
     def at(self, share: Fraction) -> Any:
-        """See `Distribution.at`."""
         return logarithmic(share, self.low, self.high)
 
 
@@ -165,15 +167,12 @@ class Integer(Distribution, type="integer"):
     """Step between values, counted from low."""
 
     def at(self, share: Fraction) -> Any:
-        """See `Distribution.at`."""
         return self.low + self.step * int(share * ((self.high - self.low) // self.step + 1))
 
     def extremes(self) -> list[Any]:
-        """See `Distribution.extremes`."""
         return [self.low, self.low + (self.high - self.low) // self.step * self.step]
 
     def fault(self) -> str:
-        """See `Distribution.fault`."""
         return _order(self.low, self.high)
 
 
@@ -274,3 +273,157 @@ def _choices(inside: str) -> list[object]:
 
 def _order(low: float, high: float) -> str:
     return "" if low < high else f"low must be below high: got {low} and {high}"
+
+
+Path = tuple[str, ...]
+
+
+class Space(ABC):
+    """A set of points; `paths` are the fields that they set, with where that was said."""
+
+    paths: dict[Path, Origin]
+
+    @abstractmethod
+    def size(self) -> int:
+        """The number of points, without making any."""
+
+    @abstractmethod
+    def points(self) -> Iterator[Point]:
+        """The points, one by one."""
+
+
+class Axis(Space):
+    """One field and the values that it takes."""
+
+    def __init__(self, path: Path, values: Sequence[object], origin: Origin) -> None:
+        self.path = path
+        self.values = values
+        self.paths = {path: origin}
+
+    def size(self) -> int:
+        return len(self.values)
+
+    def points(self) -> Iterator[Point]:
+        for value in self.values:
+            yield (Setting(self.path, value, self.paths[self.path]),)
+
+
+class Listed(Space):
+    """Points that are written out."""
+
+    def __init__(self, rows: Sequence[Point]) -> None:
+        self.rows = rows
+        self.paths = {item.path: item.origin for row in rows for item in row}
+
+    def size(self) -> int:
+        return len(self.rows)
+
+    def points(self) -> Iterator[Point]:
+        yield from self.rows
+
+
+class Product(Space):
+    """Every combination; the last part varies fastest.
+
+    Arguments:
+        parts: spaces that set different fields; none makes the one point that sets nothing.
+
+    Raises:
+        SetpointError: if two parts set the same field.
+    """
+
+    def __init__(self, parts: Sequence[Space]) -> None:
+        self.parts = parts
+        self.paths = _disjoint_paths(parts)
+
+    def size(self) -> int:
+        return prod(part.size() for part in self.parts)
+
+    def points(self) -> Iterator[Point]:
+        for combined in product(*(part.points() for part in self.parts)):
+            yield tuple(item for point in combined for item in point)
+
+
+class Zip(Space):
+    """Spaces of one size side by side: first with first, second with second.
+
+    Arguments:
+        parts: at least one; they set different fields.
+
+    Raises:
+        SetpointError: if their sizes differ, or two set the same field.
+    """
+
+    def __init__(self, parts: Sequence[Space]) -> None:
+        self.parts = parts
+        self.paths = _disjoint_paths(parts)
+        if len({part.size() for part in parts}) > 1:
+            sizes = ", ".join(f"{'.'.join(next(iter(p.paths)))} has {p.size()}" for p in parts)
+            raise SetpointError(f"the axes of a zip must have as many values each: {sizes}")
+
+    def size(self) -> int:
+        return self.parts[0].size()
+
+    def points(self) -> Iterator[Point]:
+        for side in zip(*(part.points() for part in self.parts), strict=True):
+            yield tuple(item for point in side for item in point)
+
+
+class Chain(Space):
+    """The points of one space after those of another."""
+
+    def __init__(self, parts: Sequence[Space]) -> None:
+        self.parts = parts
+        self.paths = {}
+        for part in parts:
+            self.paths.update(part.paths)
+
+    def size(self) -> int:
+        return sum(part.size() for part in self.parts)
+
+    def points(self) -> Iterator[Point]:
+        for part in self.parts:
+            yield from part.points()
+
+
+class Random(Space):
+    """Points drawn from distributions, the same for the same seed everywhere.
+
+    More points of the same seed begin with the fewer, and an axis more leaves the others alone.
+    """
+
+    def __init__(
+        self, axes: Mapping[Path, tuple[Distribution, Origin]], count: int, seed: int
+    ) -> None:
+        self.axes = axes
+        self.count = count
+        self.seed = seed
+        self.paths = {path: origin for path, (_, origin) in axes.items()}
+
+    def size(self) -> int:
+        return self.count
+
+    def points(self) -> Iterator[Point]:
+        for index in range(self.count):
+            values: list[Setting] = []
+            for path, (distribution, origin) in self.axes.items():
+                value: Any = distribution.at(draw(self.seed, index, ".".join(path)))
+                values.append(Setting(path, value, origin))
+            yield tuple(values)
+
+
+def _disjoint_paths(parts: Sequence[Space]) -> dict[Path, Origin]:
+    """The paths of several spaces, each a different field.
+
+    Raises:
+        SetpointError: if two set the same field.
+    """
+    found: dict[Path, Origin] = {}
+    for part in parts:
+        for path, origin in part.paths.items():
+            if path in found:
+                first, second = found[path].describe(path), origin.describe(path)
+                both = f"{first} and {second}" if first != second else f"{first}, twice"
+                raise SetpointError(f"{'.'.join(path)} is set by two parts of the sweep: {both}")
+            found[path] = origin
+    return found

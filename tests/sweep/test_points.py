@@ -16,13 +16,12 @@ from setpoint.config import Config, ConfigError, SetpointError, dead
 from setpoint.config.composition import compose
 from setpoint.config.record.record import fingerprint
 from setpoint.config.values.node import chain_of
-from setpoint.sweep_space.flags import read_command_line
-from setpoint.sweep_space.points import Composer, SweepError, resolve_points
-from setpoint.sweep_space.setting import axis_origin
-from setpoint.sweep_space.space import Random
+from setpoint.sweep.points import Composer, SweepError, read_command_line, resolve_points
+from setpoint.sweep.setting import axis_origin
+from setpoint.sweep.space import Random
 
 from ..snapshots import compare
-from .sample import Momentum, Root, open_root, sweep
+from .space_sample import Momentum, Root, open_root, sweep
 
 INTS = st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True)
 
@@ -161,10 +160,10 @@ def test_sources_and_modifiers_that_are_not_there(monkeypatch: pytest.MonkeyPatc
 def test_too_many_points_are_refused_at_once() -> None:
     many = ",".join(map(str, range(500)))
     start = time.perf_counter()
-    with pytest.raises(SetpointError, match=r"has 62,500,000,000 points, and at most 1,000"):
+    with pytest.raises(SetpointError, match=r"62,500,000,000 points, more than the limit of 1,000"):
         sweep(*(f"{name}={many}" for name in ("seed", "size", "parts", "rule.lr")))
     assert time.perf_counter() - start < 5
-    with pytest.raises(SetpointError, match="has 3 points, and at most 2"):
+    with pytest.raises(SetpointError, match="has 3 points, more than the limit of 2"):
         sweep("--seed", "1,2,3", limit=2)
 
 
@@ -177,7 +176,7 @@ def test_a_thousand_points_take_a_moment() -> None:
 def test_points_are_the_same_in_another_process() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from tests.sweep_space.test_space import random, plain\n"
+        "from tests.sweep.test_space import random, plain\n"
         "print(plain(random(20, 5, a='log_uniform(1e-5, 1)', b='choice(x, y)')))"
     )
     from .test_space import plain, random

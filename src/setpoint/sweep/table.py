@@ -1,12 +1,12 @@
-"""The table `[sweep]` of a file, read like every other configuration, and its points."""
+"""The table `[sweep]` of a file, read like every other configuration, its points, and search."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from setpoint.config import (
-    FILE,
+    RUNTIME,
     Config,
     ConfigError,
     Document,
@@ -19,10 +19,21 @@ from setpoint.config import (
     resolve,
 )
 from setpoint.config.values.node import Node
+from setpoint.config.values.origin import FILE
 from setpoint.config.words.names import Path
-from setpoint.sweep_space.distribution import Drawn, is_call, misspelt_call
-from setpoint.sweep_space.setting import Raw, Setting, axis_origin, path_of
-from setpoint.sweep_space.space import Axis, Chain, Listed, Product, Random, Space, Zip
+from setpoint.sweep.setting import Raw, Setting, axis_origin, path_of
+from setpoint.sweep.space import (
+    Axis,
+    Chain,
+    Drawn,
+    Listed,
+    Product,
+    Random,
+    Space,
+    Zip,
+    is_call,
+    misspelt_call,
+)
 
 Place = Callable[[Path], str]
 """A function from a path of the table to its line in the file."""
@@ -263,3 +274,57 @@ def _as_written(data: Any, path: Path) -> Path:
         written.append(key)
         at = end
     return tuple(written)
+
+
+OBJECTIVE = "evaluation.held_out_loss"
+"""The default objective of a search."""
+
+
+class Search(Config, role=RUNTIME):
+    """Sequential search: each point is proposed from the results of earlier ones."""
+
+    trials: int = field(ge=1)
+    """Number of trials in total, over all sessions."""
+
+    seed: int = field(default=0, ge=0, lt=2**32)
+    """Seed of the sampler, not of the runs."""
+
+    objective: str = OBJECTIVE
+    """Objective, a metric as `setpoint compare` names it: KIND.COLUMN, optionally with .min, .max
+    or .mean."""
+
+    direction: Literal["minimize", "maximize"] = "minimize"
+    """min or max of the objective."""
+
+    sampler: Literal["tpe", "random"] = "tpe"
+    """Sampler: tree-structured Parzen estimator (TPE), or random search."""
+
+    axes: dict[str, Drawn] = field(factory=dict[str, Drawn])
+    """Distribution of each field: "log_uniform(1e-5, 1e-2)", or a table with its type."""
+
+    @check
+    def _check_axes(self) -> Iterator[Problem]:
+        if not self.axes:
+            yield Problem("axes", "has no axes, so that all trials would be the same")
+
+
+class SweepTable(Sweep, role=RUNTIME):
+    """The table `[sweep]` of a file."""
+
+    search: Search | None = None
+    """Sequential search; excludes all other keys."""
+
+    def parts(self) -> tuple[object, ...]:
+        return *super().parts(), self.search
+
+    @check
+    def _check_search(self) -> Iterator[Problem]:
+        if self.search is not None and any(super().parts()):
+            yield Problem("search", "stands alone: its trials are no points known in advance")
+
+
+class SweepFile(Config, role=RUNTIME):
+    """Configuration file with a sweep."""
+
+    sweep: SweepTable = field(factory=SweepTable)
+    """Fields to vary."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
 from setpoint.config.words.plain_data import PlainScalar
-from setpoint.sweep_space.setting import point_value, split_points
+from setpoint.sweep.setting import point_value, split_points
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from setpoint.config import Problem
-from setpoint.sweep_space.points import SweepError, format_points, together
+from setpoint.sweep.points import SweepError, format_points, together
 
 
 def test_what_differs_in_the_value_alone_is_one_finding() -> None:

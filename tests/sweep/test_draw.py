@@ -9,7 +9,7 @@ from math import log10
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.sweep_space.distribution import draw, linear, logarithmic
+from setpoint.sweep.space import draw, linear, logarithmic
 
 SHARES = st.fractions(0, 1)
 

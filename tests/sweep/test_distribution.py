@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from setpoint.config import Invalid
 from setpoint.config.draft.walk import to_plain
 from setpoint.config.words.plain_data import PlainScalar
-from setpoint.sweep_space.distribution import Drawn, is_call, misspelt_call
+from setpoint.sweep.space import Drawn, is_call, misspelt_call
 
 from ..snapshots import compare
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
-from setpoint.sweep_space.distribution import Drawn
-from setpoint.sweep_space.setting import Setting, axis_origin, path_of
-from setpoint.sweep_space.space import Axis, Chain, Listed, Product, Random, Space, Zip
+from setpoint.sweep.setting import Setting, axis_origin, path_of
+from setpoint.sweep.space import Axis, Chain, Drawn, Listed, Product, Random, Space, Zip
 
 
 def axis(path: str, values: Sequence[object]) -> Axis:

@@ -7,10 +7,9 @@ from typing import Literal
 
 from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, field
 from setpoint.config.composition import Composition, compose
-from setpoint.sweep_space.flags import read_command_line
-from setpoint.sweep_space.points import Composer, Points, resolve_points
-from setpoint.sweep_space.setting import Setting
-from setpoint.sweep_space.space import Product
+from setpoint.sweep.points import Composer, Points, read_command_line, resolve_points
+from setpoint.sweep.setting import Setting
+from setpoint.sweep.space import Product
 
 
 class Rule(Config):

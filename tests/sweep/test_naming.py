@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config.words.plain_data import PlainScalar
-from setpoint.sweep_space.setting import (
+from setpoint.sweep.setting import (
     MAX_NAME_LENGTH,
     Setting,
     axis_origin,

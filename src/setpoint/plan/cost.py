@@ -1,0 +1,184 @@
+"""The expected time of a step on GPUs that are named, and the cost of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from setpoint.config import SetpointError
+from setpoint.plan.gpus import GpuSpec, Network
+from setpoint.plan.memory import RankMemory
+from setpoint.plan.part_time import Kernels
+from setpoint.plan.step_time import StepTime, step_time
+from setpoint.plan.timeline import Page, html_of, seconds
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
+from setpoint.report.page.write import write_page
+from setpoint.train.batch import limits_of
+from setpoint.train.config import Job
+from setpoint.units.size import in_units
+
+UNPRICED = "unknown: no --price"
+HOUR = 3600.0
+PUE = 1.0
+"""Energy of a data center by that of its computers; 1: cooling and losses are not counted."""
+
+
+class Cost(NamedTuple):
+    """The cost of a run on all its GPUs.
+
+    Arguments:
+        steps: that it is expected to take.
+        money: in the currency of the price; None without a price.
+        kilowatt_hours: of the GPUs alone; None where their power is not known.
+    """
+
+    steps: int
+    seconds: float
+    gpu_hours: float
+    money: float | None
+    kilowatt_hours: float | None
+
+
+def cost_of(
+    limits: Mapping[str, float],
+    step: float,
+    ranks: int,
+    price: float | None = None,
+    power: float | None = None,
+) -> Cost | None:
+    """Compute what a run takes until the first of its limits.
+
+    Arguments:
+        limits: of the duration, in steps and seconds; others are left out.
+        step: expected seconds of one.
+        price: of a GPU for an hour.
+        power: watts of a GPU.
+
+    Returns:
+        None where neither steps nor seconds limit the run.
+
+    Raises:
+        SetpointError: the time is up before the first step has ended.
+    """
+    duration, steps = limits.get("seconds"), limits.get("steps")
+    if duration is not None and duration < step:
+        raise SetpointError(
+            f"duration = {duration:g} s ends before the first step, which is expected to take "
+            f"{step:.3g} s\nValid: {ceil(step)} s or more, or a duration in steps"
+        )
+    counts = [] if steps is None else [int(steps)]
+    if duration is not None:
+        counts.append(int(duration // step))
+    if not counts:
+        return None
+    count = min(counts)
+    total = count * step
+    hours = total / HOUR * ranks
+    energy = None if power is None else hours * power * PUE / 1000
+    return Cost(count, total, hours, None if price is None else hours * price, energy)
+
+
+class CostRequest(NamedTuple):
+    """A GPU with its network, price and power, typed or by the table; the timeline's file."""
+
+    name: str
+    gpu: GpuSpec
+    network: Network
+    price: float | None
+    power: float | None
+    timeline: Path | None
+
+    @property
+    def title(self) -> str:
+        """The name of the GPU for people."""
+        return self.gpu.title or self.name
+
+
+class CostEstimate(NamedTuple):
+    """The expected time of a step, and the cost of the run unless its duration is in tokens."""
+
+    request: CostRequest
+    time: StepTime
+    memory: RankMemory | None
+    cost: Cost | None
+    duration: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The estimate for machines."""
+        time = self.time
+        return {
+            "gpu": self.request.name,
+            "seconds": time.seconds,
+            "tokens_per_second": time.tokens_per_second,
+            "mfu": time.mfu,
+            "parts": dict(time.parts),
+            "hidden": dict(time.hidden),
+            "assumptions": list(time.assumptions),
+            "cost": None if self.cost is None else self.cost._asdict(),
+        }
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Names and values of the step and of the run."""
+        time, cost = self.time, self.cost
+        each = time.tokens_per_second / time.ranks
+        rows = [
+            ("step", seconds(time.seconds)),
+            ("tokens per second", f"{time.tokens_per_second:,.0f}, {each:,.0f} a GPU"),
+            ("MFU", f"{time.mfu:.1%} (formula palm)"),
+        ]
+        if self.memory is not None and not self.memory.unknown:
+            size, has = self.memory.total, int(self.request.gpu.memory)
+            words = "of" if size <= has else "is more than the GPU's"
+            rows.append(("memory of a rank", f"{in_units(size)} {words} {in_units(has)}"))
+        if cost is None:
+            return [*rows, ("run", f"unknown: duration = {self.duration} counts no steps or time")]
+        rows.append(("run", f"{cost.steps:,} steps, {_hours(cost.seconds)}"))
+        rows.append(("GPU-hours", _number(cost.gpu_hours)))
+        money = cost.money
+        price = UNPRICED if money is None else f"{money:,.2f}" if money >= 1 else f"{money:.3g}"
+        rows.append(("price", price))
+        if cost.kilowatt_hours is not None:
+            power = f"at {self.request.power:g} W a GPU, without cooling (PUE 1)"
+            rows.append(("energy", f"{_number(cost.kilowatt_hours)} kWh {power}"))
+        return rows
+
+    def write(self, title: str) -> None:
+        """Draw the step into the file of --timeline."""
+        path = self.request.timeline
+        if path is None:
+            return
+        time = self.time
+        title = f"{title} on {time.ranks:,} x {self.request.title}"
+        page = Page(title, self.facts(), time.parts, time.assumptions, time.draw())
+        write_page(html_of(page), path)
+
+
+def estimate_cost(
+    request: CostRequest,
+    job: Job,
+    workload: Workload,
+    topology: Topology,
+    memory: RankMemory | None,
+) -> CostEstimate:
+    """Compute the expected time and cost of a job.
+
+    Raises:
+        SetpointError: the GPU has no peak for the format, or the run ends before its first step.
+    """
+    time = step_time(workload, topology, request.gpu, request.network, Kernels.of(job))
+    limits = limits_of(job.duration, job.batch)
+    cost = cost_of(limits, time.seconds, time.ranks, request.price, request.power)
+    return CostEstimate(request, time, memory, cost, str(job.duration))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _hours(seconds: float) -> str:
+    units = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (0.0, "s"))
+    size, unit = next(pair for pair in units if seconds >= 2 * pair[0])
+    return f"{seconds / (size or 1):.3g} {unit}"

@@ -1,0 +1,190 @@
+"""Fit of a job to a GPU: cautions about memory and kernels, and the settings with which it fits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from math import gcd, inf
+from typing import Any, NamedTuple
+
+from setpoint.config import Caution, ConfigError
+from setpoint.loss.config import CrossEntropy
+from setpoint.memory.config import Full
+from setpoint.model.attention.selection import HARDWARE
+from setpoint.model.config import TransformerConfig
+from setpoint.plan.gpus import GpuSpec, usable
+from setpoint.plan.memory import RankMemory, rank_memory
+from setpoint.plan.topology import Topology
+from setpoint.plan.workload import Workload
+from setpoint.train.config import Job
+from setpoint.units.size import in_units
+
+EXCEEDS = "memory-exceeds-gpu"
+LACKS = "gpu-lacks-kernels"
+"""Codes of the cautions."""
+BF16 = 8.0
+"""The first CUDA compute capability with products of bf16."""
+MAX_RANKS = 2**16
+"""The most ranks that are tried."""
+RECOMPUTE = "--memory.activation_checkpointing"
+
+
+class Gpu(NamedTuple):
+    """A GPU that a job is to run on, and its bytes of memory."""
+
+    title: str
+    memory: int
+
+
+def gpu_of(spec: GpuSpec | None, name: str, job: Job) -> Gpu | None:
+    """The chosen GPU, or the one of this machine where torch is imported anyway."""
+    if spec is not None:
+        return Gpu(spec.title or name, int(spec.memory))
+    torch: Any = sys.modules.get("torch")
+    if torch is None or job.parallel.device == "cpu" or not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(0)
+    return Gpu(properties.name, properties.total_memory)
+
+
+def job_memory(job: Job, rank: int = 0) -> RankMemory:
+    """The planned memory of a rank."""
+    return rank_memory(Workload.of(job), Topology.of(job), rank)
+
+
+def memory_caution(
+    job: Job, memory: RankMemory, gpu: Gpu, change: Callable[[list[str]], Job]
+) -> Caution | None:
+    """A caution with settings that fit, if a rank needs more memory than a GPU is known to have."""
+    limit = usable(gpu.memory)
+    if memory.unknown or memory.total <= limit or EXCEEDS in job.silence:
+        return None
+    fitting = settings_that_fit(job, limit, change)
+    if fitting is not None:
+        settings, total = fitting
+        hint = f"It takes {in_units(total)} with {' '.join(settings)}"
+    else:
+        more = ranks_that_fit(job, limit, change)
+        hint = "No recomputation, chunked loss, sharding or smaller micro-batch makes it fit here"
+        if more is not None:
+            ranks, settings = more
+            hint += f". On {ranks:,} ranks it fits {'with ' if settings else 'as it is'}"
+            hint += " ".join(settings)
+    return Caution(
+        EXCEEDS,
+        "memory",
+        f"a rank takes {in_units(memory.total)}, and tensors have {in_units(limit)} of the "
+        f"{in_units(gpu.memory)} of a GPU ({gpu.title}): the run would end out of memory",
+        hint=f"{hint}.",
+    )
+
+
+def hardware_cautions(job: Job, spec: GpuSpec) -> Iterator[Caution]:
+    """Name number formats and kernels of a job that a GPU does not have."""
+    capability = spec.capability
+    if capability is None or LACKS in job.silence:
+        return
+    named = f"{spec.title} (compute capability {capability})"
+    precision = job.precision
+    if precision.compute == "bf16" and capability < BF16:
+        yield Caution(
+            LACKS, "precision.compute", f"bf16 has no products on {named}",
+            hint=f"It needs {BF16} or more: compute in fp16 or fp32.",
+        )  # fmt: skip
+    if precision.float8 is not None and not precision.float8.emulate:
+        needed, generation = precision.float8.capability
+        if capability < float(f"{needed[0]}.{needed[1]}"):
+            yield Caution(
+                LACKS, "precision.float8.recipe",
+                f"{precision.float8.recipe} has no products on {named}",
+                hint=f"It needs {generation} or newer.",
+            )  # fmt: skip
+    if isinstance(job.model, TransformerConfig) and job.model.attention_backend in HARDWARE:
+        least, most = HARDWARE[job.model.attention_backend]
+        if not least <= capability <= most:
+            bound = f"{least} or more" if most == inf else f"{least} to {most}"
+            yield Caution(
+                LACKS, "model.attention_backend",
+                f"{job.model.attention_backend} has no kernels for {named}",
+                hint=f"It needs {bound}; auto chooses by the GPU.",
+            )  # fmt: skip
+
+
+def settings_that_fit(
+    job: Job, limit: int, change: Callable[[list[str]], Job]
+) -> tuple[list[str], int] | None:
+    """The fewest overrides with which a rank fits, cheapest in time first, and its bytes then."""
+    texts: list[str] = []
+    for step in _steps(job):
+        # Of a field the last one holds.
+        path = step[0].partition("=")[0]
+        tried = [*(each for each in texts if each.partition("=")[0] != path), *step]
+        total = _total(tried, change)
+        if total is None:
+            continue
+        texts = tried
+        if total <= limit:
+            for text in list(texts[:-1]):
+                fewer = [each for each in texts if each != text]
+                less = _total(fewer, change)
+                if less is not None and less <= limit:
+                    texts, total = fewer, less
+            return texts, total
+    return None
+
+
+def ranks_that_fit(
+    job: Job, limit: int, change: Callable[[list[str]], Job]
+) -> tuple[int, list[str]] | None:
+    """The number of ranks, a power of two, that fit by sharding the weights, and the overrides."""
+    texts: list[str] = []
+    for step in _steps(job):
+        path = step[0].partition("=")[0]
+        tried = [*(each for each in texts if each.partition("=")[0] != path), *step]
+        if _total(tried, change) is not None:
+            texts = tried
+    ways = [(job, list[str]()), (change(texts), texts)]
+    planned = [(Workload.of(each), Topology.of(each), t) for each, t in ways]
+    times = 2
+    while planned[0][1].world_size * times <= MAX_RANKS:
+        for workload, topology, settings in planned:
+            larger = topology._replace(shard=topology.shard * times)
+            if rank_memory(workload, larger).total <= limit:
+                return larger.world_size, settings
+        times *= 2
+    return None
+
+
+def _steps(job: Job) -> Iterator[list[str]]:
+    """Overrides that save memory, each with those before it."""
+    if type(job.loss) is CrossEntropy:
+        yield ["--loss=chunked_cross_entropy"]
+    ranks, moe = job.parallel.world_size, getattr(job.model, "moe", None)
+    if moe is not None and job.parallel.expert == 1:
+        for degree in (8, 64):
+            if gcd(ranks, moe.experts) % degree == 0:
+                yield [f"--parallel.expert={degree}"]
+    if job.parallel.degrees["replicate"] > 1:
+        yield ["--parallel.shard=-1", "--parallel.replicate=null"]
+    section = job.memory.activation_checkpointing
+    if section is None:
+        yield [f"{RECOMPUTE}=operators"]
+    if not isinstance(section, Full) or section.every > 1:
+        more = [f"{RECOMPUTE}.every=1"] if section is not None and section.every > 1 else []
+        yield [f"{RECOMPUTE}=full", *more]
+    size = job.batch.micro_size
+    halves = (size // 2**times for times in range(1, size.bit_length()))
+    for each in takewhile(lambda each: each > 0, halves):
+        if size % each == 0:
+            count = job.batch.accumulation * size // each
+            yield [f"--batch.micro_size={each}", f"--batch.accumulation={count}"]
+
+
+def _total(texts: list[str], change: Callable[[list[str]], Job]) -> int | None:
+    """Bytes of a rank with overrides; None where rules refuse them, or it is not known."""
+    try:
+        memory = job_memory(change(texts))
+    except ConfigError:
+        return None
+    return None if memory.unknown else memory.total
