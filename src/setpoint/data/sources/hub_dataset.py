@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,7 @@ from setpoint.config import Problem, SetpointError
 from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import HubDataset
 from setpoint.data.sources.files import EXTRA, inputs_of
-from setpoint.data.sources.records import (
-    FileRow,
-    holds_tokens,
-    missing_column,
-    score_at,
-    top_columns,
-)
+from setpoint.data.sources.records import FileRow, fields_of, holds_tokens, needed_columns
 from setpoint.hub.fetch import hub_reason
 
 SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in a folder
@@ -92,14 +85,9 @@ class HubDatasetSource:
         from setpoint.data.sources.tokens import row_documents  # brings numpy
 
         self._check()
-        (field, where), row = (self.config.field, f"{self.where}.field"), None
-        name, score = f"{self.config.name}/{self.config.split}", self.config.score
+        name, row = f"{self.config.name}/{self.config.split}", None
         for row in self._read(self._selected(self._loaded()), name):
-            documents = row_documents(row, field, where, self.config.shifted_labels)
-            if score is not None:
-                number = score_at(row, score, f"{self.where}.score")
-                documents = (replace(document, score=number) for document in documents)
-            yield from documents
+            yield from row_documents(row, self.config, self.where)
         if row is None:
             raise SetpointError(f"{self.where}.split: {name} holds no rows.\nValid: another split.")
 
@@ -146,14 +134,11 @@ class HubDatasetSource:
         shard = self._stream.shard(num_shards=self._stream.num_shards, index=part)
         if "shard" in place:
             shard.load_state_dict(place["shard"])
-        field, where = self.config.field, f"{self.where}.field"
         for row in self._read(shard, self._part_name(part), place.get("row", 0)):
             behind = partial(_behind, row.number + 1, shard)
-            yield from placed_documents(
-                row, field, where, self.config.shifted_labels, place, behind
-            )
+            yield from placed_documents(row, self.config, self.where, place, behind)
             # The state of the library is looked at only where a row may hold several documents.
-            place = behind() if holds_tokens(field) else {}
+            place = behind() if holds_tokens(self.config.field) else {}
 
     def _part_name(self, part: int) -> str:
         return f"{self.config.name}/{self.config.split}/{part:05d}"
@@ -194,14 +179,8 @@ class HubDatasetSource:
             raise self._refused(f"{self.config.path!r} cannot be read", error) from error
         if have is None:
             return table
-        wanted = {"field": self.config.field, "score": self.config.score}
-        columns = [column for column in wanted.values() if column is not None]
-        for option, column in wanted.items():
-            for top in top_columns((column,), have) if column is not None else ():
-                if top not in have:
-                    name = f"{self.config.name}/{self.config.split}"
-                    raise SetpointError(missing_column(f"{self.where}.{option}", name, top, have))
-        return table.select_columns(top_columns(columns, have))
+        name = f"{self.config.name}/{self.config.split}"
+        return table.select_columns(needed_columns(fields_of(self.config), have, name, self.where))
 
     def _read(self, table: Any, name: str, first: int = 0) -> Iterator[FileRow]:
         """The rows of a table, or of what is left of one from row `first` on."""

@@ -8,12 +8,13 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from setpoint.config import SetpointError, nearest
+from setpoint.data.sources.config import HubDataset, Text
 from setpoint.data.sources.files import (
     ARROW,
     CSV,
@@ -33,6 +34,7 @@ BUFFER = 1 << 20  # bytes of a column of a Parquet file that are read at a time
 BATCH = 256  # rows of a Parquet file that are decoded at a time
 SHOWN_KEYS = 12
 UTF_16_LE, UTF_16_BE = b"\xff\xfe", b"\xfe\xff"  # byte order marks
+Fields = Mapping[str, str] | None
 TOKENS = "input_ids"
 """The field of tokens, as data sets that are tokenized already call it."""
 BESIDE = ("labels", "attention_mask", "position_ids")
@@ -78,26 +80,15 @@ def wrong_kind(field: str, needed: str, value: object) -> RowError:
     return RowError(f"field '{field}': {needed} is needed, and it is {found}")
 
 
-class ReadPosition(NamedTuple):
-    """From where on a file is read.
-
-    Arguments:
-        row: number of the first row that is wanted.
-        offset: `FileRow.behind` of the row before.
-    """
-
-    row: int = 0
-    offset: int = 0
-
-
 def read_rows(
     name: str,
     file: File,
     format: str,
     *,
     where: str,
-    columns: Sequence[str] | None = None,
-    start: ReadPosition = ReadPosition(),  # noqa: B008 - immutable
+    fields: Mapping[str, str] | None = None,
+    first: int = 0,
+    offset: int = 0,
 ) -> Iterator[FileRow]:
     """The rows of a file; memory does not grow with it.
 
@@ -107,15 +98,17 @@ def read_rows(
         name: of the file as documents are named after it.
         format: "jsonl", "csv", "parquet" or "arrow".
         where: dotted path of the section, for messages.
-        columns: the columns that are needed, which may be dotted; None: all. With `TOKENS` come
-            those of `BESIDE` that the file has.
+        fields: those that are needed, which may be dotted, by the option that names them; None:
+            all. With `TOKENS` come those of `BESIDE` that the file has.
+        first: number of the first row that is wanted.
+        offset: `FileRow.behind` of the row before.
 
     Raises:
         SetpointError: the file cannot be read, is damaged, has no rows or not these columns, or a
             row is none; with file and row.
     """
-    empty = not start.row
-    for row in _READERS[format](name, file, f"{where}.paths", columns, start):
+    empty = not first
+    for row in _READERS[format](name, file, f"{where}.paths", fields, first, offset):
         empty = False
         yield row
     if empty:
@@ -129,12 +122,37 @@ def holds_tokens(field: str) -> bool:
     return field.rpartition(".")[2] == TOKENS
 
 
-def top_columns(columns: Sequence[str], have: Sequence[str]) -> list[str]:
-    """The columns to be read: those of a dotted name whole, and what belongs to tokens."""
-    tops = [name if name in have else name.partition(".")[0] for name in columns]
-    if TOKENS in tops:
-        tops += [name for name in BESIDE if name in have]
-    return list(dict.fromkeys(tops))
+def fields_of(config: Text | HubDataset) -> dict[str, str]:
+    """The fields that a source reads, by the option that names them."""
+    fields = {"field": config.field, "score": config.score}
+    return {option: field for option, field in fields.items() if field is not None}
+
+
+def needed_columns(fields: Fields, have: Sequence[str], name: str, where: str) -> list[str]:
+    """The columns to be read for fields: of dotted ones the outermost, and those beside tokens.
+
+    Arguments:
+        fields: by the option that names them; None: all.
+        name: of the table, for messages.
+        where: dotted path of the section, or of its `paths`.
+
+    Raises:
+        SetpointError: the table does not have one.
+    """
+    if fields is None:
+        return list(have)
+    columns: list[str] = []
+    for option, field in fields.items():
+        columns.append(field if field in have else field.partition(".")[0])
+        if columns[-1] not in have:
+            shown = ", ".join(have[:SHOWN_KEYS]) + (", ..." if len(have) > SHOWN_KEYS else "")
+            raise SetpointError(
+                f"{where.removesuffix('.paths')}.{option}: {name} has no column {columns[-1]!r}; "
+                f"its columns are {shown}.\n"
+                f"Valid: {', '.join(nearest(columns[-1], list(have))) or 'one of them'}."
+            )
+    beside = [column for column in BESIDE if TOKENS in columns and column in have]
+    return list(dict.fromkeys(columns + beside))
 
 
 def value_at(row: FileRow, field: str, where: str) -> object:
@@ -156,22 +174,26 @@ def value_at(row: FileRow, field: str, where: str) -> object:
     return values
 
 
-def text_at(row: FileRow, field: str, where: str) -> str:
-    """The text of a field.
+def text_at(row: FileRow, field: str, where: str) -> bytes:
+    """The text of a field in UTF-8.
 
     Raises:
-        SetpointError: the row has no such field, or it holds no text; with file and row.
+        SetpointError: the row has no such field, or it holds no text, or half of a surrogate pair,
+            which is no character; with file and row.
     """
     value = value_at(row, field, where)
     if isinstance(value, str):
-        return value
-    if value is None:
-        shown = "null"
-    else:
-        shown = repr(value)
-        shown = f"{shown if len(shown) <= 60 else shown[:60] + '...'} ({type(value).__name__})"
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise SetpointError(
+                f"{where}: {row.place}: character {error.start} is {value[error.start]!r}, half of "
+                "a surrogate pair, which UTF-8 cannot hold.\nValid: text that is valid Unicode."
+            ) from None
+    shown = repr(value)
+    shown = f"{shown if len(shown) <= 60 else shown[:60] + '...'} ({type(value).__name__})"
     raise SetpointError(
-        f"{where}: {row.place}: {field!r} is {shown}, not a str.\n"
+        f"{where}: {row.place}: {field!r} is {'null' if value is None else shown}, not a str.\n"
         f"Valid: a field that holds a text in every row, or {TOKENS} for tokens."
     )
 
@@ -195,21 +217,6 @@ def score_at(row: FileRow, field: str, where: str) -> float:
     return number
 
 
-def as_utf8(text: str, row: FileRow, where: str) -> bytes:
-    """The bytes of a text.
-
-    Raises:
-        SetpointError: it holds half of a surrogate pair, which is no character.
-    """
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise SetpointError(
-            f"{where}: {row.place}: character {error.start} is {text[error.start]!r}, half of a "
-            "surrogate pair, which UTF-8 cannot hold.\nValid: text that is valid Unicode."
-        ) from None
-
-
 def _no_field(row: FileRow, field: str, level: object, where: str) -> str:
     if isinstance(level, Mapping):
         keys = [str(key) for key in cast(Mapping[object, object], level)]
@@ -226,16 +233,16 @@ def _no_field(row: FileRow, field: str, level: object, where: str) -> str:
 
 
 def _json(
-    name: str, file: File, where: str, columns: Sequence[str] | None, start: ReadPosition
+    name: str, file: File, where: str, fields: Fields, first: int, offset: int
 ) -> Iterator[FileRow]:
     """Rows of JSON Lines, or of one array, which is read a block at a time."""
-    with opened(file, where, start.offset) as stream:
-        behind, lines = start.offset, cast(Iterator[bytes], iter(stream))
-        begins = not start.offset
-        for number, line in enumerate(lines, start.row):
+    with opened(file, where, offset) as stream:
+        behind, lines = offset, cast(Iterator[bytes], iter(stream))
+        begins = not offset
+        for number, line in enumerate(lines, first):
             if begins and line.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
                 more = iter(partial(stream.read, BUFFER), b"")
-                yield from islice(_items(name, where, chain([line], more), behind), start.row, None)
+                yield from islice(_items(name, where, chain([line], more), behind), first, None)
                 return
             behind += len(line)
             try:
@@ -345,7 +352,7 @@ def _not_json(where: str, place: str, text: str, error: Exception) -> str:
 
 
 def _csv(
-    name: str, file: File, where: str, columns: Sequence[str] | None, start: ReadPosition
+    name: str, file: File, where: str, fields: Fields, first: int, offset: int
 ) -> Iterator[FileRow]:
     csv.field_size_limit(LONGEST)
     number, header = 0, list[str]()
@@ -363,11 +370,13 @@ def _csv(
                     f"{where}: the first row of {name} {reason}.\n"
                     "Valid: a table whose first row names its columns."
                 )
-            chosen = [header.index(column) for column in _present(columns, header, name, where)]
+            chosen = [
+                header.index(column) for column in needed_columns(fields, header, name, where)
+            ]
             for cells in filter(None, rows):
                 if len(cells) != len(header):
                     raise csv.Error(f"{len(header)} columns are named, and it has {len(cells)}")
-                if number >= start.row:
+                if number >= first:
                     values = {header[at]: _utf8(cells[at], name, number, where) for at in chosen}
                     yield FileRow(name, "row", number, values)
                 number += 1
@@ -394,7 +403,7 @@ def _utf8(value: str | bytes, name: str, number: int, where: str) -> str:
 
 
 def _parquet(
-    name: str, file: File, where: str, columns: Sequence[str] | None, start: ReadPosition
+    name: str, file: File, where: str, fields: Fields, first: int, offset: int
 ) -> Iterator[FileRow]:
     need_arrow("Parquet files", where)
     from pyarrow import parquet
@@ -402,24 +411,22 @@ def _parquet(
     _not_compressed(file, where)
     with opened(file, where) as stream:
         table = parquet.ParquetFile(stream, buffer_size=BUFFER)
-        chosen = _present(columns, table.schema_arrow.names, name, where)
-        first = before = 0
-        while first < table.num_row_groups:
-            rows = table.metadata.row_group(first).num_rows
-            if before + rows > start.row:
-                break
-            first, before = first + 1, before + rows
+        chosen = needed_columns(fields, table.schema_arrow.names, name, where)
+        groups = table.num_row_groups
+        sizes = [table.metadata.row_group(group).num_rows for group in range(groups)]
+        skipped = next((n for n, end in enumerate(accumulate(sizes)) if end > first), groups)
+        before = sum(sizes[:skipped])
         # One group after the other: an iterator over several keeps what it has read.
         batches = (
             batch
-            for group in range(first, table.num_row_groups)
+            for group in range(skipped, groups)
             for batch in table.iter_batches(BATCH, [group], chosen, use_threads=False)
         )
-        yield from _rows_of_batches(batches, name, where, start.row, before)
+        yield from _rows_of_batches(batches, name, where, first, before)
 
 
 def _arrow(
-    name: str, file: File, where: str, columns: Sequence[str] | None, start: ReadPosition
+    name: str, file: File, where: str, fields: Fields, first: int, offset: int
 ) -> Iterator[FileRow]:
     arrow = need_arrow("Arrow files", where)
     _not_compressed(file, where)
@@ -432,9 +439,9 @@ def _arrow(
             batches = (table.get_batch(index) for index in range(table.num_record_batches))
         else:
             table = batches = arrow.ipc.open_stream(source)
-        chosen = _present(columns, table.schema.names, name, where)
+        chosen = needed_columns(fields, table.schema.names, name, where)
         selected = (batch.select(chosen) for batch in batches)
-        yield from _rows_of_batches(selected, name, where, start.row)
+        yield from _rows_of_batches(selected, name, where, first)
 
 
 def _not_compressed(file: File, where: str) -> None:
@@ -443,32 +450,6 @@ def _not_compressed(file: File, where: str) -> None:
             f"{where}: {file} is a compressed file of a format that is read from the end.\n"
             "Valid: the file without the compression around it; Parquet and Arrow compress inside."
         )
-
-
-def _present(
-    columns: Sequence[str] | None, have: Sequence[str], name: str, where: str
-) -> list[str]:
-    """The columns to be read.
-
-    Raises:
-        SetpointError: one of them is not there.
-    """
-    chosen = list(have) if columns is None else top_columns(columns, have)
-    for column in chosen:
-        if column not in have:
-            field = f"{where.removesuffix('.paths')}.field"
-            raise SetpointError(missing_column(field, name, column, have))
-    return chosen
-
-
-def missing_column(where: str, name: str, column: str, have: Sequence[str]) -> str:
-    """The message about a column that a table does not have."""
-    shown = ", ".join(have[:SHOWN_KEYS]) + (", ..." if len(have) > SHOWN_KEYS else "")
-    close = nearest(column, list(have))
-    return (
-        f"{where}: {name} has no column {column!r}; its columns are {shown}.\n"
-        f"Valid: {', '.join(close) or 'one of them'}."
-    )
 
 
 def _rows_of_batches(
@@ -510,5 +491,5 @@ def _values(column: Any, name: str, first: int, where: str) -> list[object]:
     return values
 
 
-_Reader = Callable[[str, File, str, Sequence[str] | None, ReadPosition], Iterator[FileRow]]
+_Reader = Callable[[str, File, str, Fields, int, int], Iterator[FileRow]]
 _READERS: dict[str, _Reader] = {JSONL: _json, CSV: _csv, PARQUET: _parquet, ARROW: _arrow}

@@ -9,7 +9,6 @@ import json
 import os
 import sysconfig
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -40,10 +39,9 @@ from setpoint.data.sources.files import (
 from setpoint.data.sources.records import (
     UTF_16_BE,
     UTF_16_LE,
-    ReadPosition,
+    fields_of,
     not_utf8,
     read_rows,
-    score_at,
     value_at,
 )
 from setpoint.hub.fetch import is_url
@@ -131,32 +129,23 @@ class TextSource:
         What can go wrong is that of `documents`.
         """
         (name, file), config = self._parts[part], self.config
-        kind, start = (
-            format_in(config, file),
-            ReadPosition(place.get("row", 0), place.get("offset", 0)),
-        )
+        kind, first, offset = format_in(config, file), place.get("row", 0), place.get("offset", 0)
         if kind != TEXT:
             from setpoint.data.sources.tokens import placed_documents  # brings numpy
 
-            columns = tuple(name for name in (config.field, config.score) if name is not None)
-            field = f"{self.where}.field"
-            rows = read_rows(name, file, kind, where=self.where, columns=columns, start=start)
-            for row in rows:
+            fields = fields_of(config)
+            for row in read_rows(
+                name, file, kind, where=self.where, fields=fields, first=first, offset=offset
+            ):
                 behind = partial(dict, row=row.number + 1, offset=row.behind)
-                documents = placed_documents(
-                    row, config.field, field, config.shifted_labels, place, behind
-                )
-                if config.score is not None:
-                    score = score_at(row, config.score, f"{self.where}.score")
-                    documents = ((replace(each, score=score), at) for each, at in documents)
-                yield from documents
+                yield from placed_documents(row, config, self.where, place, behind)
                 place = behind()
         elif config.separator is not None:
-            pieces = self._divided(file, config.separator.encode(), start.offset)
-            for number, (piece, behind) in enumerate(pieces, start.row):
+            pieces = self._divided(file, config.separator.encode(), offset)
+            for number, (piece, behind) in enumerate(pieces, first):
                 document = Document(f"{name}#{number:06d}", piece)
                 yield document, partial(dict, row=number + 1, offset=behind)
-        elif not start.row:
+        elif not first:
             with opened(file, f"{self.where}.paths") as stream:
                 data = stream.read()
             self._decode(codecs.getincrementaldecoder("utf-8")(), file, data, 0, final=True)
@@ -377,13 +366,12 @@ def _unreadable(
     config: Text | Conversations, name: str, file: Path, kind: str
 ) -> Iterator[Problem]:
     """A file whose first row, or of a text its encoding, cannot be read."""
-    field = config.field if isinstance(config, Text) else None
     try:
         if kind != TEXT:
-            columns = None if field is None else (field,)
-            row = next(read_rows(name, file, kind, where=HERE, columns=columns))
-            if field is not None:
-                value_at(row, field, f"{HERE}.field")
+            fields = fields_of(config) if isinstance(config, Text) else None
+            row = next(read_rows(name, file, kind, where=HERE, fields=fields))
+            for option, field in (fields or {}).items():
+                value_at(row, field, f"{HERE}.{option}")
             return
         with opened(file, f"{HERE}.paths") as stream:
             start = stream.read(2)

@@ -9,7 +9,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from math import exp
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from setpoint.config import Problem, SetpointError
 from setpoint.data.document import Document, Place, Placed
 from setpoint.data.prepared import MANIFEST, is_prepared, read_facts
-from setpoint.data.sources.config import Tokens
+from setpoint.data.sources.config import HubDataset, Text, Tokens
 from setpoint.data.sources.files import (
     HERE,
     File,
@@ -38,8 +38,8 @@ from setpoint.data.sources.records import (
     TOKENS,
     FileRow,
     RowError,
-    as_utf8,
     holds_tokens,
+    score_at,
     text_at,
     value_at,
     wrong_kind,
@@ -86,9 +86,7 @@ class TokensSource:
         self.where = where
 
     def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
-        """The documents: as an index says, or divided at separators, or a file each.
-
-        Prepared data has its own.
+        """The documents of prepared data; of files as an index says, by separators, or one each.
 
         Separators at the ends of a document are left out, as they stand between documents anyway.
         Without an id that separates, nothing is divided or left out.
@@ -112,7 +110,8 @@ class TokensSource:
                 layout = layout_of(path, self.config.token_dtype, self.where)
                 if wrong := find_wrong_ids(path, layout, tokenizer.vocab_size):
                     raise self._error(wrong)
-                ids = layout.mapped(path)
+                shape = (layout.count,)
+                ids = np.asarray(np.memmap(path, layout.dtype, "r", layout.offset, shape))
             ends = self._separators(ids, separator, tokenizer.vocab_size, path)
             if layout.documents is None:
                 spans = [(start + 1, end) for start, end in pairwise([-1, *ends, len(ids)])]
@@ -167,6 +166,10 @@ def _without_separators(ids: Ids, start: int, end: int, separator: int) -> tuple
     return start, end
 
 
+def _has_tokens(file: File) -> bool:
+    return file.suffix in SUFFIXES
+
+
 def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
     """The files of a source but for those of prepared data.
 
@@ -179,7 +182,7 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
     wanted = {index: path for index, path in local.items() if not is_prepared(Path(path))}
     if not wanted:
         return FileList({}, {})
-    found = find_files(wanted, name=config.name, field=field, wanted=_is_wanted, remote=False)
+    found = find_files(wanted, name=config.name, field=field, wanted=_has_tokens, remote=False)
     for index, path in wanted.items():
         if is_url(path) and f"{field}.{index}" not in found.errors:
             found.errors[f"{field}.{index}"] = SetpointError(
@@ -194,17 +197,13 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
             f"{field}: {inside[0]} in it is prepared data.\n"
             f"Valid: that folder itself, paths = ['{inside[0]}']."
         )
-    wrong = [file for file in found.files.values() if not _is_wanted(file)]
+    wrong = [file for file in found.files.values() if not _has_tokens(file)]
     if wrong and field not in found.errors:
         found.errors[field] = SetpointError(
             f"{field}: {wrong[0]} is no file of tokens.\n"
             f"Valid: {' and '.join(SUFFIXES)} files; of Megatron's pairs the .bin."
         )
     return found
-
-
-def _is_wanted(file: File) -> bool:
-    return file.suffix in SUFFIXES
 
 
 def names_token_files(config: Tokens) -> bool:
@@ -277,10 +276,6 @@ class TokenLayout:
     count: int
     documents: npt.NDArray[np.int64] | None = None
     says_dtype: bool = True
-
-    def mapped(self, path: Path) -> Ids:
-        """(T,) the tokens, mapped into memory."""
-        return np.asarray(np.memmap(path, self.dtype, "r", self.offset, (self.count,)))
 
 
 def layout_of(path: Path, dtype: str | None, where: str) -> TokenLayout:
@@ -407,12 +402,7 @@ def _index_layout(path: Path, where: str) -> TokenLayout:
 
 
 class WrongIds(NamedTuple):
-    """Ids of a file that cannot be tokens.
-
-    Arguments:
-        field: of the source, "paths" or "token_dtype".
-        valid: what would be valid.
-    """
+    """Ids of a file that cannot be tokens, by the field that is wrong, paths or token_dtype."""
 
     field: str
     message: str
@@ -518,7 +508,15 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
             valid=("null",),
         )
     for folder in folders:
-        if reason := _damage_of(folder):
+        facts, reason = read_facts(folder), ""
+        for name, size in facts.sizes.items() if facts else ():
+            have = (folder / name).stat().st_size if (folder / name).is_file() else None
+            if have is None:
+                reason = f"{name}: No such file or directory"
+            elif have != size:
+                reason = f"{name} has {have:,} bytes, and had {size:,}"
+        if facts is None or reason:
+            reason = reason or f"{MANIFEST} cannot be read"
             errors.setdefault(
                 f"{HERE}.paths",
                 SetpointError(
@@ -527,21 +525,6 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
                 ),
             )
     yield from problems_of(errors)
-
-
-def _damage_of(folder: Path) -> str:
-    """Damage of prepared data, as far as the sizes of its files say it; empty: none."""
-    facts = read_facts(folder)
-    if facts is None:
-        return f"{MANIFEST} cannot be read"
-    for name, size in facts.sizes.items():
-        try:
-            have = (folder / name).stat().st_size
-        except OSError as error:
-            return f"{name}: {error.strerror}"
-        if have != size:
-            return f"{name} has {have:,} bytes, and had {size:,}"
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,47 +547,49 @@ class TokenizedRow:
             yield Document(numbered, tokens=self.tokens[start:end], trained=trained)
 
 
-def row_documents(row: FileRow, field: str, where: str, shifted: bool) -> Iterator[Document]:
+def row_documents(row: FileRow, config: Text | HubDataset, where: str) -> Iterator[Document]:
     """The document of a row: the text of a field, or tokens, of which a row may hold several.
 
     Arguments:
-        shifted: see `read_tokens`.
-        where: dotted path of the field of the configuration that names it.
+        where: dotted path of the section.
 
     Raises:
-        SetpointError: the row has no such field, or no text or tokens there, or what stands beside
-            the tokens does not fit; with file and row.
+        SetpointError: the row has no such field, or no text, tokens or score there, or what stands
+            beside the tokens does not fit; with file and row.
     """
+    field, at = config.field, f"{where}.field"
+    score = None if config.score is None else score_at(row, config.score, f"{where}.score")
     if not holds_tokens(field):
-        yield Document(row.name, as_utf8(text_at(row, field, where), row, where))
+        yield Document(row.name, text_at(row, field, at), score=score)
         return
-    values = {TOKENS: value_at(row, field, where)}
+    values = {TOKENS: value_at(row, field, at)}
     above = field.rpartition(".")[0]
-    level = row.values if field in row.values or not above else value_at(row, above, where)
+    level = row.values if field in row.values or not above else value_at(row, above, at)
     if isinstance(level, Mapping):
         values |= {name: level[name] for name in BESIDE if name in level}
     try:
-        found = read_tokens(values, shifted)
+        found = read_tokens(values, config.shifted_labels)
         if found.trained is not None and not found.trained.any():
             raise RowError(f"field 'labels': all are {IGNORED}, so nothing in it is trained on")
     except RowError as error:
         raise SetpointError(
-            f"{where}: {row.place}: {error}.\nValid: a list of int in {field}, and beside it "
+            f"{at}: {row.place}: {error}.\nValid: a list of int in {field}, and beside it "
             f"{', '.join(BESIDE)} of the same length; leave such rows out."
         ) from error
-    yield from found.documents(row.name)
+    for document in found.documents(row.name):
+        yield replace(document, score=score)
 
 
 def placed_documents(
-    row: FileRow, field: str, where: str, shifted: bool, before: Place, behind: Callable[[], Place]
+    row: FileRow, config: Text | HubDataset, where: str, before: Place, behind: Callable[[], Place]
 ) -> Iterator[Placed]:
     """The documents of a row of a stream, with the place behind each.
 
     Arguments:
-        before: the place of the row, from where on `skip` of its documents were read already.
-        behind: tells the place behind the row.
+        before: the place of the row, of whose documents `skip` were read already.
+        behind: gives the place behind the row.
     """
-    documents = list(row_documents(row, field, where, shifted))
+    documents = list(row_documents(row, config, where))
     for number, document in enumerate(documents[before.get("skip", 0) :], before.get("skip", 0)):
         last = number == len(documents) - 1
         yield document, behind if last else partial(dict, before, skip=number + 1)

@@ -35,7 +35,7 @@ SAMPLE = 1 << 20  # bytes that the length of tokens is measured on
 
 
 @dataclass(slots=True)
-class Trained:
+class TrainedTokenizer:
     """A tokenizer that was trained, and on what.
 
     Arguments:
@@ -52,7 +52,7 @@ class Trained:
     bytes_per_token: float
 
 
-class Texts:
+class TrainingTexts:
     """The texts of the training side, counted as they are read."""
 
     def __init__(self, config: Data, show: Show | None) -> None:
@@ -128,7 +128,7 @@ def train_bpe(
     special: Sequence[str] = (),
     template: str | None = None,
     show: Show | None = None,
-) -> Trained:
+) -> TrainedTokenizer:
     """Train a tokenizer on the training side of data; the same data gives the same tokenizer.
 
     Arguments:
@@ -144,10 +144,8 @@ def train_bpe(
         raise SetpointError(
             f"training a tokenizer needs the package {error.name!r}: install {EXTRA}"
         ) from None
-    controls = [END, *special]
-    if template is not None:
-        source = NAMED[template]
-        controls += [BEGIN] * ("bos_token" in source) + template_tokens(source)
+    source = NAMED[template] if template is not None else ""
+    controls = [END, *special, *[BEGIN] * ("bos_token" in source), *template_tokens(source)]
     controls = list(dict.fromkeys(controls))
     least = SMALLEST + len(controls)
     if vocab_size < least:
@@ -170,7 +168,7 @@ def train_bpe(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    texts = Texts(config, show)
+    texts = TrainingTexts(config, show)
     made.train_from_iterator(texts, trainer)
     if not texts.bytes:
         raise SetpointError(
@@ -196,9 +194,9 @@ def train_bpe(
         ABOUT: json.dumps(about, indent=2) + "\n",
     }
     if template is not None:
-        files[TEMPLATE] = NAMED[template]
+        files[TEMPLATE] = source
     sample = [len(text.encode()) for text in texts.sample]
     tokens = sum(len(each.ids) for each in made.encode_batch(texts.sample))
-    return Trained(
+    return TrainedTokenizer(
         made, files, texts.documents, texts.bytes, made.get_vocab_size(), sum(sample) / tokens
     )

@@ -6,11 +6,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from setpoint.config import Problem, SetpointError
 from setpoint.data.tokenizers.config import (
@@ -36,7 +36,7 @@ class TextPiece(NamedTuple):
 
 
 class ChatFacts(NamedTuple):
-    """What a tokenizer knows of conversations.
+    """Tokens and chat templates of a tokenizer.
 
     Arguments:
         title: what messages call it.
@@ -53,8 +53,6 @@ class ChatFacts(NamedTuple):
     templates: Mapping[str, str]
 
 
-T = TypeVar("T")
-
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _END = "<|endoftext|>"
 BYTES_CHAT = ChatFacts(
@@ -63,7 +61,7 @@ BYTES_CHAT = ChatFacts(
 
 
 class Vocabulary:
-    """What the files of a tokenizer say.
+    """The files of a tokenizer, read as JSON.
 
     Arguments:
         text: all of `tokenizer.json`.
@@ -178,7 +176,7 @@ class Vocabulary:
         )
 
     def name(self, wanted: str | None) -> str:
-        """What prepared data remembers: a hash of the tokenizer, and the id of the separator.
+        """The name in prepared data: a hash of the tokenizer, and the id of the separator.
 
         Arguments:
             wanted: see `separator`.
@@ -187,7 +185,7 @@ class Vocabulary:
         return f"huggingface {digest} {self.ids[self.separator(wanted)]}"
 
     def chat(self, separator: str) -> ChatFacts:
-        """What the files know of conversations.
+        """Control tokens and chat templates.
 
         Arguments:
             separator: the token between documents, which ends answers where no eos_token is named.
@@ -226,17 +224,15 @@ def read_vocabulary(path: str, added: Sequence[str] = ()) -> Vocabulary:
 
 
 def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
-    """How many tokens there are, without building the tokenizer.
+    """Number of tokens, without building the tokenizer.
 
-    Returns:
-        the number; None where only the hub knows it, or a tokenizer of the user's own, or where
-        the files cannot be read, of which a check of the tokenizer's own says why.
+    None where only the hub knows it, or a tokenizer of the user's own, or where the files cannot be
+    read, of which a check of the tokenizer's own says why.
     """
-    if isinstance(tokenizer, Bytes):
-        return BYTES_VOCABULARY
-    if isinstance(tokenizer, TokenIds):
-        return tokenizer.count
-    return _of_files(tokenizer, lambda vocabulary, _: vocabulary.size)
+    if isinstance(tokenizer, Bytes | TokenIds):
+        return BYTES_VOCABULARY if isinstance(tokenizer, Bytes) else tokenizer.count
+    vocabulary = _vocabulary_of(tokenizer)
+    return None if vocabulary is None else vocabulary.size
 
 
 def tokenizer_name(tokenizer: TokenizerConfig) -> str | None:
@@ -245,24 +241,27 @@ def tokenizer_name(tokenizer: TokenizerConfig) -> str | None:
         return "bytes"
     if isinstance(tokenizer, TokenIds):
         return "ids" if tokenizer.separator is None else f"ids {tokenizer.separator}"
-    return _of_files(tokenizer, lambda vocabulary, section: vocabulary.name(section.separator))
+    vocabulary = _vocabulary_of(tokenizer)
+    with suppress(SetpointError):
+        return vocabulary and vocabulary.name(getattr(tokenizer, "separator", None))
+    return None
 
 
 def chat_facts(tokenizer: TokenizerConfig) -> ChatFacts | None:
-    """What a tokenizer knows of conversations; None where `vocabulary_size` has none."""
+    """Control tokens and templates of a tokenizer; None where `vocabulary_size` has none."""
     if isinstance(tokenizer, Bytes):
         return BYTES_CHAT
-    return _of_files(
-        tokenizer,
-        lambda vocabulary, section: vocabulary.chat(vocabulary.separator(section.separator)),
-    )
+    vocabulary = _vocabulary_of(tokenizer)
+    with suppress(SetpointError):
+        separator = getattr(tokenizer, "separator", None)
+        return vocabulary and vocabulary.chat(vocabulary.separator(separator))
+    return None
 
 
-def _of_files(tokenizer: TokenizerConfig, ask: Callable[[Vocabulary, HuggingFace], T]) -> T | None:
-    """What the files of a tokenizer say, where they are on this machine."""
+def _vocabulary_of(tokenizer: TokenizerConfig) -> Vocabulary | None:
     if isinstance(tokenizer, HuggingFace) and os.path.exists(os.path.expanduser(tokenizer.path)):
         with suppress(SetpointError):
-            return ask(read_vocabulary(tokenizer.path, tokenizer.added), tokenizer)
+            return read_vocabulary(tokenizer.path, tokenizer.added)
     return None
 
 
@@ -275,17 +274,17 @@ def beyond_vocabulary(place: object, token: int, position: int, size: int) -> st
 
 
 def find_tokenizer(path: str) -> Path:
-    """Where `tokenizer.json` lies; of a repository on the hub it is fetched.
+    """The path of `tokenizer.json`; of a repository on the hub it is fetched.
 
     Raises:
         SetpointError: it is nowhere, or cannot be fetched.
     """
-    here = Path(os.path.expanduser(path))
-    if here.is_file():
-        return here
-    if (here / TOKENIZER).is_file():
-        return here / TOKENIZER
-    if here.is_dir():
+    local = Path(os.path.expanduser(path))
+    if local.is_file():
+        return local
+    if (local / TOKENIZER).is_file():
+        return local / TOKENIZER
+    if local.is_dir():
         raise SetpointError(
             f"tokenizer.path: {path} holds no {TOKENIZER}.\nValid: a directory with one; "
             f"`tokenizer.save_pretrained(...)` of a fast tokenizer of transformers writes it."
@@ -295,18 +294,14 @@ def find_tokenizer(path: str) -> Path:
             f"tokenizer.path: there is no {path}.\n"
             f"Valid: a directory with {TOKENIZER}, that file, or a hub id such as Qwen/Qwen3-0.6B."
         )
-    return _fetched(path)
-
-
-def _fetched(name: str) -> Path:
     works = f"A directory with {TOKENIZER} works without the hub."
     try:
-        directory = fetch_files(name, (TOKENIZER, SETTINGS, TEMPLATE), instead=works)
+        fetched = fetch_files(path, (TOKENIZER, SETTINGS, TEMPLATE), instead=works) / TOKENIZER
     except SetpointError as error:
         raise SetpointError(f"tokenizer.path: {error}") from error
-    if not (directory / TOKENIZER).is_file():
-        raise SetpointError(f"tokenizer.path: {name} on the hub has no {TOKENIZER}.\n{works}")
-    return directory / TOKENIZER
+    if not fetched.is_file():
+        raise SetpointError(f"tokenizer.path: {path} on the hub has no {TOKENIZER}.\n{works}")
+    return fetched
 
 
 def _read(file: Path) -> str:
