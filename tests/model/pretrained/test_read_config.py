@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, resolve
 from setpoint.model import config_from_pretrained
+from setpoint.model.config import TransformerConfig
+from setpoint.model.pretrained.config_json import differences, family_for, write_config
 from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
+from setpoint.presets.deepseek import deepseek_v3
 
 from ...snapshots import compare
 
@@ -131,6 +134,67 @@ OLD: dict[str, dict[str, Any]] = {
 }
 
 
+# config.json of deepseek-ai/DeepSeek-V3-Base.
+DEEPSEEK_V3: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"},
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "ep_size": 1,
+    "first_k_dense_replace": 3,
+    "hidden_act": "silu",
+    "hidden_size": 7168,
+    "initializer_range": 0.02,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "model_type": "deepseek_v3",
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_group": 8,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "quantization_config": {
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+    },
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+    "rope_theta": 10000,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "tie_word_embeddings": False,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.33.1",
+    "use_cache": True,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+
+
 def read(folder: Path, keys: dict[str, Any]) -> Any:
     (folder / "config.json").write_text(json.dumps(keys))
     return config_from_pretrained(folder)
@@ -156,6 +220,21 @@ def test_fields_of_a_file_of_transformers_4(tmp_path: Path) -> None:
     assert gemma.attention_pattern == ("sliding",) * 5 + ("full",)
     assert (gemma.rope_base, gemma.rope_base_sliding) == (1e6, 1e4)
     assert (gemma.embedding_scale, gemma.norm_placement, gemma.tie_embeddings) == (8, "both", True)
+
+
+def test_the_preset_of_deepseek_v3_is_the_published_model(tmp_path: Path) -> None:
+    preset = resolve(deepseek_v3()).model
+    assert isinstance(preset, TransformerConfig)
+    published = read(tmp_path, DEEPSEEK_V3)
+    assert differences(preset, published) == []
+    assert published.attention_scale == pytest.approx(preset.attention_scale, rel=1e-12)
+    keys = write_config(preset, family_for(preset), vocab_size=129280, dtype="bfloat16")
+    for name in ("rope_scaling", "n_group", "topk_group", "kv_lora_rank", "num_key_value_heads"):
+        wanted = DEEPSEEK_V3[name]
+        if name == "rope_scaling":
+            wanted = {**wanted, "rope_type": wanted["type"], "truncate": True}
+            wanted.pop("type")
+        assert keys[name] == wanted
 
 
 RULES: list[tuple[dict[str, Any], Any]] = [

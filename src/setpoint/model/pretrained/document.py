@@ -176,7 +176,8 @@ class Document:
             if name not in self._read:
                 self.must_be(name, allowed, "changes the model in a way that is not supported")
         for name, why in _REFUSED.items():
-            self.must_be(name, (None, {}), why)
+            if name not in self._read:
+                self.must_be(name, (None, {}), why)
         quantization = self.value(KEY)
         if quantization and (reason := unread_quantization(quantization)):
             self.refuse(KEY, reason)

@@ -108,6 +108,7 @@ CAUSAL = Must(
     writes=True,
 )
 ALL_ALIKE = Windows(all_alike, listed=False)
+OWN_CODE = Key("auto_map")  # of files that are older than the class in transformers
 NO_ROUTER_LOGITS = Must("output_router_logits", (False, True, None), "", writes=True)
 
 
@@ -302,6 +303,7 @@ PHI3 = Family(
         *decoder(length=4096, eps=1e-5),
         Rope(fraction=1.0),
         Windows(all_alike, default=None, listed=False),
+        OWN_CODE,
         Key("original_max_position_embeddings"),  # of a scaling that is refused
         NO_BIAS,
         Number("resid_pdrop", "dropout", 0.0),
@@ -383,6 +385,7 @@ DEEPSEEK: tuple[Rule, ...] = (
     *LATENT,
     LatentRope(),
     NO_BIAS,
+    OWN_CODE,
     Key("ep_size"),
     Must("moe_layer_freq", (1,), "only first_k_dense_replace leaves layers without experts"),
     Int("moe_intermediate_size", "moe.expert_dim", get=expert_width),
@@ -508,6 +511,7 @@ SMOLLM3 = Family(
         *decoder(kv_heads=4, length=32_768, tied=True),
         Rope(2_000_000.0),
         RopeLayers(),
+        Key("max_window_layers"),  # which nothing reads
         Windows(smollm3_pattern, default=None, switch="use_sliding_window"),
         BIASES,
         Flag("mlp_bias", "ffn_bias", False),
