@@ -41,6 +41,8 @@ ADAPTERS = {
                     "adapter={type: lora, rank: 2, b_std: 0.5, fused_projections: split, "
                     "exclude: [down]}"),
     "fused whole": (*LLAMA, "model.merge_qkv=true", "adapter={type: lora, rank: 2, b_std: 0.5}"),
+    "neighbouring pairs": (*LLAMA, "model.norm_placement=both", "model.rope_dim=4",
+                           "model.qkv_bias=true", "adapter={type: dora, rank: 2, b_std: 0.5}"),
     "gpt2": (*GPT2, "adapter={type: lora, rank: 2, b_std: 0.5, train: [norm.weight]}"),
     "embedding": (*LLAMA, "adapter={type: lora, rank: 2, b_std: 0.5, train: ['^output'], "
                   "targets: ['^embedding', down]}"),

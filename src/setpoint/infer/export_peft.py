@@ -315,49 +315,51 @@ def _linear(
 ) -> _Made:
     if len({adapter.scale for _, adapter in adapted}) > 1:
         raise _no_place(module, "whose parts have different scales")
-    parts: list[tuple[Tensor, Tensor, int]] = []
-    magnitudes: list[Tensor] = []
+    parts: dict[tuple[str, int], tuple[Tensor, list[tuple[slice, Tensor]]]] = {}
+    magnitudes: list[tuple[slice, Tensor]] = []
     outputs = 0
     for piece in of:
-        start = 0 if piece.of_theirs is None else piece.of_theirs.start
-        adapter = known.get(piece.ours)
+        adapter, cut = known.get(piece.ours), piece.of_theirs
         if adapter is None:
-            outputs = max(outputs, start + (piece.of_theirs or Part(0, 0, 0)).length)  # pyright: ignore[reportOperatorIssue]
+            assert cut is not None and cut.length is not None, "else it has no adapted part"
+            outputs = max(outputs, cut.start + cut.length)
             continue
-        a, b, length = _rows(adapter, piece.of_ours)
-        outputs = max(outputs, start + length)
-        parts.append((a, b, start))
+        number, a, b = _rows(adapter, piece.of_ours)
+        start, step = (0, 1) if cut is None else (cut.start, cut.step)
+        rows = slice(start, start + (len(b) - 1) * step + 1, step)
+        outputs = max(outputs, rows.stop)
+        parts.setdefault((piece.ours, number), (a, []))[1].append((rows, b))
         if adapter.magnitude is not None:
-            cut = piece.of_ours
-            rows = slice(None) if cut is None else slice(cut.start, cut.start + length)
-            magnitudes.append(adapter.magnitude[rows])
-    if magnitudes and len(magnitudes) < len(of):
+            own = piece.of_ours
+            lengths = adapter.magnitude if own is None else adapter.magnitude[own.start :]
+            magnitudes.append((rows, lengths[: len(b)]))
+    if magnitudes and sum(len(lengths) for _, lengths in magnitudes) < outputs:
         raise _no_place(module, "of whose rows some have no magnitude")
-    if len(parts) == 1 and parts[0][1].shape[0] == outputs:
-        a, b, _ = parts[0]
-    else:
-        a = torch.cat([a for a, _, _ in parts])
-        b = a.new_zeros(outputs, a.shape[0])
-        column = 0
-        for part_a, part_b, start in parts:
-            b[start : start + part_b.shape[0], column : column + part_a.shape[0]] = part_b
-            column += part_a.shape[0]
-    return _Made(a, b, torch.cat(magnitudes) if magnitudes else None, adapted[0][1].scale)
+    a = torch.cat([part for part, _ in parts.values()])
+    b = a.new_zeros(outputs, a.shape[0])
+    column = 0
+    for part, blocks in parts.values():
+        for rows, block in blocks:
+            b[rows, column : column + len(part)] = block
+        column += len(part)
+    magnitude = a.new_empty(outputs) if magnitudes else None
+    for rows, lengths in magnitudes:
+        assert magnitude is not None
+        magnitude[rows] = lengths
+    return _Made(a, b, magnitude, adapted[0][1].scale)
 
 
-def _rows(adapter: LowRank, cut: Part | None) -> tuple[Tensor, Tensor, int]:
-    """The A and B of some rows of a matrix of ours."""
+def _rows(adapter: LowRank, cut: Part | None) -> tuple[int, Tensor, Tensor]:
+    """Some rows of a matrix of ours: the number of its piece of an adapter, with A and B."""
     assert isinstance(adapter, LinearAdapter)
-    if cut is None and not adapter.pieces:
-        return adapter.a, adapter.b, adapter.b.shape[0]
     start = 0 if cut is None else cut.start
-    length = adapter.b.shape[0] if cut is None or cut.length is None else cut.length
-    rows = adapter.b[start : start + length]
+    end = adapter.b.shape[0] if cut is None or cut.length is None else start + cut.length
+    rows = adapter.b[start:end]
     if not adapter.pieces:
-        return adapter.a, rows, length
+        return 0, adapter.a, rows
     position, rank = 0, adapter.rank
     for index, size in enumerate(adapter.pieces):
-        if position == start and size == length:
-            return adapter.a[index * rank : (index + 1) * rank], rows, length
+        if position <= start and end <= position + size:
+            return index, adapter.a[index * rank : (index + 1) * rank], rows
         position += size
     raise SetpointError("an adapter of fused projections is divided otherwise than these are")

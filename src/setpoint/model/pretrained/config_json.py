@@ -20,7 +20,7 @@ from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.pretrained.convert import PLAIN, SIZES, Family, Misfit, meaning_of, named, shown
 from setpoint.model.pretrained.document import Document, read_keys, reasons
-from setpoint.model.pretrained.families import FAMILIES, LACKING
+from setpoint.model.pretrained.families import FAMILIES
 from setpoint.model.pretrained.locate import CONFIG, Place, locate
 
 TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -38,6 +38,24 @@ TRAINING: Final = (
     "implementation",
 )
 """Fields of sections that matter in training only, or to how the weights lie in memory."""
+
+LACKING: Final = {
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "olmo_hybrid"),
+        "gated delta nets",
+    ),
+    **dict.fromkeys(
+        ("mamba", "mamba2", "jamba", "bamba", "falcon_mamba", "falcon_h1", "nemotron_h",
+         "granitemoehybrid", "zamba2"),
+        "state-space layers",
+    ),
+    "gpt_oss": "attention sinks, biases of routers and experts, and a clamped activation",
+    **dict.fromkeys(
+        ("llama4", "llama4_text"), "attention in chunks, and weights on the inputs of experts"
+    ),
+    "deepseek_v32": "sparse attention",
+}  # fmt: skip
+"""Parts that Setpoint's transformer lacks, by `model_type`."""
 
 _ROUTERS: Final = {"softmax_top_k": SoftmaxTopK, "sigmoid_top_k": SigmoidTopK}
 

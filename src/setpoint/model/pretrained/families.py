@@ -661,24 +661,6 @@ GPT2 = Family(
     ),  # the causal mask, which the first version saved
 )
 
-LACKING: Final = {
-    **dict.fromkeys(
-        ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "olmo_hybrid"),
-        "gated delta nets",
-    ),
-    **dict.fromkeys(
-        ("mamba", "mamba2", "jamba", "bamba", "falcon_mamba", "falcon_h1", "nemotron_h",
-         "granitemoehybrid", "zamba2"),
-        "state-space layers",
-    ),
-    "gpt_oss": "attention sinks, biases of routers and experts, and a clamped activation",
-    **dict.fromkeys(
-        ("llama4", "llama4_text"), "attention in chunks, and weights on the inputs of experts"
-    ),
-    "deepseek_v32": "sparse attention",
-}  # fmt: skip
-"""Parts that Setpoint's transformer lacks, by `model_type`."""
-
 FAMILIES: Final = {
     family.model_type: family
     for family in (

@@ -261,5 +261,5 @@ def _merged(adapter: _Adapter, share: float, weight: Tensor, piece: Piece) -> Te
     lengths = torch.linalg.vector_norm(merged, dim=dim, keepdim=True)
     magnitude = adapter.magnitude.float().flatten()
     if piece.of_theirs is not None and piece.of_theirs.dim != dim:
-        magnitude = magnitude.narrow(0, piece.of_theirs.start, lengths.numel())
+        magnitude = block(magnitude, piece.of_theirs._replace(dim=0))
     return merged * (magnitude.view_as(lengths) / lengths)
