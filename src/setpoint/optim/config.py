@@ -80,10 +80,10 @@ class FrozenSpan(Config):
     """Regular expression searched in parameter names."""
 
     start: Length = Length(0)
-    """Where freezing starts: steps, tokens, epochs or time of the run."""
+    """Start of the freeze: steps, tokens, epochs or time of the run."""
 
     stop: Length | None = None
-    """Where training goes on; null: never."""
+    """End of the freeze; null: none."""
 
     def holds(self, reached: Callable[[str], float]) -> bool:
         """True if the parameters are frozen.
