@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,31 +91,18 @@ def assign(
         chosen = _differences(F.pad(ranks, (1, 0)).index_select(0, ends))
     taken = chosen
     if capacity_factor is not None:
-        tokens: int | Tensor = len(experts) // parts
-        if valid is not None:
-            tokens = chosen.view(count, parts).sum(0) / top_k
-        limit = capacity(tokens, top_k, count, capacity_factor)
-        taken = chosen.clamp(max=limit.repeat(count) if isinstance(limit, Tensor) else limit)
+        tokens = chosen.view(count, parts).sum(0).double() / top_k
+        taken = chosen.clamp(max=capacity(tokens, top_k, count, capacity_factor).repeat(count))
         kept = ranks <= (chosen.cumsum(0) - chosen + taken).index_select(0, ids)
         slots, ends = slots[kept if valid is None else kept & valid], taken.cumsum(0)
     load = ExpertLoad(chosen.view(count, parts), taken.view(count, parts), ends)
     return Assignments(slots, ends[parts - 1 :: parts]), load
 
 
-def capacity(tokens: int | Tensor, top_k: int, experts: int, factor: float) -> int | Tensor:
-    """Compute how many choices an expert takes: ceil(tokens * top_k / experts * factor).
-
-    Arguments:
-        tokens: a tensor where only the device knows their number.
-        factor: 1.0 suffices for an even load.
-
-    Returns:
-        an integer, as a tensor if `tokens` is one.
-    """
+def capacity(tokens: Tensor, top_k: int, experts: int, factor: float) -> Tensor:
+    """Most choices that an expert takes, ceil(tokens * top_k / experts * factor), as integers."""
     # Rounded first: 10 * 1.1 is a little above 11, and would be 12.
-    if isinstance(tokens, Tensor):
-        return (tokens.double() * (top_k * factor) / experts).round(decimals=6).ceil().long()
-    return math.ceil(round(tokens * (top_k * factor) / experts, 6))
+    return (tokens * (top_k * factor) / experts).round(decimals=6).ceil().long()
 
 
 def _differences(ends: Tensor) -> Tensor:
