@@ -61,13 +61,10 @@ class Tree:
         self.steps: list[Step] = []
 
     def find(self, pattern: str, variant: str | None = None) -> list[Path]:
-        """The places that a pattern means and that exist.
+        """The places that a pattern means and that exist, of one variant or where it is not said.
 
-        Arguments:
-            pattern: a dotted path; `*` stands for each item of a list or mapping. Hyphens and
-                underscores are the same. `x.type` is found in `x = "adamw"`, too.
-            variant: the `type` of the section around them; also a file that leaves it to what it
-                extends has such places.
+        In the dotted path `*` stands for each item of a list or mapping; hyphens and underscores
+        are the same; `x.type` is found in `x = "adamw"`, too.
         """
         places = _find(self.data, tuple(pattern.split(".")), ())
         return [p for p in places if variant is None or self.variant_of(p) in (variant, None)]
@@ -453,11 +450,7 @@ def migrate(
     origins: Mapping[str, Entry] | None = None,
     name: str = "",
 ) -> Tree:
-    """Take plain data to today's schema.
-
-    Arguments:
-        origins: of a record, as `origins.json` has them; None for a file, which may leave out
-            values.
+    """Take plain data to today's schema; `origins` are those of a record, None for a file.
 
     Raises:
         SetpointError: if a value cannot be taken over.

@@ -335,12 +335,7 @@ def converted_argument(parameter: Parameter, value: Any) -> Any:
 
 
 def readable(annotation: Any) -> Any:
-    """The part of an annotation that plain data can be held against.
-
-    Returns:
-        an annotation that a field could have; Any where anything may fit; MISSING where no plain
-        data can be meant, as for a tensor.
-    """
+    """The annotation that plain data can be held against; Any if all may fit, MISSING if none."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return readable(arguments[0])
@@ -435,7 +430,11 @@ def call_component(
             keywords[name] = value
     for name, value in given.items():
         one = parameters.get(name) if parameters else None
-        keywords[name] = _built(_plain(value) if one is None else converted_argument(one, value))
+        if one is not None:
+            value = converted_argument(one, value)
+        elif not any(True for _ in components_in(value)):
+            value = listed(value)
+        keywords[name] = _built(value)
     keywords.update(
         (name, value)
         for name, value in runtime.items()
@@ -453,10 +452,6 @@ def call_component(
         raise
     except Exception as error:
         raise SetpointError(f"{title} failed: {error_in_words(error)}") from error
-
-
-def _plain(value: Any) -> Any:
-    return value if any(True for _ in components_in(value)) else listed(value)
 
 
 def _built(value: Any) -> Any:

@@ -87,15 +87,9 @@ def inner_sections(section: Node, make: bool = True) -> Iterator[tuple[Path, Nod
 def sections(
     config: Node, path: Path = (), again: list[tuple[Path, Node]] | None = None, make: bool = True
 ) -> Iterator[tuple[Path, Node]]:
-    """Every section of a tree, the root first.
+    """Every section of a tree, the root first; one that stands in several places comes once.
 
-    Arguments:
-        again: takes the further places of sections that stand in several.
-        make: see `holders`.
-
-    Returns:
-        pairs of path and section; a section that stands in several places comes once, at the
-        first of them.
+    `again` takes the further places of sections that stand in several; for `make` see `holders`.
 
     Raises:
         SetpointError: if a section contains itself.
@@ -355,13 +349,10 @@ def free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
 
 
 def entries_of(config: Node, leaf: Leaf) -> list[Leaf]:
-    """Each entry of a mapping as a leaf of its own.
+    """Each entry of a mapping that a layer touched, in order, as a leaf of its own.
 
     A layer counts for an entry that it brings or changes; the chain of the mapping holds the whole
     value of each layer.
-
-    Returns:
-        the entries, in the mapping's order; none for what is no mapping, or that no layer touched.
     """
     entries = _mapping(leaf.value)
     if not (entries and leaf.chain):
@@ -389,12 +380,9 @@ def _mapping(value: object) -> dict[str, object]:
 
 
 def dropped_values(config: Node, place: str = "") -> Iterator[str]:
-    """The values that a later layer has overtaken, since it leaves no place or effect to them.
+    """The values that a later layer has overtaken, or those at a place, as lines.
 
     Those of a preset in one section are a line together: they were chosen for its own variant.
-
-    Arguments:
-        place: the field or section that they are asked for; all if empty.
     """
     lines: dict[tuple[object, str], list[Leaf]] = {}
     for leaf, reason in dropped_leaves(config):
@@ -541,15 +529,9 @@ def plain_items(
 def to_minimal(
     config: Node, default: Node | None = None, path: Path = (), places: Places | None = None
 ) -> dict[str, Any]:
-    """Only what differs from the defaults, with references as they were given.
+    """Only what differs from the defaults, with references as given and no derived values.
 
-    Derived values are left out: they follow from the others.
-
-    Arguments:
-        path, places: as for `to_plain`.
-
-    Returns:
-        plain data; composing it over the defaults gives an equal config.
+    Composing it over the defaults gives an equal config. For `path` and `places` see `to_plain`.
     """
     places = first_places(config, path) if places is None else places
     result: dict[str, Any] = {}

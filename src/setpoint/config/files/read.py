@@ -97,10 +97,6 @@ def read_plain_file(
 ) -> bytes:
     """Read a file that is no directory, pipe, socket or device, and not too large.
 
-    Arguments:
-        path: the file; the errors show it as given here.
-        too_large: why a file of so many bytes is refused.
-
     Raises:
         FileError: it is not there, not a plain file, too large, or cannot be read.
     """

@@ -175,7 +175,8 @@ class _TomlWriter(_Writer):
         start = len(self.lines)
         tables: list[tuple[Path, str, object]] = []
         for key, value in table.items():
-            if is_mapping(value) or _is_table_list(value):
+            is_tables = is_list(value) and bool(value) and all(map(is_mapping, value))
+            if is_mapping(value) or is_tables:
                 inner = f"{name}.{_toml_key(key)}" if name else _toml_key(key)
                 tables.append(((*path, key), inner, value))
             else:
@@ -218,10 +219,6 @@ class _TomlWriter(_Writer):
             text = self._inline(item, (*path, key), notes)
             items.append(text if is_list(value) else f"{_toml_key(key)} = {text}")
         return f"[{', '.join(items)}]" if is_list(value) else f"{{{', '.join(items)}}}"
-
-
-def _is_table_list(value: object) -> bool:
-    return is_list(value) and bool(value) and all(map(is_mapping, value))
 
 
 def _toml_key(key: str) -> str:

@@ -39,11 +39,8 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
     """Put the values of variables that fields declare into all sections of a draft.
 
     Called before the variables with the prefix, and again at the end for the sections that later
-    layers have made: there a value goes below those of later layers. What a record says stays:
-    such a variable belongs to where a program happens to run, and a run that goes on is the same.
-
-    Arguments:
-        editor: the draft; a value that does not fit becomes a problem.
+    layers have made: there a value goes below those of later layers. What a record says stays: such
+    a variable belongs to where a program happens to run, and a run that goes on is the same.
     """
     if not declared:
         return
@@ -77,13 +74,8 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
     """Put the values of all variables with the prefix onto a draft.
 
     Fields are found in whatever case a variable is written; keys of the user area and of mappings
-    are taken as they are written.
-
-    Arguments:
-        editor: the draft; a variable that names no field becomes a problem, and so does one that
-            names a field but for its underscores, or may mean several fields, or one that another
-            variable means.
-        environ: usually `os.environ`; files such as `.env` are not read.
+    are taken as written. A variable becomes a problem that names no field, or one but for its
+    underscores, or several, or the same as another one. Files such as `.env` are not read.
     """
     prefix = prefix_of(type(editor.root))
     first: dict[tuple[str, ...], str] = {}

@@ -99,9 +99,7 @@ presets: Catalogue[Callable[..., Node]] = Catalogue()
 def preset(function: P) -> P:
     """Register a function that returns a fresh config, under its own name.
 
-    Arguments:
-        function: takes its parameters, which have defaults, if it has any; its docstring's first
-            line is shown by `list`.
+    Parameters have defaults; the docstring's first line is shown by `list`.
 
     Raises:
         TypeError: if another function has the name already; a module may be loaded again.

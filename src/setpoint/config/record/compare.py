@@ -148,13 +148,10 @@ def differences(left: Node, right: Node, roles: Sequence[Role] | None = None) ->
 
 
 def recorded_differences(folder: str, config: Node) -> list[Difference]:
-    """Compare a record, as it was written, with a config of today.
+    """Compare a record, the left side, with a config of today, under today's roles.
 
     The record's own values are compared, not what today's defaults and derivations would make of
     it, so that a derivation that has changed since shows as a difference, too.
-
-    Returns:
-        what differs, under today's role; the record is the left side.
 
     Raises:
         SetpointError: if the record cannot be read.

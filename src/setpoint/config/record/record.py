@@ -54,10 +54,12 @@ def record_files(config: Node) -> dict[str, str]:
         each value, the winner last) and `config.toml` (what differs from the defaults, with
         origins as comments).
     """
+    # Those of config classes, whose absence says what to import.
+    modules = {importable_name(type(section).__module__) for _, section in sections(config)}
     header = {
         "schema": type(config).__setpoint__.schema,
         "fingerprint": fingerprint(config),
-        "modules": _foreign_modules(config),
+        "modules": sorted(name for name in modules if name.partition(".")[0] != "setpoint"),
     }
     chains: dict[str, object] = {}
     for leaf in leaves(config):
@@ -143,12 +145,6 @@ def _merged(root: type[Node], record: Record, folder: str) -> Editor:
     editor = Editor(root(), replace_mappings=True)
     editor.merge(_without(record.values, derived), Origin(RECORD, folder, record.find))
     return editor
-
-
-def _foreign_modules(config: Node) -> list[str]:
-    """The modules of config classes that Setpoint does not bring itself."""
-    modules = {importable_name(type(section).__module__) for _, section in sections(config)}
-    return sorted(name for name in modules if name.partition(".")[0] != "setpoint")
 
 
 def _layers(leaf: Leaf) -> list[dict[str, object]]:

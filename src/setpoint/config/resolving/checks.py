@@ -59,12 +59,7 @@ class Checker:
                     self.problems.append(Problem(full, reason, hint=f"Expected {expected}."))
 
     def run(self, able: Collection[Need] = (), unread: Collection[str] = ()) -> None:
-        """Run every check that needs what is at hand.
-
-        Arguments:
-            able: what is at hand; without anything the checks that need nothing are run, and
-                else those that need something.
-        """
+        """Run the checks that need nothing, or some of what is at hand, but not unread files."""
         for path, section, name, mark, needs in _checks_in(self.placed, unread):
             if bool(needs) != bool(able) or not set(needs) <= set(able):
                 continue
@@ -121,14 +116,7 @@ def _in_short(origin: Origin, path: Path) -> str:
 
 
 def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None, str | None]:
-    """A value and its origin as texts, by a path relative to a section.
-
-    Arguments:
-        relative: a dotted path, or the empty text for the section itself.
-
-    Returns:
-        the value and the origin; both None where the path leads to no value.
-    """
+    """A value and its origin as texts, by a dotted path from a section; None for no value."""
     node: Any = section
     chain: Any = []
     full: Path = path

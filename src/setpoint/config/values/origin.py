@@ -213,12 +213,7 @@ def _calls(filename: str) -> dict[Span, dict[str, int]]:
 
 
 def short_name(filename: str) -> str:
-    """A file's name as people want to read it, the same on every machine where that is possible.
-
-    Returns:
-        the path relative to the working folder when below it, else relative to the folder that
-        Python imports it from, else as it was given.
-    """
+    """A file's name as people read it: relative to the working folder, or to one of Python's."""
     import os
 
     try:

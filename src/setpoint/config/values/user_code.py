@@ -223,22 +223,17 @@ def raised_by_user(error: BaseException) -> bool:
 
 
 def allow_imports(*modules: str) -> None:
-    """Allow configurations of this process to name what is in some modules.
+    """Allow configurations of this process to name what is in some modules, or below them.
 
     `--import NAME` and `module:function` on the command line do the same.
-
-    Arguments:
-        modules: modules or packages, such as `"my_package"`; what lies below them is included.
     """
     _named.update(modules)
 
 
 def allowed_modules(trusted: Sequence[str] = ()) -> tuple[str, ...]:
-    """The modules that an import path may name.
+    """The modules that an import path may name: those named, with what its class trusts.
 
-    Arguments:
-        trusted: what the class that declares the path trusts by itself; the environment variable
-            SETPOINT_IMPORTS, a list divided by commas, replaces it.
+    The environment variable SETPOINT_IMPORTS, a list divided by commas, replaces the latter.
     """
     given = os.environ.get(VARIABLE)
     words = trusted if given is None else [word.strip() for word in given.split(",")]
@@ -276,11 +271,9 @@ def users_traceback(error: BaseException, program: bool = False) -> str:
 
 
 def traceback_to_show(error: BaseException) -> str:
-    """The traceback that goes with an error that ends a command.
+    """The traceback that goes with an error that ends a command, of it or of its cause.
 
-    Returns:
-        that of an exception in the user's code: of the error itself, or of what it was raised
-        from, such as the call of a model that is refused; empty where only Setpoint is involved.
+    It is empty where only Setpoint is involved, or what words describe.
     """
     if isinstance(error, UserCodeError) and not _shows_all_frames:
         return error.traceback
