@@ -85,8 +85,8 @@ def test_the_token_that_ended_documents_goes_along(tmp_path: Path) -> None:
 
 
 def test_what_no_family_can_say(tmp_path: Path) -> None:
-    run = train(small_job(tmp_path, "duration=2 steps", "model.residual_scale=0.5")).directory
-    with pytest.raises(SetpointError, match="residual_scale"):
+    run = train(small_job(tmp_path, "duration=2 steps", "model.activation=relu_squared")).directory
+    with pytest.raises(SetpointError, match="activation"):
         exported(run, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
 
