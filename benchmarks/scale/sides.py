@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 
-from setpoint.model.inspection import layers_of
+from setpoint.model.layers import layers_of
 from setpoint.shapes.batch import Batch
 
 MAX_NORM = 1.0

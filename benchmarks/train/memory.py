@@ -33,7 +33,7 @@ from setpoint.memory.config import (  # noqa: E402
 )
 from setpoint.model.config import TransformerConfig  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
-from setpoint.model.inspection import layers_of  # noqa: E402
+from setpoint.model.layers import layers_of  # noqa: E402
 from setpoint.shapes.batch import Batch  # noqa: E402
 from setpoint.train.objective import Objective  # noqa: E402
 from setpoint.units import ByteSize  # noqa: E402

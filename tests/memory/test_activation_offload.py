@@ -19,7 +19,7 @@ from setpoint.memory.config import (
     Full,
     Operators,
 )
-from setpoint.model.inspection import layers_of
+from setpoint.model.layers import layers_of
 from setpoint.units import ByteSize
 
 from ..model.families import sparse

@@ -8,7 +8,7 @@ from torch import nn
 
 from setpoint.config import SetpointError, resolve
 from setpoint.memory.config import CheckpointedParts, CheckpointingConfig, Full, Operators
-from setpoint.model.inspection import layers_of
+from setpoint.model.layers import layers_of
 from setpoint.model.moe.config import MoE
 
 from ..model.families import sparse

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers.integrations import moe
 
 from setpoint.model.huggingface import builder
-from setpoint.model.inspection import layers_of
+from setpoint.model.layers import layers_of
 from setpoint.parallel.world import World
 from setpoint.train.build.components import build_components
 

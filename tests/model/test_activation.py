@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from setpoint.model.modules import activation
+from setpoint.model.block_modules import activation
 
 
 def gelu(x: float) -> float:

@@ -1,6 +1,6 @@
 import torch
 
-from setpoint.model.modules import cast_once
+from setpoint.model.block_modules import cast_once
 
 
 def test_does_nothing_outside_autocast():

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from setpoint.model.block_modules import FeedForward
 from setpoint.model.initialize import initialize
-from setpoint.model.modules import FeedForward
 
 from . import reference
 from .small import small_config

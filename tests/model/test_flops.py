@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
-from setpoint.model.inspection import count_parameters
+from setpoint.model.layers import count_parameters
 from setpoint.model.moe.config import MoE
 from setpoint.model.parameters import (
     FORMULAS,

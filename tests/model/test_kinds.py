@@ -5,7 +5,7 @@ from torch import nn
 from setpoint.config import resolve
 from setpoint.model.build import build_outline
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
-from setpoint.model.inspection import inputs_first, parameter_kinds
+from setpoint.model.layers import inputs_first, parameter_kinds
 
 
 class ScaleNorm(nn.Module):

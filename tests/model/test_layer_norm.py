@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from setpoint.config import resolve
+from setpoint.model.block_modules import LayerNorm
 from setpoint.model.config import LayerNormConfig
 from setpoint.model.initialize import initialize
-from setpoint.model.modules import LayerNorm
 
 
 def made(dim: int, *, bias: bool = True, eps: float = 1e-3) -> LayerNorm:

@@ -1,7 +1,7 @@
 import pytest
 from torch import nn
 
-from setpoint.model.inspection import layers_of
+from setpoint.model.layers import layers_of
 from setpoint.model.moe.config import MoE
 from setpoint.model.transformer import Transformer
 

@@ -1,7 +1,7 @@
 import pytest
 from torch import nn
 
-from setpoint.model.inspection import evaluating
+from setpoint.model.layers import evaluating
 
 
 def test_each_module_returns_to_its_own_mode():

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from setpoint.config.components.section import partial
+from setpoint.model.block_modules import build_norm
 from setpoint.model.config import LayerNormConfig, RMSNormConfig
-from setpoint.model.modules import build_norm
 
 from .small import small_config
 

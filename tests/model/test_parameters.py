@@ -13,7 +13,7 @@ from setpoint.config import SetpointError
 from setpoint.config.components.section import partial
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
-from setpoint.model.inspection import count_parameters, parameter_kinds
+from setpoint.model.layers import count_parameters, parameter_kinds
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.parameters import (
     count_parameters_of,

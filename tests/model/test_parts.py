@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.cache import KeyValueCache
+from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.outcome import Outcome, Projection
 

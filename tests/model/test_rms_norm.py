@@ -3,9 +3,9 @@ import torch
 from torch.nn import functional as F
 
 from setpoint.config import resolve
+from setpoint.model.block_modules import RMSNorm, rms_norm_cpu
 from setpoint.model.config import RMSNormConfig
 from setpoint.model.initialize import initialize
-from setpoint.model.modules import RMSNorm, rms_norm_cpu
 
 from . import reference
 

@@ -33,8 +33,8 @@ from setpoint.config.composition import compose  # noqa: E402
 from setpoint.memory.checkpointing import ATTENTION, MATMUL  # noqa: E402
 from setpoint.model.attention.attention import attention_context  # noqa: E402
 from setpoint.model.attention.backends import SHARE_NO_HEADS  # noqa: E402
+from setpoint.model.block_modules import FUSED, build_norm  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
-from setpoint.model.modules import FUSED, build_norm  # noqa: E402
 from setpoint.model.transformer import Transformer  # noqa: E402
 from setpoint.plan.memory import TABLE, value_of  # noqa: E402
 from setpoint.plan.meter import Meter, metering  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.record.record import record_files
-from setpoint.model.inspection import count_parameters
+from setpoint.model.layers import count_parameters
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job

@@ -29,7 +29,7 @@ from setpoint.infer.tasks import Generation
 from setpoint.model.attention.attention import choose_backend
 from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
-from setpoint.model.inspection import layers_of
+from setpoint.model.layers import layers_of
 from setpoint.model.moe import experts
 from setpoint.parallel import hangs
 from setpoint.parallel.config import AXES

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from setpoint.config.composition import compose
 from setpoint.model.attention.attention import AttentionContext
-from setpoint.model.inspection import layers_of
+from setpoint.model.layers import layers_of
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job

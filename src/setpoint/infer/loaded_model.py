@@ -25,7 +25,7 @@ from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
 from setpoint.model.build import move_buffers
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
-from setpoint.model.inspection import inputs_first, packed_experts, parameter_kinds
+from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.base import is_ours
 from setpoint.model.pretrained.config_json import read_config

@@ -20,7 +20,7 @@ from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.loaded_model import LoadedModel
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.model.config import marks_padding
-from setpoint.model.inspection import evaluating
+from setpoint.model.layers import evaluating
 from setpoint.shapes.batch import Batch, Count
 from setpoint.shapes.outcome import Projection, position_arguments, takes_documents
 from setpoint.shapes.scoring import EvalSums, Score, score_text

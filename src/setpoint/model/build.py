@@ -11,7 +11,7 @@ from setpoint.config import SetpointError, call_component, error_in_words
 from setpoint.config.components.arguments import ANY_NAME, parameters_of, takes_parameter
 from setpoint.config.draft.config import owner_of
 from setpoint.model.config import HuggingFaceConfig
-from setpoint.model.inspection import evaluating
+from setpoint.model.layers import evaluating
 from setpoint.shapes.outcome import Outcome, supports_head
 from setpoint.shapes.stored import stored_parts
 

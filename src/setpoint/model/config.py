@@ -57,7 +57,7 @@ class NormConfig(Config):
     """Normalization layer; `norm_eps` of the model applies to all."""
 
 
-class RMSNormConfig(NormConfig, type="rms_norm", owner="setpoint.model.modules:RMSNorm"):
+class RMSNormConfig(NormConfig, type="rms_norm", owner="setpoint.model.block_modules:RMSNorm"):
     """Root-mean-square norm (Zhang and Sennrich, 2019): x / rms(x) * weight."""
 
     zero_centered: bool = field(default=False)
@@ -65,7 +65,9 @@ class RMSNormConfig(NormConfig, type="rms_norm", owner="setpoint.model.modules:R
     1."""
 
 
-class LayerNormConfig(NormConfig, type="layer_norm", owner="setpoint.model.modules:LayerNorm"):
+class LayerNormConfig(
+    NormConfig, type="layer_norm", owner="setpoint.model.block_modules:LayerNorm"
+):
     """Layer norm (Ba et al., 2016): (x - mean(x)) / std(x) * weight + bias."""
 
     bias: bool = True
@@ -73,7 +75,10 @@ class LayerNormConfig(NormConfig, type="layer_norm", owner="setpoint.model.modul
 
 
 class ImportedNorm(
-    NormConfig, ImportedComponent, type="import", owner="setpoint.model.modules:build_imported"
+    NormConfig,
+    ImportedComponent,
+    type="import",
+    owner="setpoint.model.block_modules:build_imported",
 ):
     """Any torch module by its import path; other keys are its arguments.
 

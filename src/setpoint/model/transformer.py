@@ -16,9 +16,9 @@ from setpoint.model.attention.attention import (
     LatentAttention,
     attention_context,
 )
-from setpoint.model.attention.cache import KeyValueCache
+from setpoint.model.attention.key_value_cache import KeyValueCache
+from setpoint.model.block_modules import FeedForward, build_norm, compute_dtype
 from setpoint.model.initialize import FirstRows, Initializer, NormalInit
-from setpoint.model.modules import FeedForward, build_norm, compute_dtype
 from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.layer import MoELayer
 from setpoint.model.moe.losses import LayerRouting, combine

@@ -25,10 +25,10 @@ from torch.utils._pytree import tree_leaves
 from setpoint.config import SetpointError, draft_of, resolve
 from setpoint.model.attention.backends import SHARE_NO_HEADS
 from setpoint.model.attention.selection import LIMITS
+from setpoint.model.block_modules import FUSED
 from setpoint.model.build import materialize, skeleton
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
-from setpoint.model.inspection import layers_of
-from setpoint.model.modules import FUSED
+from setpoint.model.layers import layers_of
 from setpoint.model.moe.dispatch import AllToAllDispatcher, TensorParallelDispatcher
 from setpoint.model.parameters import stage_sizes
 from setpoint.model.pretrained.check import check_weights

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from setpoint.model.attention.attention import attention_context
-from setpoint.model.attention.cache import ROOM, KeyValueCache
+from setpoint.model.attention.key_value_cache import ROOM, KeyValueCache
 
 from ..small import small_config
 from .layouts import ANEW, BATCH, CPU, DOCUMENTS, LEFT_PADDED, LENGTH, RIGHT_PADDED

@@ -3,7 +3,7 @@ import torch
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.attention import attention_context
-from setpoint.model.attention.cache import KeyValueCache
+from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.rope.config import LinearScaling
 from setpoint.model.rope.rotation import rotation
 

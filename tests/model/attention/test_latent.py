@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from setpoint.model.attention.attention import LatentAttention, attention_context
-from setpoint.model.attention.cache import KeyValueCache
+from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.initialize import initialize
 
 from .small import CONFIGS, latent_config, small_attention

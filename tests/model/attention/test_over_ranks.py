@@ -10,7 +10,7 @@ import torch
 from setpoint.model.attention import blocks
 from setpoint.model.attention.attention import attention_context
 from setpoint.model.attention.backends import RowLayout
-from setpoint.model.attention.cache import KeyValueCache
+from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.attention.over_ranks import causal_plan, masked_plan
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, ContextGroups, Count, SequenceParts, Split
 

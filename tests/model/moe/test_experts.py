@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError
+from setpoint.model.block_modules import relu_squared
 from setpoint.model.initialize import initialize
-from setpoint.model.modules import relu_squared
 from setpoint.model.moe import experts
 from setpoint.model.moe.experts import (
     Assignments,

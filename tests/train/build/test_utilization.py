@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from setpoint.config.values.user_code import allow_imports
-from setpoint.model.inspection import count_parameters
+from setpoint.model.layers import count_parameters
 from setpoint.model.parameters import FORMULAS
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components

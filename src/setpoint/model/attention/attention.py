@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.backends import SDPA, Backend, Eager, RowLayout, Scores
-from setpoint.model.attention.cache import KeyValueCache
 from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.config import Kind
+from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.attention.selection import (
     LIMITS,
     Demands,
@@ -26,8 +26,8 @@ from setpoint.model.attention.selection import (
     query_size,
 )
 from setpoint.model.attention.varlen import PACKAGES, Flash, Varlen, has_package, use_flash
+from setpoint.model.block_modules import build_norm, cast_once
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit
-from setpoint.model.modules import build_norm, cast_once
 from setpoint.model.rope.rotation import Rotation, rotate, rotation
 from setpoint.shapes.outcome import weight_in_use
 

@@ -30,7 +30,7 @@ from setpoint.model.attention.backends import (
 )
 from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.selection import Demands, candidates, lacking
-from setpoint.model.modules import cast_once
+from setpoint.model.block_modules import cast_once
 from setpoint.shapes.batch import Lengths
 
 if TYPE_CHECKING:
@@ -440,7 +440,7 @@ def positions_in(documents: Tensor) -> Tensor:
 class TextCache:
     """A cache of transformers with the padding of its rows.
 
-    It is used as `setpoint.model.attention.cache.KeyValueCache`.
+    It is used as `setpoint.model.attention.key_value_cache.KeyValueCache`.
 
     Arguments:
         model: whose layers it is for.

@@ -29,7 +29,7 @@ from setpoint.model.huggingface.model_parallel import (
     tensor_plan,
     why_no_width,
 )
-from setpoint.model.inspection import count_parameters, evaluating
+from setpoint.model.layers import count_parameters, evaluating
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -31,7 +31,7 @@ from setpoint.model.huggingface.logits import (
     read_logits,
 )
 from setpoint.model.huggingface.model_files import Sources, read_model, write_model
-from setpoint.model.inspection import evaluating, layers_of
+from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.transformer import Head
 from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart, weight_in_use

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from setpoint.config import SetpointError
-from setpoint.model.modules import cast_once
+from setpoint.model.block_modules import cast_once
 from setpoint.model.moe.experts import Assignments, row_groups
 from setpoint.shapes.peers import only_sent, save_result, saved_result
 

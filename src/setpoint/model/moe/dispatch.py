@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
+from setpoint.model.block_modules import cast_once
 from setpoint.model.config import TransformerConfig
-from setpoint.model.modules import cast_once
 from setpoint.model.moe.deepep import DeepEPDispatcher
 from setpoint.model.moe.experts import Assignments, gather, spread, sum_choices
 from setpoint.parallel.config import DeepEP

@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError
+from setpoint.model.block_modules import FeedForward, activation, cast_once
 from setpoint.model.initialize import Initializer, NormalInit, PerExpert
-from setpoint.model.modules import FeedForward, activation, cast_once
 from setpoint.shapes.peers import compute_sent
 from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import GroupedProducts

@@ -11,8 +11,8 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from setpoint.config.draft.config import owner_of
+from setpoint.model.block_modules import FeedForward
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit
-from setpoint.model.modules import FeedForward
 from setpoint.model.moe.dispatch import TokenDispatcher, run_locally
 from setpoint.model.moe.experts import PackedExperts, UnpackedExperts, assign, load_factors
 from setpoint.model.moe.losses import LayerRouting, balance_loss, sequence_counts, z_loss

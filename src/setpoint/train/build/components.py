@@ -29,7 +29,7 @@ from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.model.build import materialize, move_buffers, skeleton
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import Initializable, initialize
-from setpoint.model.inspection import count_parameters, layers_of
+from setpoint.model.layers import count_parameters, layers_of
 from setpoint.model.parameters import stage_sizes
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION

@@ -221,7 +221,7 @@ def trained_parameters(
     Raises:
         SetpointError: the model names learning rates of parameters that are not there.
     """
-    from setpoint.model.inspection import inputs_first, packed_experts, parameter_kinds
+    from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
     from setpoint.optim.grouping import multipliers_of
 
     kinds, rates, turned = parameter_kinds(model), multipliers_of(model), inputs_first(model)

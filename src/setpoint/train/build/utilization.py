@@ -10,7 +10,7 @@ from torch import nn
 
 from setpoint.config import SetpointError
 from setpoint.model.config import TransformerConfig
-from setpoint.model.inspection import count_parameters
+from setpoint.model.layers import count_parameters
 from setpoint.model.parameters import FORMULAS, all_parameters, pair_size, training_flops
 from setpoint.track.accelerators import peak_of
 from setpoint.train.config import Job

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from setpoint.data.rows import DocumentRows
 from setpoint.data.store import Corpus
-from setpoint.model.inspection import evaluating
+from setpoint.model.layers import evaluating
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import Batch
 from setpoint.shapes.placed import Named, put
