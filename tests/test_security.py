@@ -30,7 +30,7 @@ SOCKETS = {"bind", "listen", "HTTPServer", "ThreadingHTTPServer", "TCPServer", "
 PIPES = "what this process's own children send through a pipe of theirs"
 ALLOWED = {
     ("setpoint.data.loader", "pickle"): PIPES,
-    ("setpoint.data.prepare", "pickle"): PIPES,
+    ("setpoint.data.workers", "pickle"): PIPES,
     ("setpoint.ops.prometheus", "self.socket.bind"): "asked for, on loopback by default",
     ("setpoint.config.schema.field", "eval"): "annotations of classes, which are code already",
 }

@@ -36,6 +36,7 @@ from setpoint.data.sources.config import (
 )
 from setpoint.data.store import Corpus, stored_documents
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.workers import WORKER
 from setpoint.units import ByteSize
 
 from ..few import few
@@ -444,7 +445,7 @@ def test_a_worker_ends_quietly_with_the_main_process(tmp_path: Path, left: int) 
     items = [prepare.Item(Document("random/a", b"text " * 30_000), 0, False)]
     work = pickle.dumps(prepare.Piece(tmp_path, 0, items, "data.sources"), 5)
     sent = pickle.dumps(ByteTokenizer(), 5) + work[:-left]
-    command = [sys.executable, "-c", prepare.WORKER]
+    command = [sys.executable, "-c", WORKER]
     ended = subprocess.run(command, input=sent, capture_output=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
     assert not list(tmp_path.iterdir())

@@ -34,7 +34,7 @@ PLAIN = (Text, Stdlib, Random)
 NO_WORKERS = "workers = 0 makes batches in the main process, when they are taken"
 
 
-class Workers(NamedTuple):
+class WorkerOptions(NamedTuple):
     """How many processes make batches, and how; see the fields of `Loader`."""
 
     workers: int
@@ -83,15 +83,15 @@ class Loader(Config, role=RUNTIME):
     """Worker processes of evaluation."""
 
     @property
-    def of_training(self) -> Workers:
+    def of_training(self) -> WorkerOptions:
         """What makes the batches of training."""
-        return Workers(self.workers, self.prefetch, self.pin_memory, self.timeout)
+        return WorkerOptions(self.workers, self.prefetch, self.pin_memory, self.timeout)
 
     @property
-    def of_evaluation(self) -> Workers:
+    def of_evaluation(self) -> WorkerOptions:
         """What makes the batches of evaluations."""
         own = self.evaluation
-        return Workers(
+        return WorkerOptions(
             self.workers if own.workers is None else own.workers,
             self.prefetch if own.prefetch is None else own.prefetch,
             self.pin_memory if own.pin_memory is None else own.pin_memory,

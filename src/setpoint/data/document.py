@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,6 +73,66 @@ class FileRecord(NamedTuple):
     name: str
     size: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataIdentity:
+    """What a text is recognised by, in records, in checkpoints and in messages.
+
+    Arguments:
+        side: "train", "held_out" or the name of a text that is only evaluated on.
+        digest: equal digests mean equal tokens.
+        tokens, bytes: how many there are; bytes as the tokenizer sees them. None: of a stream,
+            whose end is not known.
+        files: name, size and SHA-256 of each document, in order.
+        prepared: folder of the prepared data that they are mapped from; None: they are in memory.
+    """
+
+    side: str
+    digest: str
+    tokens: int | None
+    bytes: int | None
+    files: Sequence[FileRecord]
+    prepared: str | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[DataIdentity]) -> DataIdentity:
+        """What several texts of one side are together."""
+        digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()
+        tokens, size = (
+            None if None in counts else sum(count or 0 for count in counts)
+            for counts in ([part.tokens for part in parts], [part.bytes for part in parts])
+        )
+        prepared = ", ".join(dict.fromkeys(part.prepared for part in parts if part.prepared))
+        files = ManyRecords([part.files for part in parts])
+        return cls(parts[0].side, digest, tokens, size, files, prepared or None)
+
+
+class ManyRecords(Sequence[FileRecord]):
+    """The documents of several texts as one sequence, none of which is copied."""
+
+    def __init__(self, parts: Sequence[Sequence[FileRecord]]) -> None:
+        self.parts = tuple(parts)
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def __iter__(self) -> Iterator[FileRecord]:
+        return chain.from_iterable(self.parts)
+
+    @overload
+    def __getitem__(self, key: int) -> FileRecord: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[FileRecord]: ...
+    def __getitem__(self, key: int | slice) -> FileRecord | Sequence[FileRecord]:
+        if isinstance(key, slice):
+            return [self[place] for place in range(*key.indices(len(self)))]
+        place = key + len(self) if key < 0 else key
+        for part in self.parts:
+            if 0 <= place < len(part):
+                return part[place]
+            place -= len(part)
+        raise IndexError(key)
 
 
 class Source(Protocol):

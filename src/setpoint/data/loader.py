@@ -133,7 +133,7 @@ INT32 = np.iinfo(np.int32)
 HELD = (*TENSORS, "source", "sources")
 
 
-def loader_options(workers: config.Workers, device: torch.device) -> dict[str, Any]:
+def loader_options(workers: config.WorkerOptions, device: torch.device) -> dict[str, Any]:
     """What feeds make of the workers that `[data.loader]` asks for."""
     return {
         "workers": workers.workers,

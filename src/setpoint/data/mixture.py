@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 
 from setpoint.config import SetpointError
+from setpoint.data.document import DataIdentity
 from setpoint.data.packing import Packer
 from setpoint.data.rows import Parts, Rows, Sequences
 from setpoint.data.sampler import ALL, EpochSampler, Sampler
-from setpoint.data.store import DataIdentity
 from setpoint.shapes.batch import PADDING, TENSORS, Batch, Lengths
 
 

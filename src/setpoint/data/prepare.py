@@ -16,18 +16,12 @@ import hashlib
 import json
 import math
 import os
-import pickle
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +44,7 @@ from setpoint.data.store import (
     write_parts,
     write_seen,
 )
+from setpoint.data.workers import Workers
 from setpoint.files.atomic import Written, replacing, sync_directory, write_file
 
 if TYPE_CHECKING:
@@ -342,152 +337,6 @@ def _twice(rows: npt.NDArray[Any], names: Sequence[bytes]) -> str:
     return names[int(same[0])].decode("utf-8", "replace") if len(same) else ""
 
 
-WORKER = "from setpoint.data.prepare import main; main()"
-ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-"""Each process has one core; a library's own threads would only be in the way."""
-
-
-class Work(Protocol):
-    """A piece of work; it can be pickled."""
-
-    def run(self, tokenizer: Tokenizer) -> Any:
-        """Do it."""
-        ...
-
-
-def _send(stream: IO[bytes], value: object) -> None:
-    # Texts go from where they lie: no copy of all that is sent is made first.
-    pickle.dump(value, stream, protocol=5)
-    stream.flush()
-
-
-def _receive(stream: IO[bytes]) -> Any:
-    try:
-        return pickle.load(stream)
-    except pickle.UnpicklingError as error:  # cut short: whoever wrote it has ended
-        raise EOFError from error
-
-
-class Workers:
-    """Does work in processes, or in this one where there is no more than one. Use as a context.
-
-    Arguments:
-        count: of processes.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, count: int) -> None:
-        self.tokenizer = tokenizer
-        # What is defined in the user's script is not known elsewhere.
-        movable = type(tokenizer).__module__ != "__main__"
-        self.count = count if movable else 1
-        self._local = threading.local()
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
-        self._before: dict[str, str | None] = {}
-
-    def __enter__(self) -> Self:
-        if self._pool is None:
-            self._before = {name: os.environ.get(name) for name in ONE_CORE}
-            os.environ.update(ONE_CORE)
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
-        if self._pool is None:
-            for name, value in self._before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
-            return
-        if error is not None:
-            for process in self._processes:
-                process.kill()
-        self._pool.shutdown(cancel_futures=True)
-        for process in self._processes:
-            if error is not None:
-                process.kill()  # one that was started meanwhile
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):  # what was not sent yet
-                        stream.close()
-            process.wait()
-
-    def run(self, works: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
-        """Do works in any order; results come in the order of the works.
-
-        No more than two per process are in memory at once.
-
-        Raises:
-            SetpointError: a work's own error, or a process was killed.
-            OSError: a work's own error.
-        """
-        if self._pool is None:
-            for work in works:
-                yield work, work.run(self.tokenizer)
-            return
-        waiting: list[tuple[Work, Future[Any]]] = []
-        for work in works:
-            waiting.append((work, self._pool.submit(self._ask, work)))
-            while len(waiting) > 2 * self.count or (waiting and waiting[0][1].done()):
-                first, future = waiting.pop(0)
-                yield first, future.result()
-        for first, future in waiting:
-            yield first, future.result()
-
-    def _ask(self, work: Work) -> Any:
-        process: subprocess.Popen[bytes] | None = getattr(self._local, "process", None)
-        if process is None:
-            process = self._local.process = self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            _send(process.stdin, work)
-            kind, value = _receive(process.stdout)
-        except (EOFError, BrokenPipeError):
-            code = process.wait()
-            end = f"signal {-code}" if code < 0 else f"exit status {code}"
-            raise SetpointError(
-                f"data.prepare: a worker process ended with {end}, as when memory runs out.\n"
-                "Valid: fewer of them, data.prepare.workers; what is finished is kept."
-            ) from None
-        if kind == "error":
-            raise value
-        return value
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        environment |= ONE_CORE
-        process = subprocess.Popen(
-            [sys.executable, "-c", WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-        self._processes.append(process)
-        assert process.stdin is not None
-        _send(process.stdin, self.tokenizer)
-        return process
-
-
-def main() -> None:
-    """Work until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it says when it ends
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
-    stream = sys.stdin.buffer
-    try:
-        tokenizer = _receive(stream)
-        while True:
-            work = _receive(stream)
-            try:
-                answer = "done", work.run(tokenizer)
-            except (SetpointError, OSError) as error:
-                answer = "error", error
-            _send(answers, answer)
-    except (EOFError, BrokenPipeError):
-        return
-
-
 FIRST_PIECE, LAST_PIECE, GROWTH = 1 << 20, 1 << 23, 16
 """Bytes of the first pieces and of the largest, and after how many they are twice as large, so
 that little data is spread over processes as well. The number of processes changes no piece."""
@@ -702,23 +551,9 @@ def _gather(
             )
             for k in range(shards)
         ]  # fmt: skip
-        made = _side(folder, name, works, pool, tokenizer, files, request, show)
-        if not made.documents:
+        sides.append(_side(folder, name, side, works, pool, tokenizer, files, request, show))
+        if not sides[-1].documents:
             raise SetpointError(_empty(folder / "pieces", count, request, source))
-        chosen = request.names if source is None else request.names[source : source + 1]
-        sides.append(
-            Side(
-                name=name,
-                side=side,
-                sources=chosen or (side,),
-                documents=made.documents,
-                tokens=made.tokens,
-                bytes=made.bytes,
-                digest=made.digest,
-                shards=shards,
-                masked=masked and made.masked,
-            )
-        )
     return sides, files
 
 
@@ -752,24 +587,18 @@ def _limits(pieces: Path, count: int, few: set[int], request: Request) -> tuple[
     return tuple(limits) if separate else (limits[0],) * len(request.sources)
 
 
-class _Sum:
-    """What a side comes to."""
-
-    def __init__(self, digest: str, documents: int, tokens: int, size: int, masked: bool) -> None:
-        self.digest, self.documents, self.tokens = digest, documents, tokens
-        self.bytes, self.masked = size, masked
-
-
 def _side(
     folder: Path,
     name: str,
+    side: str,
     works: Sequence[Shard],
     pool: Workers,
     tokenizer: Tokenizer,
     files: dict[str, Written],
     request: Request,
     show: Show | None,
-) -> _Sum:
+) -> Side:
+    """Write the shards of a side, and what is of all of them."""
     digest = hashlib.sha256(f"{tokenizer.name}\n".encode())
     tokens, size, documents = 1, 0, 0
     offsets: list[int] = []
@@ -798,7 +627,19 @@ def _side(
         sources = (np.ascontiguousarray(index["source"]) for index in indexes)
         file = f"{name}.sources.npy"
         files[file] = write_parts(folder / file, np.dtype("<i4"), documents, sources)
-    return _Sum(digest.hexdigest(), documents, tokens, size, masked)
+    source = works[0].source
+    chosen = request.names if source is None else request.names[source : source + 1]
+    return Side(
+        name=name,
+        side=side,
+        sources=chosen or (side,),
+        documents=documents,
+        tokens=tokens,
+        bytes=size,
+        digest=digest.hexdigest(),
+        shards=len(works),
+        masked=masked,
+    )
 
 
 def _empty(pieces: Path, count: int, request: Request, source: int | None) -> str:

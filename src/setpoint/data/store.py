@@ -25,7 +25,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from setpoint.config import SetpointError
-from setpoint.data.document import Document, FileRecord
+from setpoint.data.document import DataIdentity, Document, FileRecord
 from setpoint.data.prepared import FORMAT, KIND, MANIFEST
 from setpoint.files.atomic import Written, digest_file, replacing, write_file
 
@@ -114,66 +114,6 @@ def gather(row: TokenRow, starts: Ints, width: int) -> Ints:
         if len(items) < width:
             window[len(items) :] = row[size - 1 : size]
     return found.astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class DataIdentity:
-    """What a text is recognised by, in records, in checkpoints and in messages.
-
-    Arguments:
-        side: "train", "held_out" or the name of a text that is only evaluated on.
-        digest: equal digests mean equal tokens.
-        tokens, bytes: how many there are; bytes as the tokenizer sees them. None: of a stream,
-            whose end is not known.
-        files: name, size and SHA-256 of each document, in order.
-        prepared: folder of the prepared data that they are mapped from; None: they are in memory.
-    """
-
-    side: str
-    digest: str
-    tokens: int | None
-    bytes: int | None
-    files: Sequence[FileRecord]
-    prepared: str | None = None
-
-    @classmethod
-    def joined(cls, parts: Sequence[DataIdentity]) -> DataIdentity:
-        """What several texts of one side are together."""
-        digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()
-        tokens, size = (
-            None if None in counts else sum(count or 0 for count in counts)
-            for counts in ([part.tokens for part in parts], [part.bytes for part in parts])
-        )
-        prepared = ", ".join(dict.fromkeys(part.prepared for part in parts if part.prepared))
-        files = ManyRecords([part.files for part in parts])
-        return cls(parts[0].side, digest, tokens, size, files, prepared or None)
-
-
-class ManyRecords(Sequence[FileRecord]):
-    """The documents of several texts as one sequence, none of which is copied."""
-
-    def __init__(self, parts: Sequence[Sequence[FileRecord]]) -> None:
-        self.parts = tuple(parts)
-
-    def __len__(self) -> int:
-        return sum(len(part) for part in self.parts)
-
-    def __iter__(self) -> Iterator[FileRecord]:
-        return chain.from_iterable(self.parts)
-
-    @overload
-    def __getitem__(self, key: int) -> FileRecord: ...
-    @overload
-    def __getitem__(self, key: slice) -> Sequence[FileRecord]: ...
-    def __getitem__(self, key: int | slice) -> FileRecord | Sequence[FileRecord]:
-        if isinstance(key, slice):
-            return [self[place] for place in range(*key.indices(len(self)))]
-        place = key + len(self) if key < 0 else key
-        for part in self.parts:
-            if 0 <= place < len(part):
-                return part[place]
-            place -= len(part)
-        raise IndexError(key)
 
 
 COUNTED = 1 << 16

@@ -18,12 +18,13 @@ from setpoint.adapter.plan import AdapterReport
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled, compile_step
 from setpoint.config import SetpointError
+from setpoint.data.document import DataIdentity
 from setpoint.data.evaluation import EvaluationFeed, cut_rows
 from setpoint.data.lanes import merged_state
 from setpoint.data.loader import Feed, loader_options
 from setpoint.data.rows import DocumentRows, Sequences
 from setpoint.data.sampler import Sampler
-from setpoint.data.store import Corpus, DataIdentity
+from setpoint.data.store import Corpus
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.model.build import materialize, move_buffers, skeleton
