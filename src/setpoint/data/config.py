@@ -455,7 +455,10 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     def _check_curriculum(self) -> Iterator[Problem]:
         wanted = self.curriculum is not None and self.curriculum.by == "score"
         for index, source in enumerate(self.sources):
-            path, score = f"sources.{index}", getattr(source, "score", None)
+            path = f"sources.{index}"
+            # A section without it would look for the nearest name.
+            has_scores = "score" in type(source).__setpoint__.fields
+            score = getattr(source, "score", None) if has_scores else None
             if self.curriculum is not None and source.is_streamed:
                 yield Problem(
                     f"{path}.streaming",
