@@ -173,7 +173,10 @@ BREAKS = [
         "loss/cross_entropy.py", "logits = logits.float()", "logits = logits + 0", "loss precision"
     ),
     Break(
-        "loss/cross_entropy.py", "weights.masked_fill(targets == IGNORE_INDEX, 0.0)", "weights", "loss"
+        "loss/cross_entropy.py",
+        "weights.masked_fill(targets == IGNORE_INDEX, 0.0)",
+        "weights",
+        "loss",
     ),
     # Models.
     Break(
