@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, gcd, inf, log
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from setpoint.config import RUNTIME, Caution, Config, Problem, check, dead, field
 from setpoint.shapes.patterns import matches, pattern_problems, unmatched
-from setpoint.shapes.stored import Form
+
+if TYPE_CHECKING:
+    from setpoint.shapes.stored import Form
 
 SCALES_PER_SCALE: Final = 256
 """Of double quantization."""
@@ -352,6 +354,8 @@ def dense_layers(
 
 def form_of(config: Quantization, columns: int) -> Form:
     """The form in which a section stores a matrix with so many columns."""
+    from setpoint.shapes.stored import Form  # which commands without an adapter do without
+
     match config:
         case NF4():
             return Form("nf4", (1, config.group_size), nested=SCALES_PER_SCALE * config.double)
