@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, gcd, inf, log
@@ -341,6 +340,8 @@ def dense_layers(
         layers = re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", re.escape(name))
         candidates = (*short, f"^{layers}$", f"^{re.escape(name)}$")
         patterns[next(p for p in candidates if not any(matches([p], n) for n in others))] = None
+    import json  # which most commands do without
+
     exclude = json.dumps([*config.exclude, *patterns])
     yield Caution(
         LEFT_DENSE,
