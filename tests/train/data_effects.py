@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import datasets
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from setpoint.config import RunError
 from setpoint.data.cache import workers_of
 from setpoint.data.loader import loader_options
+from setpoint.data.sampler import EpochSampler
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluate
@@ -63,7 +64,8 @@ def ahead(job: Job) -> int:
     """How many micro-batches are named when the first one is taken."""
     feed = build_components(job).feed
     feed.take()
-    named = feed.sampler.position // feed.micro_size
+    sampler = cast(EpochSampler, feed.sampler)
+    named = round(sampler.epoch * sampler.plan.size) // feed.micro_size
     feed.close()
     return named
 
