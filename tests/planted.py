@@ -211,7 +211,7 @@ BREAKS = [
     ),
     Break(
         "model/attention/attention.py",
-        "NormalInit(residual_std if name == \"output\" else hidden_std)",
+        'NormalInit(residual_std if name == "output" else hidden_std)',
         "NormalInit(hidden_std)",
         "model",
     ),
