@@ -292,6 +292,19 @@ class DocumentRows:
         corpus, parts = self.corpus, self.parts(rows)
         tokens = corpus.tokens if parts.tokens is None else parts.tokens
         count, (starts, lengths) = len(parts), (parts.starts, parts.lengths)
+        one = len(starts) == count and corpus.trained is None and len(self.sources) == 1
+        if one and not (self.isolated or self.marked) and (lengths == self.sequence_length).all():
+            # Whole rows of plain text, in half of the time that all others take.
+            windows = gather(tokens, starts, self.sequence_length + 1)
+            inputs, targets = windows[:, :-1].copy(), windows[:, 1:].copy()
+            return Batch(
+                inputs=torch.from_numpy(inputs),
+                targets=torch.from_numpy(targets),
+                tokens=targets.size,
+                target_tokens=targets.size,
+                target_bytes=int(corpus.token_bytes.take(targets).sum()),
+                source=torch.zeros(count, dtype=torch.int64),
+            )
         begins, total = np.append(0, parts.ends[:-1]), np.append(0, np.cumsum(lengths))
         used = total[parts.ends] - total[begins]
         width = self._width(int(used.max()))
