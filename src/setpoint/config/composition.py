@@ -96,9 +96,6 @@ def compose(
         files: further files, by name or read already, in order, after the source.
         environ: environment variables; None reads none.
 
-    Returns:
-        the merged draft; what is wrong is reported when it is resolved.
-
     Raises:
         SetpointError: if a layer cannot be read at all: a missing file, an unknown preset; or an
             argument is of another kind.

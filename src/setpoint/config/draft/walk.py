@@ -254,9 +254,6 @@ def leaves(config: Node, path: Path = (), role: Role = IDENTITY) -> Iterator[Lea
     leaf. The tag of a variant is a leaf named `type`. Where a section stands in several places,
     its values are leaves of the first one; each of the others is one leaf, whose value is the
     reference to the first: that both are one object is part of the configuration.
-
-    Returns:
-        the leaves; those without a value yet are left out.
     """
     roles: dict[int, Role] = {}
     while True:

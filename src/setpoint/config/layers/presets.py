@@ -283,10 +283,8 @@ def load_plugins(broken: list[SetpointError] | None = None) -> bool:
     """Import the modules that installed packages name as plugins, each once.
 
     Looking for them takes longer than all of `setpoint check`, so that they are asked for only
-    where a name is not known without them, and where everything is listed.
-
-    Arguments:
-        broken: gets the errors of plugins that cannot be imported; None raises the first.
+    where a name is not known without them, and where everything is listed. `broken` gets the errors
+    of plugins that cannot be imported; without it the first is raised.
 
     Raises:
         SetpointError: if a plugin cannot be imported, naming the package that brings it.
@@ -310,13 +308,7 @@ def load_plugins(broken: list[SetpointError] | None = None) -> bool:
 
 
 def section_of_preset(root: type[Node], text: str, path: Path) -> Node | None:
-    """The section that a preset of the same root has in a place.
-
-    Arguments:
-        text: `@` and the preset, with parameters in parentheses if it gets any.
-
-    Returns:
-        a draft of the section, whose values keep the preset's origins; None if it is null there.
+    """A draft of the section that a preset, `@name`, has in a place; None if it is null there.
 
     Raises:
         Invalid: if there is no such preset, or it has no such section.

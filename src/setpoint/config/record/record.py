@@ -47,12 +47,10 @@ ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
 
 
 def record_files(config: Node) -> dict[str, str]:
-    """The three files that record a config.
+    """The texts of the three files that record a config, by name.
 
-    Returns:
-        texts by file name: `config.json` (complete), `origins.json` (every layer that touched
-        each value, the winner last) and `config.toml` (what differs from the defaults, with
-        origins as comments).
+    `config.json` is complete; `origins.json` has every layer that touched each value, the winner
+    last; `config.toml` has what differs from the defaults, with origins as comments.
     """
     # Those of config classes, whose absence says what to import.
     modules = {importable_name(type(section).__module__) for _, section in sections(config)}

@@ -89,11 +89,7 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
 
 
 def determined(draft: C, problems: Sequence[Problem]) -> C:
-    """A copy with every value computed that can be; nothing is checked or frozen.
-
-    Returns:
-        the copy; what cannot be computed has no value in it.
-    """
+    """A copy with every value computed that can be; nothing is checked or frozen."""
     return _determined(draft, problems, ())[0]
 
 
