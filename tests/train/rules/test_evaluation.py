@@ -189,8 +189,8 @@ def test_a_source_says_what_is_learned_of_it(tmp_path: Path) -> None:
     assert found == (
         'web every 3 steps, the first 64 sequences of [{"epochs": null, "field": "text", '
         '"filter": null, "format": null, "name": "text", "paths": ["a.txt", "b/*.md"], '
-        '"separator": null, "shifted_labels": false, "streaming": false, "type": "text", '
-        '"weight": null}]'
+        '"score": null, "separator": null, "shifted_labels": false, "streaming": false, '
+        '"type": "text", "weight": null}]'
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import PROGRAM, Config, ConfigError, Invalid, Origin, to_plain
+from setpoint.config import PROGRAM, Config, ConfigError, Invalid, Origin, is_set, to_plain
 from setpoint.config.composition import compose
 from setpoint.config.draft.config import fields_of
 from setpoint.config.draft.walk import sections
@@ -87,6 +87,8 @@ def may_say_what_holds(
                 owner = functools.reduce(lambda s, n: getattr(s, n, None), outer, section)
                 if label in seen or not isinstance(owner, Config) or last not in fields_of(owner):
                     continue  # of a section that is null, or of another variant
+                if is_set(owner, last):
+                    continue  # what the job gives would be dead as well
                 tried.add(label)
 
                 @functools.wraps(function)
