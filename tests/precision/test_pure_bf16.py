@@ -72,9 +72,9 @@ def test_logits_and_gradients_against_transformers(case: str, tmp_path: Path) ->
     assert error(logits[1], logits[0]) < 1.1 * error(logits[2], logits[0]) < 0.02
     assert slopes[0].norm() > 0.1
     # Theirs are in another order, and packed otherwise; as a whole they are as long.
-    # Other random weights of Gemma 3 give 0.027 to 0.034.
+    # With other random weights Gemma 3 gives 0.027 to 0.034.
     assert error(slopes[1], slopes[0]) < 0.04
-    assert float(slopes[1].norm()) == pytest.approx(float(slopes[2].norm()), rel=0.01)
+    assert float(slopes[1].norm()) == pytest.approx(float(slopes[2].norm()), rel=0.02)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
