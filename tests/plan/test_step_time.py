@@ -221,6 +221,6 @@ def test_a_machine_without_the_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError) as raised:
         step_time(workload, Topology(), gpu, network)
     assert str(raised.value) == (
-        "precision.compute = bf16: the gpu, NVIDIA V100 SXM2 32 GB, has no peak in this "
+        "precision.compute = bf16: the GPU, NVIDIA V100 SXM2 32 GB, has no peak in this "
         "format\nValid: fp16, fp32, or its number in --gpu-file FILE"
     )

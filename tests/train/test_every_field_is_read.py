@@ -72,6 +72,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     ),
     "stdlib, sgd, layers again": (
         STDLIB,
+        "data.curriculum={by=length, descending=true}",
         "resilience.non_finite=rollback",
         "checkpoint.at_start=true",
         "checkpoint.mode=async",

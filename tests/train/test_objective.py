@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,6 +54,7 @@ class Rows:
     """A feed whose only step are the rows of one batch, a few at a time."""
 
     epoch = 0.0
+    sampler = SimpleNamespace(deals=False)
 
     def __init__(self, components: Components, batch: Batch, size: int) -> None:
         self.components, self.batches = components, tuple(self.split(batch, size))
