@@ -200,6 +200,10 @@ def pack(config: Node) -> Packed:
     return state.frozen, values, chains, dropped, state.cautions, placed
 
 
+def _itself(section: Node) -> Node:
+    return section
+
+
 def unpack(config: Node, packed: Packed) -> None:
     """Fill a new instance with what `pack` gave."""
     frozen, values, chains, dropped, cautions, placed = packed
@@ -207,7 +211,7 @@ def unpack(config: Node, packed: Packed) -> None:
     object.__setattr__(config, "_state", None)
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
-            value = fields[name].type.replace_sections(value, lambda section: section, False)
+            value = fields[name].type.replace_sections(value, _itself, False)
         object.__setattr__(config, name, value)
     state = state_of(config)
     for name, chain in chains.items():
