@@ -114,8 +114,8 @@ BREAKS = [
     # Data.
     Break(
         "data/rows.py",
-        "windows[:, :-1].copy(), windows[:, 1:].copy()",
-        "windows[:, :-1].copy(), windows[:, :-1].copy()",
+        "inputs, targets = windows[:, :-1].copy(), windows[:, 1:].copy()",
+        "inputs, targets = windows[:, :-1].copy(), windows[:, :-1].copy()",
         "data train/test_loop.py",
     ),
     Break(
