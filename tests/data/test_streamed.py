@@ -302,6 +302,28 @@ def test_batches_do_not_depend_on_ranks_workers_or_micro_batches(
     last.close()
 
 
+def test_groups_divide_the_rows_of_a_stream_anew_at_any_step(tmp_path: Path) -> None:
+    """Where a group may take any rows, each knows where those of all others are."""
+    section = section_of("jsonl", tmp_path / "data")
+    one, *feeds = (
+        Feed(*open_stream(section), count_all, micro_size=1, accumulation=4, divides=True)
+        for _ in range(3)
+    )
+    for groups in (2, 1, 2):
+        for group, feed in enumerate(feeds):
+            feed.divide(min(group, groups - 1), groups)
+        steps = [
+            [row for b in each.take().batches for row in rows_of(b)] for each in feeds[:groups]
+        ]
+        if groups == 1:
+            feeds[1].load_state_dict(json.loads(json.dumps(feeds[0].state_dict())))
+        expected = [row for batch in one.take().batches for row in rows_of(batch)]
+        assert sorted(chain.from_iterable(steps)) == sorted(expected)
+    assert feeds[0].state_dict() == feeds[1].state_dict() == one.state_dict()
+    for each in (one, *feeds):
+        each.close()
+
+
 @pytest.mark.parametrize("ranks", [1, 4, 16])
 def test_a_rank_tokenizes_its_own_rows(ranks: int, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(

@@ -451,6 +451,7 @@ class Feed:
         count: counts what of a micro-batch the loss is divided by.
         accumulation: micro-batches of a step.
         data_rank, data_size: of this process among those that read different data.
+        divides: whether `divide` is called, after which it may be any rows of a step that it takes.
         workers: processes that make rows ahead; 0: this one makes them when they are taken. The
             rest is for them: see `setpoint.data.loader.Loader`.
 
@@ -468,6 +469,7 @@ class Feed:
         accumulation: int = 1,
         data_rank: int = 0,
         data_size: int = 1,
+        divides: bool = False,
         workers: int = 0,
         prefetch: int = 2,
         pin_memory: bool = False,
@@ -491,7 +493,7 @@ class Feed:
         width = micro_size * data_size
         firsts = range(data_rank * micro_size, accumulation * width, width)
         own = [first + row for first in firsts for row in range(micro_size)]
-        sampler.deal(accumulation * width, own)
+        sampler.deal(accumulation * width, range(accumulation * width) if divides else own)
         self.workers, self.prefetch = workers, prefetch
         self.pin_memory, self.timeout = pin_memory, timeout
         self.spent = Spent()

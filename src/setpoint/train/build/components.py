@@ -275,6 +275,7 @@ def _build_feeds(job: Job, components: Components, sampler: Sampler) -> None:
         accumulation=job.batch.accumulation,
         data_rank=world.data_rank,
         data_size=world.data_size,
+        divides=job.parallel.torchft is not None,
         **loader_options(loader.of_training, world.device),
     )
     if job.evaluation is None:
