@@ -158,3 +158,19 @@ def test_what_it_does_not_take_is_a_problem(tmp_path: Path) -> None:
         read_foreign("kempnerforge", str(tmp_path / "none.toml"))
     with pytest.raises(ConfigError, match="world_size"):
         converted(tmp_path, ranks=5)
+
+
+def test_heads_are_not_shared_unless_given(tmp_path: Path) -> None:
+    path = write(tmp_path, {"model": {"n_heads": 8, "dim": 64, "vocab_size": 300}})
+    document = read_foreign("kempnerforge", path)
+    job = compose(Job, None, files=[document], flags=["--parallel.world_size=1"]).resolve()
+    assert isinstance(job.model, TransformerConfig)
+    assert job.model.kv_heads == 8
+
+
+def test_a_batch_of_none_is_a_problem(tmp_path: Path) -> None:
+    path = write(tmp_path, {"distributed": {"ep": 2, "dp_shard": 2}, "train": {"batch_size": 0}})
+    problems = read_foreign("kempnerforge", path).problems
+    assert [(problem.path, problem.message) for problem in problems] == [
+        ("train.batch_size", "is not at least 1, but 0")
+    ]

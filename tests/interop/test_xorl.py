@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -99,3 +99,15 @@ def test_recognition_and_unknown_keys(tmp_path: Path) -> None:
     ]
     media = read_foreign("xorl", write(tmp_path, model={"encoders": "{image: {model_path: x}}"}))
     assert [problem.path for problem in media.problems] == ["model.encoders"]
+
+
+def test_values_in_lists_and_nulls_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: {model_path: m, attn_implementation: null}\n"
+        "data: {datasets: [{path: dummy, max_seq_len: many}]}\ntrain: {output_dir: out}\n"
+    )
+    document = read_foreign("xorl", str(path))
+    model = cast("dict[str, object]", document.data["model"])
+    assert model["attention_backend"] == "auto"
+    assert [problem.path for problem in document.problems] == ["data.datasets"]

@@ -393,6 +393,8 @@ def convert(arguments: Arguments) -> int:
             f"--output {output} exists already, and would be overwritten; choose another "
             f"name, or remove it"
         )
+    if output is not None and not output.endswith(".toml"):
+        raise SetpointError(f"--output {output} must end in .toml, which is what is written")
     document = read_foreign(*parts)
     composition = compose(Job, None, files=[document])
     problems = [*document.problems, *composition.problems]
@@ -400,7 +402,7 @@ def convert(arguments: Arguments) -> int:
         raise ConfigError(problems)
     print_notes([str(report) for report in document.reports])
     if document.reports and arguments.has("--strict"):
-        raise SetpointError(f"{parts[1]}: {len(document.reports)} reports, see above (--strict)")
+        raise SetpointError(f"{parts[1]} is not converted exactly, see above (--strict)")
     text = f"# setpoint convert {':'.join(parts)}\n"
     text += write_toml(to_minimal(composition.draft), document.places)
     if output is None:

@@ -191,6 +191,9 @@ class Conversion:
         for key in keys:
             if self.given(key):
                 return self.document.where(self.paths[key])
+        known = self.dialect.keys
+        if keys and keys[0] in known and known[keys[0]].default is REQUIRED:
+            return self.document.name
         name = f"{self.document.name} ({self.dialect.name}"
         return f"{name}'s default of {keys[0]})" if keys else f"{name})"
 
@@ -213,7 +216,9 @@ class Conversion:
 
     def wrong(self, key: str, expected: str) -> None:
         """Report a value that the other system does not take either, or that means nothing here."""
-        self.problems.append(Problem(key, f"is not {expected}", origin=self.place(key)))
+        is_missing = not self.given(key) and self.dialect.keys[key].default is REQUIRED
+        message = f"is {'missing' if is_missing else 'not'}{':' * is_missing} {expected}"
+        self.problems.append(Problem(key, message, origin=self.place(key)))
 
     def convert(self) -> None:
         """Convert all keys, then what depends on several of them."""
@@ -223,7 +228,9 @@ class Conversion:
             self.problems.append(Problem(other, reason, origin=self.place(other)))
             return
         for key, value in [*self.values.items()]:
-            if key in known and not _fits(value, known[key].default):
+            is_choice = key in known and known[key].values is not None and value is None
+            is_null = is_choice and None in cast("Mapping[object, object]", known[key].values)
+            if key in known and not is_null and not _fits(value, known[key].default):
                 self.wrong(key, f"{_kind(known[key].default)}, but {value!r}")
                 del self.values[key]
             if key not in known:

@@ -56,7 +56,7 @@ KEYS = {
     "model.dim": Key(4096, "model.dim"),
     "model.n_layers": Key(32, "model.layers"),
     "model.n_heads": Key(32, "model.heads"),
-    "model.n_kv_heads": Key(None, "model.kv_heads"),
+    "model.n_kv_heads": Key(None),
     "model.vocab_size": Key(32_000, "model.vocab_size"),
     "model.ffn_dim_multiplier": Key(1.0),
     "model.ffn_hidden_dim": Key(None),
@@ -188,6 +188,8 @@ def _complete(c: Conversion) -> None:
     c.set("model.residual_init", "depth_scaled")
     if c.value("model.model_type") != "transformer":
         c.wrong("model.model_type", f"'transformer': {IMAGES}")
+    if (kv_heads := c.number("model.n_kv_heads")) is not None:
+        c.set("model.kv_heads", kv_heads, "model.n_kv_heads")
     _batch(c)
     keys = ("model.ffn_hidden_dim", "model.ffn_dim_multiplier", "model.dim")
     c.set("model.ffn_dim", _width(c), *keys)
@@ -219,7 +221,10 @@ def _batch(c: Conversion) -> None:
         c.set("parallel.pipelining.schedule", schedule, "distributed.pp_schedule")
     size, passes = c.number("train.batch_size"), c.number("train.grad_accum_steps")
     keys = ("train.batch_size", "train.grad_accum_steps")
-    if expert > 1 and (size * passes) % expert:
+    if wrong := [key for key in keys if c.number(key) < 1]:
+        for key in wrong:
+            c.wrong(key, f"at least 1, but {c.number(key)}")
+    elif expert > 1 and (size * passes) % expert:
         text = (
             f"the {expert} ranks of an expert group train the same {size * passes} sequences there "
             f"and divide them here, which does not come out even; choose a batch.global_size"

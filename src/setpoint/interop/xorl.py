@@ -16,9 +16,14 @@ from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
 MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens"
 DISTILLATION = "there is no distillation; a loss of your own gets logits and targets"
 UNREAD = "the trainer does not read it"
-ATTENTION = {None: "auto", "eager": "eager", "sdpa": "sdpa"} | dict.fromkeys(
-    ("native", "flash_attention_3", "flash_attention_4"), "setpoint"
-)
+ATTENTION: dict[object, object] = {
+    None: "auto",
+    "eager": "eager",
+    "sdpa": "sdpa",
+    "native": "setpoint",
+    "flash_attention_3": "setpoint",
+    "flash_attention_4": "setpoint",
+}
 """Kernels by name; Setpoint's attention chooses among those for packed documents by the device."""
 
 KEYS = {
@@ -26,7 +31,7 @@ KEYS = {
     "model.model_path": Key(None),
     "model.config_path": Key(None),
     "model.tokenizer_path": Key(None),
-    "model.attn_implementation": Key("flash_attention_3"),
+    "model.attn_implementation": Key("flash_attention_3", values=ATTENTION),
     "model.merge_qkv": Key(True),
     "model.foundation": Key({}),
     "model.basic_modules": Key([]),
@@ -205,9 +210,12 @@ def _model(c: Conversion) -> None:
         c.set("model.pretrained", weights, "model.model_path")
     if config and config != weights:
         c.set("model.config", config, "model.config_path")
-    backend = c.choice("model.attn_implementation", *ATTENTION)
-    if backend is not None:
+    backend = c.value("model.attn_implementation")
+    if backend in ATTENTION:
         c.set("model.attention_backend", ATTENTION[backend], "model.attn_implementation")
+    else:
+        expected = "null or one of " + ", ".join(str(name) for name in ATTENTION if name)
+        c.wrong("model.attn_implementation", expected)
     if c.value("model.foundation"):
         c.set("model.overrides", c.value("model.foundation"), "model.foundation")
     c.set("tokenizer.type", "huggingface", "model.tokenizer_path")
@@ -398,6 +406,11 @@ def _data(c: Conversion) -> None:
 
 def _source(c: Conversion, entry: dict[str, Any], number: int, count: int) -> dict[str, object]:
     longest = entry.get("max_seq_len")
+    if longest is not None and type(longest) is not int:
+        c.wrong(
+            "data.datasets", f"a list of data sets with a max_seq_len in tokens, but {longest!r}"
+        )
+        longest = None
     if entry["path"] == "dummy":
         length = min(longest or 8192, c.number("data.sample_packing_sequence_len"))
         source: dict[str, object] = {"type": "random", "pattern": "uniform", "length": length,
