@@ -121,6 +121,7 @@ def test_a_resume_goes_on_and_another_order_is_refused(method: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("value", "words"),
     [('"high"', "not a finite number"), ("true", "not a finite number"), ("NaN", "finite"),
+     ("1" + "0" * 400, "finite"),
      (None, "has no field 'q'")],
 )  # fmt: skip
 def test_a_row_without_a_number_is_named(value: str | None, words: str, tmp_path: Path) -> None:

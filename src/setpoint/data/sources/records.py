@@ -207,7 +207,7 @@ def score_at(row: FileRow, field: str, where: str) -> float:
     value = value_at(row, field, where)
     try:  # CSV has texts
         number = float(cast(Any, value)) if not isinstance(value, bool) else nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = nan
     if not isfinite(number):
         raise SetpointError(
