@@ -11,6 +11,7 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.tokenizer import IdTokenizer
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
+from setpoint.model.attention.config import MLA
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.pretrained.save import ends_of
@@ -19,6 +20,12 @@ from setpoint.model.rope.config import YarnScaling
 from ...snapshots import compare
 from .ours import directory, model
 
+LATENT: dict[str, Any] = {
+    "mla": MLA(query_rank=8, kv_rank=6, rope_head_dim=4, nope_head_dim=4, value_head_dim=4),
+    "moe": MoE(experts=4, expert_dim=8, first_dense=1, shared_experts=1, router=SigmoidTopK()),
+    "attention_scale": 0.3,
+    "norm_eps": 1e-6,
+}
 # Fields of ours, and the class that transformers makes of them.
 OURS: dict[str, tuple[dict[str, Any], str]] = {
     "plain": ({}, "LlamaForCausalLM"),
@@ -31,6 +38,15 @@ OURS: dict[str, tuple[dict[str, Any], str]] = {
     "windows": (
         {"qkv_bias": True, "attention_pattern": ("full", "sliding"), "sliding_window": 3},
         "Qwen2ForCausalLM",
+    ),
+    # Phi 3 rotates a part of each head, too, but has no such scaling in transformers.
+    "a part of each head, stretched": (
+        {"rope_dim": 4, "rope_scaling": YarnScaling(factor=4.0, original_length=8)},
+        "GlmForCausalLM",
+    ),
+    "latent attention with a scale of its own": (
+        {**LATENT, "rope_scaling": YarnScaling(factor=4.0, original_length=8)},
+        "DeepseekV3ForCausalLM",
     ),
     "norms of queries": ({"qk_norm": True, "merge_qkv": True}, "Qwen3ForCausalLM"),
     "experts": (
@@ -119,6 +135,12 @@ def test_what_no_family_has_is_refused_by_name(tmp_path: Path) -> None:
     told.append(f"no family:\n{caught.value}\n")
     compare("model/pretrained_not_written", "\n".join(told))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scale_that_positions_not_stretched_cannot_give_is_refused(tmp_path: Path) -> None:
+    ours = model(**LATENT, rope_scaling=YarnScaling(factor=1.0, original_length=8))
+    with pytest.raises(SetpointError, match="attention_scale = 0.3; it would have to be null"):
+        save_pretrained(ours, tmp_path / "out", family="deepseek_v3")
 
 
 def test_shards_hold_the_same_and_transformers_reads_them(tmp_path: Path) -> None:

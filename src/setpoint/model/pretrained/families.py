@@ -301,7 +301,7 @@ PHI3 = Family(
     architecture="Phi3ForCausalLM",
     rules=(
         *decoder(length=4096, eps=1e-5),
-        Rope(fraction=1.0),
+        Rope(fraction=1.0, stretches=False),
         Windows(all_alike, default=None, listed=False),
         OWN_CODE,
         Key("original_max_position_embeddings"),  # of a scaling that is refused

@@ -190,10 +190,12 @@ class Rope(Rule):
     Arguments:
         base: rope_theta of a file without one.
         fraction: partial_rotary_factor of a file without one; None: the family has no such key.
+        stretches: whether transformers has the scalings of `_ROPE_KEYS` in the family.
     """
 
     base: float = 10_000.0
     fraction: float | None = None
+    stretches: bool = True
 
     def read(self, document: Document, known: Fields) -> Fields:
         length = known["max_sequence_length"]
@@ -214,6 +216,9 @@ class Rope(Rule):
             name = "rope_parameters" if sources["rope_parameters"] else "rope_scaling"
             document.refuse(name, "rotates only a part of each head, which this family does not")
             fraction = 1.0
+        if scaling is not None and not self.stretches:
+            name = "rope_scaling" if sources["rope_scaling"] else "rope_parameters"
+            document.refuse(name, "transformers has no such scaling in this family")
         size = None if fraction == 1.0 else int(known["head_dim"] * fraction)
         return {"rope_base": base, "rope_scaling": scaling, "rope_dim": size}
 
@@ -346,11 +351,16 @@ class LatentRope(Rope):
             return keys
         assert config.attention_scale is not None
         factor = scaling.factor
+        if factor == 1.0:  # of which no mscale makes another scale
+            return keys
         whole = math.sqrt(config.attention_scale * math.sqrt(query_size(config)))
         rotated = scaling.attention_factor or _magnitude(factor, 1.0)
         mscales = {"mscale": rotated * whole, "mscale_all_dim": whole}
-        # Rounded, so that what was read is written as it was.
-        given = {n: round((v - 1) / (0.1 * math.log(factor)), 9) for n, v in mscales.items()}
+        given = {n: (v - 1) / (0.1 * math.log(factor)) for n, v in mscales.items()}
+        for name, value in given.items():
+            # Rounded where that changes nothing, so that what was read is written as it was.
+            if math.isclose(round(value, 9), value, rel_tol=1e-12):
+                given[name] = round(value, 9)
         for rules in (keys["rope_scaling"], keys["rope_parameters"]):
             rules.pop("attention_factor", None)
             rules |= given
