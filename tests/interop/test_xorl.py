@@ -105,7 +105,7 @@ def test_values_in_lists_and_nulls_are_read(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(
         "model: {model_path: m, attn_implementation: null}\n"
-        "data: {datasets: [{path: dummy, max_seq_len: many}]}\ntrain: {output_dir: out}\n"
+        "data: {datasets: [{path: dummy, max_seq_len: many}]}\ntrain: {output_dir: out}\nlora:\n"
     )
     document = read_foreign("xorl", str(path))
     model = cast("dict[str, object]", document.data["model"])

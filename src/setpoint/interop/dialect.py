@@ -298,14 +298,17 @@ def _typed(value: object) -> object:
 def _leaves(
     data: Mapping[str, object], dialect: Dialect, path: Path = ()
 ) -> list[tuple[str, Path, object]]:
-    """Keys with their paths in the file and values; the value of a key may be a table."""
+    """Keys with their paths in the file and values; the value of a key may be a table.
+
+    A section that is null or, in YAML, empty has no keys.
+    """
     leaves: list[tuple[str, Path, object]] = []
     for name, value in data.items():
         place = (*path, name)
         key = dialect.key_of(".".join(map(str, place)))
         if isinstance(value, Mapping) and key not in dialect.keys:
             leaves += _leaves(cast("Mapping[str, object]", value), dialect, place)
-        else:
+        elif value is not None or not any(known.startswith(f"{key}.") for known in dialect.keys):
             leaves.append((key, place, value))
     return leaves
 
