@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from setpoint.cli.main import main
 from setpoint.config import compose
 from setpoint.config.files.write import write_toml
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
@@ -98,3 +99,12 @@ def test_decisions_and_unknown_flavors(tmp_path: Path) -> None:
     assert recognize(str(tmp_path / "job.toml")) == "torchtitan"
     problems = read(tmp_path, model={"name": "llama4", "flavor": "17bx16e"}).problems
     assert [problem.path for problem in problems] == ["model.flavor"]
+
+
+def test_a_command_prints_a_note_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text('[model]\nname = "llama3"\nflavor = "debugmodel"\n')
+    assert main(["diff", *["torchtitan:job.toml"] * 2, "--optimizer.lr", "1"]) == 1
+    assert capsys.readouterr().err.count("model.flavor: differs") == 1

@@ -159,15 +159,19 @@ NOT_OF_SCRIPTS = (WORLD_SIZE, STRICT, HELP, STDIN, STDIN_FORMAT)
 
 
 class Arguments:
-    """The arguments of one call: `positional`, `overrides` as typed, and `options`."""
+    """The arguments of one call: `positional`, `overrides` as typed, and `options`.
 
-    __slots__ = ("command", "options", "overrides", "positional")
+    `noted` are the notes that were printed, which the call does not print again.
+    """
+
+    __slots__ = ("command", "noted", "options", "overrides", "positional")
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self.positional: list[str] = []
         self.overrides: list[str] = []
         self.options: dict[str, list[str]] = {}
+        self.noted: set[str] = set()
 
     @property
     def source(self) -> str | None:

@@ -95,15 +95,14 @@ def open_source(
         meant = f" (did you mean {near[close[0]]}?)" if close else ""
         more = f", and no file or directory of that name here{meant}"
         raise SetpointError(unknown + more + str(error).removeprefix(unknown)) from None
-    from setpoint.cli.output import print_notes
-
     is_file = isinstance(source, str) and names_file(source) and kind_of(source) == OTHER
     if composition.problems and is_file:
         from setpoint.interop.dialect import DIALECTS, recognize
 
         if dialect := recognize(str(source)):
             composition = open_source(f"{dialect}:{source}", arguments, overrides=overrides)
-            print_notes([f"{source} is a file of {DIALECTS[dialect]}, read as {dialect}:{source}"])
+            meant = f"{source} is a file of {DIALECTS[dialect]}, read as {dialect}:{source}"
+            _print_new_notes([meant], arguments)
             return composition
     _set_ranks_and_device(composition, given)
     composition.notes[:0] = notes
@@ -114,9 +113,17 @@ def open_source(
 
         # What the weights come with lies under all layers, and is known only after them.
         composition.problems.extend(adopt(composition.draft))
-    print_notes(composition.notes)
+    _print_new_notes(composition.notes, arguments)
     composition.label = label
     return composition
+
+
+def _print_new_notes(notes: list[str], arguments: Arguments) -> None:
+    """Print the notes that this call of a command has not printed yet."""
+    from setpoint.cli.output import print_notes
+
+    print_notes([note for note in notes if note not in arguments.noted])
+    arguments.noted.update(notes)
 
 
 def dialect_and_file(source: str) -> tuple[str, str] | None:
@@ -148,6 +155,7 @@ def resolver(arguments: Arguments) -> Callable[[list[str]], Any]:
     def resolve(more: list[str]) -> Any:
         again = Arguments(arguments.command)
         again.positional, again.options = arguments.positional, arguments.options
+        again.noted = arguments.noted
         again.overrides = [*arguments.overrides, *more]
         return open_source(arguments.source, again).resolve()
 

@@ -251,6 +251,7 @@ class Opener:
     ) -> Composition[Any]:
         """Compose the layers below the overrides."""
         inner = Arguments(self._arguments.command)
+        inner.noted = self._arguments.noted
         inner.options = {**self._arguments.options, "--with": list(modifiers)}
         opened = source if below is None else self._put_on(below)
         composition: Composition[Any] = open_source(opened or None, inner)
