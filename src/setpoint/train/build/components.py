@@ -182,7 +182,8 @@ class Components:
     def data_position(self) -> dict[str, Any]:
         """Where in the data the run is, the same on all ranks, which call it together."""
         state = self.feed.state_dict()
-        if not self.feed.sampler.deals:
+        # Of replica groups each rank knows all, and the ranks of a group may not meet here.
+        if not self.feed.sampler.deals or self.replica_groups is not None:
             return state
         return merged_state(self.world.all_of(state))
 
