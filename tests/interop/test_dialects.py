@@ -94,3 +94,17 @@ def test_any_keys_convert_or_are_reported(name: str, data: st.DataObject) -> Non
     conversion.convert()
     named = {problem.path for problem in conversion.problems}
     assert named | {report.key for report in conversion.reports} <= {*dialect.keys}
+
+
+def test_no_key_is_lost_in_silence() -> None:
+    """A key that no rule read, in this mode or at all, is reported with its place."""
+    values = {"optimizer.muon_momentum": 0.8, "distributed.pp_schedule": "gpipe"}
+    conversion = Conversion(dialect_named("kempnerforge"), Memory(values))  # pyright: ignore[reportArgumentType]
+    conversion.convert()
+    lost = {report.key for report in conversion.reports if report.kind == "not converted"}
+    assert lost == {*values}
+    values = {"comm.train_timeout_seconds": 50, "checkpoint.load_step": 3, "training.steps": 10}
+    conversion = Conversion(dialect_named("torchtitan"), Memory(values))  # pyright: ignore[reportArgumentType]
+    conversion.convert()
+    lost = {report.key for report in conversion.reports if report.kind == "not converted"}
+    assert lost == {"comm.train_timeout_seconds", "checkpoint.load_step"}

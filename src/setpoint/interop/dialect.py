@@ -29,7 +29,7 @@ DIALECTS = {
     "torchtitan": "torchtitan",
 }
 """Modules of this package with a dialect each, and their names in text."""
-Kind = Literal["refused", "without effect", "differs", "needs a decision"]
+Kind = Literal["refused", "without effect", "differs", "needs a decision", "not converted"]
 REQUIRED = object()
 
 
@@ -139,6 +139,7 @@ class Conversion:
         leaves = _leaves(cast("dict[str, object]", _typed(document.data)), dialect)
         self.values = {key: value for key, _, value in leaves}
         self.paths = {key: path for key, path, _ in leaves}
+        self._read: set[str] = set()
 
     def given(self, key: str) -> bool:
         """True if the file has a key."""
@@ -146,6 +147,7 @@ class Conversion:
 
     def value(self, key: str) -> Any:
         """The value of a key: the file's, or the system's default."""
+        self._read.add(key)
         if key in self.values:
             return self.values[key]
         default = self.dialect.keys[key].default
@@ -204,6 +206,7 @@ class Conversion:
         for section in sections:
             target = target.setdefault(section, {})
         target[last] = value
+        self._read.update(keys)
         self.places[tuple(path.split("."))] = self.place(*keys)
 
     def set_items(self, path: str, items: Sequence[Mapping[str, object]], *keys: str) -> None:
@@ -240,18 +243,26 @@ class Conversion:
                     Problem(key, message, hint=meant.strip(), origin=self.place(key))
                 )
         for name, key in known.items():
-            value = self.value(name)
+            is_changed = name in self.values and self.values[name] != key.default
             if key.refused:
-                if self.given(name) and value != key.default and key.essential:
+                if is_changed and key.essential:
                     self.problems.append(Problem(name, key.refused, origin=self.place(name)))
-                elif self.given(name) and value != key.default:
+                elif is_changed:
                     self.report("refused", name, key.refused)
             elif key.idle:
-                if self.given(name) and value != key.default:
+                if is_changed:
                     self.report("without effect", name, f"in {self.dialect.name}, too: {key.idle}")
-            elif key.path and (value is not None or key.default is None):
-                self._set_plain(name, key, value)
+            elif key.path:
+                value = self.value(name)
+                if value is not None or key.default is None:
+                    self._set_plain(name, key, value)
         self.dialect.complete(self)
+        for name, value in self.values.items():
+            key = known.get(name)
+            if key is None or key.refused or key.idle or name in self._read or value == key.default:
+                continue
+            text = "no field has its meaning beside the other values of the file"
+            self.report("not converted", name, text)
 
     def _set_plain(self, name: str, key: Key, value: object) -> None:
         if value is None:
