@@ -36,6 +36,7 @@ BASE: dict[str, dict[str, Any]] = {
                                 "checkpoint_only_trainable_parameters": False},
         "determinism": {"base_seed": 7}, "gc": {"period_steps": "disable"},
         "checkpointing": {"save_dir": "out", "period_steps": "last_step", "num_to_keep": None},
+        "gradient_manager": {"grad_dtype": "float32", "bucket_size_mb": 16},
         "gradient_clipping": {"max_norm": None}},
     "optimizer": {"name": "stochastic_adamw", "lr": 1e-3, "state_dtype": "bfloat16"},
     "lr_scheduler": {"name": "piecewise", "scheduler": {"initial_multiplier": 0.0, "phases": [
@@ -65,6 +66,14 @@ def test_a_job_of_its_examples(tmp_path: Path) -> None:
     assert job.parallel.pipelining.stages_per_rank == 2
     assert (job.optimizer.clip_norm, job.precision.params) == (None, "bf16")
     assert getattr(job.model, "vocab_size", None) == 512
+
+
+def test_buckets_are_those_of_replicas_alone(tmp_path: Path) -> None:
+    document = read(tmp_path, mesh={"data_parallel_replicate": 2})
+    job = compose(Job, None, files=[document], flags=["--parallel.world_size=2"]).resolve()
+    assert job.parallel.bucket_size == 16.0
+    kinds = {report.key: report.kind for report in read(tmp_path).reports}
+    assert kinds["gradient_manager.bucket_size_mb"] == "not converted"
 
 
 def test_rates_are_those_of_its_phases(tmp_path: Path) -> None:

@@ -140,6 +140,12 @@ def _ranks(c: Conversion) -> None:
     replicate, shard = "mesh.data_parallel_replicate", "mesh.data_parallel_shard"
     c.set("parallel.replicate", c.number(replicate), replicate)
     c.set("parallel.shard", c.number(shard), shard)
+    others = ("pipeline_parallel", "data_parallel_shard", "context_parallel_replicate",
+              "context_parallel_shard", "tensor_parallel", "expert_parallel")  # fmt: skip
+    bucket, is_ddp = "gradient_manager.bucket_size_mb", c.number(replicate) > 1
+    # Other axes sum the gradients of each unit by itself.
+    if is_ddp and all(c.number(f"mesh.{axis}") == 1 for axis in others) and c.number(bucket):
+        c.set("parallel.bucket_size", float(c.number(bucket)), bucket)
     copies, parts = "mesh.context_parallel_replicate", "mesh.context_parallel_shard"
     if (ranks := c.number(copies) * c.number(parts)) > 1:
         c.set("parallel.ring", ranks, copies, parts)
