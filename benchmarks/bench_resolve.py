@@ -30,7 +30,7 @@ HEAD = """\
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, check, derive, derived, field
+from setpoint.config import RUNTIME, Config, Problem, rule, derive, derived, field
 from setpoint.units import Period
 
 class Item(Config):
@@ -65,7 +65,7 @@ class Section{n}(Config):
     def _derive_head_width(self) -> int:
         return self.width // self.heads
 
-    @check
+    @rule
     def _check_heads(self) -> Iterator[Problem]:
         if self.width % self.heads:
             yield Problem("heads", "does not divide width")

@@ -22,7 +22,6 @@ from setpoint.config import add_section as add_section
 from setpoint.config import allow_imports as allow_imports
 from setpoint.config import building as building
 from setpoint.config import cautions_of as cautions_of
-from setpoint.config import check as check
 from setpoint.config import component as component
 from setpoint.config import compose as compose
 from setpoint.config import dead as dead
@@ -38,6 +37,7 @@ from setpoint.config import preset as preset
 from setpoint.config import record_files as record_files
 from setpoint.config import ref as ref
 from setpoint.config import resolve as resolve
+from setpoint.config import rule as rule
 from setpoint.config import verify as verify
 from setpoint.editor_schema.document import json_schema as json_schema
 from setpoint.units import ByteSize as ByteSize

@@ -96,7 +96,7 @@ class Study(sp.Config, schema=2, migrations=__name__):
     hours: int = sp.field(default=1, ge=1, role=sp.BUDGET)
     """How long it may take."""
 
-    @sp.check
+    @sp.rule
     def _check_services(self) -> Iterator[sp.Problem]:
         if len(self.services) > self.hours * 10:
             most = self.hours * 10

@@ -442,12 +442,12 @@ class Job(sp.Config):
     maker: sp.Partial | None = None
     """What makes it."""
 
-    @sp.check(cautions={"far-away": "the folder is far away"})
+    @sp.rule(cautions={"far-away": "the folder is far away"})
     def _check_far(self):
         if self.folder.is_absolute():
             yield sp.Caution("far-away", "folder", "is far away")
 
-    @sp.check(needs="files")
+    @sp.rule(needs="files")
     def _check_folder(self):
         """Whether the folder is there."""
         if not self.folder.is_dir():
@@ -520,7 +520,7 @@ class Job(sp.Config):
         fail("derive")
         return self.seed * 2
 
-    @sp.check
+    @sp.rule
     def _check(self):
         fail("check")
         return ()

@@ -12,11 +12,11 @@ from setpoint.config import (
     Free,
     Problem,
     Secret,
-    check,
     dead,
     derive,
     derived,
     field,
+    rule,
 )
 from setpoint.units import Duration, Period
 
@@ -34,7 +34,7 @@ class Experts(Config):
     active: int = field(default=2, ge=1)
     """How many of them see a token."""
 
-    @check
+    @rule
     def _check_active(self) -> Iterator[Problem]:
         if self.active > self.count:
             yield Problem("active", f"{self.active} of {self.count} experts", also=("count",))
@@ -65,7 +65,7 @@ class Transformer(ModelConfig, type="transformer", owner=f"{__name__}:BuiltModel
     def _derive_head_dim(self) -> int:
         return self.dim // self.heads
 
-    @check
+    @rule
     def _check_heads(self) -> Iterator[Problem]:
         if self.dim % self.heads:
             yield Problem(

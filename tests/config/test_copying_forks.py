@@ -16,11 +16,11 @@ from setpoint.config import (
     Problem,
     SetpointError,
     cautions_of,
-    check,
     derive,
     derived,
     field,
     resolve,
+    rule,
 )
 from setpoint.config.draft.copying import draft_of
 from setpoint.config.draft.walk import leaves, shared_places
@@ -41,7 +41,7 @@ class Leaf(Config):
     def _derive_above(self) -> int:
         return -1
 
-    @check(cautions={"large": "a leaf is large"})
+    @rule(cautions={"large": "a leaf is large"})
     def _check_size(self) -> Iterator[Problem]:
         if self.size > 4:
             yield Caution("large", "size", "is large")
@@ -167,7 +167,7 @@ class Above(Config):
     below: Leaf = field(factory=Leaf)
     beside: Leaf = field(factory=Leaf)
 
-    @check(cautions={"odd": "the leaf below is odd"})
+    @rule(cautions={"odd": "the leaf below is odd"})
     def _check_below(self) -> Iterator[Problem]:
         if self.below.size % 2:
             yield Caution("odd", "below.size", "is odd")

@@ -9,12 +9,12 @@ from setpoint.config import (
     Invalid,
     Problem,
     SetpointError,
-    check,
     derive,
     derived,
     field,
     ref,
     resolve,
+    rule,
 )
 from setpoint.config.composition import compose
 from setpoint.config.values.node import chain_of
@@ -148,7 +148,7 @@ class Root(Config):
     def _derive_single_total(self) -> int:
         return self.total
 
-    @check
+    @rule
     def _check_nothing(self) -> list[Any]:
         return []
 
@@ -351,7 +351,7 @@ class Head(Config, type="head"):
     def _double(self) -> int:
         return 2 * self.width
 
-    @check
+    @rule
     def _small(self) -> Iterator[Problem]:
         if self.double > 100:
             yield Problem("double", f"is {self.double} > 100")

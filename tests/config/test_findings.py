@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import Caution, Config, Problem, check, derive, derived, field, resolve
+from setpoint.config import Caution, Config, Problem, derive, derived, field, resolve, rule
 from setpoint.config.composition import compose
 
 from .helpers import problems_of
@@ -17,7 +17,7 @@ def _config(method: Callable[[Any], Any]) -> Config:
     class Checked(Config):
         x: int = 1
         items: list[int] = field(factory=list)
-        _it = check(method)
+        _it = rule(method)
 
     return Checked()
 
@@ -41,7 +41,7 @@ def test_a_default_beside_a_value_that_was_given_is_called_one() -> None:
         given: int = 1
         left: int = 2
 
-        @check
+        @rule
         def _check(self) -> Iterator[Problem]:
             if self.given == 7:
                 yield Problem("given", "bad", also=("left",))
@@ -49,7 +49,7 @@ def test_a_default_beside_a_value_that_was_given_is_called_one() -> None:
     class Outer(Config):
         inner: Inner | None = None
 
-        @check
+        @rule
         def _check(self) -> Iterator[Problem]:
             if self.inner is not None and self.inner.given == 8:
                 yield Problem("inner.given", "bad", also=("inner.left",))

@@ -1,4 +1,4 @@
-from setpoint.config import Config, Free, Problem, check, dead, derive, derived, field, resolve
+from setpoint.config import Config, Free, Problem, dead, derive, derived, field, resolve, rule
 
 from .helpers import problems_of
 
@@ -23,7 +23,7 @@ class Root(Config):
         """Methods with a mark can still be called."""
         return 2 * self.a
 
-    @check
+    @rule
     def problems(self) -> list[Problem]:
         """A list is as good as a generator."""
         return [Problem("a", "is thirteen")] if self.a == 13 else []
@@ -68,7 +68,7 @@ def test_a_check_may_ask_for_a_key_of_the_user_area() -> None:
     class Wants(Config):
         user: Free = field(factory=Free)
 
-        @check
+        @rule
         def _check(self):
             yield Problem("user.probe.width", "must be set for this job")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from setpoint.config import Config, Problem, SetpointError, check, field, resolve
+from setpoint.config import Config, Problem, SetpointError, field, resolve, rule
 from setpoint.config.draft.config import fields_of
 from setpoint.config.types.compound import SectionType
 
@@ -47,11 +47,11 @@ def test_a_field_can_be_given_again_by_a_subclass() -> None:
 
 def test_checks_are_inherited_and_can_be_replaced() -> None:
     class Strict(Transformer):
-        @check
+        @rule
         def _check_dim(self) -> list[Problem]:
             return []
 
-        @check
+        @rule
         def _check_heads(self) -> list[Problem]:
             return []
 

@@ -1,6 +1,6 @@
 import pytest
 
-from setpoint.config import Config, ConfigError, Problem, SetpointError, check, dead, field, resolve
+from setpoint.config import Config, ConfigError, Problem, SetpointError, dead, field, resolve, rule
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import sections
 from setpoint.config.resolving.checks import describe_value
@@ -107,11 +107,11 @@ def test_a_check_that_reads_a_wrong_value_says_nothing_more() -> None:
         a: int = field(default=1, ge=1)
         b: tuple[int, ...] = (1, 2)
 
-        @check
+        @rule
         def _check_first(self) -> list[Problem]:
             return [Problem("a", "is odd")] if self.a % 2 else []
 
-        @check
+        @rule
         def _check_second(self) -> list[Problem]:
             return [Problem("b.1", "is two", also=("a",), valid=["3"])] if self.b[1] == 2 else []
 

@@ -94,11 +94,11 @@ def test_the_module_is_imported_where_there_is_something_to_look_at() -> None:
 
 
 IN_A_MODULE = """
-from setpoint.config import Problem, check, dead
+from setpoint.config import Problem, rule, dead
 from os.path import exists
 
 
-@check(needs=lambda config: ("files",) if config.many > 2 else ())
+@rule(needs=lambda config: ("files",) if config.many > 2 else ())
 def too_many(config):
     '''More than there are.'''
     if config.many > 1:

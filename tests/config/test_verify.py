@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from setpoint.config import Caution, Config, Problem, check, field, resolve
+from setpoint.config import Caution, Config, Problem, field, resolve, rule
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, known_cautions, verify
 
@@ -13,18 +13,18 @@ class Disk(Config):
     folder: str = "/data"
     size: int = 5
 
-    @check(needs="files")
+    @rule(needs="files")
     def _there(self) -> Iterator[Problem]:
         """Whether the folder is there."""
         if self.folder == "/missing":
             yield Problem("folder", "is not there", also=("size",))
 
-    @check(needs=("torch", "files"))
+    @rule(needs=("torch", "files"))
     def _fits(self) -> Iterator[Problem]:
         """Whether it fits."""
         yield Problem("size", "does not fit")
 
-    @check(cautions={"small": "it is little"})
+    @rule(cautions={"small": "it is little"})
     def _small(self) -> Iterator[Problem]:
         if self.size < 3:
             yield Caution("small", "size", f"{self.size} is little", valid=("5",))
@@ -54,7 +54,7 @@ def test_what_needs_something_waits_for_it() -> None:
 class Cache(Config):
     folder: str | None = None
 
-    @check(needs="files", when=lambda self: self.folder is not None)
+    @rule(needs="files", when=lambda self: self.folder is not None)
     def _there(self) -> Iterator[Problem]:
         """Whether the cache is there."""
         yield Problem("folder", "is not there")
@@ -96,14 +96,14 @@ def test_a_code_that_silences_nothing_is_a_mistake() -> None:
 def test_declarations_that_cannot_work() -> None:
     with pytest.raises(TypeError, match="must say what it verifies"):
 
-        @check(needs="files")
+        @rule(needs="files")
         def _silent(self: Config) -> Iterator[Problem]:
             yield from ()
 
 
 def test_a_code_must_be_declared() -> None:
     class Wrong(Config):
-        @check
+        @rule
         def _it(self) -> Iterator[Problem]:
             yield Caution("other", "", "x")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, field
+from setpoint.config import RUNTIME, Config, Problem, SetpointError, field
 from setpoint.config.composition import Composition, compose
 from setpoint.sweep.points import Composer, Points, read_command_line, resolve_points
 from setpoint.sweep.setting import Setting
@@ -54,7 +54,7 @@ class Root(Config):
     rule: Rule = field(factory=Plain)
     """The rule."""
 
-    @check
+    @rule
     def _check_parts(self) -> list[Problem]:
         if self.size % self.parts:
             return [Problem("parts", f"do not divide {self.size}", also=("size",))]

@@ -7,7 +7,7 @@ from math import inf
 from typing import ClassVar, Literal
 
 from setpoint.adapter.quantize.config import NF4, Quantization
-from setpoint.config import Config, Problem, check, dead, field
+from setpoint.config import Config, Problem, dead, field, rule
 from setpoint.shapes.patterns import is_pattern, pattern_problems
 from setpoint.units import Length, Period
 
@@ -51,7 +51,7 @@ class Merge(Config):
             return 1.0
         return min(1.0, (step % self.steps + 1) / self.warmup_steps)
 
-    @check
+    @rule
     def _check_units(self) -> Iterator[Problem]:
         if self.every.unit != "steps":
             yield Problem("every", "merges are counted in steps", valid=("1000 steps",))
@@ -81,7 +81,7 @@ class PatternRank(Config):
     alpha: float | None = field(default=None, gt=0, lt=inf)
     """Alpha of these modules; null: adapter.alpha."""
 
-    @check
+    @rule
     def _check_pattern(self) -> Iterator[Problem]:
         yield from pattern_problems("pattern", self.pattern, PATTERNS)
         if self.rank is None and self.alpha is None:
@@ -157,7 +157,7 @@ class AdapterConfig(Config):
             return "alpha / sqrt(1) is alpha / 1"
         return None
 
-    @check
+    @rule
     def _check_patterns(self) -> Iterator[Problem]:
         for name in ("targets", "exclude", "train"):
             for index, pattern in enumerate(getattr(self, name) or ()):
@@ -184,7 +184,7 @@ class ReLoRA(AdapterConfig, type="relora"):
     merge: Merge | None = field(factory=Merge)
     """Merges into the base weights during training."""
 
-    @check
+    @rule
     def _check_merge(self) -> Iterator[Problem]:
         if self.merge is None:
             yield Problem("merge", "type = relora without merges is type = lora", valid=("{}",))
@@ -196,7 +196,7 @@ class QLoRA(AdapterConfig, type="qlora"):
     quantize: Quantization | None = field(factory=NF4)
     """Format of the frozen weights of all linear layers and packed experts, adapted or not."""
 
-    @check
+    @rule
     def _check_quantize(self) -> Iterator[Problem]:
         if self.quantize is None:
             yield Problem(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Literal
 
-from setpoint.config import IDENTITY, RUNTIME, Config, ImportPath, Problem, Rule, check, dead, field
+from setpoint.config import IDENTITY, RUNTIME, Config, ImportPath, Problem, Rule, dead, field, rule
 from setpoint.shapes.patterns import pattern_problems
 from setpoint.units import Period
 
@@ -133,7 +133,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     def _exclude_is_dead(self) -> str | None:
         return "without checkpoint.load nothing is loaded in part" if self.load is None else None
 
-    @check
+    @rule
     def _check_exclude(self) -> Iterator[Problem]:
         for index, entry in enumerate(self.exclude):
             pattern = entry.removeprefix(OF_OPTIMIZER)
@@ -158,7 +158,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         """The intervals that checkpoints are saved at."""
         return (self.every,) if self.also_every is None else (self.every, self.also_every)
 
-    @check
+    @rule
     def _check_also_every(self) -> Iterator[Problem]:
         second = self.also_every
         if second is None or second.unit == "never":
@@ -173,7 +173,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         elif second == self.every:
             yield Problem("also_every", "is the interval of every", valid=("null",))
 
-    @check
+    @rule
     def _check_export(self) -> Iterator[Problem]:
         export = self.export
         if export is not None and self.save and self.last == "none" and export.when == "end":
@@ -184,7 +184,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
                 also=("export.when",),
             )
 
-    @check
+    @rule
     def _check_last(self) -> Iterator[Problem]:
         if self.every.unit == "last_step" and self.last != "full":
             yield Problem(
@@ -202,7 +202,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
                 also=("last",),
             )
 
-    @check
+    @rule
     def _check_retention(self) -> Iterator[Problem]:
         every = self.keep_every
         if every is not None and every.unit == "never":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Free, Problem, Rule, check, dead, field
+from setpoint.config import RUNTIME, Config, Free, Problem, Rule, dead, field, rule
 
 RULES = (
     Rule("setpoint.compile.checks:cache_problems",
@@ -61,7 +61,7 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     """When compilation fails. report: run that part eagerly, warn and record an event; fail: end
     the run."""
 
-    @check
+    @rule
     def _check_options(self) -> Iterator[Problem]:
         if self.options.dump() and self.mode is not None:
             yield Problem(

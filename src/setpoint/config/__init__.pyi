@@ -40,12 +40,12 @@ from .resolving.resolve import resolve as resolve
 from .schema.declare import NEEDS as NEEDS
 from .schema.declare import Need as Need
 from .schema.declare import Rule as Rule
-from .schema.declare import check as check
 from .schema.declare import component as component
 from .schema.declare import dead as dead
 from .schema.declare import derive as derive
 from .schema.declare import derived as derived
 from .schema.declare import field as field
+from .schema.declare import rule as rule
 from .schema.field import BUDGET as BUDGET
 from .schema.field import IDENTITY as IDENTITY
 from .schema.field import RUNTIME as RUNTIME

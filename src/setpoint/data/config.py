@@ -14,12 +14,12 @@ from setpoint.config import (
     RUNTIME,
     Config,
     Problem,
-    check,
     dead,
     derive,
     derived,
     field,
     resolve,
+    rule,
 )
 from setpoint.data.sources.config import (
     Random,
@@ -177,7 +177,7 @@ class Prepare(Config, role=RUNTIME):
     workers: int | None = field(default=None, ge=1, le=1024)
     """Number of processes that tokenize; null: one for each core. It changes no token."""
 
-    @check
+    @rule
     def _check_folder(self) -> Iterator[Problem]:
         if self.folder == "":
             yield Problem("folder", "is empty", valid=("null", "prepared"))
@@ -208,13 +208,13 @@ class Phase(Config, role=IDENTITY):
     lr_factor: float = field(default=1.0, ge=0, lt=inf)
     """Factor on the learning rate in this phase, on top of the schedule's."""
 
-    @check
+    @rule
     def _check_start(self) -> Iterator[Problem]:
         if self.start.unit not in ("steps", "tokens") or not self.start.count:
             yield Problem("start", "is not a number of steps or tokens above 0",
                           valid=("2000 steps", "1e9 tokens"))  # fmt: skip
 
-    @check
+    @rule
     def _check_weights(self) -> Iterator[Problem]:
         for name, weight in self.weights.items():
             if not 0 <= weight < inf:
@@ -318,7 +318,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
         """The phases after the first, which has the sources' own weights."""
         return self.phases if self.anneal is None else (*self.phases, self.anneal)
 
-    @check
+    @rule
     def _check_mixture(self) -> Iterator[Problem]:
         names = [source.name for source in self.sources]
         given = [index for index, source in enumerate(self.sources) if source.weight is not None]
@@ -368,7 +368,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
             if not any((weights | phase.weights).values()):
                 yield Problem(f"{path}.weights", "leave no source a weight above 0")
 
-    @check
+    @rule
     def _check_streams(self) -> Iterator[Problem]:
         streams = self.streams
         for index, source in enumerate(self.sources):
@@ -451,7 +451,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     def _shuffle_is_dead(self) -> str | None:
         return None if self.curriculum is None else "curriculum says the order"
 
-    @check
+    @rule
     def _check_curriculum(self) -> Iterator[Problem]:
         wanted = self.curriculum is not None and self.curriculum.by == "score"
         for index, source in enumerate(self.sources):
@@ -482,7 +482,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
                     also=("curriculum",),
                 )
 
-    @check
+    @rule
     def _check_validation(self) -> Iterator[Problem]:
         yield from unmixed_problems(self.validation, "validation")
 
@@ -497,7 +497,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
         concatenated = "all rows of concatenated text hold as many tokens"
         return concatenated if self.is_mixture else "no source has a weight"
 
-    @check
+    @rule
     def _check_held_out(self) -> Iterator[Problem]:
         if self.held_out > 1 and not self.held_out.is_integer():
             yield Problem(
@@ -510,7 +510,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     def _held_out_is_dead(self) -> str | None:
         return "validation takes its place" if self.validation else None
 
-    @check
+    @rule
     def _check_sources(self) -> Iterator[Problem]:
         if not self.sources:
             yield Problem("sources", "no source, so no text", valid=('[{type = "stdlib"}]',))

@@ -12,12 +12,12 @@ from setpoint.config import (
     Config,
     Problem,
     Rule,
-    check,
     dead,
     derive,
     derived,
     field,
     is_set,
+    rule,
 )
 from setpoint.data.config import Data
 from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds, TokenizerConfig
@@ -58,7 +58,7 @@ class Weights(Config):
     training and where ranks divide the weights of type = transformer. The results differ by
     rounding."""
 
-    @check
+    @rule
     def _check_path(self) -> Iterator[Problem]:
         if not self.path:
             yield Problem("path", "is empty", valid=("runs/tiny-3fa94c21", "Qwen/Qwen3-0.6B"))
@@ -237,7 +237,7 @@ class Inference(
     def _derive_sequence_length(self) -> int:
         return min(self.model.max_sequence_length, LONGEST_DEFAULT)
 
-    @check
+    @rule
     def _check_tasks(self) -> Iterator[Problem]:
         if all(getattr(self, name) is None for name in TASKS):
             yield Problem(
@@ -276,7 +276,7 @@ class Inference(
             or parallel.shards * degrees["tensor"] * degrees["pipeline"] > 1
         )
 
-    @check
+    @rule
     def _check_held_out(self) -> Iterator[Problem]:
         sides = () if self.evaluation is None else self.evaluation.sides
         if "held_out" in sides and not self.data.held_out and not self.data.validation:
@@ -288,7 +288,7 @@ class Inference(
                 hint="Name other texts in evaluation.sets; of `setpoint evaluate`, with --text.",
             )
 
-    @check
+    @rule
     def _check_ids(self) -> Iterator[Problem]:
         if self.harness is not None and self.ids is not None:
             yield Problem(
@@ -298,7 +298,7 @@ class Inference(
                 also=("tokenizer",),
             )
 
-    @check
+    @rule
     def _check_streams(self) -> Iterator[Problem]:
         sides = () if self.evaluation is None else self.evaluation.sides
         if "train" in sides and self.data.streams:
@@ -309,7 +309,7 @@ class Inference(
                 valid=('["held_out"]',),
             )
 
-    @check
+    @rule
     def _check_context(self) -> Iterator[Problem]:
         longest = self.model.max_sequence_length
         if self.evaluation is not None and self.batch.sequence_length > longest:
@@ -331,7 +331,7 @@ class Inference(
             return MICRO_SIZE
         return max(1, self.batch.global_size // self.parallel.data_ranks)
 
-    @check
+    @rule
     def _check_batch(self) -> Iterator[Problem]:
         size, micro, ranks = self.batch.global_size, self.batch.micro_size, self.parallel.data_ranks
         if size == micro * ranks:
@@ -349,7 +349,7 @@ class Inference(
             also=(*(("batch.micro_size",) if both else ()), "parallel.world_size"),
         )
 
-    @check
+    @rule
     def _check_axes(self) -> Iterator[Problem]:
         parallel = self.parallel
         rows = [path for name, path in GROWING.items() if getattr(self, name) is not None]

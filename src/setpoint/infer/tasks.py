@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, check, dead, field
+from setpoint.config import RUNTIME, Config, Problem, dead, field, rule
 from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
 
 
@@ -73,12 +73,12 @@ class Generation(Config):
     """KV cache: a new token runs one position instead of the whole context, which models of other
     libraries always run."""
 
-    @check
+    @rule
     def _check_prompts(self) -> Iterator[Problem]:
         if not self.prompts and self.prompts_file is None:
             yield Problem("prompts", "no prompt, so nothing to continue", valid=('["def "]',))
 
-    @check
+    @rule
     def _check_stops(self) -> Iterator[Problem]:
         for index, text in enumerate(self.stop):
             if not text:
@@ -103,7 +103,7 @@ class DataSet(Config):
     sources: tuple[SourceConfig, ...]
     """Data sources of the evaluation set; all of their documents are evaluated."""
 
-    @check
+    @rule
     def _check_sources(self) -> Iterator[Problem]:
         if not self.sources:
             yield Problem("sources", "no source, so no text", valid=('[{type = "stdlib"}]',))
@@ -122,7 +122,7 @@ class Evaluation(Config):
     sequences: int | None = field(default=None, ge=1)
     """Number of sequences to evaluate in each set, from its start; null: all."""
 
-    @check
+    @rule
     def _check_texts(self) -> Iterator[Problem]:
         if not self.sides and not self.sets:
             yield Problem("sides", "no text to evaluate", valid=('["held_out"]',), also=("sets",))
@@ -185,12 +185,12 @@ class Harness(Config):
     limit: int | None = field(default=None, ge=1)
     """Maximum number of examples per task; null: all."""
 
-    @check
+    @rule
     def _check_tasks(self) -> Iterator[Problem]:
         if not self.tasks:
             yield Problem("tasks", "no task", valid=('["hellaswag"]',))
 
-    @check(needs="files")
+    @rule(needs="files")
     def _check_path(self) -> Iterator[Problem]:
         """The folder with task files is there."""
         import os

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import ClassVar
 
-from setpoint.config import Config, ImportedComponent, Problem, Rule, check, field
+from setpoint.config import Config, ImportedComponent, Problem, Rule, field, rule
 
 
 class LossConfig(Config):
@@ -56,7 +56,7 @@ class Weighing(Ignoring):
         weightless = {int(name) for name, weight in weights if weight == 0 and name.isdecimal()}
         return tuple(sorted(weightless.union(super().left_out)))
 
-    @check
+    @rule
     def _check_token_weights(self) -> Iterator[Problem]:
         if self.token_weights is None:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, check, field
+from setpoint.config import RUNTIME, Config, Problem, field, rule
 from setpoint.units import ByteSize, Period
 
 SAVE = ("matmul", "attention", "exchange")
@@ -40,7 +40,7 @@ class CheckpointedParts(
     """use_reentrant of torch.utils.checkpoint: its older implementation, which runs backward within
     backward."""
 
-    @check
+    @rule
     def _check_parts(self) -> Iterator[Problem]:
         if not self.parts:
             yield Problem(
@@ -66,7 +66,7 @@ class Operators(
     matmul_every: int = field(default=1, ge=1)
     """Save every n-th matrix product of a layer; 1: all, 2: every other one."""
 
-    @check
+    @rule
     def _check_save(self) -> Iterator[Problem]:
         if not self.save:
             yield Problem(

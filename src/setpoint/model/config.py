@@ -15,11 +15,11 @@ from setpoint.config import (
     Invalid,
     Problem,
     Rule,
-    check,
     dead,
     derive,
     derived,
     field,
+    rule,
 )
 from setpoint.model.attention.config import MLA, Backend, Kind
 from setpoint.model.divisors import nearest_divisors
@@ -301,7 +301,7 @@ class TransformerConfig(
     embedding_dropout: float = field(default=0.0, ge=0, lt=1)
     """Embedding dropout: probability to zero an element of the embeddings, in training."""
 
-    @check
+    @rule
     def _check_adapters(self) -> Iterator[Problem]:
         if self.adapters and self.pretrained is None:
             yield Problem(
@@ -406,7 +406,7 @@ class TransformerConfig(
             return step * -(-numerator * self.dim // (denominator * step))
         return step * math.ceil(self.ffn_multiplier * numerator * self.dim / denominator / step)
 
-    @check
+    @rule
     def _check_shapes(self) -> Iterator[Problem]:
         yield from self._wrong_heads()
         yield from self._wrong_kv_heads()
@@ -678,7 +678,7 @@ class HuggingFaceConfig(
             )
         return self.pretrained
 
-    @check
+    @rule
     def _check_config(self) -> Iterator[Problem]:
         if self.config.lower() in ("null", "none", "~", ""):
             yield Problem(

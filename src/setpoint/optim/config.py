@@ -19,13 +19,13 @@ from setpoint.config import (
     Origin,
     Problem,
     Rule,
-    check,
     dead,
     derive,
     derived,
     did_you_mean,
     field,
     resolve,
+    rule,
 )
 from setpoint.config.components.arguments import (
     converted_argument,
@@ -68,7 +68,7 @@ class Group(Config):
         same = self.lr_multiplier == 1.0 and self.weight_decay_multiplier is None
         return same and not self.options.dump()
 
-    @check
+    @rule
     def _check_pattern(self) -> Iterator[Problem]:
         yield from pattern_problems("pattern", self.pattern, PATTERNS)
 
@@ -95,7 +95,7 @@ class FrozenSpan(Config):
             return False
         return reached(self.start.unit) >= self.start.count
 
-    @check
+    @rule
     def _check_span(self) -> Iterator[Problem]:
         yield from pattern_problems("pattern", self.pattern, PATTERNS)
         for name, length in (("start", self.start), ("stop", self.stop)):
@@ -202,7 +202,7 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     def _derive_clip_norm(self) -> float | None:
         return 1.0 if self.clip_value is None else None
 
-    @check
+    @rule
     def _check_clipping(self) -> Iterator[Problem]:
         if self.clip_value is not None and self.clip_norm is not None:
             yield Problem(
@@ -212,7 +212,7 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
                 hint="Set one of them to null.",
             )
 
-    @check
+    @rule
     def _check_patterns(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.no_decay_patterns):
             yield from pattern_problems(f"no_decay_patterns.{index}", pattern, PATTERNS)
@@ -305,7 +305,7 @@ class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.torch_optimizers:SG
         """See `OptimizerConfig.keeps_state`: the running sum, if there is one."""
         return self.momentum > 0
 
-    @check
+    @rule
     def _check_momentum(self) -> Iterator[Problem]:
         if self.nesterov and (not self.momentum or self.dampening):
             yield Problem(
@@ -390,7 +390,7 @@ class Muon(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_conf
     def _nesterov_is_dead(self) -> str | None:
         return None if self.momentum else "without momentum there is nothing to look ahead by"
 
-    @check
+    @rule
     def _check_patterns(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.adamw_patterns):
             yield from pattern_problems(f"adamw_patterns.{index}", pattern, PATTERNS)

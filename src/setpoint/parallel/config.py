@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import gcd, inf, prod
 from typing import Any, Literal
 
-from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
+from setpoint.config import RUNTIME, Config, Problem, Rule, dead, derive, derived, field, rule
 from setpoint.parallel.engines import DeepSpeed, EngineConfig, Torch
 from setpoint.parallel.pipelining import Pipelining
 from setpoint.shapes.patterns import pattern_problems
@@ -69,7 +69,7 @@ class DeepEP(Dispatch, type="deepep"):
     async_combine: bool = False
     """Compute shared experts while results of the others are on their way."""
 
-    @check
+    @rule
     def _check_sms(self) -> Iterator[Problem]:
         if self.sms % 2:
             near = (str(self.sms - 1), str(self.sms + 1))
@@ -109,7 +109,7 @@ class Sharding(Config, role=RUNTIME):
     CPUOffloadPolicy): weights are copied to the device when they are gathered, and the optimizer
     steps on the CPU."""
 
-    @check
+    @rule
     def _check_units(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.units):
             yield from pattern_problems(f"units.{index}", pattern, means="no name")
@@ -140,7 +140,7 @@ class TorchFT(Config, role=RUNTIME):
     """Seconds that a replica group waits for the others within a step; between steps it is
     parallel.timeout."""
 
-    @check
+    @rule
     def _check_numbers(self) -> Iterator[Problem]:
         if self.replica_id >= self.group_size:
             yield Problem(
@@ -315,7 +315,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _pipelining_is_dead(self) -> str | None:
         return "there is one stage (pipeline = 1)" if not self.divides_layers else None
 
-    @check
+    @rule
     def _check_stages(self) -> Iterator[Problem]:
         ranks, split = self.degrees["pipeline"], self.pipelining.split
         if ranks == 1 or split is None:
@@ -361,7 +361,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
             return "FSDP2 sums the gradients of each unit by itself"
         return "no other rank has gradients of the same weights" if self.copies == 1 else None
 
-    @check
+    @rule
     def _check_degrees(self) -> Iterator[Problem]:
         given: dict[str, Any] = {axis: getattr(self, axis) for axis in AXES}
         for axis, degree in given.items():
@@ -410,7 +410,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         for shard in [n for n in range(1, left + 1) if left % n == 0][:6]:
             yield f"replicate * shard{same} = {left // shard} * {shard}{sizes}"
 
-    @check
+    @rule
     def _check_backend(self) -> Iterator[Problem]:
         if self.backend == "nccl" and self.device == "cpu":
             yield Problem(
@@ -420,7 +420,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
                 also=("device",),
             )
 
-    @check
+    @rule
     def _check_experts(self) -> Iterator[Problem]:
         degrees = self.degrees
         if prod(degrees.values()) != self.world_size:
@@ -461,7 +461,7 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         copies, rest = divmod(self.expert * self.expert_tensor, ranks)
         return not rest and self.degrees["replicate"] % copies == 0
 
-    @check
+    @rule
     def _check_reshard(self) -> Iterator[Problem]:
         count, shards = self.reshard, self.shards
         if isinstance(count, bool) or count is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any, Literal
 
-from setpoint.config import RUNTIME, Config, Problem, check, dead, field
+from setpoint.config import RUNTIME, Config, Problem, dead, field, rule
 
 FP32 = 4
 """Bytes of a number: DeepSpeed counts the sizes of messages in numbers, which are fp32 here."""
@@ -50,7 +50,7 @@ class DeepSpeed(EngineConfig, type="deepspeed"):
     def _persistence_is_dead(self) -> str | None:
         return "weights are not divided (stage = 1, 2)" if self.stage < 3 else None
 
-    @check
+    @rule
     def _check_offload(self) -> Iterator[Problem]:
         if self.offload == "all" and self.stage < 3:
             yield Problem(

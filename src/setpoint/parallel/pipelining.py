@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from operator import add
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from setpoint.config import RUNTIME, Config, Problem, Rule, check, field
+from setpoint.config import RUNTIME, Config, Problem, Rule, field, rule
 
 if TYPE_CHECKING:
     from setpoint.shapes.protocols import StagePart
@@ -104,7 +104,7 @@ class Pipelining(
             return ranks * self.stages_per_rank
         return ranks * self.known.stages if self.split is None else len(self.split)
 
-    @check
+    @rule
     def _check_stages(self) -> Iterator[Problem]:
         wanted, known = self.stages_per_rank, self.known
         if wanted not in (None, known.stages) and not known.is_looped:

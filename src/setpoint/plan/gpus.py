@@ -23,11 +23,11 @@ from setpoint.config import (
     Config,
     Problem,
     SetpointError,
-    check,
     compose,
     did_you_mean,
     field,
     is_mapping,
+    rule,
 )
 from setpoint.config.files.read import read_file
 from setpoint.plan.topology import stride
@@ -251,7 +251,7 @@ class GpuSpec(Config, role=RUNTIME):
         """Bytes of memory that tensors of a rank may take."""
         return usable(self.memory)
 
-    @check
+    @rule
     def _check_peak(self) -> Iterator[Problem]:
         if all(getattr(self.peak, name) is None for name in FORMATS):
             yield Problem("peak", "has no number of any format", valid=FORMATS)
@@ -266,7 +266,7 @@ class GpuTable(Config, role=RUNTIME):
     gpus: dict[str, GpuSpec] = field(factory=dict)
     """GPUs by name."""
 
-    @check
+    @rule
     def _check_networks(self) -> Iterator[Problem]:
         for name, gpu in self.gpus.items():
             if gpu.network not in self.networks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Problem, check
+from setpoint.config import Problem, rule
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import TransformerConfig
 from setpoint.train.rules.run import may_be_large, memory_needs, memory_suggestions
@@ -17,7 +17,7 @@ SURE = 0.9
 """Share of the estimated activations that a micro-batch takes in any case."""
 
 
-@check(needs=memory_needs, when=may_be_large)
+@rule(needs=memory_needs, when=may_be_large)
 def memory_problems(job: Job) -> Iterator[Problem]:
     """A job without a GPU that takes more memory than this machine has."""
     from setpoint.memory.host_memory import machine_memory

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, check, dead, field
+from setpoint.config import RUNTIME, Config, Problem, dead, field, rule
 from setpoint.shapes.patterns import is_pattern, matches, pattern_problems, unmatched
 
 Stored = Literal["fp32", "bf16"]
@@ -114,7 +114,7 @@ class Float8(Config):
             return None
         return f"recipe = {self.recipe} has no scale of a whole weight, which shards could share"
 
-    @check
+    @rule
     def _check_experts(self) -> Iterator[Problem]:
         if self.experts and self.recipe in ("tensorwise", "nvfp4"):
             yield Problem(
@@ -125,7 +125,7 @@ class Float8(Config):
                 hint="Or set recipe to rowwise or mxfp8.",
             )
 
-    @check
+    @rule
     def _check_emulation(self) -> Iterator[Problem]:
         if self.emulate and self.recipe == "nvfp4":
             yield Problem(
@@ -135,7 +135,7 @@ class Float8(Config):
                 also=("recipe",),
             )
 
-    @check
+    @rule
     def _check_skip(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.skip):
             yield from pattern_problems(f"skip.{index}", pattern)
@@ -204,7 +204,7 @@ class Precision(Config):
         """True if masters are kept beside the weights: those in fp32 are their own."""
         return self.master is not None and self.params != "fp32"
 
-    @check
+    @rule
     def _check_formats(self) -> Iterator[Problem]:
         if self.params == "bf16" and self.compute != "bf16":
             yield Problem(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from setpoint.config import RUNTIME, Config, Problem, check, field
+from setpoint.config import RUNTIME, Config, Problem, field, rule
 
 if TYPE_CHECKING:
     from setpoint.parallel.config import Ranks
@@ -57,7 +57,7 @@ class Profiling(Config, role=RUNTIME):
     snapshot: bool = False
     """CUDA memory snapshot of the recorded steps, for pytorch.org/memory_viz."""
 
-    @check
+    @rule
     def _check_ranks(self) -> Iterator[Problem]:
         if self.ranks is not None and not self.ranks:
             yield Problem("ranks", "is empty, and nothing would be profiled", valid=("[0]", "null"))

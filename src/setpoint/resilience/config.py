@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Literal, Self
 
-from setpoint.config import RUNTIME, Config, Invalid, Problem, check, field
+from setpoint.config import RUNTIME, Config, Invalid, Problem, field, rule
 from setpoint.units import Length, Period
 from setpoint.units.quantity import NUMBER, SECONDS
 
@@ -59,7 +59,7 @@ class GarbageCollection(Config, role=RUNTIME):
     automatic: bool = False
     """Keep automatic garbage collection on as well (gc.enable)."""
 
-    @check
+    @rule
     def _check_every(self) -> Iterator[Problem]:
         if self.every.unit == "never" and self.automatic:
             yield Problem(
@@ -129,7 +129,7 @@ class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.stragglers:Stragglers
     """Threshold as a multiple of the median time over all ranks: of reading data, forward, and
     backward up to the last gradient."""
 
-    @check
+    @rule
     def _check_every(self) -> Iterator[Problem]:
         if self.every.unit == "never":
             yield Problem("every", "use stragglers = null to switch the report off")
@@ -211,12 +211,12 @@ class TrainingResilience(Resilience, role=RUNTIME):
         """The fields that ask for a rollback."""
         return [name for name, policy in self.policies.items() if isinstance(policy, RollBack)]
 
-    @check
+    @rule
     def _check_file(self) -> Iterator[Problem]:
         if self.stop_file == "":
             yield Problem("stop_file", "is empty", valid=("null", "STOP"))
 
-    @check
+    @rule
     def _check_liveness(self) -> Iterator[Problem]:
         if self.liveness_every.unit == "last_step":
             yield Problem(

@@ -14,9 +14,9 @@ from setpoint.config import (
     Origin,
     Problem,
     SetpointError,
-    check,
     field,
     resolve,
+    rule,
 )
 from setpoint.config.values.node import Node
 from setpoint.config.values.origin import FILE
@@ -57,7 +57,7 @@ class RandomTable(Config):
     axes: dict[str, Drawn] = field(factory=dict[str, Drawn])
     """A distribution for each field: `"log_uniform(1e-5, 1e-2)"`, or a table with its type."""
 
-    @check
+    @rule
     def _check_axes(self) -> Iterator[Problem]:
         if not self.axes:
             yield Problem("axes", "has no axes, so that all points would be the same")
@@ -85,7 +85,7 @@ class Sweep(Config):
     chain: tuple[Sweep, ...] = ()
     """Chain of sweeps: the points of all, one sweep after the other."""
 
-    @check
+    @rule
     def _check_tables(self) -> Iterator[Problem]:
         for name, table in (("grid", self.grid), ("zip", self.zip)):
             for key, values in table.items():
@@ -106,7 +106,7 @@ class Sweep(Config):
         """The parts of the table, empty ones included."""
         return self.grid, self.zip, self.points, self.random, self.product, self.chain
 
-    @check
+    @rule
     def _check_empty(self) -> Iterator[Problem]:
         if not any(self.parts()):
             yield Problem("", "says nothing of what is varied", hint="Give it a grid.")
@@ -302,7 +302,7 @@ class Search(Config, role=RUNTIME):
     axes: dict[str, Drawn] = field(factory=dict[str, Drawn])
     """Distribution of each field: "log_uniform(1e-5, 1e-2)", or a table with its type."""
 
-    @check
+    @rule
     def _check_axes(self) -> Iterator[Problem]:
         if not self.axes:
             yield Problem("axes", "has no axes, so that all trials would be the same")
@@ -317,7 +317,7 @@ class SweepTable(Sweep, role=RUNTIME):
     def parts(self) -> tuple[object, ...]:
         return *super().parts(), self.search
 
-    @check
+    @rule
     def _check_search(self) -> Iterator[Problem]:
         if self.search is not None and any(super().parts()):
             yield Problem("search", "stands alone: its trials are no points known in advance")

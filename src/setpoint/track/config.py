@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import ClassVar, Literal
 
-from setpoint.config import RUNTIME, Caution, Config, Problem, Rule, Secret, check, field
+from setpoint.config import RUNTIME, Caution, Config, Problem, Rule, Secret, field, rule
 from setpoint.units import Period
 
 NO_METRICS = "no-metrics-file"
@@ -42,7 +42,7 @@ class Prometheus(
     address: str = "127.0.0.1"
     """Address to listen at; 0.0.0.0: all of the machine, for whoever reaches it."""
 
-    @check(cautions={OPEN_PORT: "the endpoint for Prometheus can be reached from elsewhere"})
+    @rule(cautions={OPEN_PORT: "the endpoint for Prometheus can be reached from elsewhere"})
     def _check_address(self) -> Iterator[Caution]:
         if not self.address.startswith("127.") and self.address not in ("localhost", "::1"):
             yield Caution(
@@ -252,7 +252,7 @@ class Metrics(Config, role=RUNTIME):
     update_ratios: tuple[Literal["model", "groups", "layers"], ...] = ()
     """Norm of a step's change of the weights, divided by their norm before it."""
 
-    @check
+    @rule
     def _check_norms(self) -> Iterator[Problem]:
         for name in NORMS:
             chosen = getattr(self, name)
@@ -288,7 +288,7 @@ class AlertConfig(Config, role=RUNTIME):
     timeout: float = field(default=10.0, gt=0, lt=inf)
     """Seconds that sending may take, each time it is tried."""
 
-    @check
+    @rule
     def _check_events(self) -> Iterator[Problem]:
         if not self.events:
             yield Problem("events", "is empty: nothing would be sent", hint="Remove the alert.")
@@ -315,7 +315,7 @@ class Command(AlertConfig, type="command", owner="setpoint.ops.alerts:CommandAle
     """The program and its arguments; no shell. It gets the facts as JSON on standard input, and
     in variables such as SETPOINT_ALERT_EVENT."""
 
-    @check
+    @rule
     def _check_command(self) -> Iterator[Problem]:
         if not self.command:
             yield Problem("command", "is empty", hint="Name a program and its arguments.")
@@ -351,7 +351,7 @@ class Tracking(Config, role=RUNTIME):
     peak_flops: float | None = field(default=None, gt=0, lt=inf)
     """Peak FLOPS of one device for MFU; null: the vendor's number for bf16, where known."""
 
-    @check
+    @rule
     def _check_trackers(self) -> Iterator[Problem]:
         writers = [index for index, each in enumerate(self.trackers) if isinstance(each, Jsonl)]
         for index in writers[1:]:
@@ -361,7 +361,7 @@ class Tracking(Config, role=RUNTIME):
                 hint="Leave one of them out.",
             )
 
-    @check(cautions={NO_METRICS: "trackers replace the one that writes metrics.jsonl"})
+    @rule(cautions={NO_METRICS: "trackers replace the one that writes metrics.jsonl"})
     def _check_metrics(self) -> Iterator[Caution]:
         if self.trackers and not any(isinstance(each, Jsonl) for each in self.trackers):
             yield Caution(

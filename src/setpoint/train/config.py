@@ -17,12 +17,12 @@ from setpoint.config import (
     Free,
     Invalid,
     Problem,
-    check,
     component,
     dead,
     derive,
     field,
     is_set,
+    rule,
 )
 from setpoint.data.config import Data
 from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
@@ -236,7 +236,7 @@ class Job(
         share = section.horizon_share if is_set(section, "horizon_share") else None
         return self.duration if share is None else self.duration.part(share)
 
-    @check
+    @rule
     def _check_horizon_share(self) -> Iterator[Problem]:
         section = self.schedule
         share = section.horizon_share if isinstance(section, Spanning) else None

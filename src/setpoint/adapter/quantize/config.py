@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, gcd, inf, log
 from typing import TYPE_CHECKING, Final, Literal
 
-from setpoint.config import RUNTIME, Caution, Config, Problem, check, dead, field
+from setpoint.config import RUNTIME, Caution, Config, Problem, dead, field, rule
 from setpoint.shapes.patterns import matches, pattern_problems, unmatched
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Quantization(Config):
         """Number of blocks of a matrix."""
         return (rows // self.rows) * (columns // (self.columns or columns))
 
-    @check
+    @rule
     def _check_exclude(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.exclude):
             yield from pattern_problems(f"exclude.{index}", pattern)
@@ -113,7 +113,7 @@ class NF4(Quantization, type="nf4"):
         scales = blocks + 4 * ceil(blocks / SCALES_PER_SCALE) + 4 if self.double else 4 * blocks
         return rows * columns // 2 + scales
 
-    @check
+    @rule
     def _check_group_size(self) -> Iterator[Problem]:
         yield from _odd(self.group_size)
 
@@ -162,7 +162,7 @@ class NVFP4(Quantization, type="nvfp4"):
         """See `Quantization.stored_bytes`: half a byte, a scale of one, and one for all."""
         return rows * columns // 2 + self.blocks(rows, columns) + 4
 
-    @check
+    @rule
     def _check_group_size(self) -> Iterator[Problem]:
         yield from _odd(self.group_size)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast
 from ..draft.config import Config
 from ..draft.copying import pack
 from ..schema.class_info import ConfigMeta
-from ..schema.declare import check, field
+from ..schema.declare import field, rule
 from ..schema.field import FieldInfo
 from ..types.compiler import own_package
 from ..types.compound import fill
@@ -131,7 +131,7 @@ class ImportedComponent(Config, owner="setpoint.config.components.arguments:cons
             )
         return _argument(name, "plain", cls)
 
-    @check
+    @rule
     def _check_target(self) -> Iterator[Problem]:
         refused = self.target.refusal()
         if refused:
@@ -140,7 +140,7 @@ class ImportedComponent(Config, owner="setpoint.config.components.arguments:cons
             # Imported already, so that checking its signature imports nothing.
             yield from self._mistakes()
 
-    @check(needs="import")
+    @rule(needs="import")
     def _check_signature(self) -> Iterator[Problem]:
         """Arguments that the target takes."""
         if not self.target.refusal():

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from ..draft.walk import need_config, sections, value_at
-from ..schema.declare import CHECK, NEEDS, RULE, CheckMark, Need
+from ..schema.declare import CHECK, NEEDS, RULE, Need, RuleMark
 from ..schema.tree import classes_below
 from ..values.containers import CheckedDict, CheckedList, Free
 from ..values.node import Node, chain_of, is_invalid, state_of, value_or_missing
@@ -74,7 +74,7 @@ class Checker:
 
 def _checks_in(
     placed: Iterable[tuple[Path, Node]], unread: Collection[str] = ()
-) -> Iterator[tuple[Path, Node, str, CheckMark, tuple[Need, ...]]]:
+) -> Iterator[tuple[Path, Node, str, RuleMark, tuple[Need, ...]]]:
     """Every check of some sections, with what it needs, but for files that nothing will read."""
     for path, section in placed:
         for name in type(section).__setpoint__.checks:
@@ -157,12 +157,12 @@ def _origins_inside(area: Free, path: Path) -> str:
     return ", ".join(dict.fromkeys(filter(None, origins)))
 
 
-def mark_of(section: Node | type[Node], name: str) -> CheckMark:
+def mark_of(section: Node | type[Node], name: str) -> RuleMark:
     """The declaration of a check."""
     return getattr(getattr(section, name), CHECK)
 
 
-def needs_in(section: Node, mark: CheckMark) -> tuple[Need, ...]:
+def needs_in(section: Node, mark: RuleMark) -> tuple[Need, ...]:
     """The needs of a check in a section; all of them where a value that decides that is unknown."""
     if not callable(mark.needs):
         return mark.needs
@@ -172,7 +172,7 @@ def needs_in(section: Node, mark: CheckMark) -> tuple[Need, ...]:
         return NEEDS
 
 
-def findings_of(section: Node, name: str, mark: CheckMark) -> Iterator[Problem]:
+def findings_of(section: Node, name: str, mark: RuleMark) -> Iterator[Problem]:
     """Run one check, if there is anything to look at; a fault in it is a finding as well."""
     method: Any = getattr(section, name)
     try:
@@ -201,7 +201,7 @@ def _misuse(section: Node, finding: Problem, cautions: Collection[str]) -> str:
         if wrong:
             return f"names {path!r}: {wrong} It says: {finding.message}"
     if isinstance(finding, Caution) and finding.code not in cautions:
-        declared = f"write @check(cautions={{{finding.code!r}: 'what it means'}})"
+        declared = f"write @rule(cautions={{{finding.code!r}: 'what it means'}})"
         return f"yielded the caution {finding.code!r} undeclared; {declared}"
     return ""
 

@@ -100,7 +100,7 @@ class ClassInfo:
 
     @property
     def checks(self) -> list[str]:
-        """The names of the methods marked `@check`."""
+        """The names of the methods marked `@rule`."""
         self._import_rules()
         return self._checks
 
@@ -237,7 +237,7 @@ class ConfigMeta(_Meta):
             environment_prefix: what the variables of a root begin with: `"MYAPP"` for
                 `MYAPP__SEED`; SETPOINT if not given; inherited.
             rules: checks that stand in modules of their own, run in this order; inherited: names
-                of modules with functions marked `@check` or `@dead`, which take the config, and
+                of modules with functions marked `@rule` or `@dead`, which take the config, and
                 are imported when one is checked; or rows, each of one function.
 
         Raises:

@@ -110,8 +110,8 @@ def derive(path: str) -> Callable[[F], F]:
     return _marking(DERIVE, path)
 
 
-class CheckMark(Struct):
-    """The options of a check, as `check` takes them."""
+class RuleMark(Struct):
+    """The options of a rule, as `rule` takes them."""
 
     needs: tuple[Need, ...] | Callable[[Any], tuple[Need, ...]]
     cautions: Mapping[str, str]
@@ -119,15 +119,15 @@ class CheckMark(Struct):
 
 
 @overload
-def check(function: Check, /) -> Check: ...
+def rule(function: Check, /) -> Check: ...
 @overload
-def check(
+def rule(
     *,
     needs: Needs = (),
     cautions: Mapping[str, str] | None = None,
     when: Callable[[Any], bool] | None = None,
 ) -> Callable[[Check], Check]: ...
-def check(
+def rule(
     function: Any = None,
     /,
     *,
@@ -154,7 +154,7 @@ def check(
         TypeError: if a check with needs has no docstring.
     """
     needed = needs if callable(needs) or isinstance(needs, tuple) else (needs,)
-    mark = CheckMark(needed, cautions or {}, when)
+    mark = RuleMark(needed, cautions or {}, when)
 
     def decorate(function: Any) -> Any:
         if mark.needs and not function.__doc__:
@@ -196,7 +196,7 @@ class Rule(Struct):
     """A row of the table `rules` of a class: a check that is imported when it is needed.
 
     The class runs the function `target`, `"module:function"` of the config, as it runs its methods
-    marked `@check`, or `@dead` for the fields in `dead`. `what` says in a line what it verifies or
+    marked `@rule`, or `@dead` for the fields in `dead`. `what` says in a line what it verifies or
     refuses; the others are as for `check`.
     """
 
@@ -221,5 +221,5 @@ class Rule(Struct):
         setattr(run, RULE, target)
         if self.dead:
             return f"{target} {self.what}", dead(*self.dead)(run)
-        mark = check(needs=self.needs, cautions=self.cautions, when=when)
+        mark = rule(needs=self.needs, cautions=self.cautions, when=when)
         return f"{target} {self.what}", mark(run)

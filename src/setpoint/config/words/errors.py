@@ -218,7 +218,7 @@ class Problem:
     """One finding: which field, what is wrong, and what would be valid.
 
     Arguments:
-        path: the field; relative to the section in a `@check`, from the root in a report, from the
+        path: the field; relative to the section in a `@rule`, from the root in a report, from the
             class in an assignment.
         also: other fields that take part, shown with their values and origins.
         value: the offending value as text; filled in by the engine.

@@ -10,7 +10,7 @@ from importlib import import_module
 from math import inf
 from typing import ClassVar, Literal
 
-from setpoint.config import IDENTITY, RUNTIME, Config, Problem, Rule, Secret, check, dead, field
+from setpoint.config import IDENTITY, RUNTIME, Config, Problem, Rule, Secret, dead, field, rule
 
 # Names are parts of document names, which the split hashes: no slash, no space.
 NAME = r"[A-Za-z0-9_.\-]+"
@@ -46,7 +46,7 @@ class Filter(Config, role=IDENTITY):
     def _shard_is_dead(self) -> str | None:
         return "there is one part" if self.shards is None else None
 
-    @check
+    @rule
     def _check_limits(self) -> Iterator[Problem]:
         if self.longest is not None and self.longest < self.shortest:
             message = f"is below shortest = {self.shortest}"
@@ -125,7 +125,7 @@ class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.texts:Std
     include: tuple[str, ...] = field(factory=lambda: ("*.py",))
     """Globs of paths inside the library; `*` also matches `/`: "json/*", "asyncio/*.py"."""
 
-    @check
+    @rule
     def _check_include(self) -> Iterator[Problem]:
         if not self.include:
             yield Problem("include", "no pattern, so no file", valid=('["*.py"]', '["json/*"]'))
@@ -185,16 +185,16 @@ class Text(
     """Field that holds the text in records, dotted for what is nested: "meta.text"; "input_ids":
     tokens, with labels, attention_mask and position_ids beside them."""
 
-    @check
+    @rule
     def _check_paths(self) -> Iterator[Problem]:
         yield from _path_problems(self.paths, "notes.txt", "text/*.md")
 
-    @check
+    @rule
     def _check_separator(self) -> Iterator[Problem]:
         if self.separator == "":
             yield Problem("separator", "is empty, and would not divide anything", valid=("null",))
 
-    @check
+    @rule
     def _check_field(self) -> Iterator[Problem]:
         if not self.field:
             yield Problem("field", "is empty", valid=("text", "meta.text"))
@@ -240,7 +240,7 @@ class Conversations(
     """Labels beside input_ids are shifted by one already: the label at each place is the next
     token. false: it is the token itself."""
 
-    @check
+    @rule
     def _check_paths(self) -> Iterator[Problem]:
         yield from _path_problems(self.paths, "chats.jsonl", "chats/*.jsonl")
 
@@ -299,7 +299,7 @@ class HubDataset(
     """Field that holds the text: a column, dotted for what is nested; "input_ids": tokens, with
     labels, attention_mask and position_ids beside them."""
 
-    @check
+    @rule
     def _check_path(self) -> Iterator[Problem]:
         for name in ("path", "split", "field"):
             if not getattr(self, name):
@@ -337,7 +337,7 @@ class Tokens(
     separator: int | None = field(default=None, ge=0)
     """Token id that separates documents in files without .idx; null: the tokenizer's separator."""
 
-    @check
+    @rule
     def _check_paths(self) -> Iterator[Problem]:
         yield from _path_problems(self.paths, "shards", "shards/*.npy")
 

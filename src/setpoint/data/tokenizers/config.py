@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from setpoint.config import IDENTITY, Config, Invalid, Problem, Rule, check, derive, derived, field
+from setpoint.config import IDENTITY, Config, Invalid, Problem, Rule, derive, derived, field, rule
 
 # 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
 BYTES_VOCABULARY = 257
@@ -37,7 +37,7 @@ class TokenIds(TokenizerConfig, type="ids", owner="setpoint.data.tokenizers.toke
     def _derive_count(self) -> int:
         raise Invalid("must be set, or model.vocab_size: it is how many ids there are")
 
-    @check
+    @rule
     def _check_separator(self) -> Iterator[Problem]:
         if self.separator is not None and self.separator >= self.count:
             yield Problem(
@@ -71,7 +71,7 @@ class HuggingFace(
     """Control tokens that are added to the vocabulary, with the ids behind its last; chat templates
     can write them. The model needs rows for them: see model.vocab_size."""
 
-    @check
+    @rule
     def _check_added(self) -> Iterator[Problem]:
         for index, token in enumerate(self.added):
             if not token:
@@ -79,7 +79,7 @@ class HuggingFace(
             elif token in self.added[:index]:
                 yield Problem(f"added.{index}", f"is added.{self.added.index(token)} again")
 
-    @check
+    @rule
     def _check_path(self) -> Iterator[Problem]:
         if not self.path:
             yield Problem("path", "is empty", valid=("a directory", "Qwen/Qwen3-0.6B"))

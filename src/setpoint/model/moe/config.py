@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any, Literal
 
-from setpoint.config import RUNTIME, Caution, Config, Problem, check, dead, derive, derived, field
+from setpoint.config import RUNTIME, Caution, Config, Problem, dead, derive, derived, field, rule
 from setpoint.model.divisors import nearest_divisors
 
 ROUTER_WITHOUT_GRADIENT = "router-without-gradient"
@@ -143,7 +143,7 @@ class MoE(Config):
         """Inner width of an expert; ffn_dim is the model's."""
         return ffn_dim if self.expert_dim is None else self.expert_dim
 
-    @check
+    @rule
     def _check_choice(self) -> Iterator[Problem]:
         if self.top_k > self.experts:
             yield Problem(
@@ -195,7 +195,7 @@ class MoE(Config):
             hint="Or remove groups and top_groups.",
         )
 
-    @check(cautions=CAUTIONS)
+    @rule(cautions=CAUTIONS)
     def _check_router_gradient(self) -> Iterator[Problem]:
         if self.top_k == 1 < self.experts and self.router.normalize:
             yield Caution(

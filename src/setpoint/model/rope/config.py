@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from setpoint.config import Config, Problem, check, field
+from setpoint.config import Config, Problem, field, rule
 
 
 class RopeScaling(Config):
@@ -33,7 +33,7 @@ class Llama3Scaling(RopeScaling, type="llama3"):
     original_length: int = field(ge=1)
     """Original context length (original_max_position_embeddings), in tokens."""
 
-    @check
+    @rule
     def _check_factors(self) -> Iterator[Problem]:
         if self.low_frequency_factor >= self.high_frequency_factor:
             yield Problem(
@@ -66,7 +66,7 @@ class YarnScaling(RopeScaling, type="yarn"):
     """YaRN truncate: round the ends of the ramp between beta_fast and beta_slow outwards to whole
     dimensions."""
 
-    @check
+    @rule
     def _check_betas(self) -> Iterator[Problem]:
         if self.beta_slow >= self.beta_fast:
             yield Problem(

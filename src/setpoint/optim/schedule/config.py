@@ -12,12 +12,12 @@ from setpoint.config import (
     Config,
     Invalid,
     Problem,
-    check,
     dead,
     derive,
     derived,
     field,
     is_set,
+    rule,
 )
 from setpoint.units import Duration, Length
 
@@ -116,7 +116,7 @@ class Warmed(Spanning):
     def rises_over(self) -> Length:
         return self.warmup
 
-    @check
+    @rule
     def _check_warmup_from(self) -> Iterator[Problem]:
         if self.warmup_from not in (0, 1) and not self.warmup:  # 1 is full from the first step
             yield Problem(
@@ -138,7 +138,7 @@ class Moving(ScheduleConfig):
     def moved_by(self) -> By:
         return self.by
 
-    @check
+    @rule
     def _check_by(self) -> Iterator[Problem]:
         if self.by == "step":
             return
@@ -259,14 +259,12 @@ class Wsd(Decaying, type="wsd"):
     def lengths(self) -> list[Length]:
         return [self.warmup, self.decay_length]
 
-    @check
+    @rule
     def _check_decay(self) -> Iterator[Problem]:
         if not self.decay_length:
             yield Problem("decay_length", "must be above 0", valid=("1", "10 %"))
 
-    @check(
-        cautions={SHORTENED_DECAY: "the warm-up leaves less of the horizon than the decay takes"}
-    )
+    @rule(cautions={SHORTENED_DECAY: "the warm-up leaves less of the horizon than the decay takes"})
     def _check_room(self) -> Iterator[Caution]:
         lengths = [_in(self.horizon, length) for length in self.lengths]
         if None in lengths:
@@ -313,7 +311,7 @@ class InverseSqrt(Moving, Warmed, type="inverse_sqrt"):
     def lengths(self) -> list[Length]:
         return [self.warmup, self.timescale]
 
-    @check
+    @rule
     def _check_timescale(self) -> Iterator[Problem]:
         if not self.timescale:
             yield Problem("timescale", "must be above 0", valid=("10000",))
@@ -338,7 +336,7 @@ class Phase(Config):
     def _power_is_dead(self) -> str | None:
         return None if self.curve == "polynomial" else f"curve = {self.curve} takes none"
 
-    @check
+    @rule
     def _check_curve(self) -> Iterator[Problem]:
         if self.length is not None and not self.length and self.curve != "linear":
             yield Problem(
@@ -385,7 +383,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
         """The unit of the curve where no length is a share of a horizon."""
         return next((length.unit for length in self.lengths if length), "steps")
 
-    @check
+    @rule
     def _check_phases(self) -> Iterator[Problem]:
         if not self.phases:
             yield Problem(
@@ -412,7 +410,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
                 )
             source = phase.target
 
-    @check(cautions={LONG_PHASES: "phases of the learning rate are longer than their horizon"})
+    @rule(cautions={LONG_PHASES: "phases of the learning rate are longer than their horizon"})
     def _check_room(self) -> Iterator[Caution]:
         if self.horizon is None or not self.needs_horizon:
             return
@@ -474,7 +472,7 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.curves:Plat
         """Direction in which the metric improves."""
         return "max" if self.monitor.endswith(".accuracy") else "min"
 
-    @check
+    @rule
     def _check_monitor(self) -> Iterator[Problem]:
         data, _, metric = self.monitor.rpartition(".")
         if not (data and metric):
@@ -484,7 +482,7 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.curves:Plat
                 valid=("held_out.loss",),
             )
 
-    @check
+    @rule
     def _check_floor(self) -> Iterator[Problem]:
         if self.floor == 1:
             yield Problem("floor", "is the full rate, so that it would never fall", valid=("0.1",))

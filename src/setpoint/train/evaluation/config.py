@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING, Literal, get_args
 
-from setpoint.config import RUNTIME, Config, Problem, check, derive, derived, field, plain
+from setpoint.config import RUNTIME, Config, Problem, derive, derived, field, plain, rule
 from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
 from setpoint.units import Period
 
@@ -37,7 +37,7 @@ class EvaluationData(Config, role=RUNTIME):
     sequences: int | None = field(default=SEQUENCES, ge=1)
     """Number of sequences to evaluate, always the same; null: all."""
 
-    @check
+    @rule
     def _check_name(self) -> Iterator[Problem]:
         if self.name == HELD_OUT:
             yield Problem("name", "is the name of what data.held_out keeps back", valid=("web",))
@@ -161,7 +161,7 @@ class Evaluation(Config, role=RUNTIME):
         known = metric in METRICS and (self.accuracy or metric != "accuracy")
         return known and data in self.names
 
-    @check
+    @rule
     def _check_names(self) -> Iterator[Problem]:
         first: dict[str, int] = {}
         for index, dataset in enumerate(self.datasets):
@@ -172,7 +172,7 @@ class Evaluation(Config, role=RUNTIME):
                     valid=(f"{dataset.name}-{index}",),
                 )
 
-    @check
+    @rule
     def _check_early_stopping(self) -> Iterator[Problem]:
         if self.early_stopping is not None and self.every.unit in ("last_step", "never"):
             yield Problem(
@@ -182,7 +182,7 @@ class Evaluation(Config, role=RUNTIME):
                 hint="Remove it, or evaluate every so many steps.",
             )
 
-    @check
+    @rule
     def _check_best(self) -> Iterator[Problem]:
         if self.best.data not in self.names:
             yield Problem("best.data", "is no data set of the evaluation", valid=self.names)

@@ -1,5 +1,5 @@
 """The rules of a training job: checks that span its sections, by theme.
 
-A rule is a function of the job marked `@check` or `@dead`; its docstring says what it refuses, and
+A rule is a function of the job marked `@rule` or `@dead`; its docstring says what it refuses, and
 is its line in the documentation.
 """

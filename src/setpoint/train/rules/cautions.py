@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Caution, SetpointError, check
+from setpoint.config import Caution, SetpointError, rule
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import ImportedOptimizer, Lion, Muon, ScheduleFreeAdamW
@@ -58,7 +58,7 @@ LEAST_MUON_RATE = 5e-3
 MOST_LION_RATE = 1e-3
 
 
-@check(cautions=CAUTIONS)
+@rule(cautions=CAUTIONS)
 def precision_cautions(job: Job) -> Iterator[Caution]:
     """Formats that are slower than they need be."""
     precision = job.precision
@@ -82,7 +82,7 @@ def precision_cautions(job: Job) -> Iterator[Caution]:
         )
 
 
-@check(cautions=CAUTIONS)
+@rule(cautions=CAUTIONS)
 def warmup_cautions(job: Job) -> Iterator[Caution]:
     """A warm-up that is longer than the run or the curve."""
     warmup = _share_of_run(job, job.schedule.rises_over)
@@ -106,7 +106,7 @@ def warmup_cautions(job: Job) -> Iterator[Caution]:
         )
 
 
-@check(when=lambda job: job.checkpoint.save and job.total_steps() is not None, cautions=CAUTIONS)
+@rule(when=lambda job: job.checkpoint.save and job.total_steps() is not None, cautions=CAUTIONS)
 def checkpoint_cautions(job: Job) -> Iterator[Caution]:
     """Checkpoints that are saved too late, or not of the weights that are evaluated."""
     steps = job.total_steps()
@@ -153,7 +153,7 @@ def _share_of_run(job: Job, length: Length | Duration) -> float | None:
     return count / run[unit]
 
 
-@check(when=lambda job: job.evaluation is not None, cautions=CAUTIONS)
+@rule(when=lambda job: job.evaluation is not None, cautions=CAUTIONS)
 def best_cautions(job: Job) -> Iterator[Caution]:
     """A selection that goes the wrong way."""
     assert job.evaluation is not None
@@ -169,7 +169,7 @@ def best_cautions(job: Job) -> Iterator[Caution]:
         )
 
 
-@check(cautions=CAUTIONS)
+@rule(cautions=CAUTIONS)
 def patience_cautions(job: Job) -> Iterator[Caution]:
     """Early stopping or a plateau whose patience is longer than the run."""
     section, steps = job.evaluation, job.total_steps()
@@ -221,7 +221,7 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
     )
 
 
-@check(cautions=CAUTIONS)
+@rule(cautions=CAUTIONS)
 def horizon_cautions(job: Job) -> Iterator[Caution]:
     """A schedule that ends where the run does not."""
     section, end = job.schedule, job.schedule.end
@@ -250,7 +250,7 @@ def horizon_cautions(job: Job) -> Iterator[Caution]:
     )
 
 
-@check(cautions=CAUTIONS)
+@rule(cautions=CAUTIONS)
 def optimizer_cautions(job: Job) -> Iterator[Caution]:
     """Learning rates that are unusual, or belong to another optimizer."""
     if job.optimizer.lr > UNUSUAL_RATE:
@@ -293,7 +293,7 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
         )
 
 
-@check(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
+@rule(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
 def size_cautions(job: Job) -> Iterator[Caution]:
     """Weights and activations that exceed any machine whatever else is chosen."""
     model, batch, ranks = job.model, job.batch, job.parallel.world_size
@@ -325,7 +325,7 @@ def size_cautions(job: Job) -> Iterator[Caution]:
         )
 
 
-@check(when=lambda job: job.data.has_answers, cautions=CAUTIONS)
+@rule(when=lambda job: job.data.has_answers, cautions=CAUTIONS)
 def packing_cautions(job: Job) -> Iterator[Caution]:
     """Questions apart from their answers, and beside those of other conversations."""
     packing = job.data.packing
@@ -360,7 +360,7 @@ def _reaches_embedding(adapter: AdapterConfig) -> bool:
     )
 
 
-@check(
+@rule(
     needs="files",
     when=lambda job: job.adapter is not None and job.model.pretrained is not None,
     cautions=CAUTIONS,
@@ -392,7 +392,7 @@ def new_row_cautions(job: Job) -> Iterator[Caution]:
     )
 
 
-@check(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
+@rule(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
 def model_cautions(job: Job) -> Iterator[Caution]:
     """Positions that are never trained, adapters of random weights, and muP without Adam."""
     model, length = job.model, job.batch.sequence_length

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from setpoint.config import Config, Problem, check, fields_of, is_mapping
+from setpoint.config import Config, Problem, fields_of, is_mapping, rule
 from setpoint.memory.config import SAVE
 from setpoint.precision.config import FP16_ON_CPU, ON_A_GPU
 from setpoint.profile.config import SNAPSHOT_ON_CPU
@@ -106,7 +106,7 @@ def _axes(job: NullSafe, path: str) -> list[str]:
     return ["parallel.expert_tensor" if alone else path]
 
 
-@check
+@rule
 def conflicts(job: Any) -> Iterator[Problem]:
     """Settings that do not go together: the list above.
 
@@ -129,7 +129,7 @@ def may_need_gpu(job: Any) -> bool:
     return job.parallel.device == "auto" and any(r.on_cpu and r.applies(safe) for r in CONFLICTS)
 
 
-@check(needs="torch", when=may_need_gpu)
+@rule(needs="torch", when=may_need_gpu)
 def conflicts_without_gpu(job: Any) -> Iterator[Problem]:
     """Settings that need a GPU, where there is none."""
     safe = NullSafe(job)

@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from setpoint.config import Caution, Config, Problem, SetpointError, check, dead, fields_of, is_set
+from setpoint.config import Caution, Config, Problem, SetpointError, dead, fields_of, is_set, rule
 from setpoint.data.sources.config import (
     Conversations,
     Questions,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=SourceConfig)
 
 
-@check(when=lambda job: isinstance(job.model, TransformerConfig) and job.model.moe is not None)
+@rule(when=lambda job: isinstance(job.model, TransformerConfig) and job.model.moe is not None)
 def load_problems(job: Job) -> Iterator[Problem]:
     """Micro-batches that do not fall into the parts that experts are balanced over."""
     assert isinstance(job.model, TransformerConfig) and job.model.moe is not None
@@ -45,7 +45,7 @@ def load_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(when=lambda job: not job.batch.sizes_match(job.parallel.data_ranks))
+@rule(when=lambda job: not job.batch.sizes_match(job.parallel.data_ranks))
 def sum_problems(job: Job) -> Iterator[Problem]:
     """Batch sizes whose product is not the global size."""
     batch, ranks = job.batch, job.parallel.data_ranks
@@ -78,7 +78,7 @@ def sum_problems(job: Job) -> Iterator[Problem]:
     )
 
 
-@check(when=lambda job: bool(job.data.all_phases))
+@rule(when=lambda job: bool(job.data.all_phases))
 def phase_problems(job: Job) -> Iterator[Problem]:
     """Phases of a mixture that do not start after the one before, or not within the run."""
     end, before, last = job.total_steps(), 0, "the run"
@@ -106,7 +106,7 @@ def phase_problems(job: Job) -> Iterator[Problem]:
         before, last = max(before, step), path
 
 
-@check(when=lambda job: bool(job.data.streams))
+@rule(when=lambda job: bool(job.data.streams))
 def stream_problems(job: Job) -> Iterator[Problem]:
     """Values in epochs, whose length is not known of streamed data."""
     index = next(i for i, source in enumerate(job.data.sources) if source.is_streamed)
@@ -143,7 +143,7 @@ def _in_epochs(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
                 yield inner, counts
 
 
-@check(needs="files", when=lambda job: job.data.held_out and not job.data.validation)
+@rule(needs="files", when=lambda job: job.data.held_out and not job.data.validation)
 def held_out_problems(job: Job) -> Iterator[Problem]:
     """A number of held-out documents that leaves none to train on."""
     counts = [_documents(source) for source in job.data.sources]
@@ -186,7 +186,7 @@ def baselines_are_dead(job: Job) -> str | None:
     return path and f"{path} leaves tokens out, which n-gram models would count"
 
 
-@check(needs=tokenizer_needs, when=lambda job: any(tokens_named(job.loss)))
+@rule(needs=tokenizer_needs, when=lambda job: any(tokens_named(job.loss)))
 def unknown_tokens(job: Job) -> Iterator[Problem]:
     """Tokens that the loss names and the tokenizer does not have."""
     size = known_vocabulary(job.tokenizer)
@@ -213,7 +213,7 @@ def leaves_out(job: Job) -> str | None:
     return "loss.ignore_index" if ignores else "loss.token_weights"
 
 
-@check(
+@rule(
     needs="files",
     when=lambda job: any(sources_of(job, Conversations)),
     cautions={"no-stop-token": "no token that ends an answer is trained"},
@@ -243,7 +243,7 @@ def template_problems(job: Job) -> Iterator[Problem]:
             yield Problem(f"{path}.template", message, hint=f"Valid: {valid}", also=("tokenizer",))
 
 
-@check(needs="files", when=lambda job: any(sources_of(job, Tokens)))
+@rule(needs="files", when=lambda job: any(sources_of(job, Tokens)))
 def token_problems(job: Job) -> Iterator[Problem]:
     """Prepared data, or a separator, of another tokenizer."""
     from setpoint.data.prepared import read_facts
@@ -292,7 +292,7 @@ def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
                 return
 
 
-@check(when=lambda job: isinstance(job.tokenizer, TokenIds))
+@rule(when=lambda job: isinstance(job.tokenizer, TokenIds))
 def text_problems(job: Job) -> Iterator[Problem]:
     """Text, and documents to pack, where tokenizer.type = ids."""
     assert isinstance(job.tokenizer, TokenIds)

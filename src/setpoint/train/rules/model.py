@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import Caution, Need, Problem, SetpointError, check, dead
+from setpoint.config import Caution, Need, Problem, SetpointError, dead, rule
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig, names_attention_backend
 from setpoint.parallel.config import CUBLAS_VARIABLE, CUBLAS_WORKSPACES
@@ -66,7 +66,7 @@ def has_rows(job: Job) -> bool:
     )
 
 
-@check(
+@rule(
     needs=tokenizer_needs,
     when=has_rows,
     cautions={
@@ -102,7 +102,7 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(
+@rule(
     needs="files",
     when=lambda job: (
         isinstance(job.model, HuggingFaceConfig)
@@ -149,7 +149,7 @@ def row_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(when=lambda job: names_attention_backend(job.model))
+@rule(when=lambda job: names_attention_backend(job.model))
 def backend_problems(job: Job) -> Iterator[Problem]:
     """Attention backends that do not go with the device, the dtype or deterministic = true."""
     from setpoint.model.attention.selection import determinism_problems, placement_problems
@@ -161,7 +161,7 @@ def backend_problems(job: Job) -> Iterator[Problem]:
     yield from placement_problems(job.model, device, compute, training=True)
 
 
-@check(needs="torch", when=lambda job: names_attention_backend(job.model))
+@rule(needs="torch", when=lambda job: names_attention_backend(job.model))
 def device_problems(job: Job) -> Iterator[Problem]:
     """Attention backends that do not run on the device."""
     from setpoint.model.attention import probe  # which needs torch
@@ -185,7 +185,7 @@ def dense_on_gpu(job: Job) -> Dense | None:
     return find_dense(model, job.precision.compute, length, documents=documents, ring=ring)
 
 
-@check(
+@rule(
     needs=device_needs,
     when=lambda job: job.parallel.device != "cpu" and dense_on_gpu(job) is not None,
     cautions={
@@ -235,7 +235,7 @@ DENSE_LAYERS = {
 }
 
 
-@check(when=lambda job: job.adapter is not None and job.model.parameters_known)
+@rule(when=lambda job: job.adapter is not None and job.model.parameters_known)
 def adapter_problems(job: Job) -> Iterator[Problem]:
     """Patterns and ranks of the adapter that do not fit the modules of a transformer."""
     from setpoint.adapter import plan
@@ -261,7 +261,7 @@ def adapter_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(
+@rule(
     needs=("import", "torch"),
     when=lambda job: job.adapter is not None and not job.model.parameters_known,
     cautions=DENSE_LAYERS,
@@ -329,7 +329,7 @@ def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
             return
 
 
-@check(
+@rule(
     needs="files",
     when=lambda job: (
         job.adapter is not None
@@ -426,7 +426,7 @@ def idle_float8_gather(job: Job) -> str | None:
     return None
 
 
-@check(when=lambda job: job.precision.float8 is not None)
+@rule(when=lambda job: job.precision.float8 is not None)
 def float8_problems(job: Job) -> Iterator[Problem]:
     """Linear layers that cannot be computed in float8."""
     from setpoint.precision.config import converted, layer_problems
@@ -460,7 +460,7 @@ def packed_experts(model: TransformerConfig) -> dict[str, tuple[int, int]]:
     }
 
 
-@check(needs="torch", when=lambda job: job.precision.float8 is not None)
+@rule(needs="torch", when=lambda job: job.precision.float8 is not None)
 def float8_device_problems(job: Job) -> Iterator[Problem]:
     """A device that does not compute in float8."""
     import torch
@@ -492,7 +492,7 @@ def linear_layers(model: TransformerConfig) -> dict[str, tuple[int, int]]:
     }
 
 
-@check(needs=device_needs, when=lambda job: job.deterministic and job.parallel.device != "cpu")
+@rule(needs=device_needs, when=lambda job: job.deterministic and job.parallel.device != "cpu")
 def workspace_problems(job: Job) -> Iterator[Problem]:
     """An environment in which matrix products on a GPU are not deterministic."""
     if job.parallel.device == "auto":
@@ -510,14 +510,14 @@ def workspace_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(when=lambda job: job.optimizer.has_patterns and job.model.parameters_known)
+@rule(when=lambda job: job.optimizer.has_patterns and job.model.parameters_known)
 def pattern_problems(job: Job) -> Iterator[Problem]:
     """Patterns of the optimizer that match no parameter of a transformer."""
     if _can_be_searched(job):
         yield from _unmatched(job, vocabulary=1)
 
 
-@check(
+@rule(
     needs=("import", "torch"),
     when=lambda job: job.optimizer.has_patterns and not job.model.parameters_known,
 )

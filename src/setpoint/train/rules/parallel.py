@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import ConfigError, Problem, SetpointError, check, draft_of, nearest, resolve
+from setpoint.config import ConfigError, Problem, SetpointError, draft_of, nearest, resolve, rule
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.parallel.config import CONTEXT
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TENSOR = "parallel.tensor"
 
 
-@check(needs="import", when=lambda job: isinstance(job.model, HuggingFaceConfig))
+@rule(needs="import", when=lambda job: isinstance(job.model, HuggingFaceConfig))
 def family_problems(job: Job) -> Iterator[Problem]:
     """Models that transformers does not make, or that ranks cannot divide.
 
@@ -100,7 +100,7 @@ def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
         yield from split_problems(split, len(made.stage_parts()) - 2, "model.config")
 
 
-@check(when=lambda job: job.parallel.torchft is not None)
+@rule(when=lambda job: job.parallel.torchft is not None)
 def torchft_problems(job: Job) -> Iterator[Problem]:
     """Jobs that replica groups (torchft) cannot train."""
     section, batch = job.parallel.torchft, job.batch
@@ -124,7 +124,7 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(
+@rule(
     needs=tokenizer_needs,
     when=lambda job: isinstance(job.model, TransformerConfig) and job.parallel.divides_matrices,
 )
@@ -194,7 +194,7 @@ def _undivided_sequences(job: Job) -> Iterator[Problem]:
             )
 
 
-@check(when=lambda job: job.parallel.divides_sequences)
+@rule(when=lambda job: job.parallel.divides_sequences)
 def context_problems(job: Job) -> Iterator[Problem]:
     """Sequences and heads that do not divide by parallel.ring and parallel.ulysses."""
     parallel, length = job.parallel, job.batch.sequence_length
@@ -229,7 +229,7 @@ def context_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(when=lambda job: isinstance(job.model, TransformerConfig) and job.parallel.divides_layers)
+@rule(when=lambda job: isinstance(job.model, TransformerConfig) and job.parallel.divides_layers)
 def stage_problems(job: Job) -> Iterator[Problem]:
     """Stages of a pipeline without a layer each, or with other parts than the model's."""
     assert isinstance(job.model, TransformerConfig)
@@ -281,7 +281,7 @@ def split_problems(
         )
 
 
-@check(when=lambda job: job.parallel.divides_layers)
+@rule(when=lambda job: job.parallel.divides_layers)
 def batch_problems(job: Job) -> Iterator[Problem]:
     """Numbers of micro-batches that the schedule of a pipeline does not run."""
     pipelining, count = job.parallel.pipelining, job.batch.accumulation
@@ -303,7 +303,7 @@ def batch_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(
+@rule(
     when=lambda job: (
         job.parallel.divides_experts
         and isinstance(job.model, TransformerConfig)
@@ -382,7 +382,7 @@ def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
         return
 
 
-@check(when=lambda job: bool(job.parallel.sharding.replicated))
+@rule(when=lambda job: bool(job.parallel.sharding.replicated))
 def replicated_problems(job: Job) -> Iterator[Problem]:
     """Patterns of unsharded parameters that match none, or weights of divided experts."""
     from setpoint.train.build.job_parameters import trainable_parameters
@@ -406,7 +406,7 @@ def replicated_problems(job: Job) -> Iterator[Problem]:
             )
 
 
-@check(when=lambda job: bool(job.parallel.sharding.units))
+@rule(when=lambda job: bool(job.parallel.sharding.units))
 def unit_problems(job: Job) -> Iterator[Problem]:
     """Patterns of FSDP2 units that match no module, or one that cannot be a unit."""
     from setpoint.model.parameters import parameters_of, units_around_layers

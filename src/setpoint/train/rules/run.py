@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Caution, Need, Problem, SetpointError, check, dead, resolve
+from setpoint.config import Caution, Need, Problem, SetpointError, dead, resolve, rule
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.memory.config import Operators
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 
-@check(when=lambda job: not job.checkpoint.keep_best)
+@rule(when=lambda job: not job.checkpoint.keep_best)
 def best_problems(job: Job) -> Iterator[Problem]:
     """A metric of the best that selects nothing."""
     section = job.evaluation
@@ -46,7 +46,7 @@ def best_problems(job: Job) -> Iterator[Problem]:
             return
 
 
-@check(
+@rule(
     needs="files",
     when=lambda job: job.evaluation is not None and job.evaluation.may_be_long(job.batch),
     cautions={LONG_EVALUATION: LONG_EVALUATION_MEANS},
@@ -117,7 +117,7 @@ def _tokens(sources: Iterable[SourceConfig]) -> float | None:
     return None if None in sizes else float(sum(size or 0 for size in sizes))
 
 
-@check(when=lambda job: isinstance(job.schedule, Plateau))
+@rule(when=lambda job: isinstance(job.schedule, Plateau))
 def plateau_problems(job: Job) -> Iterator[Problem]:
     """A metric that the schedule follows and nothing computes."""
     assert isinstance(job.schedule, Plateau)
@@ -147,7 +147,7 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@check(when=lambda job: job.checkpoint.export is not None)
+@rule(when=lambda job: job.checkpoint.export is not None)
 def export_problems(job: Job) -> Iterator[Problem]:
     """A model to export that transformers has no word for."""
     from setpoint.model.pretrained.config_json import family_for
@@ -169,7 +169,7 @@ def export_problems(job: Job) -> Iterator[Problem]:
 URL = "checkpoint.remote.url"
 
 
-@check(when=lambda job: job.checkpoint.remote is not None)
+@rule(when=lambda job: job.checkpoint.remote is not None)
 def url_problems(job: Job) -> Iterator[Problem]:
     """A place for uploads that is no URL."""
     from setpoint.hub.fetch import is_url
@@ -181,7 +181,7 @@ def url_problems(job: Job) -> Iterator[Problem]:
         yield Problem(URL, f"is not a URL: {section.url!r}", valid=valid)
 
 
-@check(needs="import", when=lambda job: job.checkpoint.remote is not None)
+@rule(needs="import", when=lambda job: job.checkpoint.remote is not None)
 def protocol_problems(job: Job) -> Iterator[Problem]:
     """A URL for uploads that no installed package opens."""
     from setpoint.hub.fetch import is_url, protocol_problem
@@ -194,7 +194,7 @@ def protocol_problems(job: Job) -> Iterator[Problem]:
         yield Problem(URL, message, hint=f"Valid: {valid}")
 
 
-@check(when=lambda job: bool(job.resilience.rollbacks))
+@rule(when=lambda job: bool(job.resilience.rollbacks))
 def rollback_problems(job: Job) -> Iterator[Problem]:
     """Rollbacks without checkpoints to go back to."""
     for field in job.resilience.rollbacks:
@@ -218,7 +218,7 @@ def rollback_problems(job: Job) -> Iterator[Problem]:
             )
 
 
-@check(when=lambda job: job.profiling is not None)
+@rule(when=lambda job: job.profiling is not None)
 def profiling_problems(job: Job) -> Iterator[Problem]:
     """Profiled steps that the run does not have, and ranks that are not there."""
     from setpoint.profile.config import rank_problems
@@ -267,7 +267,7 @@ def optimize_ddp_is_dead(job: Job) -> str | None:
     return "the model is divided, and not replicated by DDP alone" if is_divided else None
 
 
-@check(needs="torch", when=lambda job: job.compile is not None)
+@rule(needs="torch", when=lambda job: job.compile is not None)
 def compiler_problems(job: Job) -> Iterator[Problem]:
     """Packages and tools that torch.compile needs and this machine lacks."""
     import torch
