@@ -27,6 +27,7 @@ DIALECTS = {
     "xorl": "xorl",
     "d9d": "d9d",
     "torchtitan": "torchtitan",
+    "torchtune": "torchtune",
 }
 """Modules of this package with a dialect each, and their names in text."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision", "not converted"]
@@ -82,6 +83,7 @@ class Dialect:
             their place.
         refused: files that are no training jobs, by a key that only they have, with the reason.
         complete: converts what depends on several keys.
+        prepare: changes the values of the file before they are converted.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Dialect:
     complete: Callable[[Conversion], None]
     prefixes: Mapping[str, str] = field(default_factory=dict[str, str])
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    prepare: Callable[[Conversion], None] | None = None
 
     def key_of(self, name: str) -> str:
         """The key that a name in a file stands for."""
@@ -230,6 +233,8 @@ class Conversion:
             reason = self.dialect.refused[other]
             self.problems.append(Problem(other, reason, origin=self.place(other)))
             return
+        if self.dialect.prepare is not None:
+            self.dialect.prepare(self)
         for key, value in [*self.values.items()]:
             is_choice = key in known and known[key].values is not None and value is None
             is_null = is_choice and None in cast("Mapping[object, object]", known[key].values)

@@ -1,0 +1,656 @@
+"""torchtune's YAML files of full, LoRA and QLoRA fine-tuning, with `_component_` and `${...}`.
+
+Formulas, as torchtune's recipes have them: a step has batch_size * gradient_accumulation_steps rows
+of each data rank, padded to the longest of a batch; the loss is a mean over the tokens of the step.
+With a scheduler the rate of step s, from 0, is s / W of the peak in a warm-up of W steps, then half
+a cosine to 0 at the end of all epochs. dtype is that of weights, gradients and optimizer state.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
+
+PRINTED = "it changes what is printed only"
+OTHER_JOB = "a job of {}: Setpoint trains on text"
+LLAMA3 = {"vocab_size": 128_256, "norm_eps": 1e-5, "rope_base": 500_000.0}
+QWEN = {"norm_eps": 1e-6, "rope_base": 1_000_000.0}
+GEMMA = {"vocab_size": 256_000, "norm_eps": 1e-6, "activation": "geglu_tanh", "head_dim": 256,
+         "norm": {"type": "rms_norm", "zero_centered": True}, "tie_embeddings": True,
+         "max_sequence_length": 8192}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama2": {"vocab_size": 32_000, "norm_eps": 1e-5, "max_sequence_length": 4096},
+    "code_llama2": {"vocab_size": 32_016, "norm_eps": 1e-5, "rope_base": 1_000_000.0,
+                    "max_sequence_length": 16_384},
+    "llama3": {**LLAMA3, "max_sequence_length": 8192},
+    "llama3_1": {**LLAMA3, "max_sequence_length": 131_072, "rope_factor": 8},
+    "llama3_2": {**LLAMA3, "max_sequence_length": 131_072, "rope_factor": 32,
+                 "tie_embeddings": True},
+    "llama3_3": {**LLAMA3, "max_sequence_length": 131_072, "rope_factor": 8},
+    "mistral": {"vocab_size": 32_000, "norm_eps": 1e-5, "max_sequence_length": 32_768},
+    "phi3": {"vocab_size": 32_064, "norm_eps": 1e-5, "max_sequence_length": 4096},
+    "phi4": {"vocab_size": 100_352, "norm_eps": 1e-5, "max_sequence_length": 16_384},
+    "qwen2": {**QWEN, "vocab_size": 151_936, "max_sequence_length": 32_768, "qkv_bias": True},
+    "qwen2_5": {**QWEN, "vocab_size": 151_936, "max_sequence_length": 32_768, "qkv_bias": True},
+    "qwen3": {**QWEN, "vocab_size": 151_936, "max_sequence_length": 40_960, "head_dim": 128,
+              "qk_norm": True},
+    "gemma": GEMMA,
+    "gemma2": {**GEMMA, "norm_placement": "both", "attention_soft_cap": 50.0,
+               "logit_soft_cap": 30.0, "attention_pattern": ["sliding", "full"],
+               "sliding_window": 4096},
+}  # fmt: skip
+"""Fields of the models of a package `torchtune.models.NAME`."""
+SIZES: dict[str, tuple[int, int, int, int, int]] = {
+    "llama2_7b": (4096, 32, 32, 32, 11_008), "llama2_13b": (5120, 40, 40, 40, 13_824),
+    "llama2_70b": (8192, 80, 64, 8, 28_672), "code_llama2_7b": (4096, 32, 32, 32, 11_008),
+    "code_llama2_13b": (5120, 40, 40, 40, 13_824), "code_llama2_70b": (8192, 80, 64, 8, 28_672),
+    "llama3_8b": (4096, 32, 32, 8, 14_336), "llama3_70b": (8192, 80, 64, 8, 28_672),
+    "llama3_1_8b": (4096, 32, 32, 8, 14_336), "llama3_1_70b": (8192, 80, 64, 8, 28_672),
+    "llama3_1_405b": (16_384, 126, 128, 8, 53_248), "llama3_3_70b": (8192, 80, 64, 8, 28_672),
+    "llama3_2_1b": (2048, 16, 32, 8, 8192), "llama3_2_3b": (3072, 28, 24, 8, 8192),
+    "mistral_7b": (4096, 32, 32, 8, 14_336), "phi3_mini": (3072, 32, 32, 32, 8192),
+    "phi4_14b": (5120, 40, 40, 10, 17_920), "qwen2_0_5b": (896, 24, 14, 2, 4864),
+    "qwen2_1_5b": (1536, 28, 12, 2, 8960), "qwen2_7b": (3584, 28, 28, 4, 18_944),
+    "qwen2_5_0_5b": (896, 24, 14, 2, 4864), "qwen2_5_1_5b": (1536, 28, 12, 2, 8960),
+    "qwen2_5_3b": (2048, 36, 16, 2, 11_008), "qwen2_5_7b": (3584, 28, 28, 4, 18_944),
+    "qwen2_5_14b": (5120, 48, 40, 8, 13_824), "qwen2_5_32b": (5120, 64, 40, 8, 27_648),
+    "qwen2_5_72b": (8192, 80, 64, 8, 29_568), "qwen3_0_6b": (1024, 28, 16, 8, 3072),
+    "qwen3_1_7b": (2048, 28, 16, 8, 6144), "qwen3_4b": (2560, 36, 32, 8, 9728),
+    "qwen3_8b": (4096, 36, 32, 8, 12_288), "qwen3_14b": (5120, 40, 40, 8, 17_408),
+    "qwen3_32b": (5120, 64, 64, 8, 25_600), "gemma_2b": (2048, 18, 8, 1, 16_384),
+    "gemma_7b": (3072, 28, 16, 16, 24_576), "gemma2_2b": (2304, 26, 8, 4, 9216),
+    "gemma2_9b": (3584, 42, 16, 8, 14_336), "gemma2_27b": (4608, 46, 32, 16, 36_864),
+}  # fmt: skip
+"""dim, layers, heads, kv_heads and ffn_dim of a model by its builder, without base or instruct."""
+LARGE_VOCABULARY = ("qwen2_7b", "qwen2_5_7b", "qwen2_5_14b", "qwen2_5_32b", "qwen2_5_72b")
+TIED = ("qwen2_0_5b", "qwen2_1_5b", "qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen3_0_6b",
+        "qwen3_1_7b", "qwen3_4b")  # fmt: skip
+ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "output_proj": "output"}
+CONVERSATIONS = {
+    "alpaca_dataset": ("tatsu-lab/alpaca", "", ""),
+    "alpaca_cleaned_dataset": ("yahma/alpaca-cleaned", "", ""),
+    "slimorca_dataset": ("Open-Orca/SlimOrca-Dedup", "", ""),
+    "chat_dataset": (None, "conversation_column", "conversations messages"),
+}
+"""Data sets of conversations: where they lie, and the values of a parameter that fit."""
+TEXTS = {
+    "text_completion_dataset": (None, None, "text"),
+    "wikitext_dataset": ("EleutherAI/wikitext_document_level", "wikitext-103-v1", "page"),
+    "cnn_dailymail_articles_dataset": ("ccdv/cnn_dailymail", "3.0.0", "article"),
+}
+"""Data sets of texts: where they lie, their subset and the column of the text."""
+FORMATS = ("json", "csv", "parquet", "arrow", "text")
+
+KEYS = {
+    "output_dir": Key(REQUIRED, "workspace"),
+    # Model and adapter; sizes are those of builders that take them.
+    "model._component_": Key(REQUIRED),
+    "model.vocab_size": Key(None),
+    "model.num_layers": Key(None),
+    "model.num_heads": Key(None),
+    "model.num_kv_heads": Key(None),
+    "model.head_dim": Key(None),
+    "model.embed_dim": Key(None),
+    "model.intermediate_dim": Key(None),
+    "model.max_seq_len": Key(None),
+    "model.attn_dropout": Key(0.0),
+    "model.norm_eps": Key(None),
+    "model.rope_base": Key(None),
+    "model.scale_factor": Key(None),
+    "model.tie_word_embeddings": Key(None),
+    "model.lora_attn_modules": Key([]),
+    "model.apply_lora_to_mlp": Key(False),
+    "model.apply_lora_to_output": Key(False),
+    "model.lora_rank": Key(8),
+    "model.lora_alpha": Key(16.0),
+    "model.lora_dropout": Key(0.0),
+    "model.use_dora": Key(False),
+    "model.quantize_base": Key(False),
+    "quantizer": Key(
+        None, refused="there is no quantization-aware training", essential=True
+    ),
+    "tokenizer._component_": Key(None),
+    "tokenizer.path": Key(None),
+    "tokenizer.max_seq_len": Key(None),
+    "tokenizer.merges_file": Key(None),
+    "tokenizer.merges_path": Key(None),
+    "tokenizer.vocab_path": Key(None),
+    "tokenizer.special_tokens": Key(None),
+    "tokenizer.special_tokens_path": Key(None),
+    "tokenizer.prompt_template": Key(None),
+    "tokenizer.truncation_type": Key("right"),
+    "checkpointer._component_": Key("torchtune.training.FullModelHFCheckpointer"),
+    "checkpointer.checkpoint_dir": Key(REQUIRED),
+    "checkpointer.checkpoint_files": Key(None),
+    "checkpointer.adapter_checkpoint": Key(None),
+    "checkpointer.recipe_checkpoint": Key(None),
+    "checkpointer.output_dir": Key(None),
+    "checkpointer.model_type": Key(None),
+    "checkpointer.safe_serialization": Key(True),
+    "checkpointer.keep_last_n_checkpoints": Key(None),
+    "resume_from_checkpoint": Key(False),
+    "save_adapter_weights_only": Key(False),
+    "enable_async_checkpointing": Key(False, "checkpoint.mode", {False: "sync", True: "async"}),
+    "save_every_n_steps": Key(None),
+    # Data and batch.
+    "dataset": Key(REQUIRED),
+    "dataset_val": Key(None),
+    "run_val_every_n_steps": Key(None),
+    "batch_size_val": Key(None),
+    "shuffle": Key(True, "data.shuffle"),
+    "seed": Key(None, "seed"),
+    "collate_fn": Key("torchtune.data.padded_collate_sft"),
+    "batch_size": Key(REQUIRED, "batch.micro_size"),
+    "gradient_accumulation_steps": Key(1, "batch.accumulation"),
+    "epochs": Key(REQUIRED),
+    "max_steps_per_epoch": Key(None),
+    # Optimizer, schedule and loss.
+    "optimizer._component_": Key(REQUIRED),
+    "optimizer.lr": Key(None),
+    "optimizer.weight_decay": Key(None),
+    "optimizer.betas": Key(None),
+    "optimizer.eps": Key(None),
+    "optimizer.momentum": Key(None),
+    "optimizer.dampening": Key(None),
+    "optimizer.nesterov": Key(None),
+    "optimizer.amsgrad": Key(False),
+    "optimizer.fused": Key(None),
+    "optimizer.foreach": Key(None),
+    "optimizer_in_bwd": Key(
+        False, refused="updates come after the backward pass: the same numbers, and more memory"
+    ),
+    "lr_scheduler._component_": Key(None),
+    "lr_scheduler.num_warmup_steps": Key(None),
+    "lr_scheduler.num_cycles": Key(0.5),
+    "clip_grad_norm": Key(None),
+    "loss._component_": Key("torchtune.modules.loss.CEWithChunkedOutputLoss"),
+    "loss.num_output_chunks": Key(8, idle="the number of chunks changes memory only"),
+    "loss.ignore_index": Key(-100),
+    "loss.mask_ignored_tokens": Key(True, idle="it changes memory only"),
+    # Ranks, memory and precision.
+    "device": Key("cuda", "parallel.device", {"cuda": "cuda", "cpu": "cpu"}),
+    "dtype": Key("bf16"),
+    "compile": Key(False),
+    "enable_activation_checkpointing": Key(False),
+    "enable_activation_offloading": Key(False),
+    "activation_offloading_use_streams": Key(True, idle="it changes the order of copies only"),
+    "ac_mode": Key(None),
+    "ac_option": Key(None),
+    "custom_sharded_layers": Key([], idle="embedding and output are units of their own"),
+    "memory_efficient_fsdp_wrap": Key(False, idle="each layer is a unit"),
+    "fsdp_cpu_offload": Key(False),
+    "fsdp.cpu_offload": Key(False),
+    "fsdp_reshard_after_forward": Key(True),
+    "low_cpu_ram": Key(False, idle="weights are quantized one by one"),
+    "tensor_parallel_dim": Key(1, "parallel.tensor"),
+    "tensor_parallel_plan._component_": Key(None),
+    "context_parallel_dim": Key(1, "parallel.ring"),
+    "data_parallel_shard_dim": Key(-1, "parallel.shard"),
+    "data_parallel_replicate_dim": Key(1, "parallel.replicate"),
+    "enable_fp8_training": Key(False),
+    "fp8_recipe_name": Key(None),
+    "cudnn_deterministic_mode": Key(None),
+    # Records.
+    "metric_logger": Key({}),
+    "log_every_n_steps": Key(1, "tracking.every", unit="{} steps"),
+    "log_peak_memory_stats": Key(False, "tracking.metrics.memory"),
+    "log_level": Key("INFO", idle=PRINTED),
+    "profiler._component_": Key(None),
+    "profiler.enabled": Key(False),
+    "profiler.output_dir": Key("profiler_output"),
+    "profiler.cpu": Key(True),
+    "profiler.cuda": Key(True),
+    "profiler.xpu": Key(True),
+    "profiler.profile_memory": Key(False),
+    "profiler.with_stack": Key(False),
+    "profiler.record_shapes": Key(True),
+    "profiler.with_flops": Key(False),
+    "profiler.wait_steps": Key(5),
+    "profiler.warmup_steps": Key(3),
+    "profiler.active_steps": Key(2),
+    "profiler.num_cycles": Key(1),
+}  # fmt: skip
+"""All keys that recipes and components read, with their defaults."""
+
+
+def _complete(c: Conversion) -> None:
+    """Convert what depends on several keys."""
+    if _model(c):
+        _adapter(c)
+    _weights(c)
+    _data(c)
+    _loop(c)
+    _optimizer(c)
+    _schedule(c)
+    _memory(c)
+    _records(c)
+
+
+def _interpolate(c: Conversion) -> None:
+    """Put the values of other keys for `${key}` in texts."""
+
+    def resolved(value: Any, seen: tuple[str, ...], place: str) -> Any:
+        if isinstance(value, dict):
+            return {k: resolved(v, seen, place) for k, v in cast("dict[str, Any]", value).items()}
+        if isinstance(value, list):
+            return [resolved(item, seen, place) for item in cast("list[Any]", value)]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        for text, name in re.findall(r"(\$\{\s*([\w.]+)\s*\})", value):
+            if name not in c.values or name in seen:
+                c.wrong(place, f"a text whose ${{...}} names a key of the file, but {value!r}")
+                return value
+            other = resolved(c.values[name], (*seen, name), place)
+            value = other if value == text else value.replace(text, str(other))
+        if "${" in str(value):
+            c.wrong(place, f"a text whose ${{...}} names a key of the file, but {value!r}")
+        return value
+
+    for key in [*c.values]:
+        if key in KEYS:
+            c.values[key] = resolved(c.values[key], (key,), key)
+
+
+def _component(c: Conversion, section: str) -> tuple[str, str]:
+    """Package and name of a `_component_`, which is an import path."""
+    path = c.value(f"{section}._component_")
+    package, _, name = (path if isinstance(path, str) else "").rpartition(".")
+    return package, name
+
+
+def _model(c: Conversion) -> bool:
+    """A builder of a size, or of a family with sizes beside it. False after a problem."""
+    key = "model._component_"
+    package, name = _component(c, "model")
+    family = package.removeprefix("torchtune.models.").partition(".")[0]
+    plain = re.sub(r"^q?lora_", "", name)
+    size = re.sub(r"_(base|instruct)$", "", plain)
+    fields = FAMILIES.get(family)
+    if fields is None or not (size in SIZES or plain == family):
+        c.wrong(key, "a builder of a text model of " + ", ".join(FAMILIES))
+        return False
+    fields = dict(fields)
+    if size in SIZES:
+        names = ("dim", "layers", "heads", "kv_heads", "ffn_dim")
+        fields |= dict(zip(names, SIZES[size], strict=True))
+    if size in LARGE_VOCABULARY:
+        fields["vocab_size"] = 152_064
+    fields |= {"tie_embeddings": True} if size in TIED else {}
+    if plain.endswith("_base"):
+        fields["max_sequence_length"] = 131_072 if family == "qwen2_5" else 32_768
+        larger = ("qwen2_5_14b", "qwen2_5_32b", "qwen2_5_72b")
+        fields |= {"norm_eps": 1e-5} if size in larger else {}
+    given = {"num_layers": "layers", "num_heads": "heads", "num_kv_heads": "kv_heads",
+             "head_dim": "head_dim", "embed_dim": "dim", "intermediate_dim": "ffn_dim",
+             "max_seq_len": "max_sequence_length", "norm_eps": "norm_eps",
+             "rope_base": "rope_base", "scale_factor": "rope_factor", "vocab_size": "vocab_size",
+             "tie_word_embeddings": "tie_embeddings"}  # fmt: skip
+    keys = dict.fromkeys(fields, key)
+    for there, here in given.items():
+        if (value := c.value(f"model.{there}")) is not None:
+            fields[here], keys[here] = value, f"model.{there}"
+    if missing := [name for name in ("dim", "layers", "heads", "vocab_size") if name not in fields]:
+        words = {here: there for there, here in given.items()}
+        for name in missing:
+            c.wrong(f"model.{words[name]}", f"a number of {plain}")
+        return False
+    if family.startswith("gemma"):
+        fields["embedding_scale"] = math.sqrt(fields["dim"])
+        if size == "gemma2_27b":
+            fields |= {"head_dim": 128, "attention_scale": 144**-0.5}
+    if factor := fields.pop("rope_factor", None):
+        fields["rope_scaling"] = {"type": "llama3", "factor": float(factor),
+                                  "original_length": 8192}  # fmt: skip
+    c.set("model.type", "transformer", key)
+    for field, value in fields.items():
+        c.set(f"model.{field}", value, keys.get(field, key))
+    if (dropout := c.number("model.attn_dropout")) > 0:
+        c.set("model.attention_dropout", dropout, "model.attn_dropout")
+    if family == "gemma2":
+        text = (
+            "torchtune caps attention at 30 and logits at 50; the weights' own caps are 50 and 30"
+        )
+        c.report("differs", key, text)
+    if family == "phi4":
+        text = "torchtune rotates with a base of 10,000; that of the weights' config.json counts"
+        c.set("model.rope_base", 250_000.0, key)
+        c.report("differs", key, text)
+    return True
+
+
+def _adapter(c: Conversion) -> None:
+    """LoRA on projections by name; over a base in NF4 QLoRA."""
+    _, name = _component(c, "model")
+    if not name.startswith(("lora_", "qlora_")):
+        return
+    key = "model._component_"
+    is_quantized = name.startswith("qlora_") or bool(c.value("model.quantize_base"))
+    is_dora = bool(c.value("model.use_dora"))
+    kind = "dora" if is_dora else "qlora" if is_quantized else "lora"
+    c.set("adapter.type", kind, "model.use_dora" if is_dora else key)
+    if is_quantized:
+        c.set("adapter.quantize.type", "nf4", "model.quantize_base", key)
+    c.set("adapter.rank", c.number("model.lora_rank"), "model.lora_rank")
+    c.set("adapter.alpha", float(c.number("model.lora_alpha")), "model.lora_alpha")
+    c.set("adapter.dropout", c.number("model.lora_dropout"), "model.lora_dropout")
+    modules = c.names("model.lora_attn_modules")
+    if unknown := [module for module in modules if module not in ATTENTION]:
+        c.wrong("model.lora_attn_modules", f"of {', '.join(ATTENTION)}, but {unknown[0]!r}")
+    targets = [rf"attention\.{ATTENTION[m]}$" for m in modules if m in ATTENTION]
+    if c.value("model.apply_lora_to_mlp"):
+        targets.append(r"feed_forward\.(gate|up|down)$")
+    if c.value("model.apply_lora_to_output"):
+        targets.append("^output$")
+        c.set("adapter.exclude", [], "model.apply_lora_to_output")
+    c.set("adapter.targets", targets, "model.lora_attn_modules", "model.apply_lora_to_mlp")
+    if c.value("save_adapter_weights_only"):
+        c.set("checkpoint.save_frozen", False, "save_adapter_weights_only")
+
+
+def _weights(c: Conversion) -> None:
+    """Weights and tokenizer, both from the folder of a Hugging Face model."""
+    folder, (_, reader) = c.value("checkpointer.checkpoint_dir"), _component(c, "checkpointer")
+    key = "checkpointer.checkpoint_dir"
+    if not isinstance(folder, str):
+        c.wrong(key, "the folder of a model")
+        return
+    for name in ("checkpoint_files", "output_dir", "model_type"):
+        c.value(f"checkpointer.{name}")  # as the folder and the model have them
+    folder = folder.rstrip("/")
+    if reader != "FullModelHFCheckpointer":
+        folder = folder.removesuffix("/original")
+        text = f"weights of Hugging Face's format are needed: give model.pretrained ({folder} here)"
+        c.report("needs a decision", "checkpointer._component_", text)
+    c.set("model.pretrained", folder, key)
+    c.set("tokenizer.type", "huggingface", "tokenizer._component_")
+    names = ("path", "merges_file", "merges_path", "vocab_path", "special_tokens",
+             "special_tokens_path")  # fmt: skip
+    c.set("tokenizer.path", folder, key, *(f"tokenizer.{name}" for name in names))
+    if c.value("tokenizer.prompt_template") is not None:
+        text = "torchtune's prompt template: give data.sources.0.template"
+        c.report("needs a decision", "tokenizer.prompt_template", text)
+    if c.value("resume_from_checkpoint"):
+        text = "a run is resumed by its directory as SOURCE; torchtune's own checkpoints are not"
+        c.report("needs a decision", "resume_from_checkpoint", text)
+
+
+def _data(c: Conversion) -> None:
+    """One data set, or several one after the other; rows are whole documents unless packed."""
+    entries = c.sections("dataset")
+    longest = c.number("tokenizer.max_seq_len")
+    length = longest or c.data.get("model", {}).get("max_sequence_length")
+    if isinstance(length, int):
+        c.set("batch.sequence_length", length, "tokenizer.max_seq_len")
+    c.set("data.held_out", 0)
+    sources = [_source(c, entry, "dataset") for entry in entries]
+    known = [source for source in sources if source is not None]
+    for number, source in enumerate(known if len(known) > 1 else []):
+        source["name"] = f"source-{number}"
+    if known:
+        c.set_items("data.sources", known, "dataset")
+    is_packed = any(entry.get("packed") for entry in entries)
+    is_text = bool(known) and all(source["type"] != "conversations" for source in known)
+    if not is_packed:
+        c.set("data.packing.method", "none", "dataset")
+        c.set("data.packing.pad_to_multiple_of", 1, "dataset")
+        c.set("data.packing.too_long", "truncate", "tokenizer.max_seq_len")
+    elif is_text and all(entry.get("split_across_pack", True) for entry in entries):
+        c.set("data.packing.method", "concatenate", "dataset")
+        c.set("data.packing.isolate", True, "dataset")
+    else:
+        c.set("data.packing.method", "next_fit", "dataset")
+        c.set("data.packing.too_long", "truncate", "tokenizer.max_seq_len")
+    if c.value("collate_fn") not in (None, KEYS["collate_fn"].default):
+        c.wrong("collate_fn", f"{KEYS['collate_fn'].default}: rows are padded on the right")
+    evaluation = [_source(c, entry, "dataset_val") for entry in c.sections("dataset_val")]
+    period, known = c.number("run_val_every_n_steps"), [s for s in evaluation if s is not None]
+    if not period or not known:
+        c.set("evaluation", None, "dataset_val")
+        return
+    c.set("evaluation.every", f"{period} steps", "run_val_every_n_steps")
+    item = {"name": "validation", "sources": known}
+    c.set("evaluation.datasets", [{**item, "sequences": None}], "dataset_val")
+    c.set("evaluation.best.data", "validation", "dataset_val")
+    if c.given("batch_size_val"):
+        text = "evaluation takes micro-batches of batch.micro_size"
+        c.report("differs", "batch_size_val", text)
+
+
+def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object] | None:
+    """A data set by its builder; None where it needs a decision."""
+    name = str(entry.get("_component_", "")).rpartition(".")[2]
+    split, files = entry.get("split", "train"), entry.get("data_files")
+    flag = "data.sources" if key == "dataset" else "evaluation.datasets"
+    decision = f"{name or 'a data set without _component_'} is torchtune's own code: set {flag}"
+    if name in TEXTS:
+        place, subset, column = TEXTS[name]
+        path, column = entry.get("source", place), entry.get("column", column)
+        if path in FORMATS and files:
+            listed = cast("object", files if isinstance(files, list) else [files])
+            return {"type": "text", "paths": listed, "field": None if path == "text" else column,
+                    "format": "jsonl" if path == "json" else path}  # fmt: skip
+        return {"type": "huggingface", "path": path, "subset": entry.get("name", subset),
+                "split": split, "field": column,
+                "data_files": [files] if isinstance(files, str) else files}  # fmt: skip
+    if name not in CONVERSATIONS or entry.get("column_map") or entry.get("filter_fn"):
+        c.report("needs a decision", key, decision)
+        return None
+    place, parameter, words = CONVERSATIONS[name]
+    path = entry.get("source", place)
+    if split != "train" or (parameter and entry.get(parameter) not in words.split()):
+        c.report("needs a decision", key, decision)
+        return None
+    paths = [f"hf://datasets/{path}/**"]
+    if path in FORMATS and files:
+        paths = cast("list[str]", files if isinstance(files, list) else [files])
+    is_alpaca = name.startswith("alpaca")
+    on_input = entry.get("train_on_input", is_alpaca)
+    if is_alpaca:
+        text = "Alpaca's headings alone; there the control tokens of a chat stand around them"
+        c.report("differs", key, text)
+    return {"type": "conversations", "paths": paths, "template": "alpaca" if is_alpaca else None,
+            "loss_on": "all" if on_input else "answers"}  # fmt: skip
+
+
+def _loop(c: Conversion) -> None:
+    """Epochs, each of which may end after a number of steps; and the loss."""
+    epochs, steps = c.number("epochs"), c.number("max_steps_per_epoch")
+    if isinstance(epochs, int) and isinstance(steps, int):
+        keys = ("max_steps_per_epoch", "epochs")
+        c.set("duration", [f"{epochs} epochs", f"{epochs * steps} steps"], *keys)
+        if epochs > 1:
+            text = "an epoch goes on where the steps end; there the next one is shuffled anew"
+            c.report("differs", "max_steps_per_epoch", text)
+    elif isinstance(epochs, int):
+        c.set("duration", f"{epochs} epochs", "epochs")
+    else:
+        c.wrong("epochs", "an int")
+    losses = {
+        "CEWithChunkedOutputLoss": "chunked_cross_entropy",
+        "CrossEntropyLoss": "cross_entropy",
+        "LinearCrossEntropyLoss": "linear_cross_entropy",
+    }
+    package, name = _component(c, "loss")
+    if "rlhf" in package or name not in losses:
+        c.wrong("loss._component_", "one of " + ", ".join(losses))
+        return
+    c.set("loss.type", losses[name], "loss._component_")
+
+
+def _optimizer(c: Conversion) -> None:
+    """AdamW and SGD of torch; others as classes of their package, with the arguments given."""
+    package, name = _component(c, "optimizer")
+    key, rate, decay = "optimizer._component_", c.number("optimizer.lr"), "optimizer.weight_decay"
+    given = {other: value for other in ("weight_decay", "betas", "eps", "momentum", "dampening",
+                                        "nesterov", "amsgrad")
+             if (value := c.value(f"optimizer.{other}")) is not None
+             and c.given(f"optimizer.{other}")}  # fmt: skip
+    if rate is None:
+        c.wrong("optimizer.lr", "a number")
+        return
+    for switch, word in (("fused", "fused"), ("foreach", "foreach")):
+        if c.value(f"optimizer.{switch}") and name in ("AdamW", "SGD"):
+            c.set("optimizer.implementation", word, f"optimizer.{switch}")
+    if not package:
+        c.wrong(key, "the import path of an optimizer")
+        return
+    paged = ("PagedAdamW", "PagedAdamW8bit", "AdamW8bit")
+    own = {"AdamW": "adamw", "SGD": "sgd"}.get(name) if package.startswith("torch.") else None
+    if package.startswith("bitsandbytes") and name in paged:
+        # Its moments are in fp32 beside weights in bf16.
+        own = "anyprecision_adamw" if c.value("dtype") == "bf16" else "adamw"
+        text = "moments are on the device; there on pages of host memory as well"
+        if "8bit" in name:
+            target = f"--optimizer.type import --optimizer.target {package}.{name}"
+            text = f"moments in fp32, not in 8 bits; {target} --import bitsandbytes has those"
+        c.report("differs", key, text)
+    c.set("optimizer.type", own or "import", key)
+    if own is None:
+        c.set("optimizer.target", f"{package}.{name}", key)
+    c.set("optimizer.lr", rate, "optimizer.lr")
+    c.set("optimizer.no_decay", [])
+    if own == "anyprecision_adamw":
+        c.set("precision.optimizer_state", "fp32", key)
+    adamw: dict[str, object] = {"weight_decay": 0.01, "betas": [0.9, 0.999], "eps": 1e-8}
+    usual: dict[str, object] = {
+        "adamw": adamw,
+        "anyprecision_adamw": {**adamw, "rounding": "nearest"},
+        "sgd": {"weight_decay": 0.0, "momentum": 0.0},
+    }.get(own or "", {"weight_decay": 0.01} if "Adam" in name and name.endswith("W") else {})
+    for field, value in {**usual, **given}.items():
+        c.set(
+            f"optimizer.{field}", value, decay if field == "weight_decay" else f"optimizer.{field}"
+        )
+    clip = c.value("clip_grad_norm")
+    if clip is not None and str(clip).lower() not in ("inf", ".inf"):
+        clip = c.number("clip_grad_norm")
+    is_limit = isinstance(clip, int | float) and clip < math.inf
+    c.set("optimizer.clip_norm", clip if is_limit else None, "clip_grad_norm")
+
+
+def _schedule(c: Conversion) -> None:
+    """The peak, or a warm-up and half a cosine to 0."""
+    package, name = _component(c, "lr_scheduler")
+    if not package:
+        c.set("schedule.type", "none", "lr_scheduler._component_")
+        return
+    if name != "get_cosine_schedule_with_warmup" or c.number("lr_scheduler.num_cycles") != 0.5:
+        text = f"a schedule of its own ({name}): set [schedule]"
+        c.report("needs a decision", "lr_scheduler._component_", text)
+        return
+    key, warmup = "lr_scheduler.num_warmup_steps", c.number("lr_scheduler.num_warmup_steps") or 0
+    c.set("schedule.type", "cosine", "lr_scheduler._component_")
+    c.set("schedule.warmup", f"{warmup} steps", key)
+    c.set("schedule.floor", 0.0, "lr_scheduler._component_")
+    if warmup:
+        text = f"the first step has 1/{warmup} of the rate, not 0: the warm-up is one step ahead"
+        c.report("differs", key, text)
+
+
+def _memory(c: Conversion) -> None:
+    """Dtypes, recomputation, offload, float8 and compilation."""
+    if c.choice("dtype", "bf16", "fp32") == "bf16":
+        c.set("precision.params", "bf16", "dtype")
+        c.set("precision.compute", "bf16", "dtype")
+    path, mode = "memory.activation_checkpointing", c.value("ac_mode")
+    option = str(c.value("ac_option"))
+    if mode == "selective" and option == "op":
+        c.set(f"{path}.type", "operators", "ac_mode", "ac_option")
+        c.set(f"{path}.matmul_every", 2, "ac_option")
+    elif mode == "selective" and option.isdecimal() and int(option):
+        c.set(f"{path}.type", "full", "ac_mode")
+        c.set(f"{path}.every", int(option), "ac_option")
+    elif mode is not None and mode not in ("full", "none"):
+        c.wrong("ac_mode", "selective with an ac_option, full or none")
+    elif c.value("enable_activation_checkpointing") or mode == "full":
+        c.set(f"{path}.type", "full", "enable_activation_checkpointing", "ac_mode")
+    if c.value("enable_activation_offloading"):
+        c.set("memory.activation_offload", {}, "enable_activation_offloading")
+    if not c.value("fsdp_reshard_after_forward"):
+        c.set("parallel.reshard", False, "fsdp_reshard_after_forward")
+    if c.value("fsdp_cpu_offload") or c.value("fsdp.cpu_offload"):
+        c.set("parallel.sharding.offload", True, "fsdp_cpu_offload", "fsdp.cpu_offload")
+    compiled = c.value("compile")
+    if compiled is True or (isinstance(compiled, dict) and compiled.get("model", True)):
+        c.set("compile", {}, "compile")
+    if c.value("enable_fp8_training"):
+        recipe = c.value("fp8_recipe_name") or "tensorwise"
+        c.set("precision.float8.recipe", recipe, "fp8_recipe_name", "enable_fp8_training")
+    if c.value("cudnn_deterministic_mode") not in (None, 0, "default"):
+        c.set("deterministic", True, "cudnn_deterministic_mode")
+
+
+def _logger(c: Conversion) -> dict[str, object] | None:
+    """The tracker of a metric logger; None for files and the terminal."""
+    entry = cast("dict[str, Any]", c.value("metric_logger"))
+    name = str(entry.get("_component_", "DiskLogger")).rpartition(".")[2]
+    wandb = {"project": "project", "entity": "entity", "group": "group", "name": "name",
+             "dir": "directory", "tags": "tags"}  # fmt: skip
+    mlflow = {"tracking_uri": "uri", "experiment_name": "experiment", "run_id": "run_id",
+              "run_name": "name"}  # fmt: skip
+    comet = {"project": "project", "workspace": "workspace", "experiment_name": "name",
+             "experiment_key": "run_id", "tags": "tags"}  # fmt: skip
+    kinds: Mapping[str, tuple[str, Mapping[str, str]]] = {
+        "WandBLogger": ("wandb", wandb), "MLFlowLogger": ("mlflow", mlflow),
+        "CometLogger": ("comet", comet),
+        "TensorBoardLogger": ("tensorboard", {"log_dir": "directory"}),
+    }  # fmt: skip
+    if name in ("DiskLogger", "StdoutLogger"):
+        return None
+    if name not in kinds:
+        c.wrong("metric_logger", "a table with one of " + ", ".join(("DiskLogger", *kinds)))
+        return None
+    kind, fields = kinds[name]
+    usual = {"project": "torchtune"} if kind == "wandb" else {}
+    values = {here: entry[there] for there, here in fields.items() if there in entry}
+    return {"type": kind, **usual, **values}
+
+
+def _records(c: Conversion) -> None:
+    """Checkpoints after each epoch, trackers and profiles."""
+    steps = c.number("save_every_n_steps")
+    c.set("checkpoint.every", f"{steps} steps" if steps else "1 epochs", "save_every_n_steps")
+    keep = "checkpointer.keep_last_n_checkpoints"
+    c.set("checkpoint.keep", c.value(keep), keep)
+    tracker = _logger(c)
+    trackers: list[dict[str, object]] = [{"type": "jsonl"}, *([tracker] if tracker else [])]
+    c.set_items("tracking.trackers", trackers, "metric_logger")
+    c.value("tensor_parallel_plan._component_")  # which follows from the model
+    if not c.value("profiler.enabled"):
+        for key in c.values:
+            if key.startswith("profiler."):
+                c.value(key)  # the profiler is off, there as well
+        return
+    counts = {"wait": "wait_steps", "warmup": "warmup_steps", "active": "active_steps",
+              "repeat": "num_cycles", "shapes": "record_shapes", "memory": "profile_memory",
+              "stacks": "with_stack", "flops": "with_flops", "directory": "output_dir"}  # fmt: skip
+    for name in ("_component_", "cpu", "cuda", "xpu"):
+        c.value(f"profiler.{name}")  # all that the machine has
+    for field, name in counts.items():
+        c.set(f"profiling.{field}", c.value(f"profiler.{name}"), f"profiler.{name}")
+
+
+DIALECT = Dialect(
+    name="torchtune",
+    release="0.6",
+    keys=KEYS,
+    signature=("model._component_", "tokenizer._component_", "optimizer._component_"),
+    complete=_complete,
+    prepare=_interpolate,
+    refused={
+        **dict.fromkeys(("teacher_model._component_", "kd_ratio", "kd_loss._component_"),
+                        OTHER_JOB.format("distillation")),
+        **dict.fromkeys(("model.image_size", "model.decoder_trainable", "model.encoder_trainable"),
+                        "images reach no model of Setpoint: batches hold tokens"),
+        **dict.fromkeys(("reward_and_value_model._component_", "policy_model._component_",
+                         "ref_checkpointer._component_", "loss.beta",
+                         "forward_batch_size", "grpo_samples", "num_generations"),
+                        OTHER_JOB.format("preferences or reinforcement learning")),
+        **dict.fromkeys(("tasks", "max_new_tokens", "prompt.user", "prompt"),
+                        OTHER_JOB.format("evaluation or generation")),
+    },
+)  # fmt: skip

@@ -1,0 +1,181 @@
+"""Files of torchtune mean what they mean there, by its own formulas."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.adapter.config import DoRA, QLoRA
+from setpoint.config import compose
+from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
+from setpoint.interop.torchtune import FAMILIES, SIZES
+from setpoint.model.config import TransformerConfig
+from setpoint.model.parameters import count_parameters_of
+from setpoint.optim.schedule.config import NoSchedule
+from setpoint.plan.curve import draw_curve
+from setpoint.train.config import Job
+
+BASE = """
+output_dir: /tmp/out
+model:
+  _component_: torchtune.models.{model}
+{parts}
+tokenizer:
+  _component_: torchtune.models.llama3.llama3_tokenizer
+  path: ${{checkpointer.checkpoint_dir}}/tokenizer.model
+  max_seq_len: {length}
+checkpointer:
+  _component_: torchtune.training.FullModelHFCheckpointer
+  checkpoint_dir: /tmp/weights/
+  checkpoint_files: [model.safetensors]
+  output_dir: ${{output_dir}}
+  model_type: LLAMA3
+dataset:
+  _component_: torchtune.datasets.alpaca_dataset
+  packed: False
+batch_size: 2
+gradient_accumulation_steps: 4
+epochs: 2
+max_steps_per_epoch: 40
+optimizer:
+  _component_: {optimizer}
+  lr: 3e-4
+{rest}
+"""
+COSINE = """
+lr_scheduler:
+  _component_: torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup
+  num_warmup_steps: 10
+"""
+LORA = """
+  lora_attn_modules: ['q_proj', 'v_proj']
+  apply_lora_to_mlp: True
+  apply_lora_to_output: True
+  lora_rank: 16
+  lora_alpha: 32
+"""
+
+
+def read(
+    folder: Path,
+    model: str = "llama3_1.llama3_1_8b",
+    parts: str = "",
+    rest: str = COSINE,
+    length: object = 512,
+    optimizer: str = "torch.optim.AdamW",
+) -> ConvertedDocument:
+    path = folder / "job.yaml"
+    text = BASE.format(model=model, parts=parts, rest=rest, length=length, optimizer=optimizer)
+    path.write_text(text)
+    return read_foreign("torchtune", str(path))
+
+
+def converted(folder: Path, ranks: int = 4, **parts: Any) -> Job:
+    document = read(folder, **parts)
+    assert document.problems == []
+    flags = [f"--parallel.world_size={ranks}"]
+    return compose(Job, None, files=[document], flags=flags).resolve()
+
+
+def test_rates_and_batch_are_those_of_its_formulas(tmp_path: Path) -> None:
+    job, warmup, total = converted(tmp_path), 10, 80
+    assert (job.batch.global_size, job.batch.micro_size) == (2 * 4 * 4, 2)
+    assert str(job.duration) == "80 steps or 2 epochs"
+    for point in draw_curve(job, None, 1, 1000).points:
+        if point.step < warmup:  # one step ahead, as the report says
+            expected = (point.step + 1) / warmup
+        else:
+            progress = (point.step - warmup) / (total - warmup)
+            expected = 0.5 * (1 + math.cos(math.pi * progress))
+        assert point.factor == pytest.approx(expected, abs=1e-12), point
+    assert job.optimizer.clip_norm is None
+    assert (getattr(job.optimizer, "weight_decay", 0), job.optimizer.no_decay) == (0.01, ())
+    assert (job.precision.params, job.batch.sequence_length) == ("bf16", 512)
+    assert isinstance(converted(tmp_path, rest="").schedule, NoSchedule)
+
+
+def count(job: Job) -> int:
+    assert isinstance(job.model, TransformerConfig) and job.model.vocab_size is not None
+    return count_parameters_of(job.model, job.model.vocab_size).parameters
+
+
+def parameters(job: Job, biases: bool) -> int:
+    """The sum over the linear layers, embeddings and norms of torchtune's builders."""
+    model = job.model
+    assert isinstance(model, TransformerConfig)
+    head, dim = model.head_dim, model.dim
+    queries, keys = model.heads * head, model.kv_heads * head
+    layer = 2 * dim * (queries + keys) + biases * (queries + 2 * keys) + 3 * dim * model.ffn_dim
+    layer += dim * (4 if model.norm_placement == "both" else 2) + 2 * head * model.qk_norm
+    assert model.vocab_size is not None
+    return model.layers * layer + dim + model.vocab_size * dim * (2 - model.tie_embeddings)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_models_are_those_of_its_builders(tmp_path: Path, size: str) -> None:
+    family = max((name for name in FAMILIES if size.startswith(name)), key=len)
+    job = converted(tmp_path, model=f"{family}.{size}")
+    expected = parameters(job, biases=size.startswith("qwen2"))
+    assert count(job) == expected
+    known = {"llama2_7b": 6_738_415_616, "llama3_2_1b": 1_235_814_400, "qwen2_0_5b": 494_032_768,
+             "mistral_7b": 7_241_732_096, "gemma_2b": 2_506_172_416, "gemma2_9b": 9_241_705_984,
+             "phi4_14b": 14_659_507_200, "qwen3_8b": 8_190_735_360}  # fmt: skip
+    assert expected == known.get(size, expected)
+
+
+def test_adapters_are_on_its_projections(tmp_path: Path) -> None:
+    adapter = converted(tmp_path, model="llama3_1.qlora_llama3_1_8b", parts=LORA).adapter
+    assert adapter is not None
+    assert (type(adapter), adapter.rank, adapter.alpha, adapter.exclude) == (QLoRA, 16, 32.0, ())
+    assert adapter.targets == (r"attention\.query$", r"attention\.value$",
+                               r"feed_forward\.(gate|up|down)$", "^output$")  # fmt: skip
+    dora = converted(
+        tmp_path, model="llama3.lora_llama3_8b", parts=f"{LORA}  use_dora: True"
+    ).adapter
+    assert isinstance(dora, DoRA)
+    own = "  vocab_size: 300\n  num_layers: 2\n  num_heads: 4\n  num_kv_heads: 2\n  embed_dim: 64\n"
+    job = converted(tmp_path, model="qwen2.qwen2", parts=f"{own}  intermediate_dim: 96")
+    assert count(job) == parameters(job, biases=True)
+
+
+@pytest.mark.parametrize(("rest", "expected"), [
+    ("clip_grad_norm: 0.5", "optimizer.clip_norm=0.5"),
+    ("clip_grad_norm: inf", "optimizer.clip_norm=None"),
+    ("loss:\n  _component_: torchtune.modules.loss.LinearCrossEntropyLoss",
+     "loss.type=linear_cross_entropy"),
+    ("ac_mode: selective\nac_option: 2", "memory.activation_checkpointing.every=2"),
+    ("tensor_parallel_dim: 2\ndata_parallel_shard_dim: 2", "parallel.tensor=2"),
+    ("metric_logger:\n  _component_: torchtune.training.metric_logging.WandBLogger\n  project: p",
+     "tracking.trackers=[{'type': 'jsonl'}, {'type': 'wandb', 'project': 'p'}]"),
+    ("save_every_n_steps: 7", "checkpoint.every=7 steps"),
+    ("run_val_every_n_steps: 5\ndataset_val:\n  _component_: torchtune.datasets.wikitext_dataset",
+     "evaluation.every=5 steps"),
+])  # fmt: skip
+def test_keys_have_fields(tmp_path: Path, rest: str, expected: str) -> None:
+    document = read(tmp_path, rest=rest)
+    value: Any = document.data
+    for name in expected.partition("=")[0].split("."):
+        value = value[name]
+    assert document.problems == [] and str(value) == expected.partition("=")[2]
+
+
+def test_what_it_does_not_mean_here_is_reported(tmp_path: Path) -> None:
+    document = read(
+        tmp_path, rest="optimizer_in_bwd: True", optimizer="bitsandbytes.optim.AdamW8bit"
+    )
+    kinds = {report.key: report.kind for report in document.reports}
+    assert kinds == {"optimizer_in_bwd": "refused", "optimizer._component_": "differs",
+                     "dataset": "differs", "max_steps_per_epoch": "differs"}  # fmt: skip
+    assert recognize(str(tmp_path / "job.yaml")) == "torchtune"
+    for rest, path in (
+        ("quantizer:\n  _component_: torchtune.training.quantization.Q", "quantizer"),
+        ("seed: ${other}", "seed"), ("seed: ${seed}", "seed"), ("seed: ${oc.env:HOME}", "seed"),
+        ("tasks: [a]", "tasks"), ("batch_sizes: 3", "batch_sizes"),
+    ):  # fmt: skip
+        assert {problem.path for problem in read(tmp_path, rest=rest).problems} == {path}
+    for model in ("llama3_2_vision.llama3_2_vision_11b", "llama3.llama4_9b", "mine.model"):
+        paths = [problem.path for problem in read(tmp_path, model=model).problems]
+        assert paths == ["model._component_"]
