@@ -30,7 +30,7 @@ REFUSED = {
     "targets: [qerry]": "Did you mean query?",
     "targets: []": "nothing is adapted",
     "targets: ['^output']": "Set exclude to []",
-    "targets: ['a(']": "is no regular expression",
+    "targets: ['a(']": "is not a regular expression",
     "exclude: [layers]": "leaves nothing that is adapted",
     "train: [query]": "adapted or trained whole, not both",
     "train: [qerry]": "Did you mean query?",

@@ -90,3 +90,18 @@ def test_what_is_no_file(cli: CommandLine, transcript: Callable[[list[str]], str
 def test_an_empty_file_is_the_defaults(cli: CommandLine) -> None:
     cli.file("empty.toml", "")
     assert cli.ok("fingerprint empty.toml") == cli.ok("fingerprint own:Job")
+
+
+def test_a_file_of_another_system_is_extended_with_its_origins(cli: CommandLine) -> None:
+    """`DIALECT:FILE` stands wherever a whole file can be named, relative to what names it."""
+    cli.file("there/job.toml", "[training]\nsteps = 10\nseq_len = 128\n[optimizer]\nlr = 1e-3\n")
+    cli.file("here.toml", 'extends = "torchtitan:there/job.toml"\n[parallel]\ndevice = "cpu"\n')
+    cli.file("section.toml", '[model]\nextends = "torchtitan:there/job.toml"\n')
+    cli.file("absent.toml", 'extends = "torchtitan:absent_job.toml"\n')
+    for source in ("here.toml", "tiny --file torchtitan:there/job.toml"):
+        answer = cli(f"why optimizer.lr {source}")
+        assert "there/job.toml:5:1" in answer.out, answer
+        assert "note: there/job.toml (torchtitan's default" in answer.err
+    assert "needs a decision" in cli.refused("check here.toml --strict")
+    assert "absent.toml:1:1: there is no file absent_job.toml" in cli.refused("check absent.toml")
+    assert "is a whole configuration" in cli.refused("check section.toml")

@@ -49,7 +49,7 @@ def test_inner_units_come_first() -> None:
             ("parallel.sharding.units=['.*experts.0']", "model.moe={experts=4, packed=false}"),
             "which is computed on ranks whose tokens choose it",
         ),
-        (("parallel.sharding.units=['(']",), "is no regular expression"),
+        (("parallel.sharding.units=['(']",), "is not a regular expression"),
         (("parallel.sharding.replicated=[nothing]",), "matches no parameter"),
         (
             (

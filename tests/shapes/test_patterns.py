@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.shapes.patterns import first_match, matches, unmatched, untaken
+from setpoint.shapes.patterns import first_match, matches, pattern_problems, unmatched, untaken
 
 NAMES = ["layers.0.query", "layers.0.key", "layers.1.query", "output"]
 PATTERNS = st.lists(st.sampled_from(["query", "key", r"\.1\.", "layers", "^output$", "absent", ""]))
@@ -29,3 +32,11 @@ def test_a_pattern_is_unmatched_or_shadowed_by_those_before_it() -> None:
     assert shadowed.message.endswith("all that it matches, 2 of 4 layers")
     assert (shadowed.path, shadowed.also) == ("rules.2.pattern", ("rules.0.pattern",))
     assert not list(unmatched("list", ["layers", "query", "("], NAMES, "layers"))
+
+
+@pytest.mark.parametrize("pattern", ["[[1]]", "[a--b]", "("])
+def test_what_python_warns_about_is_refused(pattern: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (problem,) = pattern_problems("rules.0.pattern", pattern)
+    assert "regular expression" in problem.message

@@ -397,9 +397,8 @@ def convert(arguments: Arguments) -> int:
         raise SetpointError(f"--output {output} must end in .toml, which is what is written")
     document = read_foreign(*parts)
     composition = compose(Job, None, files=[document])
-    problems = [*document.problems, *composition.problems]
-    if problems:
-        raise ConfigError(problems)
+    if composition.problems:
+        raise ConfigError(composition.problems)
     print_notes([str(report) for report in document.reports])
     if document.reports and arguments.has("--strict"):
         raise SetpointError(f"{parts[1]} is not converted exactly, see above (--strict)")

@@ -411,8 +411,12 @@ class Command:
         self._refuse_file(word)
         if "OVERRIDES" not in self.usage:
             raise SetpointError(
-                f"unexpected argument {word!r}: {self.title} takes {self.usage or 'no arguments'}; "
-                f"put an argument with spaces in quotes"
+                f"unexpected argument {word!r}: {self.title} takes "
+                + (
+                    f"{self.usage}; put an argument with spaces in quotes"
+                    if self.usage
+                    else "no arguments"
+                )
             )
         raise SetpointError(unexpected(word))
 
@@ -532,8 +536,8 @@ def refuse_overrides(arguments: Arguments) -> None:
     for token in arguments.overrides:
         _refuse_like_option(command, token.partition("=")[0])
     raise SetpointError(
-        f"unexpected argument {arguments.overrides[0]!r}: {command.title} sets no fields; an "
-        f"option that it knows is one of {', '.join(option.name for option in command.options)}"
+        f"unexpected argument {arguments.overrides[0]!r}: {command.title} sets no fields. Options: "
+        f"{', '.join(option.name for option in command.options)}"
     )
 
 

@@ -34,7 +34,6 @@ from setpoint.config.values.user_code import find_user_function
 if TYPE_CHECKING:
     from setpoint.config import Document
     from setpoint.config.files.document import Format
-    from setpoint.interop.dialect import ConvertedDocument
 
 RUN, CHECKPOINT, REVISION = "run", "checkpoint", "revision"
 FOREIGN, OTHER = "foreign", "other"
@@ -63,16 +62,10 @@ def open_source(
     files: list[str | Document] = [*given.values("--file")]
     label, notes = str(source or "the defaults"), list[str]()
     start: str | Config | None = None
-    foreign: ConvertedDocument | None = None
     if source is not None and not isinstance(source, str):
         label, files = source.name, [source, *files]
     elif source == "-":
         label, files = "standard input", [read_standard_input(arguments), *files]
-    elif source is not None and (parts := dialect_and_file(source)):
-        from setpoint.interop.dialect import read_foreign
-
-        foreign = read_foreign(*parts)
-        files = [foreign, *files]
     elif source is not None:
         start, notes = _open_start(source, root, arguments)
     if given.has("--config-from-stdin") and "-" not in arguments.positional:
@@ -85,6 +78,7 @@ def open_source(
             files=files,
             environ=os.environ if overrides else None,
             flags=given.overrides,
+            open_foreign=open_foreign,
         )
     except SetpointError as error:
         unknown = f"there is no preset {source!r}"
@@ -106,8 +100,8 @@ def open_source(
             return composition
     _set_ranks_and_device(composition, given)
     composition.notes[:0] = notes
-    if foreign is not None:
-        _add_reports(composition, foreign, strict=arguments.has("--strict"))
+    if arguments.has("--strict"):
+        _refuse_reports(composition)
     if root.__module__ == "setpoint.infer.config":
         from setpoint.infer.adopt import adopt
 
@@ -135,18 +129,22 @@ def dialect_and_file(source: str) -> tuple[str, str] | None:
     return split_dialect(source)
 
 
-def _add_reports(
-    composition: Composition[Any], document: ConvertedDocument, *, strict: bool
-) -> None:
-    """Report the keys of another system that did not simply become fields."""
-    composition.problems.extend(document.problems)
-    if not strict:
-        composition.notes.extend(map(str, document.reports))
-        return
-    composition.problems.extend(
-        Problem(report.key, f"{report.kind}: {report.text}", origin=report.place)
-        for report in document.reports
-    )
+def open_foreign(name: str) -> Document | None:
+    """Read and convert the file of another system that `DIALECT:FILE` names; None for others."""
+    if (parts := dialect_and_file(name)) is None:
+        return None
+    from setpoint.interop.dialect import read_foreign
+
+    return read_foreign(*parts)
+
+
+def _refuse_reports(composition: Composition[Any]) -> None:
+    """Refuse the keys of files of other systems that did not simply become fields."""
+    for document in composition.files:
+        for report in getattr(document, "reports", ()):
+            text = f"{report.kind}: {report.text}"
+            composition.notes.remove(str(report))
+            composition.problems.append(Problem(report.key, text, origin=report.place))
 
 
 def resolver(arguments: Arguments) -> Callable[[list[str]], Any]:
@@ -167,7 +165,7 @@ def _open_start(
 ) -> tuple[str | Config, list[str]]:
     """The start for `compose`: a draft of a record with its notes, or the name of anything else."""
     kind, is_own = kind_of(source), arguments.command.program.is_own
-    if kind == OTHER:
+    if kind in (OTHER, FOREIGN):
         if not is_own:
             _refuse_other_file(source, arguments.command.name)
         return source, []

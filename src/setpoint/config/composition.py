@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
@@ -16,7 +16,7 @@ from .draft.walk import Leaf, dropped_leaves, leaves, need_class, need_config
 from .files.document import FORMATS, names_file
 from .layers.editor import Editor
 from .layers.environment import apply_declared, apply_environment, declared_in
-from .layers.extends import HEADERS, ExtendingFiles, is_applied
+from .layers.extends import HEADERS, ExtendingFiles, file_beside, is_applied
 from .layers.flags import put_flags, read_flags
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
 from .resolving.resolve import resolve
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .files.document import Document
 
 C = TypeVar("C", bound=Config)
+OpenForeign = Callable[[str], "Document | None"]
 ROOT_WORDS = ("tag", "sweep", "silence")
 """Names with a meaning of their own in a root; its sections may have fields of these names."""
 SWEEP_KEY = "sweep"
@@ -48,6 +49,7 @@ class Composition(Struct, Generic[C]):
         problems: findings of the layers; `resolve` reports them with its own.
         notes: what has changed since a file of an older schema was written, in words.
         sweep: the file whose table `[sweep]` describes many points; None if there is none.
+        files: all files, with what they extend, in order.
     """
 
     draft: C
@@ -55,6 +57,7 @@ class Composition(Struct, Generic[C]):
     problems: list[Problem]
     notes: list[str]
     sweep: Document | None = None
+    files: Sequence[Document] = ()
 
     def __repr__(self) -> str:
         count = len(self.problems)
@@ -85,6 +88,7 @@ def compose(
     environ: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
     program: Mapping[str, object] | None = None,
+    open_foreign: OpenForeign = lambda _: None,
 ) -> Composition[C]:
     """Merge layers onto a draft; later layers beat earlier ones.
 
@@ -95,6 +99,8 @@ def compose(
             what is typed beats what is written.
         files: further files, by name or read already, in order, after the source.
         environ: environment variables; None reads none.
+        open_foreign: reads and converts a file of another system, named `DIALECT:FILE`, wherever a
+            file can be named; None for any other name.
 
     Raises:
         SetpointError: if a layer cannot be read at all: a missing file, an unknown preset; or an
@@ -109,7 +115,9 @@ def compose(
         if isinstance(values, str):
             raise SetpointError(f"compose: {name} takes a list, got {values!r}")
     import_presets(root)
-    merge = partial(_merge, root, source, modifiers, files, environ, flags, program or {})
+    merge = partial(
+        _merge, root, source, modifiers, files, environ, flags, program or {}, open_foreign
+    )
     broken: list[SetpointError] = []
     try:
         composition = merge()
@@ -152,6 +160,7 @@ def _merge(
     environ: Mapping[str, str] | None,
     flags: Sequence[str],
     program: Mapping[str, object],
+    open_foreign: OpenForeign,
 ) -> Composition[C]:
     """Put the layers onto a draft, each over those before it.
 
@@ -161,7 +170,7 @@ def _merge(
     for word, info in root.__setpoint__.fields.items():
         if word in ROOT_WORDS and (word, info.annotation) != ("silence", "tuple[str, ...]"):
             refuse_root_word(root, info)
-    sources = _Sources(root)
+    sources = _Sources(root, open_foreign)
     base, documents = sources.open_all(source, files)
     editor = Editor(base if base is not None else root())
     editor.files = sources.files
@@ -182,7 +191,9 @@ def _merge(
     if environ is not None and declared:
         apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__
-    return Composition(cast(C, editor.root), label, editor.problems, sources.files.notes, sweep)
+    notes = [*sources.files.notes, *(note for document in documents for note in document.notes)]
+    draft = cast(C, editor.root)
+    return Composition(draft, label, editor.problems, notes, sweep, documents)
 
 
 def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None:
@@ -194,6 +205,7 @@ def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None
             del values[SWEEP_KEY]
             sweep = document
         editor.merge(values, Origin(FILE, document.name, document.where))
+        editor.problems.extend(document.problems)
     for problem in editor.problems:
         # These keys are no fields, so the search among the fields cannot find them.
         close = nearest(problem.path, HEADERS, 1, likeness=0.8)
@@ -205,8 +217,9 @@ def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None
 class _Sources(Generic[C]):
     """The sources and files of one composition: `applied` in order, and the preset they extend."""
 
-    def __init__(self, root: type[C]) -> None:
+    def __init__(self, root: type[C], open_foreign: OpenForeign) -> None:
         self.root = root
+        self.open_foreign = open_foreign
         self.files = ExtendingFiles(root)
         self.applied: list[str] = []
         self.preset: str | None = None
@@ -218,6 +231,7 @@ class _Sources(Generic[C]):
         base, documents = self.open(source)
         for given in files:
             file = os.fspath(given) if isinstance(given, os.PathLike) else given
+            file = (self.open_foreign(file) if isinstance(file, str) else None) or file
             more_base, more = self.open_file(file)
             if more_base is not None and (base is not None or documents):
                 name = file if isinstance(file, str) else file.name
@@ -239,7 +253,7 @@ class _Sources(Generic[C]):
         if preset_named(source):  # whatever lies about under the same name
             return self._preset(source), []
         if names_file(source) or os.path.isfile(source):
-            return self.open_file(source)
+            return self.open_file(self.open_foreign(source) or source)
         if ":" in source and not os.path.exists(source):
             function = find_user_function(source.partition("(")[0])
             return self._checked(call_source(function, source, source), source), []
@@ -275,10 +289,12 @@ class _Sources(Generic[C]):
         for index, parent in enumerate(self._parents(document)):
             try:
                 if names_file(parent):
-                    beside = os.path.join(os.path.dirname(name), os.path.expanduser(parent))
-                    if not os.path.exists(beside):
+                    beside = file_beside(name, parent)
+                    foreign = self.open_foreign(beside)
+                    if foreign is None and not os.path.exists(beside):
                         raise Invalid(f"extends {parent!r}, but there is no {beside}")
-                    if is_applied(parent, beside, listed, self.applied):
+                    real = beside if foreign is None else foreign.name
+                    if is_applied(parent, real, listed, self.applied):
                         continue
                 else:
                     _refuse_parent(
@@ -291,7 +307,7 @@ class _Sources(Generic[C]):
                 raise
             except SetpointError as error:
                 raise SetpointError(f"{_place(document, index)}: {error}") from None
-            more_base, more = self.open_file(beside)
+            more_base, more = self.open_file(foreign or beside)
             base = base if more_base is None else more_base
             documents.extend(more)
         self.files.close()

@@ -112,13 +112,14 @@ class ConvertedDocument(Document):
         problems: unknown keys, and values that have no counterpart.
     """
 
-    __slots__ = ("dialect", "places", "problems", "reports")
+    __slots__ = ("dialect", "notes", "places", "problems", "reports")
 
     def __init__(self, name: str, dialect: Dialect, conversion: Conversion) -> None:
         super().__init__(name, "json", conversion.data, "", lambda: Position(0))
         self.dialect = dialect
         self.places = conversion.places
         self.reports = conversion.reports
+        self.notes = [*map(str, conversion.reports)]
         self.problems = conversion.problems
 
     def where(self, path: Path) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from setpoint.config import Problem, nearest
+from setpoint.config import Invalid, Problem, nearest
+from setpoint.config.types.base import compiled_pattern
 
 
 def matches(patterns: Iterable[str], name: str) -> bool:
@@ -35,9 +36,9 @@ def pattern_problems(
         yield Problem(path, f"is empty, and would match {means}", valid=valid)
         return
     try:
-        re.compile(pattern)
-    except re.error as error:
-        yield Problem(path, f"is no regular expression: {error}")
+        compiled_pattern(pattern)
+    except Invalid as error:
+        yield Problem(path, error.message, hint=error.hint)
 
 
 def is_pattern(text: str) -> bool:

@@ -159,7 +159,7 @@ def test_what_is_not_imported_is_left_to_verify() -> None:
     flags = ["--optimizer={type=import, target=torch.optim.nowhere.Thing, rate=3}"]
     config = compose(Net, flags=flags).resolve()
     skipped = [str(check) for check in verify(config, {"files"}).skipped]
-    assert "optimizer: arguments that the target takes (needs import)" in skipped
+    assert "optimizer: the target exists and takes its arguments (needs import)" in skipped
     found = verify(config).problems
     assert [problem.path for problem in found] == ["optimizer.target"]
     assert "has no 'nowhere'" in found[0].message

@@ -160,7 +160,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     assert "matches none of the" in text and "optimizer.frozen.1" not in text
     with pytest.raises(ConfigError, match="so that nothing is trained"):
         small_job(tmp_path, "optimizer.frozen=[weight, '.']")
-    with pytest.raises(ConfigError, match="is no regular expression"):
+    with pytest.raises(ConfigError, match="is not a regular expression"):
         small_job(tmp_path, "optimizer.frozen=['a(']")
     # Of tied matrices there is one, under the name of the embedding.
     with pytest.raises(ConfigError, match="matches none of the"):

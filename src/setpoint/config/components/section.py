@@ -142,7 +142,7 @@ class ImportedComponent(Config, owner="setpoint.config.components.arguments:cons
 
     @rule(needs="import")
     def _check_signature(self) -> Iterator[Problem]:
-        """Arguments that the target takes."""
+        """The target exists and takes its arguments."""
         if not self.target.refusal():
             yield from self._mistakes()
 

@@ -8,9 +8,10 @@ from ..words.errors import SetpointError
 from ..words.plain_data import MAX_BITS, MAX_DEPTH, TOO_DEEP, TOO_MANY_DIGITS, children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeGuard
 
+    from ..words.errors import Problem
     from ..words.names import Path
 
 
@@ -72,6 +73,9 @@ class Document:
     """
 
     __slots__ = ("_lines", "_places", "_scan", "data", "format", "name", "text")
+    # Of a file that was converted: what is wrong with it, and what is to be known of it.
+    problems: Sequence[Problem] = ()
+    notes: Sequence[str] = ()
 
     def __init__(
         self,

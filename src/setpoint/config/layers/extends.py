@@ -92,7 +92,6 @@ class ExtendingFiles:
         if not names or not all(isinstance(name, str) and name for name in names):
             fail(names, Invalid("must be a file, or a list of files"))
             return
-        folder = os.path.dirname(origin.label) if origin.layer == FILE else ""
         listed: list[str] = []
         outermost = path not in self._applied
         applied = self._applied.setdefault(path, [])
@@ -103,7 +102,12 @@ class ExtendingFiles:
             try:
                 if not can_be_named(name):
                     raise Invalid("is not a valid file name")
-                file = os.path.join(folder, os.path.expanduser(name))
+                file = file_beside(origin.label if origin.layer == FILE else "", name)
+                if ":" in name and not os.path.exists(file):
+                    raise Invalid(
+                        "is no file; that of another system, as DIALECT:FILE, is a whole "
+                        "configuration, which a file extends above its first section"
+                    )
                 if is_applied(name, file, listed, applied):
                     continue
                 document = self.open(file, path)
@@ -132,6 +136,16 @@ class ExtendingFiles:
 def _place_below(document: Document, depth: int, place: Path) -> str:
     """The place of a value in a file that has the fields of a section so deep in the tree."""
     return document.where(place[depth:])
+
+
+def file_beside(file: str, name: str) -> str:
+    """The path of a file that another one names; of `DIALECT:FILE` the second part is the path."""
+    folder = os.path.dirname(file)
+    path = os.path.join(folder, os.path.expanduser(name))
+    dialect, colon, rest = name.partition(":")
+    if colon and not os.path.exists(path):
+        return f"{dialect}:{os.path.join(folder, os.path.expanduser(rest))}"
+    return path
 
 
 def is_applied(name: str, file: str, listed: list[str], applied: Sequence[str]) -> bool:

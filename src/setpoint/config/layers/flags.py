@@ -144,6 +144,9 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
             )
         return Flag(negated, "false", label)
     if equals:
+        key, assigns, _ = text.partition("=")
+        if assigns and not _kinds(cls, path) and _kinds(cls, _path(key)):
+            raise SetpointError(f"{name} is no option; write the override as --{text} or {text}")
         return Flag(path, text, label)
     if _is_switch(cls, path):
         return Flag(path, "true", label)

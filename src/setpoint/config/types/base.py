@@ -433,10 +433,14 @@ class PatternType(FieldType):
 
     def read(self, value: object, origin: Origin) -> re.Pattern[str]:
         if isinstance(value, re.Pattern):
-            return _from_python(cast(re.Pattern[Any], value))
-        if not isinstance(value, str):
+            pattern = _from_python(cast(re.Pattern[Any], value))
+        elif isinstance(value, str):
+            pattern = compiled_pattern(str(value))
+        else:
             raise self.refuse(value)
-        return _compiled(str(value))
+        if pattern.pattern == "null":  # read back from a file, it would mean something else
+            raise Invalid("would be read as null", hint="Write (?:null).")
+        return pattern
 
     def dump(self, value: re.Pattern[str]) -> str:
         return escaped(value.pattern)
@@ -475,10 +479,13 @@ def _integral(value: object) -> int | None:
     return int(cast(float, number)) if exact else None
 
 
-def _compiled(text: str) -> re.Pattern[str]:
+def compiled_pattern(text: str) -> re.Pattern[str]:
+    """Compile a regular expression; one that Python warns about is refused.
+
+    Raises:
+        Invalid: if it is none, or is ambiguous.
+    """
     refuse_text(text)
-    if text == "null":  # read back from a file, it would mean something else
-        raise Invalid("would be read as null", hint="Write (?:null).")
     try:
         with warnings.catch_warnings():
             # What Python warns about today means something else tomorrow.
@@ -499,11 +506,11 @@ def _from_python(pattern: re.Pattern[Any]) -> re.Pattern[str]:
     text = pattern.pattern
     if not isinstance(text, str):
         raise Invalid("is a pattern of bytes; give a pattern of str")
-    missing = pattern.flags & ~_compiled(text).flags
+    missing = pattern.flags & ~compiled_pattern(text).flags
     letters = "".join(letter for flag, letter in FLAGS if missing & flag)
     if missing and not letters:
         raise Invalid("has flags that cannot be written inside an expression")
-    return _compiled(f"(?{letters}){text}" if letters else text)
+    return compiled_pattern(f"(?{letters}){text}" if letters else text)
 
 
 def takes(kind: Reader, value: object) -> bool:
