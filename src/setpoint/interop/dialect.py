@@ -28,6 +28,7 @@ DIALECTS = {
     "d9d": "d9d",
     "torchtitan": "torchtitan",
     "torchtune": "torchtune",
+    "huggingface_trainer": "TrainingArguments",
 }
 """Modules of this package with a dialect each, and their names in text."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision", "not converted"]

@@ -1,0 +1,148 @@
+"""Files of `TrainingArguments` mean what transformers makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.cli.main import main
+from setpoint.config import compose
+from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
+from setpoint.interop.huggingface_trainer import KEYS
+from setpoint.model.layers import parameter_kinds
+from setpoint.optim.config import AdamW
+from setpoint.plan.curve import draw_curve
+from setpoint.train.config import Job
+
+BASE: dict[str, Any] = {
+    "output_dir": "out", "model_name_or_path": "gpt2", "max_steps": 60, "learning_rate": 1e-3,
+    "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "warmup_steps": 10,
+    "dataset_name": "text", "block_size": 64, "train_sampling_strategy": "sequential",
+}  # fmt: skip
+
+
+def read(folder: Path, **keys: Any) -> ConvertedDocument:
+    """Convert the file above with other keys; one that is None is left out."""
+    path = folder / "job.json"
+    data = {key: value for key, value in {**BASE, **keys}.items() if value is not None}
+    path.write_text(json.dumps(data))
+    return read_foreign("huggingface_trainer", str(path))
+
+
+def converted(folder: Path, ranks: int = 1, **keys: Any) -> Job:
+    document = read(folder, **keys)
+    assert document.problems == []
+    flags = [f"--parallel.world_size={ranks}"]
+    return compose(Job, None, files=[document], flags=flags).resolve()
+
+
+def test_every_field_of_the_class_is_there_with_its_default() -> None:
+    from transformers import TrainingArguments
+
+    for field in dataclasses.fields(TrainingArguments):
+        assert field.name in KEYS, field.name
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        given = getattr(default, "value", default)
+        ours = KEYS[field.name].default
+        assert ours == given or ours is None, field.name
+
+
+@pytest.mark.parametrize("keys", [
+    {}, {"lr_scheduler_type": "cosine"}, {"lr_scheduler_type": "constant_with_warmup"},
+    {"lr_scheduler_type": "constant"}, {"lr_scheduler_type": "polynomial"},
+    {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 3.0, "lr_end": 1e-5}},
+    {"lr_scheduler_type": "inverse_sqrt"}, {"warmup_steps": 0.25}, {"warmup_steps": 0},
+    {"lr_scheduler_type": "warmup_stable_decay",
+     "lr_scheduler_kwargs": {"num_decay_steps": 20, "decay_type": "linear"}},
+    {"lr_scheduler_type": "warmup_stable_decay",
+     "lr_scheduler_kwargs": {"num_decay_steps": 20, "num_stable_steps": 5, "min_lr_ratio": 0.1}},
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Both num_training_steps")
+def test_rates_are_those_of_the_scheduler_of_transformers(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    from transformers import TrainingArguments, get_scheduler
+
+    job = converted(tmp_path, **keys)
+    given = {**BASE, **keys}
+    plain = {key: given[key] for key in ("max_steps", "warmup_steps")}
+    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, **plain)
+    warmup = arguments.get_warmup_steps(60)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
+    scheduler = get_scheduler(
+        given.get("lr_scheduler_type", "linear"), optimizer, warmup, 60,
+        scheduler_specific_kwargs=given.get("lr_scheduler_kwargs"),
+    )  # fmt: skip
+    expected: list[float] = []
+    for _ in range(60):
+        expected.append(scheduler.get_last_lr()[0] / 1e-3)
+        optimizer.step()
+        scheduler.step()
+    for point in draw_curve(job, None, 1, 1000).points:
+        factor = expected[min(point.step + (point.step < warmup), 59)]
+        assert point.factor == pytest.approx(factor, abs=1e-9), point
+
+
+def test_batch_is_per_device_times_accumulation_times_ranks(tmp_path: Path) -> None:
+    job = converted(tmp_path, ranks=4, fsdp="full_shard auto_wrap", optim="adamw_torch")
+    assert (job.batch.global_size, job.batch.micro_size) == (4 * 3 * 4, 4)
+    assert (job.parallel.shard, type(job.optimizer)) == (-1, AdamW)
+    job = converted(tmp_path, ranks=4, deepspeed={"zero_optimization": {"stage": 2}})
+    assert (type(job.parallel.engine).__name__, job.batch.accumulation) == ("DeepSpeed", 3)
+
+
+def test_decayed_weights_are_those_of_the_trainer(tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
+
+    optimizer = converted(tmp_path, weight_decay=0.1).optimizer
+    for kind, sizes in (("llama", {"intermediate_size": 48}), ("gpt2", {}), ("qwen2", {})):
+        config = AutoConfig.for_model(
+            kind, hidden_size=32, vocab_size=64, num_hidden_layers=2, num_attention_heads=2, **sizes
+        )
+        model = AutoModelForCausalLM.from_config(config)
+        trainer = Trainer(model, TrainingArguments(output_dir=str(tmp_path), use_cpu=True))
+        kinds = parameter_kinds(model)
+        decayed = {name for name, part in kinds.items() if part not in optimizer.no_decay}
+        trained = dict(model.named_parameters())  # without the names of tied weights
+        assert decayed == trained.keys() & trainer.get_decay_parameter_names(model), kind
+
+
+def test_evaluation_saves_and_the_rest(tmp_path: Path) -> None:
+    job = converted(
+        tmp_path, eval_strategy="steps", eval_steps=0.1, save_steps=20, save_total_limit=3,
+        logging_steps=5, bf16=True, gradient_checkpointing=True, label_smoothing_factor=0.1,
+        report_to=["tensorboard", "wandb"], run_name="a run", max_grad_norm=0.0, seed=7,
+        group_by_length=None,
+    )  # fmt: skip
+    assert job.evaluation is not None and str(job.evaluation.every) == "6 steps"
+    assert (str(job.checkpoint.every), job.checkpoint.keep) == ("20 steps", 3)
+    assert (job.precision.compute, job.optimizer.clip_norm, job.seed) == ("bf16", None, 7)
+    trackers = [type(tracker).__name__ for tracker in job.tracking.trackers]
+    assert trackers == ["Jsonl", "TensorBoard", "Wandb"]
+    assert not job.data.shuffle
+    kinds = {report.key: report.kind for report in read(tmp_path, push_to_hub=True).reports}
+    assert kinds["push_to_hub"] == "refused" and kinds["warmup_steps"] == "differs"
+
+
+def test_the_model_of_the_folder_and_what_needs_a_decision(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    document = read(tmp_path, model_name_or_path=None, dataset_name=None, learning_rte=1.0)
+    assert document.data["model"] == {"type": "huggingface", "config": str(tmp_path)}
+    (problem,) = document.problems
+    assert problem.path == "learning_rte" and "learning_rate" in str(problem.hint)
+    kinds = {report.key: report.kind for report in document.reports}
+    assert kinds["dataset_name"] == "needs a decision"
+    assert recognize(str(tmp_path / "job.json")) is None
+    read(tmp_path)
+    assert recognize(str(tmp_path / "job.json")) == "huggingface_trainer"
+    assert main(["convert", str(tmp_path / "job.json"), "--strict"]) != 0
+    assert "warm-up is one step ahead" in capsys.readouterr().err
