@@ -82,7 +82,7 @@ def test_rates_are_those_of_the_scheduler_of_transformers(
     )  # fmt: skip
     expected: list[float] = []
     for _ in range(60):
-        expected.append(scheduler.get_last_lr()[0] / 1e-3)
+        expected.append(float(scheduler.get_last_lr()[0]) / 1e-3)
         optimizer.step()
         scheduler.step()
     for point in draw_curve(job, None, 1, 1000).points:

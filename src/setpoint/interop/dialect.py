@@ -8,6 +8,7 @@ system's defaults, so that a file means here what it means there.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,7 +162,7 @@ class Conversion:
     def number(self, key: str) -> Any:
         """The value of a key that is a number; the default after a problem."""
         value = self.value(key)
-        if value is None or _fits(value, 0.0):
+        if value is None or (_fits(value, 0.0) and math.isfinite(value)):
             return value
         self.wrong(key, f"a number, but {value!r}")
         del self.values[key]
@@ -192,6 +193,22 @@ class Conversion:
         if len(names) < len(items):
             self.wrong(key, "a list of names")
         return names
+
+    def text(self, key: str) -> str | None:
+        """The value of a key that is a text, or null; null after a problem."""
+        value = self.value(key)
+        if value is None or isinstance(value, str):
+            return value
+        self.wrong(key, f"a text, but {value!r}")
+        return None
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """The value of a key that is a mapping, or null; an empty one after a problem."""
+        value = self.value(key) or {}
+        if isinstance(value, dict):
+            return cast("dict[str, Any]", value)
+        self.wrong(key, f"a mapping, but {value!r}")
+        return {}
 
     def place(self, *keys: str) -> str:
         """The place of the first of some keys that the file has, or whose default it is."""

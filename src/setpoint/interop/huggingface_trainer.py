@@ -199,7 +199,7 @@ def _complete(c: Conversion) -> None:
     total = _total(c)
     epochs = f"{c.number('num_train_epochs'):g} epochs"
     c.set("duration", f"{total} steps" if total else epochs, "max_steps", "num_train_epochs")
-    if isinstance(workspace := c.value("output_dir"), str):
+    if workspace := c.text("output_dir"):
         c.set("workspace", workspace, "output_dir")
     if not c.value("average_tokens_across_devices"):
         text = "the loss is a mean over the tokens of all ranks; there one of each rank's mean"
@@ -245,11 +245,11 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
              "reduce_lr_on_plateau": "plateau", "warmup_stable_decay": "wsd"}  # fmt: skip
     if (name := c.choice(key, *names)) is None:
         return
-    given = c.value("lr_scheduler_kwargs") or {}
-    if not isinstance(given, dict):
-        c.wrong("lr_scheduler_kwargs", "a mapping")
-        given = {}
-    options, kwargs = cast("dict[str, Any]", given), ("lr_scheduler_kwargs", key)
+    options, kwargs = c.mapping("lr_scheduler_kwargs"), ("lr_scheduler_kwargs", key)
+    numbers = {name: value for name, value in options.items() if not name.endswith("_type")}
+    if not all(type(value) in (int, float) for value in numbers.values()):
+        c.wrong("lr_scheduler_kwargs", "a mapping of numbers and of types by name")
+        options = {}
     peak = c.number("learning_rate") or 1
     warmup = c.data["schedule"].pop("warmup")
     c.set("schedule.type", names[name], key)
@@ -285,8 +285,10 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
             c.set(f"schedule.{option}", options.get(option, default), *kwargs)
     if name == "warmup_stable_decay":
         known |= {"num_decay_steps", "num_stable_steps", "decay_type"}
+        if options.get("warmup_type") == "linear":
+            known.add("warmup_type")
         curves = {"linear": "linear", "cosine": "cosine", "1-sqrt": "one_minus_sqrt"}
-        curve = curves.get(options.get("decay_type", "cosine"))
+        curve = curves.get(str(options.get("decay_type", "cosine")))
         decay, stable = options.get("num_decay_steps"), options.get("num_stable_steps")
         if curve is None or type(decay) is not int:
             c.wrong(
@@ -379,17 +381,17 @@ def plain(text: str) -> Any:
 
 def _model(c: Conversion) -> None:
     """A model by its name, by that of its configuration, or by the config.json beside the file."""
-    weights, config = c.value("model_name_or_path"), c.value("config_name")
+    weights, config = c.text("model_name_or_path"), c.text("config_name")
     folder = os.path.dirname(c.document.name) or "."
     beside = folder if os.path.isfile(os.path.join(folder, "config.json")) else None
     source = config or weights or beside
-    if not isinstance(source, str):
+    if source is None:
         text = "the script takes the model in Python: set [model] and [tokenizer]"
         c.report("needs a decision", "model_name_or_path", text)
         return
     keys = ("config_name", "model_name_or_path")
     c.set("model.type", "huggingface")
-    if isinstance(weights, str):
+    if weights:
         c.set("model.pretrained", weights, "model_name_or_path")
     if source != weights:
         c.set("model.config", source, *keys)
@@ -406,14 +408,14 @@ def _model(c: Conversion) -> None:
         text = "give the folder of that revision as model_name_or_path"
         c.report("needs a decision", "model_revision", text)
     c.set("tokenizer.type", "huggingface", "tokenizer_name", *keys)
-    c.set("tokenizer.path", c.value("tokenizer_name") or source, "tokenizer_name", *keys)
+    c.set("tokenizer.path", c.text("tokenizer_name") or source, "tokenizer_name", *keys)
 
 
 def _data(c: Conversion) -> None:
     """Texts of a data set or a file, one after another in rows, which see one another."""
-    name, file = c.value("dataset_name"), c.value("train_file")
+    name, file = c.text("dataset_name"), c.text("train_file")
     c.set("data.held_out", 0)
-    if not isinstance(name, str) and not isinstance(file, str):
+    if not name and not file:
         text = "the script takes the data in Python: set [data] and batch.sequence_length"
         c.report("needs a decision", "dataset_name", text)
     else:
@@ -439,11 +441,11 @@ def _sources(c: Conversion, name: str | None, file: str | None) -> None:
     """The sources of training and evaluation, as run_clm.py reads them."""
     count, evaluated = c.number("max_train_samples"), c.number("max_eval_samples")
     common: dict[str, Any] = {
-        "type": "huggingface", "path": name, "subset": c.value("dataset_config_name"),
+        "type": "huggingface", "path": name, "subset": c.text("dataset_config_name"),
         "streaming": c.value("streaming") or None,
     }  # fmt: skip
     validation: list[dict[str, Any]] = []
-    if isinstance(name, str):
+    if name:
         train = {**common, "split": f"train[:{count}]" if count else "train"}
         split = f"validation[:{evaluated}]" if evaluated else "validation"
         validation = [{**common, "streaming": None, "split": split}]
@@ -455,7 +457,7 @@ def _sources(c: Conversion, name: str | None, file: str | None) -> None:
         train = {"type": "text", "paths": [file]}
         if count:
             c.report("needs a decision", "max_train_samples", "cut the file of texts yourself")
-        if isinstance(other := c.value("validation_file"), str):
+        if other := c.text("validation_file"):
             validation = [{"type": "text", "paths": [other]}]
         elif c.value("eval_strategy") != "no":
             share = c.number("validation_split_percentage") / 100
@@ -493,8 +495,7 @@ def convert_recomputation(c: Conversion, key: str) -> None:
         return
     path, kwargs = "memory.activation_checkpointing", f"{key}_kwargs"
     c.set(f"{path}.type", "full", key)
-    options = c.value(kwargs)
-    if isinstance(options, dict) and cast("dict[str, Any]", options).get("use_reentrant"):
+    if c.mapping(kwargs).get("use_reentrant"):
         c.set(f"{path}.reentrant", True, kwargs)
 
 
@@ -505,8 +506,8 @@ def convert_compilation(c: Conversion) -> None:
         return
     c.set("compile.scope", "model", *keys)
     for key, field in (("torch_compile_backend", "backend"), ("torch_compile_mode", "mode")):
-        if isinstance(c.value(key), str):
-            c.set(f"compile.{field}", c.value(key), key)
+        if text := c.text(key):
+            c.set(f"compile.{field}", text, key)
 
 
 def convert_shards(c: Conversion) -> None:
@@ -514,13 +515,10 @@ def convert_shards(c: Conversion) -> None:
     if c.value("deepspeed"):
         _deepspeed(c)
         return
-    value, section = c.value("fsdp"), c.value("fsdp_config")
-    if isinstance(section, str):
-        section = _json(c, "fsdp_config", section)
-    options: dict[str, Any] = {
-        name.removeprefix("fsdp_"): option for name, option in dict(section or {}).items()
-    }
-    if not value and not (options and "fsdp" not in c.values and "fsdp" not in KEYS):
+    value, given = c.value("fsdp"), c.value("fsdp_config")
+    section = _json(c, "fsdp_config", given) if isinstance(given, str) else c.mapping("fsdp_config")
+    options = {name.removeprefix("fsdp_"): option for name, option in section.items()}
+    if not value and not (options and c.dialect.name == "Axolotl"):
         return
     words = " ".join(map(str, value)) if isinstance(value, list) else str(value)
     reshard = options.get("reshard_after_forward", "shard_grad_op" not in words)
