@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # From the lowest up; packages of one layer stand side by side.
 LAYERS = (
+    {"version"},
     {"config"},
     {"units"},
     {"editor_schema"},
@@ -48,6 +49,7 @@ LAYERS = (
     {"runs"},
     {"presets"},
     {"interop"},
+    {"api"},
     {"cli"},
 )
 RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
@@ -86,12 +88,15 @@ CORE = set().union(*LAYERS[: next(n for n, layer in enumerate(LAYERS) if "train"
 ADD_ONS = {"ops", "plan", "interop"}
 
 # What the root offers to users.
-OFFERED = {"config", "units", "editor_schema"}
+OFFERED = {"config", "units", "editor_schema", "api", "version"}
 
 # Of a package beside it, a module may import `config` only. What else is allowed, and why:
 # (importing module, imported module) -> reason.
 ALLOWED: dict[tuple[str, str], str] = {
-    ("setpoint", "setpoint.cli.script"): "`sp.run` is imported when it is first used",
+    # The root's functions are imported when they are first used.
+    ("setpoint", "setpoint.cli.script"): "`sp.run` and `sp.load`",
+    ("setpoint", "setpoint.train.run"): "`sp.train`",
+    ("setpoint", "setpoint.infer.inference"): "`sp.infer`",
     ("setpoint.infer", "setpoint.train"): "both load torch, and set up its threads first",
     # One module looks up, when `load_pretrained` is given a run.
     ("setpoint.model.pretrained.run", "setpoint.train.config"): "the record of a run is a job's",

@@ -32,7 +32,7 @@ def test_the_import_itself_brings_the_lists_of_names_only() -> None:
         "import setpoint, sys; print(sorted(m for m in sys.modules if m.startswith('setpoint.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['setpoint.config', 'setpoint.config.lazy']"
+    assert done.stdout.strip() == "['setpoint.config', 'setpoint.config.lazy', 'setpoint.version']"
 
 
 def test_a_name_that_is_not_there() -> None:

@@ -5,6 +5,6 @@ when it is first used, so that the import itself costs nothing.
 """
 
 from .config.lazy import exports
+from .version import VERSION as __version__  # noqa: F401
 
-__version__ = "0.1.0"
 __getattr__, __dir__, __all__ = exports(__name__)

@@ -1,3 +1,11 @@
+from setpoint.api import RecordedRun as RecordedRun
+from setpoint.api import TrainedModel as TrainedModel
+from setpoint.api import check as check
+from setpoint.api import evaluate as evaluate
+from setpoint.api import export as export
+from setpoint.api import generate as generate
+from setpoint.api import load_model as load_model
+from setpoint.api import load_run as load_run
 from setpoint.cli.script import load as load
 from setpoint.cli.script import run as run
 from setpoint.config import BUDGET as BUDGET
@@ -40,6 +48,8 @@ from setpoint.config import resolve as resolve
 from setpoint.config import rule as rule
 from setpoint.config import verify as verify
 from setpoint.editor_schema.document import json_schema as json_schema
+from setpoint.infer.inference import infer as infer
+from setpoint.train.run import train as train
 from setpoint.units import ByteSize as ByteSize
 from setpoint.units import DType as DType
 from setpoint.units import Duration as Duration

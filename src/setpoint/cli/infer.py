@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from setpoint.api import source_of
 from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, INFERENCE, JSON, Arguments, Command, Option, Program
 from setpoint.cli.output import emit, print_cautions, styled, table
@@ -36,7 +37,7 @@ from setpoint.config import (
 from setpoint.config.draft.walk import to_minimal
 from setpoint.config.files.write import write_toml
 from setpoint.config.values.origin import COMMAND_LINE, DEFAULT
-from setpoint.data.sources.config import Conversations, Text, Tokens
+from setpoint.data.sources.config import Conversations, Tokens
 from setpoint.files.atomic import write_text
 from setpoint.infer.tasks import Chat, DataSet, Evaluation, Export, Generation
 from setpoint.model.config import TransformerConfig
@@ -230,7 +231,7 @@ def _evaluation(arguments: Arguments) -> Any:
         name = re.sub(r"[^A-Za-z0-9_.\-]", "-", stem) or "text"
         if name in (*sides, *(each.name for each in sets)):
             name = f"{name}-{len(sets) + 1}"
-        source = _source(path)
+        source: Any = source_of(path)
         source.set_field("paths", (path,), Origin(COMMAND_LINE, "--text"))
         sets.append(DataSet(name=name, sources=(source,)))
     for option, field, kind, content in SOURCE_OPTIONS:
@@ -265,18 +266,6 @@ def _naming_options() -> Iterator[None]:
                 name = f"{option.name} {option.metavar}"
                 raise SetpointError(f"{error}\nName it with {name}.") from error
         raise
-
-
-def _source(path: str) -> Any:
-    """The kind of data that files are: tokens, conversations or text."""
-    from setpoint.data.sources.conversations import conversations_in
-    from setpoint.data.sources.tokens import names_token_files
-
-    tokens = Tokens(paths=(path,))
-    if names_token_files(tokens):
-        return tokens
-    text = Text(paths=(path,))
-    return conversations_in(text) or text
 
 
 @Command(

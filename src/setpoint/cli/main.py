@@ -15,6 +15,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPT, SAVE, StopRequest
+from setpoint.version import VERSION
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -190,7 +191,7 @@ def _dispatch(words: list[str]) -> int:
         print(_overview())
         return 0
     if words[0] in ("--version", "-V"):
-        print(f"setpoint {import_module('setpoint').__version__}")
+        print(f"setpoint {VERSION}")
         return 0
     if words[0] in GROUPS and all(word.startswith("-") for word in words[1:]):
         helps = {"--help", "-h"}.intersection(words)

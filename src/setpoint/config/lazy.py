@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,3 +30,19 @@ def exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[st
         return value
 
     return get, lambda: sorted({*vars(module), *homes}), sorted(homes)
+
+
+class CallablePackage(ModuleType):
+    """A package that can be called as its function of the same name.
+
+    `sp.train(job)` stays a call after `import setpoint.train`, which puts the package in the place
+    of the function.
+    """
+
+    @property
+    def __wrapped__(self) -> Callable[..., object]:
+        return getattr(self, self.__name__.rpartition(".")[2])
+
+    def __call__(self, *arguments: object, **options: object) -> object:
+        """Call the function."""
+        return self.__wrapped__(*arguments, **options)

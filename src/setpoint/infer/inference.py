@@ -28,7 +28,7 @@ from setpoint.infer.adopt import complete, find_weights, verify_job
 from setpoint.infer.config import Inference
 from setpoint.infer.continuation import OnText, continue_prompts
 from setpoint.infer.export_weights import export_job, require_empty
-from setpoint.infer.loaded_model import load
+from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.passes import watching
 from setpoint.infer.prompts import prompts_of
 from setpoint.infer.score import score_texts
@@ -92,12 +92,17 @@ def _not_started(ranks: int) -> SetpointError:
 
 
 def infer_on(
-    world: World, job: Inference, on_text: OnText | None = None, show: Work = no_work
+    world: World,
+    job: Inference,
+    on_text: OnText | None = None,
+    show: Work = no_work,
+    loaded: LoadedModel | None = None,
 ) -> Results:
     """Do what an inference job says, on ranks that have met; see `infer`.
 
     Arguments:
         job: complete and resolved.
+        loaded: the model of the job; None: it is loaded.
     """
     if not world.is_main:
         on_text, show = None, no_work
@@ -119,10 +124,9 @@ def infer_on(
         from setpoint.infer.harness import open_harness
 
         harness = open_harness(job.harness)
-    loaded = None
     if job.runs_model:
         with determinism(job.deterministic):
-            loaded = load(job, world)
+            loaded = loaded or load(job, world)
             if output is not None and job.profiling is not None:
                 # Traces come before the results, and would be a stranger's files without it.
                 world.on_main(partial(write_record, output, job))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 
-from setpoint.config.lazy import exports
+from setpoint.config.lazy import CallablePackage, exports
 
 __getattr__, __dir__, __all__ = exports(__name__)
+sys.modules[__name__].__class__ = CallablePackage
 
 
 def prepare_threads() -> None:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from setpoint.config import (
     PROGRAM,
@@ -28,7 +28,9 @@ from setpoint.data.sources.files import IN_MEMORY
 from setpoint.hub.fetch import open_file_system
 from setpoint.parallel.rank import launched, require_launch
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback
+
+if TYPE_CHECKING:
+    from setpoint.train.loop import Callback
 
 CONVERSATION_KEYS = (
     "messages",
@@ -47,11 +49,18 @@ Overrides = Sequence[str] | Mapping[str, object]
 
 
 def job_of(
-    source: Source, overrides: Overrides = (), data: Iterable[Any] | None = None
+    source: Source,
+    overrides: Overrides = (),
+    data: Iterable[Any] | None = None,
+    *,
+    world_size: int | None = None,
+    caller: str = "train",
 ) -> tuple[Job, Path | None]:
     """Resolve the source of `train` with its overrides and data.
 
     Arguments:
+        world_size: the number of ranks; None for that of the launcher or the job.
+        caller: the function that a message names.
         overrides: words as on the command line, or values by dotted path.
         data: documents in memory, in place of `data.sources`.
 
@@ -67,24 +76,26 @@ def job_of(
     if isinstance(source, Composition):
         composition = source
     elif isinstance(source, Job):
-        if data is None and not overrides and is_frozen(source):
+        if data is None and not (overrides or world_size) and is_frozen(source):
             return source, None
         composition = Composition(source, type(source).__name__, [], [])
     elif isinstance(source, str | os.PathLike):
         given, composition = _opened(os.fspath(source))
     else:
-        raise _no_job(source)
+        raise _no_job(source, caller)
     if not isinstance(composition.draft, Job):
-        raise _no_job(composition.draft)
+        raise _no_job(composition.draft, caller)
     words = overrides if not isinstance(overrides, Mapping) else ()
-    values = overrides if isinstance(overrides, Mapping) else {}
+    values = dict(overrides) if isinstance(overrides, Mapping) else {}
+    if world_size is not None:
+        values["parallel.world_size"] = world_size
     if (
         isinstance(words, str)
         or not isinstance(words, Sequence)
         or not all(isinstance(word, str) for word in [*words, *values])
     ):
         raise SetpointError(
-            f"train: overrides takes words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
+            f"{caller}: overrides takes words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
             f"{{'optimizer.lr': 1e-3}}; got {_said(overrides)}"
         )
     merged = compose(Job, composition.draft)
@@ -125,9 +136,9 @@ def _said(value: object) -> str:
     return f"a {type(value).__name__}" if isinstance(value, Config) else for_error(value)
 
 
-def _no_job(value: object) -> SetpointError:
+def _no_job(value: object, caller: str) -> SetpointError:
     return SetpointError(
-        f"train takes a Job, a composition of one, the name of a preset, a file or a run "
+        f"{caller} takes a Job, a composition of one, the name of a preset, a file or a run "
         f"directory; got {_said(value)}"
     )
 
@@ -138,6 +149,8 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
     Raises:
         SetpointError: one is no callback.
     """
+    from setpoint.train.loop import Callback  # which loads torch
+
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
         raise SetpointError(f"train: callbacks takes a list of callbacks; got {_said(callbacks)}")
     checked = list(callbacks)
@@ -156,76 +169,90 @@ def named(callback: Callback) -> str:
 
 
 def _set_data(draft: Job, data: Iterable[Any]) -> tuple[str, ...]:
-    """Put data in memory in the place of the sources, named by its content.
-
-    The rows are written as JSON Lines to fsspec's file system in memory, where sources of files
-    read them like any others; the digest of the content is in the path, and so in the fingerprint.
+    """Put data in memory in the place of the sources.
 
     Returns:
         the paths of the source.
     """
+    made = memory_source(data, "train: data")
+    sources: Sequence[SourceConfig] = draft.data.sources
+    source = sources[0] if len(sources) == 1 and type(sources[0]) is type(made) else made
+    origin = Origin(PROGRAM, "train(data=...)")
+    source.set_field("paths", made.paths, origin)
+    draft.data.set_field("sources", (source,), origin)
+    return made.paths
+
+
+def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
+    """A source of documents in memory, named by its content.
+
+    The rows are written as JSON Lines to fsspec's file system in memory, where sources of files
+    read them like any others; the digest of the content is in the path, and so in the fingerprint.
+
+    Arguments:
+        name: of the function and its argument, for messages.
+
+    Raises:
+        SetpointError: the data is none, or holds rows of different kinds.
+    """
     cls: type[Text] | type[Conversations] | None = None
     lines: list[bytes] = []
-    for index, row in enumerate(_rows(data)):
+    for index, row in enumerate(_rows(data, name)):
+        place = f"{name}[{index}]"
         values = {"text": row} if isinstance(row, str) else row
         if isinstance(values, list | tuple):
             values = {"messages": values}
         if not isinstance(values, Mapping):
-            raise SetpointError(f"train: data[{index}] is {_said(row)}.\n{VALID_DATA}")
-        kind = _kind_of(values, index)
+            raise SetpointError(f"{place} is {_said(row)}.\n{VALID_DATA}")
+        kind = _kind_of(values, place)
         if cls is not None and kind is not cls:
             raise SetpointError(
-                f"train: data[{index}] is no row like those before it: these are {_words(cls)}, "
+                f"{place} is no row like those before it: these are {_words(cls)}, "
                 f"and it is {_words(kind)}.\n{VALID_DATA}"
             )
         cls = kind
-        lines.append(_encoded(values, index))
+        lines.append(_encoded(values, place))
     if cls is None:
-        raise SetpointError(f"train: data holds no rows.\n{VALID_DATA}")
+        raise SetpointError(f"{name} holds no rows.\n{VALID_DATA}")
     content = b"".join(lines)
     url = f"{IN_MEMORY}{hashlib.sha256(content).hexdigest()[:32]}/data.jsonl"
     system, path = open_file_system(url)
     if not system.exists(path):
         system.pipe_file(path, content)
-    sources: Sequence[SourceConfig] = draft.data.sources
-    source = sources[0] if len(sources) == 1 and type(sources[0]) is cls else cls(paths=(url,))
-    origin = Origin(PROGRAM, "train(data=...)")
-    source.set_field("paths", (url,), origin)
-    draft.data.set_field("sources", (source,), origin)
-    return (url,)
+    return cls(paths=(url,))
 
 
-def _rows(data: Any) -> Iterator[Any]:
+def _rows(data: Any, name: str) -> Iterator[Any]:
     """The rows of a list, an iterable, a `datasets.Dataset`, a DataFrame or a map-style dataset."""
     if isinstance(data, str | bytes | Mapping):
         what = f"keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else "one text"
-        raise SetpointError(f"train: data is a {type(data).__name__} ({what}).\n{VALID_DATA}")
+        raise SetpointError(f"{name} is a {type(data).__name__} ({what}).\n{VALID_DATA}")
     if hasattr(data, "to_dict") and hasattr(data, "columns") and hasattr(data, "iloc"):
         return iter(data.to_dict("records"))
     if isinstance(data, Set):
-        raise SetpointError(f"train: data is a {type(data).__name__}, without order.\n{VALID_DATA}")
+        raise SetpointError(f"{name} is a {type(data).__name__}, without order.\n{VALID_DATA}")
     if isinstance(data, Iterable):
         return iter(data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return (data[index] for index in range(len(data)))
-    raise SetpointError(f"train: data is {_said(data)}.\n{VALID_DATA}")
+    raise SetpointError(f"{name} is {_said(data)}.\n{VALID_DATA}")
 
 
-def _kind_of(row: Mapping[str, Any], index: int) -> type[Text] | type[Conversations]:
+def _kind_of(row: Mapping[str, Any], place: str) -> type[Text] | type[Conversations]:
     if any(row.get(key) is not None for key in CONVERSATION_KEYS):
         return Conversations
     text = row.get("text")
     if isinstance(text, str):
         return Text
     what = f"text is {_said(text)}" if "text" in row else f"its keys are {', '.join(row)}"
-    raise SetpointError(f"train: data[{index}] has no text: {what}.\n{VALID_DATA}")
+    raise SetpointError(f"{place} has no text: {what}.\n{VALID_DATA}")
 
 
 def _words(cls: type[SourceConfig]) -> str:
     return "texts" if cls is Text else "conversations"
 
 
-def _encoded(row: Mapping[str, Any], index: int) -> bytes:
+def _encoded(row: Mapping[str, Any], place: str) -> bytes:
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
             return dict(value)
@@ -241,4 +268,4 @@ def _encoded(row: Mapping[str, Any], index: int) -> bytes:
         reason = f"{error.object[error.start]!r} is a surrogate, and no character"
     except (TypeError, ValueError, RecursionError) as error:
         reason = f"it cannot be written as JSON: {error}"
-    raise SetpointError(f"train: data[{index}]: {reason}.\n{VALID_DATA}")
+    raise SetpointError(f"{place}: {reason}.\n{VALID_DATA}")

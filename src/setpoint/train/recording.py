@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from setpoint import __version__
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import (
@@ -54,6 +53,7 @@ from setpoint.train.provenance import (
 from setpoint.train.run_name import identity_mark
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain_oom
+from setpoint.version import VERSION
 
 
 @contextmanager
@@ -337,7 +337,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "began": time_of(run.began),
         "seconds": round(run.started.seconds, 3),
         "fingerprint": fingerprint(run.identity),
-        "version": __version__,
+        "version": VERSION,
     }
     if run.components.pretrained is not None:
         facts["pretrained"] = run.components.pretrained

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from setpoint import __version__
 from setpoint.config import SetpointError
 from setpoint.data.config import Data
 from setpoint.data.corpus import Show, documents_of
@@ -20,6 +19,7 @@ from setpoint.data.sources.limits import DocumentFilter
 from setpoint.data.split import training_documents
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.tokenizers.vocabulary import EXTRA, SETTINGS, TEMPLATE, TOKENIZER
+from setpoint.version import VERSION
 
 END, BEGIN = "<|endoftext|>", "<|begin_of_text|>"
 ABOUT = "training.json"
@@ -180,7 +180,7 @@ def train_bpe(
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
     about = {
-        "made_by": f"setpoint tokenizer train, version {__version__}",
+        "made_by": f"setpoint tokenizer train, version {VERSION}",
         "vocab_size": vocab_size,
         "control_tokens": controls,
         "documents": texts.documents,

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from setpoint import __version__
 from setpoint.config import DERIVED
+from setpoint.version import VERSION
 
 from ..goodput import goodput
 from ..status import status_of
@@ -60,7 +60,7 @@ def document(
         notes.append(f"{len(differing) - ROWS} further differences are left out")
     return {
         "title": title,
-        "version": __version__,
+        "version": VERSION,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         "runs": [_run(run, shared, drawn, parts, events) for run in runs],
         "panels": found,

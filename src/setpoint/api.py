@@ -1,0 +1,419 @@
+"""Setpoint in Python: check, train, read runs, and use what was trained.
+
+`import setpoint as sp` offers these functions as `sp.check`, `sp.load_run`, `sp.generate` and so
+on; none of them imports torch before it needs it. docs/python.md has a line for every command.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from setpoint.checkpoint.folder import list_checkpoints
+from setpoint.config import (
+    Composition,
+    ConfigError,
+    Need,
+    SetpointError,
+    compose,
+    fingerprint,
+    is_record,
+    read_record,
+)
+from setpoint.data.sources.config import SourceConfig, Text, Tokens
+from setpoint.files.lock import is_locked
+from setpoint.infer.config import Inference
+from setpoint.parallel.rank import launched
+from setpoint.report.status import last_step, status_of
+from setpoint.track.jsonl import read_jsonl
+from setpoint.track.run_directory import RunDirectory, is_run_directory
+from setpoint.train.config import Job
+from setpoint.train.run_name import find_run
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.infer.continuation import GeneratedText
+    from setpoint.infer.inference import Results
+    from setpoint.infer.loaded_model import LoadedModel
+    from setpoint.plan.preflight import Preflight
+    from setpoint.shapes.scoring import Score
+    from setpoint.train.from_python import Overrides, Source
+    from setpoint.train.session import Run as Session
+
+Which = int | Literal["best", "latest"] | None
+Texts = str | os.PathLike[str] | Iterable[Any]
+"""A file or glob, or documents in memory."""
+FRAMES = ("pandas", "polars")
+
+
+def check(
+    source: Source,
+    overrides: Overrides = (),
+    *,
+    world_size: int | None = None,
+    needs: Collection[Need] = ("files",),
+) -> Preflight:
+    """Verify a training job without running it, as `setpoint check` does.
+
+    Arguments:
+        source: a job, a composition of one, or the name of a preset, a file, a run directory or
+            `module:function`.
+        overrides: words as on the command line, or values by dotted path.
+        world_size: the number of ranks; None for that of the job.
+        needs: the rules to run beside those of the configuration alone: `"files"`, `"torch"`,
+            `"import"` and `"network"`.
+
+    Returns:
+        the facts, the cautions, and the rules that were skipped.
+
+    Raises:
+        ConfigError: with all problems.
+    """
+    from setpoint.plan.preflight import preflight
+    from setpoint.train.from_python import job_of
+
+    job, _ = job_of(source, overrides, world_size=world_size, caller="check")
+    report = preflight(job, needs)
+    if report.problems:
+        raise ConfigError(report.problems)
+    return report
+
+
+def load_run(path: str | os.PathLike[str] | Session) -> RecordedRun:
+    """Open the record of a run: configuration, metrics, events, checkpoints and trained model.
+
+    Arguments:
+        path: a run directory, or what `train` returned.
+
+    Raises:
+        SetpointError: if there is no run.
+    """
+    if not isinstance(path, str | os.PathLike):
+        path = path.directory
+    directory = Path(os.path.expanduser(path))
+    if not is_run_directory(directory):
+        there = "is no run directory" if directory.exists() else "does not exist"
+        raise SetpointError(
+            f"load_run: {directory} {there}; `setpoint runs list` lists the runs of a folder"
+        )
+    return RecordedRun(directory)
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """The record of a run on the disk, whether it is finished or still trains.
+
+    Rows and events are read anew each time; the configuration once.
+    """
+
+    path: Path
+
+    def __repr__(self) -> str:
+        return f"RecordedRun({str(self.path)!r}, {self.status} at step {self.step})"
+
+    @cached_property
+    def config(self) -> Job:
+        """The resolved, frozen job."""
+        draft, _ = read_record(Job, str(self.path))
+        return Composition(draft, str(self.path), [], []).resolve()
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of all identity fields."""
+        return fingerprint(self.config)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl: one for each log and each evaluation."""
+        return self._read(RunDirectory(self.path, None, False).metrics)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The rows of events.jsonl: starts, resumes, saves and faults."""
+        return self._read(RunDirectory(self.path, None, False).events)
+
+    def _read(self, path: Path) -> list[dict[str, Any]]:
+        return read_jsonl(path, damaged=[]) if path.exists() else []
+
+    def metrics(self, kind: str | None = None, *, frame: str = "pandas") -> Any:
+        """The metrics as a data frame.
+
+        Arguments:
+            kind: rows of one kind: `"train"`, `"evaluation"`, `"system"`; None for all.
+            frame: `"pandas"` or `"polars"`, which must be installed.
+
+        Raises:
+            SetpointError: the package is missing, or no row is of the kind.
+        """
+        if frame not in FRAMES:
+            raise SetpointError(f"metrics: frame = {frame!r}.\nValid: {', '.join(FRAMES)}")
+        rows = self.rows
+        kinds = list(dict.fromkeys(str(row.get("kind")) for row in rows))
+        if kind is not None and kind not in kinds:
+            raise SetpointError(
+                f"metrics: {self.path} has no rows of the kind {kind!r}.\n"
+                f"Valid: {', '.join(kinds) or 'none yet'}"
+            )
+        rows = [row for row in rows if kind in (None, row.get("kind"))]
+        try:
+            package = import_module(frame)
+        except ImportError:
+            raise SetpointError(
+                f"metrics: {frame} is not installed.\nValid: pip install {frame}; or `rows`, a "
+                f"list of dict"
+            ) from None
+        if frame == "pandas":
+            return package.DataFrame(rows)
+        return package.DataFrame(rows, infer_schema_length=None)
+
+    @property
+    def status(self) -> str:
+        """`"finished"`, `"stopped"`, `"failed"`, `"running"` or `"killed"`."""
+        return status_of(self.events, lambda: is_locked(self.path / ".lock"))
+
+    @property
+    def step(self) -> int:
+        """The optimizer steps that are done."""
+        return last_step(self.events, self.rows)
+
+    @property
+    def checkpoints(self) -> dict[int, Path]:
+        """The checkpoints by step."""
+        return list_checkpoints(RunDirectory(self.path, None, False).checkpoints)
+
+    def model(self, checkpoint: Which = None, overrides: Overrides = ()) -> TrainedModel:
+        """The trained model, ready for inference; see `load_model`."""
+        return load_model(self.path, checkpoint, overrides)
+
+
+class TrainedModel:
+    """A model with its tokenizer, in evaluation mode on the device of its job.
+
+    Arguments:
+        draft: an inference job without a task; each call adds its own.
+    """
+
+    def __init__(self, draft: Inference, loaded: LoadedModel) -> None:
+        self._draft, self._loaded = draft, loaded
+
+    def __repr__(self) -> str:
+        return f"TrainedModel({self._draft.weights.path!r}, {self._loaded.device})"
+
+    @property
+    def module(self) -> nn.Module:
+        """The `torch.nn.Module`."""
+        return self._loaded.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that it was trained with."""
+        return self._loaded.tokenizer
+
+    def generate(
+        self, prompts: str | Sequence[str], *, seed: int = 0, chat: Any = None, **options: Any
+    ) -> list[GeneratedText]:
+        """Continue prompts.
+
+        Arguments:
+            prompts: a text, or several.
+            chat: True for the chat template of the run, or a mapping with `template` and
+                `system`: prompts are then messages of the user.
+            options: fields of the section `generation`: `max_tokens`, `temperature`, `top_p`,
+                `samples`, `stop` and so on.
+
+        Returns:
+            a text for each prompt and sample, in order.
+        """
+        prompts = (prompts,) if isinstance(prompts, str) else tuple(prompts)
+        tasks: dict[str, Any] = {"generation": {"prompts": prompts, **options}, "seed": seed}
+        if chat:
+            tasks["chat"] = {} if chat is True else chat
+        return self._run(tasks).texts
+
+    def evaluate(
+        self,
+        texts: Texts | Mapping[str, Texts] | None = None,
+        *,
+        sides: Sequence[str] | None = None,
+        sequences: int | None = None,
+    ) -> dict[str, Score]:
+        """Evaluate on texts: loss, perplexity and bits per byte.
+
+        Arguments:
+            texts: a file, a glob, documents in memory as `train(data=...)` takes them, or a mapping
+                from names to these; None for the validation split of the run's data.
+            sides: splits of the run's data, `"held_out"` and `"train"`.
+            sequences: the most sequences to take of each text; None for all.
+
+        Returns:
+            a score for each name; a single text is named `text`.
+        """
+        if sides is None:
+            sides = ("held_out",) if texts is None else ()
+        named = texts if isinstance(texts, Mapping) else {} if texts is None else {"text": texts}
+        sets = [{"name": name, "sources": [source_of(given)]} for name, given in named.items()]
+        section = {"sides": tuple(sides), "sets": sets, "sequences": sequences}
+        return self._run({"evaluation": section}).scores
+
+    def _run(self, tasks: Mapping[str, Any]) -> Results:
+        from setpoint.infer.inference import infer_on
+        from setpoint.parallel.world import World
+
+        job = _complete(self._draft, tasks)
+        return infer_on(World(self._loaded.device), job, loaded=self._loaded)
+
+
+def load_model(
+    source: Source | Session | RecordedRun, checkpoint: Which = None, overrides: Overrides = ()
+) -> TrainedModel:
+    """Load trained weights for inference, in this process.
+
+    Arguments:
+        source: a run directory, a checkpoint, the directory or hub id of a Hugging Face model, what
+            `train` or `load_run` returned, or a job, a preset or a file, which stand for their run.
+        checkpoint: of a run, `"best"`, `"latest"` or a step; None for the best if there is one,
+            else the latest.
+        overrides: of the inference job: `{"parallel.device": "cpu", "weights.dtype": "bf16"}`.
+
+    Raises:
+        SetpointError: there are no such weights, or the overrides are wrong.
+        RunError: the weights are damaged.
+    """
+    if launched() > 1:
+        raise SetpointError(
+            "load_model: a launcher has started several ranks, and this loads the model into one "
+            "process.\nValid: setpoint.infer(job), which all ranks call"
+        )
+    from setpoint.infer.loaded_model import load
+
+    draft = _opened(source, checkpoint, overrides)
+    # A job has a task; that of a call takes its place.
+    return TrainedModel(draft, load(_complete(draft, {"generation": {"prompts": ("",)}})))
+
+
+def generate(
+    source: Source | Session | RecordedRun,
+    prompts: str | Sequence[str],
+    *,
+    checkpoint: Which = None,
+    overrides: Overrides = (),
+    **options: Any,
+) -> list[GeneratedText]:
+    """Continue prompts with trained weights; see `load_model` and `TrainedModel.generate`."""
+    return load_model(source, checkpoint, overrides).generate(prompts, **options)
+
+
+def evaluate(
+    source: Source | Session | RecordedRun,
+    texts: Texts | Mapping[str, Texts] | None = None,
+    *,
+    checkpoint: Which = None,
+    overrides: Overrides = (),
+    **options: Any,
+) -> dict[str, Score]:
+    """Evaluate trained weights on texts; see `load_model` and `TrainedModel.evaluate`."""
+    return load_model(source, checkpoint, overrides).evaluate(texts, **options)
+
+
+def export(
+    source: Source | Session | RecordedRun,
+    path: str | os.PathLike[str],
+    *,
+    checkpoint: Which = None,
+    overrides: Overrides = (),
+    **options: Any,
+) -> Path:
+    """Write trained weights as a Hugging Face model into a new directory.
+
+    Arguments:
+        options: fields of the section `export`: `dtype`, `family`, `adapter`, `max_shard_size`.
+
+    Returns:
+        the directory.
+    """
+    from setpoint.infer.inference import infer as run
+
+    draft = _opened(source, checkpoint, overrides)
+    exported = run(_complete(draft, {"export": {"path": Path(path), **options}})).exported
+    assert exported is not None, "an export job exports"
+    return exported
+
+
+def source_of(texts: Texts) -> SourceConfig:
+    """The data source that reads a file or a glob by its kind, or documents in memory."""
+    if not isinstance(texts, str | os.PathLike):
+        from setpoint.train.from_python import memory_source
+
+        return memory_source(texts, "evaluate: texts")
+    from setpoint.data.sources.conversations import conversations_in
+    from setpoint.data.sources.tokens import names_token_files
+
+    path = os.fspath(texts)
+    tokens = Tokens(paths=(path,))
+    if names_token_files(tokens):
+        return tokens
+    text = Text(paths=(path,))
+    return conversations_in(text) or text
+
+
+def _weights_of(source: Source | Session | RecordedRun) -> str:
+    """The path or hub id of weights."""
+    if isinstance(source, RecordedRun):
+        return str(source.path)
+    if isinstance(getattr(source, "directory", None), Path):  # a Run, whose module loads torch
+        return str(source.directory)  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        if os.path.isdir(os.path.expanduser(path)) or _is_hub_id(path):
+            return path
+    from setpoint.train.from_python import job_of
+
+    job, _ = job_of(source, caller="load_model")  # pyright: ignore[reportArgumentType]
+    path = find_run(job)
+    if not is_record(path):
+        raise SetpointError(f"load_model: {path} does not exist: train the job first")
+    return path
+
+
+def _is_hub_id(path: str) -> bool:
+    from setpoint.hub.fetch import split_hub_id
+
+    is_file = path.endswith((".toml", ".yaml", ".yml", ".json"))
+    return not is_file and not os.path.exists(path) and split_hub_id(path) is not None
+
+
+def _opened(
+    source: Source | Session | RecordedRun, checkpoint: Which, overrides: Overrides
+) -> Inference:
+    """The draft of an inference job with weights and overrides, and without a task."""
+    weights: dict[str, object] = {"weights.path": _weights_of(source)}
+    if checkpoint is not None:
+        weights["weights.checkpoint"] = checkpoint
+    return _composed(compose(Inference, program=weights).draft, overrides)
+
+
+def _composed(draft: Any, overrides: Overrides) -> Inference:
+    """Lay overrides on an inference job."""
+    words = () if isinstance(overrides, Mapping) else overrides
+    values = overrides if isinstance(overrides, Mapping) else {}
+    composition = compose(Inference, draft, flags=list(words), program=values)
+    if composition.problems:
+        raise ConfigError(composition.problems)
+    return composition.draft
+
+
+def _complete(draft: Inference, tasks: Mapping[str, Any]) -> Inference:
+    """A complete, verified job."""
+    from setpoint.infer.adopt import complete, verify_job
+
+    job = complete(_composed(draft, tasks))
+    if problems := verify_job(job).problems:
+        raise ConfigError(problems)
+    return job

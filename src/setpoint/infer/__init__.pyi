@@ -1,0 +1,2 @@
+from .config import Inference as Inference
+from .inference import infer as infer

@@ -1,0 +1,101 @@
+"""The functions that `import setpoint as sp` offers beside the kernel."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import setpoint as sp
+
+SMALL = {
+    "model.layers": 2, "model.dim": 32, "model.heads": 2, "model.kv_heads": 1,
+    "batch.sequence_length": 32, "duration": 12, "evaluation.sequences": 4,
+    "tracking.progress": "none", "checkpoint.every": "6 steps", "checkpoint.keep": 2,
+    "precision.compute": "fp32",
+}  # fmt: skip
+TEXTS = [f"The square of {n} is {n * n}." for n in range(200)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> sp.RecordedRun:
+    workspace = str(tmp_path_factory.mktemp("runs"))
+    return sp.load_run(sp.train("tiny", data=TEXTS, overrides={**SMALL, "workspace": workspace}))
+
+
+def test_check_loads_no_torch_and_reports_all_problems() -> None:
+    program = (
+        "import sys, setpoint as sp\n"
+        "facts = sp.check('tiny', world_size=4).facts\n"
+        "try: sp.check('tiny', {'optimizer.lr': -1, 'batch.global_size': 7}, world_size=4)\n"
+        "except sp.ConfigError as error: paths = [problem.path for problem in error.problems]\n"
+        "print(facts['batch'], paths, 'torch' in sys.modules, sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "8 = 2 (micro) * 1 (accumulation) * 4 (ranks)",
+        "['batch.global_size', 'optimizer.lr']",
+        "False",
+    ], done.stderr
+
+
+def test_the_function_remains_one_when_its_package_is_imported() -> None:
+    import setpoint.infer.config
+    import setpoint.train.config  # noqa: F401
+
+    assert callable(sp.train) and callable(sp.infer)
+    with pytest.raises(sp.SetpointError, match="takes a Job"):
+        sp.train(7)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_run_is_read_as_its_files_say(run: sp.RecordedRun) -> None:
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if row["kind"] == "train"]
+    frame = run.metrics("train")
+    assert frame["loss"].tolist() == [row["loss"] for row in rows]
+    assert (run.status, run.step, sorted(run.checkpoints)) == ("finished", 12, [6, 12])
+    assert (run.config.model.dim, run.config.batch.sequence_length) == (32, 32)
+    assert run.path.name.endswith(run.fingerprint[:8])
+    with pytest.raises(sp.SetpointError, match=r"no rows of the kind 'trian'.\nValid: train, eval"):
+        run.metrics("trian")
+
+
+def test_greedy_text_and_scores_are_those_of_the_module(run: sp.RecordedRun) -> None:
+    model = run.model("latest")
+    (text,) = model.generate("The sq", max_tokens=8, temperature=0)
+    module, tokens = model.module, list(b"The sq")
+    encoded = [model.tokenizer.separator, *tokens]
+    with torch.no_grad():
+        for _ in range(8):
+            logits = module(torch.tensor([encoded]))[0, -1]
+            encoded.append(int(logits.argmax()))
+        end = model.tokenizer.separator
+        document = [end, *b"The square of 7 is 49.", end]
+        logits = module(torch.tensor([document[:-1]]))[0].double()
+    assert list(text.text.encode()) == encoded[7:]
+    nats = torch.nn.functional.cross_entropy(logits, torch.tensor(document[1:]), reduction="sum")
+    score = model.evaluate({"one": ["The square of 7 is 49."]})["one"]
+    assert math.isclose(score.loss * score.tokens, nats.item(), rel_tol=1e-5)
+
+
+def test_other_checkpoints_give_other_scores(run: sp.RecordedRun) -> None:
+    first, last = (run.model(step).evaluate(TEXTS[:20])["text"].loss for step in (6, 12))
+    assert first > last
+
+
+def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> None:
+    model = run.model()
+    with pytest.raises(sp.ConfigError) as error:
+        model.generate("a", max_tokens=-4)
+    assert [problem.path for problem in error.value.problems] == ["generation.max_tokens"]
+    with pytest.raises(sp.ConfigError, match="'nowhere.txt' does not exist"):
+        model.evaluate("nowhere.txt")
+    with pytest.raises(sp.SetpointError, match="is no run directory"):
+        sp.load_run(tmp_path)
+    with pytest.raises(sp.SetpointError, match="does not exist: train the job first"):
+        sp.load_model(sp.resolve(sp.compose(type(run.config), "tiny", flags=["seed=77"]).draft))
