@@ -1,5 +1,6 @@
 """The names that `import setpoint as sp` offers."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -69,3 +70,22 @@ def test_files_that_are_read_at_run_time_are_installed() -> None:
         package = ".".join(path.parent.relative_to(SOURCE).parts)
         named = [*patterns["*"], *patterns.get(package, [])]
         assert any(fnmatch(path.name, pattern) for pattern in named), path
+
+
+def test_the_lock_file_has_the_pinned_versions() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pinned = {
+        re.sub(r"\[.*\]", "", name).replace("_", "-").lower(): version
+        for name, version in re.findall(
+            r"([\w.\[\]-]+)==([\w.]+)", " ".join(project["optional-dependencies"]["dev"])
+        )
+    }
+    locked = {
+        name.replace("_", "-").lower(): version
+        for name, version in re.findall(
+            r"^([\w.-]+)==([\w.]+)$", (ROOT / "requirements-dev.lock").read_text(), re.MULTILINE
+        )
+    }
+    assert len(pinned) > 25
+    assert {name: locked.get(name) for name in pinned} == pinned
+    assert f"TORCH := {locked['torch']}\n" in (ROOT / "Makefile").read_text()
