@@ -205,8 +205,8 @@ BREAKS = [
     ),
     Break(
         "model/attention/attention.py",
-        "self.dropout if self.training else 0.0)\n        mixed",
-        "self.dropout)\n        mixed",
+        "dropout = self.dropout if self.training else 0.0",
+        "dropout = self.dropout",
         "model",
     ),
     Break(

@@ -122,7 +122,7 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_family_that_transformers_alone_knows(tmp_path: Path) -> None:
-    keys = {"model_type": "gpt_oss", "vocab_size": 500, "max_position_embeddings": 99}
+    keys = {"model_type": "llama4_text", "vocab_size": 500, "max_position_embeddings": 99}
     (tmp_path / "config.json").write_text(json.dumps(keys))
     weights, ids = Weights(path=str(tmp_path)), TokenIds()
     found = complete(Inference(weights=weights, tokenizer=ids, evaluation=Evaluation()))
@@ -135,8 +135,8 @@ def test_a_family_that_transformers_alone_knows(tmp_path: Path) -> None:
     # What only Setpoint's own models have is none of this model's.
     for flag in ("model.dim=12", "model=transformer"):
         (said,) = problems(tmp_path, "tokenizer=bytes", flag)
-        assert "is of model_type 'gpt_oss', with what the transformer lacks" in said
-    keys["architectures"] = ["GptOssForSequenceClassification"]
+        assert "is of model_type 'llama4_text', with what the transformer lacks" in said
+    keys["architectures"] = ["Llama4ForSequenceClassification"]
     (tmp_path / "config.json").write_text(json.dumps(keys))
     (said,) = problems(tmp_path, "tokenizer=bytes")
     assert "is of model_type" in said

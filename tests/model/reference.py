@@ -101,6 +101,7 @@ def positive(x: Tensor) -> Tensor:
 
 ACTIVATIONS = {
     "swiglu": lambda x: x / (1 + torch.exp(-x)),
+    "swiglu_clamped": lambda x: x.clamp(max=7) / (1 + torch.exp(-1.702 * x.clamp(max=7))),
     "geglu": gelu,
     "geglu_tanh": gelu_tanh,
     "reglu": positive,
@@ -113,11 +114,10 @@ ACTIVATIONS = {
 
 def feed_forward(weights: dict[str, Tensor], x: Tensor, activation: str = "swiglu") -> Tensor:
     function, inner = ACTIVATIONS[activation], linear(weights, "up", x)
-    if activation.endswith(("glu", "glu_tanh")):
-        inner = function(linear(weights, "gate", x)) * inner
-    else:
-        inner = function(inner)
-    return linear(weights, "down", inner)
+    if activation == "swiglu_clamped":
+        inner = inner.clamp(-7, 7) + 1
+    opened = function(linear(weights, "gate", x)) if "glu" in activation else None
+    return linear(weights, "down", function(inner) if opened is None else opened * inner)
 
 
 def below(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -197,6 +197,8 @@ MORE = [
     {"mla": MLA(**LATENT, query_rank=5), "moe": MoE(experts=3), "activation": "relu_squared"},
     {"moe": MoE(**EXPERTS, router=SigmoidTopK(), shared_experts=1, first_dense=1), "layers": 3},
     {"moe": MoE(experts=3, shared_experts=2, shared_gate=True)},
+    {"attention_sinks": True, "moe": MoE(experts=3, bias=True), "mup": MuP(base_dim=8)},
+    {"moe": MoE(experts=3, bias=True, packed=False), "activation": "gelu"},
     {"moe": MoE(**EXPERTS, packed=False, every=2), "ffn_bias": True, "activation": "gelu"},
     {"mup": MuP(base_dim=8), "moe": MoE(experts=3)},
 ]

@@ -53,6 +53,7 @@ MOE = ("model.moe.experts=4", "model.moe.load_sequences=1")
 # Softmax and sigmoid routers, drops, gradients by load, a dense layer and shared experts.
 EXPERTS = {
     "divided experts": (*MOE, "model.moe.router_z_loss=1e-3"),
+    "divided experts with their own biases": (*MOE, "model.moe.bias=true"),
     "divided experts, biases": (
         *MOE,
         "model.moe.router=sigmoid_top_k",
@@ -106,6 +107,8 @@ CASES: dict[str, tuple[str, ...]] = {
         "model.rope_dim=4", "model.rope_pattern=[true, false]",
     ),
     "merged queries, keys and values": ("model.merge_qkv=true", "model.qkv_bias=true"),
+    "attention sinks, clamped SwiGLU": ("model.attention_sinks=true", "model.heads=4",
+                                        "model.kv_heads=2", "model.activation=swiglu_clamped"),
     "two key-value heads": ("model.heads=4", "model.kv_heads=2", "optimizer=sgd"),
     "one key-value head": ("model.kv_heads=1", "model.positions=learned"),
     "soft caps and muP": ("model.logit_soft_cap=5", "model.attention_soft_cap=10",
@@ -214,7 +217,11 @@ EXPERT_SHAPES = {
         "shard=2,tensor=2,expert=2,expert_tensor=2"],
 }  # fmt: skip
 # Refused: drops look at whole sequences, and FSDP2 works within layers where it shards experts.
-NOT_FOR = {"divided experts, capacity": "ring="}
+NOT_FOR = {
+    "divided experts, capacity": "ring=",
+    "attention sinks, clamped SwiGLU": "ring=",
+    "divided experts with their own biases": "expert_tensor=",
+}
 REPLICATED = [name for name in CASES if name.startswith("replicated parameters")]
 NOT_FOR |= dict.fromkeys(REPLICATED, "shard=1")  # nothing is sharded
 # What rounds more than fp32 does. Muon orthogonalizes in bf16, where the last bit of a sum may

@@ -20,6 +20,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "weights",
         (*EXPERTS, "model.moe.shared_experts=1"),
     ),
+    "MoE.bias": ("model.moe.bias=true", "weights", EXPERTS),
     "MoE.router": ("model.moe.router=sigmoid_top_k", "logits", EXPERTS),
     "MoE.route_scale": ("model.moe.route_scale=2.5", "logits", EXPERTS),
     "MoE.groups": ("model.moe.groups=2", "logits", GROUPS),

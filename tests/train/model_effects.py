@@ -51,6 +51,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "TransformerConfig.qkv_bias": ("model.qkv_bias=true", "weights", ()),
     "TransformerConfig.attention_output_bias": ("model.attention_output_bias=true", "weights", ()),
+    "TransformerConfig.attention_sinks": ("model.attention_sinks=true", "weights", ()),
     "TransformerConfig.merge_qkv": ("model.merge_qkv=true", "weights", ()),
     "TransformerConfig.attention_backend": ("model.attention_backend=eager", "backend", ()),
     "TransformerConfig.mla": (LATENT[0], "weights", ()),

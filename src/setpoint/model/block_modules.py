@@ -62,6 +62,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.std, self.down_std = config.hidden_std, config.residual_std
         self.activation = activation(config.activation)
+        self.shift = VALUES.get(config.activation)
         dim, inner = config.dim, ffn_dim or config.ffn_dim
         bias = config.ffn_bias if bias is None else bias
         self.gate = nn.Linear(dim, inner, bias=bias) if config.is_gated else None
@@ -87,7 +88,8 @@ class FeedForward(nn.Module):
         x = cast_once(x)
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+        values = self.up(x) if self.shift is None else self.shift(self.up(x))
+        return self.down(self.activation(self.gate(x)) * values)
 
 
 def relu_squared(x: Tensor) -> Tensor:
@@ -97,8 +99,22 @@ def relu_squared(x: Tensor) -> Tensor:
     return positive * positive
 
 
+CLAMP = 7.0
+
+
+def silu_clamped(x: Tensor) -> Tensor:
+    """Compute y * sigmoid(1.702 y) with y = min(x, 7) (GPT-OSS, 2025)."""
+    x = x.clamp(max=CLAMP)
+    return x * torch.sigmoid(1.702 * x)
+
+
+VALUES: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu_clamped": lambda x: x.clamp(-CLAMP, CLAMP) + 1.0
+}
+"""Functions of the second projection of gated activations; the identity for all others."""
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
+    "swiglu_clamped": silu_clamped,
     "geglu": F.gelu,
     "geglu_tanh": partial(F.gelu, approximate="tanh"),
     "reglu": F.relu,

@@ -168,10 +168,11 @@ class TransformerConfig(
     tensor cores."""
 
     activation: Literal[
-        "swiglu", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu", "relu_squared"
-    ] = "swiglu"
+        "swiglu", "swiglu_clamped", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu",
+        "relu_squared",
+    ] = "swiglu"  # fmt: skip
     """Activation function of the feed-forward network; the glu ones are gated by a second
-    projection (Shazeer, 2020)."""
+    projection (Shazeer, 2020). swiglu_clamped: GPT-OSS's, of projections clamped at 7."""
 
     ffn_bias: bool = False
     """FFN bias (mlp_bias): bias in the projections of the feed-forward network."""
@@ -229,6 +230,9 @@ class TransformerConfig(
 
     attention_output_bias: bool = False
     """Attention output bias: bias in the output projection (o_proj)."""
+
+    attention_sinks: bool = False
+    """Attention sinks (GPT-OSS): a learned score of each head in the softmax, without a value."""
 
     merge_qkv: bool = False
     """Fused QKV: one matrix for the query, key and value projections."""
@@ -380,6 +384,7 @@ class TransformerConfig(
             such as adapters.
         """
         hidden = name.startswith("layers.") and dims >= 2 and ".adapter." not in name
+        hidden = hidden and not name.endswith("_bias")  # of experts, a row each
         return self.width_ratio if hidden else 1.0
 
     def count_layers(self, kind: Kind) -> int:
@@ -559,7 +564,7 @@ class TransformerConfig(
     def _sliding_window_is_dead(self) -> str | None:
         return self._no_window()
 
-    @dead("qk_norm", "qkv_bias", "merge_qkv")
+    @dead("qk_norm", "qkv_bias", "attention_sinks", "merge_qkv")
     def _grouped_queries_are_dead(self) -> str | None:
         return None if self.mla is None else "mla takes the place of grouped queries"
 

@@ -136,6 +136,8 @@ def _block(c: TransformerConfig, layer: int) -> Iterator[Sized]:
 
 def _attention(c: TransformerConfig) -> Iterator[Sized]:
     query, key_value = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    if c.attention_sinks:
+        yield "sinks", (c.heads,), "vector"
     if c.merge_qkv:
         yield from _linear("query_key_value", query + 2 * key_value, c.dim, c.qkv_bias)
     else:
@@ -175,14 +177,20 @@ def _feed_forward(c: TransformerConfig, inner: int, bias: bool) -> Iterator[Size
 def _experts(c: TransformerConfig, moe: MoE) -> Iterator[Sized]:
     count, width = moe.experts, moe.width(c.ffn_dim)
     yield "router.weight", (count, c.dim), "router"
+    if moe.bias:
+        yield "router.logit_bias", (count,), "bias"
     if moe.packed:
-        if c.is_gated:
-            yield "experts.gate", (count, c.dim, width), "matrix"
-        yield "experts.up", (count, c.dim, width), "matrix"
+        inner = ("gate", "up") if c.is_gated else ("up",)
+        for name in inner:
+            yield f"experts.{name}", (count, c.dim, width), "matrix"
         yield "experts.down", (count, width, c.dim), "matrix"
+        if moe.bias:
+            for name in inner:
+                yield f"experts.{name}_bias", (count, width), "bias"
+            yield "experts.down_bias", (count, c.dim), "bias"
     else:
         for expert in range(count):
-            for name, shape, kind in _feed_forward(c, width, bias=False):
+            for name, shape, kind in _feed_forward(c, width, moe.bias):
                 yield f"experts.{expert}.{name}", shape, kind
     if moe.shared_gate:
         yield "shared_gate.weight", (1, c.dim), "router"

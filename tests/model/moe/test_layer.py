@@ -96,16 +96,16 @@ def test_against_a_loop_over_tokens(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("activation", ["swiglu", "relu_squared"])
+@pytest.mark.parametrize("activation", ["swiglu", "relu_squared", "swiglu_clamped"])
 def test_grouped_loop_and_unpacked_are_equal(dtype: torch.dtype, activation: str) -> None:
     """Forward and backward; unpacked experts of the same name start with the same weights."""
-    model = {"activation": activation}
+    model, bias = {"activation": activation}, activation == "swiglu_clamped"
     ways = {"auto": {}, "loop": {"implementation": "loop"}, "unpacked": {"packed": False}}
     if dtype != torch.float64:
         ways["grouped"] = {"implementation": "grouped"}
     found: dict[str, list[Tensor]] = {}
     for name, way in ways.items():
-        layer, x = small_layer(model, dtype, experts=8, top_k=3, **way), hidden(dtype)
+        layer, x = small_layer(model, dtype, experts=8, top_k=3, bias=bias, **way), hidden(dtype)
         y, _ = layer(x)
         y.float().square().sum().backward()
         assert x.grad is not None
@@ -113,7 +113,9 @@ def test_grouped_loop_and_unpacked_are_equal(dtype: torch.dtype, activation: str
         if name == "unpacked":
             packed = [n for n in ("gate", "up", "down") if f"experts.0.{n}.weight" in grads]
             parts = [[grads[f"experts.{e}.{n}.weight"].T for e in range(8)] for n in packed]
-            grads = {n: torch.stack(part) for n, part in zip(packed, parts, strict=True)}
+            if bias:
+                parts += [[grads[f"experts.{e}.{n}.bias"] for e in range(8)] for n in packed]
+            grads = {str(n): torch.stack(part) for n, part in enumerate(parts)}
         found[name] = [y, x.grad, *grads.values()]
     tolerance = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
     for name, tensors in found.items():

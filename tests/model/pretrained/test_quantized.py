@@ -35,8 +35,8 @@ from setpoint.train.run import train
 from ...forks import forked
 from ...train.small import assert_same_run, small_job
 from .ours import change_config, directory, rewrite
-from .quantized_files import E2M1, FORMATS, KEPT, nibbles, packed, quantize_files
-from .theirs import make
+from .quantized_files import E2M1, FORMATS, KEPT, gpt_oss, nibbles, packed, quantize_files
+from .theirs import logits, make
 
 SIZES: dict[str, Any] = {"dim": 64, "heads": 4, "ffn_dim": 96}
 
@@ -324,3 +324,35 @@ def theirs_of(ours: str, experts: int) -> list[str]:
 def test_wrong_keys_are_named(keys: Any, reason: str) -> None:
     assert reason in (unread_quantization(keys) or "")
     assert unread_quantization({"quant_method": "fp8", "weight_block_size": [128, 128]}) is None
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_transformer_of_ours_reads_files_of_gpt_oss(tmp_path: Path) -> None:
+    """With the logits of transformers for the weights that its own integration makes of them."""
+    from transformers import AutoModelForCausalLM
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 16}
+    folder = gpt_oss(tmp_path / "mxfp4", {**sizes, "num_experts_per_tok": 2})
+    ours = load_pretrained(folder, dtype="fp32")
+    held = load_file(folder / "model.safetensors")
+    dense = {n: t for n, t in held.items() if not n.endswith(("_blocks", "_scales"))}
+    for name in held:
+        if name.endswith("_blocks"):
+            base = name.removesuffix("_blocks")
+            dense[base] = convert_moe_packed_tensors(held[name], held[f"{base}_scales"])
+    plain = tmp_path / "dense"
+    plain.mkdir()
+    save_file({n: t.contiguous() for n, t in dense.items()}, plain / "model.safetensors")
+    keys = json.loads((folder / "config.json").read_text())
+    del keys["quantization_config"]
+    (plain / "config.json").write_text(json.dumps(keys))
+    theirs = AutoModelForCausalLM.from_pretrained(
+        plain, dtype=torch.float32, attn_implementation="eager"
+    )
+    torch.testing.assert_close(logits(ours), logits(theirs), rtol=1e-5, atol=1e-5)
+    draft = config_from_pretrained(folder).evolve()
+    draft.pretrained, draft.moe.packed = str(folder), False
+    apart = resolve(draft)
+    with pytest.raises(SetpointError, match=r"moe.packed = false: the files have all experts"):
+        start_from(apart, apart.build(vocab_size=apart.vocab_size))

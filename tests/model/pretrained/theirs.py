@@ -81,6 +81,13 @@ GLM_EXPERTS: dict[str, Any] = {
     "first_k_dense_replace": 1,
     "routed_scaling_factor": 1.3,
 }
+OSS: dict[str, Any] = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "head_dim": 16,
+    "sliding_window": 7,
+    "rope_parameters": {**YARN, "truncate": False},
+}
 DEEPSEEK_YARN = {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 32, "beta_slow": 1}
 
 # model_type, and the keys that differ from BASE.
@@ -261,6 +268,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "glm4_moe": ("glm4_moe", {**GLM_EXPERTS, "use_qk_norm": True}),
     "glm4_moe with biases": ("glm4_moe", {**GLM_EXPERTS, "attention_bias": True, "head_dim": 16}),
+    "gpt_oss": ("gpt_oss", {**OSS, "layer_types": None, "num_hidden_layers": 4}),
+    "gpt_oss, full layers": (
+        "gpt_oss",
+        {
+            **OSS,
+            "attention_bias": False,
+            "layer_types": ["full_attention"] * 3,
+            "rope_parameters": DEFAULT_ROPE,
+        },
+    ),
     "gpt2": ("gpt2", {}),
     "gpt2 with its own widths": (
         "gpt2",

@@ -74,10 +74,12 @@ class Attention(nn.Module):
         self.query_norm = build_norm(config, sizes[0]) if config.qk_norm else None
         self.key_norm = build_norm(config, sizes[1]) if config.qk_norm else None
         self.output = nn.Linear(query_dim, config.dim, bias=config.attention_output_bias)
+        self.sinks = nn.Parameter(torch.empty(config.heads)) if config.attention_sinks else None
 
     def initializers(self) -> dict[str, Initializer]:
-        """Initial values of the projections; norms have their own."""
-        return projection_rules(self, self.hidden_std, self.residual_std)
+        """Initial values of the projections and sinks; norms have their own."""
+        rules = projection_rules(self, self.hidden_std, self.residual_std)
+        return rules if self.sinks is None else {**rules, "sinks": NormalInit(self.hidden_std)}
 
     def tensor_plan(self) -> dict[str, str]:
         """Division by heads; see `setpoint.shapes.protocols.TensorDivisible`."""
@@ -86,6 +88,8 @@ class Attention(nn.Module):
         heads = f"{self.group * self.kv_heads}*{self.head_dim}"
         kv_heads = f"{self.kv_heads}*{self.head_dim} shared"
         plan = {"": "shared_input", "output": "row"}
+        if self.sinks is not None:
+            plan["sinks"] = "part"
         if self.query_key_value is not None:
             return {**plan, "query_key_value": f"column {heads} + {kv_heads} + {kv_heads}"}
         names = {"query": heads, "key": kv_heads, "value": kv_heads}
@@ -107,7 +111,8 @@ class Attention(nn.Module):
                 context.apply_rotary(key, self.kind),
             )
         key, value = context.update_cache(self.layer, self.kind, key, value)
-        scores = Scores(self.scale, self.soft_cap, self.dropout if self.training else 0.0)
+        dropout = self.dropout if self.training else 0.0
+        scores = Scores(self.scale, self.soft_cap, dropout, self.sinks)
         mixed = context.attend(self.kind, query, key, value, scores)
         return self.output(mixed.flatten(2))
 

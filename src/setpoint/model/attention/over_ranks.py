@@ -107,7 +107,7 @@ class Ring(Backend):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Plan, scores: Scores = PLAIN
     ) -> Tensor:
         """Attend with the queries of this rank to the keys of all ranks."""
-        assert scores.dropout == 0.0, "the configuration is refused otherwise"
+        assert not scores.dropout and scores.sinks is None, "the configuration is refused otherwise"
         scale = usual_scale(query) if scores.scale is None else scores.scale
         how = BlockScores(scale, scores.soft_cap, self.kernel)
         heads = (each.transpose(1, 2).contiguous() for each in (query, key, value))

@@ -117,6 +117,7 @@ def demands_of(config: TransformerConfig) -> Demands:
         head if config.mla is None else config.mla.value_head_dim,
         config.attention_soft_cap is not None,
         config.attention_dropout > 0,
+        config.attention_sinks,
     )
 
 
@@ -272,7 +273,7 @@ def lacking(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
     if demands.dropout and not limits.dropout:
         yield "cannot drop attention weights", "attention_dropout"
     if demands.sinks and not limits.sinks:
-        yield "knows no attention sinks", "attention_backend"
+        yield "knows no attention sinks", "attention_sinks"
     if demands.value_head != demands.head:
         if not limits.latent:
             yield (

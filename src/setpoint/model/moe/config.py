@@ -76,6 +76,10 @@ class MoE(Config):
     """Shared-expert gate (Qwen 1.5 and 2): multiply the shared experts' output by the sigmoid of a
     learned score of the token."""
 
+    bias: bool = False
+    """Expert and router biases (GPT-OSS): biases of the projections of routed experts and of the
+    router's logits."""
+
     router: RouterConfig = field(factory=SoftmaxTopK)
     """Router: chooses the experts of each token."""
 

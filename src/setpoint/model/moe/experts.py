@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError
-from setpoint.model.block_modules import FeedForward, activation, cast_once
-from setpoint.model.initialize import Initializer, NormalInit, PerExpert
+from setpoint.model.block_modules import VALUES, FeedForward, activation, cast_once
+from setpoint.model.initialize import ConstantInit, Initializer, NormalInit, PerExpert
 from setpoint.shapes.peers import compute_sent
 from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import GroupedProducts
@@ -415,7 +415,7 @@ def grouped_experts(
 
 
 class PackedExperts(nn.Module):
-    """All experts in one tensor for each projection, (E, in, out); without biases.
+    """All experts in one tensor for each projection, (E, in, out), and for its biases, (E, out).
 
     Where ranks divide them, those of this rank: the tensors are DTensors, of which it has a part.
     """
@@ -426,11 +426,16 @@ class PackedExperts(nn.Module):
         self.implementation = config.moe.implementation
         self.std, self.down_std = config.hidden_std, config.residual_std
         self.activation = activation(config.activation)
+        self.shift = VALUES.get(config.activation)
         count, dim, inner = config.moe.experts, config.dim, config.moe.width(config.ffn_dim)
         self.projections = ("gate", "up", "down") if config.is_gated else ("up", "down")
         self.gate = nn.Parameter(torch.empty(count, dim, inner)) if config.is_gated else None
         self.up = nn.Parameter(torch.empty(count, dim, inner))
         self.down = nn.Parameter(torch.empty(count, inner, dim))
+        self.biased = self.projections if config.moe.bias else ()
+        for name in self.biased:
+            size = dim if name == "down" else inner
+            self.register_parameter(f"{name}_bias", nn.Parameter(torch.empty(count, size)))
         self.adapter: nn.Module | None = None
         """Changes the products with some projections; see `setpoint.adapter`."""
         self.quantized: nn.ModuleDict | None = None
@@ -440,10 +445,11 @@ class PackedExperts(nn.Module):
 
     def initializers(self) -> dict[str, Initializer]:
         """Return the initializer of each projection: each expert as a module by itself."""
-        return {
+        rules: dict[str, Initializer] = {
             name: PerExpert(NormalInit(self.down_std if name == "down" else self.std))
             for name in self.projections
         }
+        return rules | {f"{name}_bias": ConstantInit(0.0) for name in self.biased}
 
     def product_weights(self) -> list[str]:
         """See `setpoint.shapes.placed.HasProducts`."""
@@ -457,8 +463,9 @@ class PackedExperts(nn.Module):
         return width, dim
 
     def widths(self) -> dict[str, int]:
-        """Return the dimension of the inner width of each projection."""
-        return {name: 1 if name == "down" else 2 for name in self.projections}
+        """Return the dimension of the inner width of each projection, and of its biases."""
+        biases = {f"{name}_bias": 1 for name in self.biased if name != "down"}
+        return {name: 1 if name == "down" else 2 for name in self.projections} | biases
 
     def forward(self, x: Tensor, weights: Tensor, assigned: Assignments) -> Tensor:
         """Sum weight * expert(token) over the choices of each token.
@@ -485,7 +492,8 @@ class PackedExperts(nn.Module):
             product, gradient, ends = grouped_product, grouped_gradient, ends.to(torch.int32)
         else:
             product, gradient = looped_product, looped_gradient
-        if self.adapter is None and not stored and not torch.compiler.is_compiling():
+        plain = self.adapter is None and not stored and not self.biased and self.shift is None
+        if plain and not torch.compiler.is_compiling():
             gate, down = dense.get("gate"), dense["down"]
             kernels = ExpertKernels(product, gradient, self.activation, weights.shape[1])
             assigned = assigned._replace(ends=ends)
@@ -493,17 +501,24 @@ class PackedExperts(nn.Module):
 
         # A compiler decides by itself what to save for backward; and matrices under an adapter
         # have no gradients.
+        groups = row_groups(len(slots), ends) if self.biased else None
+
         def multiply(name: str, rows: Tensor) -> Tensor:
             if name in stored:
                 result = stored[name].multiply(rows, product, ends)
-                return self._adapted(name, rows, result, stored[name].dense, product, ends)
-            result = product(rows, dense[name], ends)
-            return self._adapted(name, rows, result, lambda: dense[name], product, ends)
+                result = self._adapted(name, rows, result, stored[name].dense, product, ends)
+            else:
+                result = product(rows, dense[name], ends)
+                result = self._adapted(name, rows, result, lambda: dense[name], product, ends)
+            if groups is None:
+                return result
+            return result + part_here(getattr(self, f"{name}_bias")).to(result.dtype)[groups]
 
         rows = gather(x, slots, weights.shape[1])
         inner = self.activation(multiply(self.projections[0], rows))
         if "gate" in self.projections:
-            inner = inner * multiply("up", rows)
+            values = multiply("up", rows)
+            inner = inner * (values if self.shift is None else self.shift(values))
         return weighted_sums(multiply("down", inner), weights, assigned)
 
     def _adapted(
@@ -542,14 +557,14 @@ class PackedExperts(nn.Module):
 
 
 class UnpackedExperts(nn.ModuleDict):
-    """A feed-forward network for each expert, by its number; without biases."""
+    """A feed-forward network for each expert, by its number."""
 
     def __init__(self, config: TransformerConfig) -> None:
         assert config.moe is not None
         width = config.moe.width(config.ffn_dim)
         super().__init__(
             {
-                str(expert): FeedForward(config, width, bias=False)
+                str(expert): FeedForward(config, width, bias=config.moe.bias)
                 for expert in range(config.moe.experts)
             }
         )

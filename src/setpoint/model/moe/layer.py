@@ -64,18 +64,20 @@ class Router(nn.Module):
         self.top_k = model.moe.top_k
         self.groups, self.top_groups = model.moe.groups, model.moe.top_groups
         self.weight = nn.Parameter(torch.empty(model.moe.experts, model.dim))
+        self.logit_bias = nn.Parameter(torch.empty(model.moe.experts)) if model.moe.bias else None
         self.register_buffer("bias", None)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return the initializers of the matrix, and of the bias where there is one."""
-        rules: dict[str, Initializer] = {"weight": NormalInit(self.std)}
-        return rules if self.bias is None else {**rules, "bias": ConstantInit(0.0)}
+        """Return the initializers of the matrix, and of biases where there are any."""
+        names = [name for name in ("logit_bias", "bias") if getattr(self, name) is not None]
+        return {"weight": NormalInit(self.std), **dict.fromkeys(names, ConstantInit(0.0))}
 
     def forward(self, x: Tensor) -> RouterOutput:
         """Choose experts for (T, dim) tokens."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
-            logits = F.linear(x.to(dtype), self.weight.to(dtype))
+            bias = None if self.logit_bias is None else self.logit_bias.to(dtype)
+            logits = F.linear(x.to(dtype), self.weight.to(dtype), bias)
             return self.decide(logits)
 
     def decide(self, logits: Tensor) -> RouterOutput:

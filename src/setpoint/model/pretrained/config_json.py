@@ -49,7 +49,6 @@ LACKING: Final = {
          "granitemoehybrid", "zamba2"),
         "state-space layers",
     ),
-    "gpt_oss": "attention sinks, biases of routers and experts, and a clamped activation",
     **dict.fromkeys(
         ("llama4", "llama4_text"), "attention in chunks, and weights on the inputs of experts"
     ),

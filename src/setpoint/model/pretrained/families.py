@@ -183,6 +183,14 @@ def gemma(length: int, cap: float | None) -> tuple[Rule, ...]:
 
 MLA_NAME: Final = "latent attention"
 MOE: Final = "a mixture of experts"
+
+
+def packed(name: str, *projections: str) -> Names:
+    """Names of packed projections of experts that are one tensor of theirs."""
+    modules = (f"feed_forward.experts.{projection}" for projection in projections)
+    return fused(f"mlp.experts.{name}", *modules, packed=True)
+
+
 SANDWICH: Final[Names] = {
     **DECODER,
     "attention_output_norm": "post_attention_layernorm",
@@ -570,6 +578,49 @@ GLM4_MOE = Family(
     surplus=BEYOND,
 )
 
+GPT_OSS = Family(
+    model_type="gpt_oss",
+    architecture="GptOssForCausalLM",
+    rules=(
+        *decoder(
+            kv_heads=8, head_dim=64, length=131_072, eps=1e-5, words={"silu": "swiglu_clamped"}
+        ),
+        Must("swiglu_limit", (7.0,), "projections are clamped at 7 here", writes=True),
+        Must("swiglu_alpha", (1.702,), "the sigmoid is of 1.702 x here", writes=True),
+        Rope(
+            150_000.0,
+            scaling={
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
+        ),
+        Key("initial_context_length"),  # which is that of the scaling
+        Windows(every_nth_full(2), default=128, always=True),
+        Flag("attention_bias", "qkv_bias,attention_output_bias", True),
+        Int("num_local_experts", "moe.experts", 128, other="num_experts"),
+        Int("num_experts_per_tok", "moe.top_k", 4),
+        Key("experts_per_token"),  # the same
+        EXPERTS_ONLY,
+        Number("router_aux_loss_coef", "moe.balance_loss", 0.001),
+        NO_ROUTER_LOGITS,
+    ),
+    fixed={"attention_sinks": True, "moe": MOE, "moe.bias": True},
+    names={
+        **DECODER,
+        "attention.sinks": "self_attn.sinks",
+        "feed_forward.router": "mlp.router",
+        "feed_forward.router.logit_bias": "mlp.router.bias",
+        **packed("gate_up_proj", "gate", "up"),
+        **packed("down_proj", "down"),
+        **packed("gate_up_proj_bias", "gate_bias", "up_bias"),
+        **packed("down_proj_bias", "down_bias"),
+    },
+)
+
 GEMMA2 = Family(
     model_type="gemma2",
     architecture="Gemma2ForCausalLM",
@@ -686,6 +737,7 @@ FAMILIES: Final = {
         GLM4_9B,
         GLM4,
         GLM4_MOE,
+        GPT_OSS,
     )
 }
 """By `model_type`; the plainest first, since a model is exported as the first that can be it."""

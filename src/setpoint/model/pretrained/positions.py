@@ -191,11 +191,13 @@ class Rope(Rule):
         base: rope_theta of a file without one.
         fraction: partial_rotary_factor of a file without one; None: the family has no such key.
         stretches: whether transformers has the scalings of `_ROPE_KEYS` in the family.
+        scaling: rope_parameters of a file without any.
     """
 
     base: float = 10_000.0
     fraction: float | None = None
     stretches: bool = True
+    scaling: Mapping[str, Any] | None = None
 
     def read(self, document: Document, known: Fields) -> Fields:
         length = known["max_sequence_length"]
@@ -205,6 +207,8 @@ class Rope(Rule):
             fraction = document.number("partial_rotary_factor", fraction)
         usual = RopeKeys(given or self.base, None, fraction)
         sources = {name: document.value(name) for name in ("rope_scaling", "rope_parameters")}
+        if not any(sources.values()):
+            sources["rope_parameters"] = self.scaling
         found = [read_rope(document, n, keys, usual, length) for n, keys in sources.items() if keys]
         if len(found) == 2 and found[0] != found[1]:
             document.refuse("rope_scaling", "contradicts rope_parameters")

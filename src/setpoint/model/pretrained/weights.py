@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from setpoint.config import RunError
+from setpoint.config import RunError, SetpointError
 from setpoint.files.tensor_header import CODES, FLOATS, Shape, TensorInfo
 from setpoint.model.moe.config import SigmoidTopK
 from setpoint.model.parameters import fused_parts_of, parameters_of
@@ -100,20 +100,24 @@ class Theirs(NamedTuple):
         name: in it `{}` stands for the number of an expert.
         fused: modules of ours that lie one after the other along its outputs; (): it is one.
         transposed: whether its matrix is (inputs, outputs).
+        packed: whether it has all experts, as ours has, with the outputs of fused modules in turn.
     """
 
     name: str
     fused: tuple[str, ...] = ()
     transposed: bool = False
+    packed: bool = False
 
 
 Names = Mapping[str, str | Theirs]
 """Modules of theirs by those of ours; layers are called as within a layer."""
 
 
-def fused(name: str, *modules: str, transposed: bool = False) -> dict[str, str | Theirs]:
+def fused(
+    name: str, *modules: str, transposed: bool = False, packed: bool = False
+) -> dict[str, str | Theirs]:
     """Entries of `Names` for modules that are one matrix of theirs."""
-    return dict.fromkeys(modules, Theirs(name, modules, transposed))
+    return dict.fromkeys(modules, Theirs(name, modules, transposed, packed))
 
 
 QKV: Final = ("attention.query", "attention.key", "attention.value")
@@ -209,7 +213,11 @@ class TensorNames:
             name = f"{name}.{b.kind}" if b.kind else name
             of_theirs = None
             transposed = b.kind == "weight" and theirs.transposed != b.inputs_first
-            if theirs.fused:
+            if theirs.packed:
+                count, dim = len(theirs.fused), 1 if b.module.endswith("_bias") else 2
+                transposed, start = False, theirs.fused.index(b.module)
+                of_theirs = Part(dim, start, b.rows, count) if count > 1 else None
+            elif theirs.fused:
                 index = theirs.fused.index(b.module)
                 start = sum(rows[b.layer, module, b.kind] for module in theirs.fused[:index])
                 dim = 1 if theirs.transposed and b.kind == "weight" else 0
@@ -231,7 +239,15 @@ def _blocks(config: TransformerConfig, names: Names) -> Iterator[_Block]:
         layer, path = match.groups() if match else ("", name)
         if match := _EXPERT.fullmatch(path):
             module, _, kind = f"{match[1]}{match[3]}".rpartition(".")
+            theirs = names[module]
+            if isinstance(theirs, Theirs) and theirs.packed:
+                raise SetpointError(
+                    "model.moe.packed = false: the files have all experts of a layer in one tensor"
+                    "\nValid: true"
+                )
             yield _Block(name, layer, module, kind, shape[0], expert=int(match[2]))
+        elif isinstance(theirs := names.get(path), Theirs) and theirs.packed:
+            yield _Block(name, layer, path, "", shape[-1])
         elif ".experts." in path:
             # Packed matrices are (experts, inputs, outputs).
             for expert in range(shape[0]):

@@ -414,6 +414,9 @@ CONFLICTS = (
     Conflict(lambda job: job.model.attention_dropout and job.parallel.degrees["ring"] > 1,
         "model.attention_dropout", "cannot be drawn again for the keys and values that come round "
         "the ring", ("0",), ("parallel.ring",), "Or divide sequences by parallel.ulysses."),
+    Conflict(lambda job: job.model.attention_sinks and job.parallel.degrees["ring"] > 1,
+        "parallel.ring", "adds up blocks of attention, and attention sinks are in none of them",
+        ("1",), ("model.attention_sinks",), "Or divide sequences by parallel.ulysses."),
     Conflict(lambda job: job.model.attention_backend == "flex" and job.parallel.degrees["ring"] > 1,
         "model.attention_backend", "{model.attention_backend} does not return the log-sum-exp by "
         "which ring attention adds up blocks", ("auto", "sdpa", "varlen"), ("parallel.ring",),
@@ -437,6 +440,9 @@ CONFLICTS = (
     Conflict(lambda job: job.parallel.divides_experts and job.model.moe.packed is False,
         "parallel.expert", "divides packed experts only", ("1",), ("model.moe.packed",),
         "Or store experts as one tensor: model.moe.packed = true."),
+    Conflict(lambda job: job.model.moe.bias and job.parallel.expert_tensor > 1,
+        "parallel.expert_tensor", "divides experts without biases only", ("1",),
+        ("model.moe.bias",)),
     Conflict(lambda job: job.parallel.divides_experts and type(job.parallel.reshard) is int,
         "parallel.reshard", "{parallel.reshard} ranks keep weights of layers; experts have ranks "
         "of their own", ("true", "false", "null"), ("parallel.expert",)),
