@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from setpoint.config.words.names import Path
 
 DIALECTS = {
+    "danling": "DanLing",
     "kempnerforge": "KempnerForge",
     "xorl": "xorl",
     "d9d": "d9d",
@@ -34,6 +35,8 @@ DIALECTS = {
 """Modules of this package with a dialect each, and their names in text."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision", "not converted"]
 REQUIRED = object()
+NEAR = 0.0005
+"""Largest distance of a schedule in phases from a curve, as a share of the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +84,13 @@ class Dialect:
     Arguments:
         release: the release whose defaults are written out.
         signature: keys of which a file has at least one, and no file of another system any.
-        prefixes: beginnings of names that files may have before those of the keys, and what takes
-            their place.
+        prefixes: other names of keys, and where they end in a dot of sections, with those that
+            take their place.
         refused: files that are no training jobs, by a key that only they have, with the reason.
         complete: converts what depends on several keys.
         prepare: changes the values of the file before they are converted.
+        own_keys: the section of Setpoint for keys that are like none of the system, where a file
+            may have keys of one's own.
     """
 
     name: str
@@ -96,11 +101,12 @@ class Dialect:
     prefixes: Mapping[str, str] = field(default_factory=dict[str, str])
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     prepare: Callable[[Conversion], None] | None = None
+    own_keys: str = ""
 
     def key_of(self, name: str) -> str:
         """The key that a name in a file stands for."""
         for prefix, replacement in self.prefixes.items():
-            if name.startswith(prefix):
+            if name == prefix or (prefix.endswith(".") and name.startswith(prefix)):
                 return replacement + name.removeprefix(prefix)
         return name
 
@@ -262,6 +268,10 @@ class Conversion:
                 del self.values[key]
             if key not in known:
                 meant = did_you_mean(key, list(known), " ")
+                if self.dialect.own_keys and not meant:
+                    self.set(f"{self.dialect.own_keys}.{key}", value, key)
+                    self.report("needs a decision", key, "a key of your own, which your code reads")
+                    continue
                 message = f"unknown key of {self.dialect.name}"
                 self.problems.append(
                     Problem(key, message, hint=meant.strip(), origin=self.place(key))
@@ -341,11 +351,57 @@ def _leaves(
     for name, value in data.items():
         place = (*path, name)
         key = dialect.key_of(".".join(map(str, place)))
-        if isinstance(value, Mapping) and key not in dialect.keys:
+        has_keys = any(known.startswith(f"{key}.") for known in dialect.keys)
+        if isinstance(value, Mapping) and (has_keys or key not in dialect.keys):
             leaves += _leaves(cast("Mapping[str, object]", value), dialect, place)
-        elif value is not None or not any(known.startswith(f"{key}.") for known in dialect.keys):
+        elif value is not None or not has_keys:
             leaves.append((key, place, value))
     return leaves
+
+
+def phases_of(factors: list[float]) -> list[dict[str, object]]:
+    """Compute phases of a piecewise schedule that are within `NEAR` of the factor of each step.
+
+    A phase that rises has the factor of its end at its last step, others that of their begin at
+    their first.
+    """
+    phases: list[dict[str, object]] = []
+    done, last = 0, factors[0]  # steps that the phases cover, and their last target
+
+    def add(length: int, target: float, curve: str = "linear") -> None:
+        nonlocal done, last
+        phases.append({"length": f"{length} steps", "target": target, "curve": curve})
+        done, last = done + length, target
+
+    for begin, end, curve in _pieces(factors, 0, len(factors) - 1):
+        if factors[end] > factors[begin]:
+            if done == begin:
+                add(1, factors[begin])
+            add(end - begin, factors[end], curve)
+        elif done < end:
+            if last != factors[done]:
+                add(0, factors[done])
+            add(end - done, factors[end], curve)
+    return phases or [{"length": "1 steps", "target": last}]
+
+
+def _pieces(factors: list[float], begin: int, end: int) -> Iterator[tuple[int, int, str]]:
+    """Ranges of steps in which the factors are straight, or of a constant ratio."""
+    if begin == end:
+        return
+    source, target, length = factors[begin], factors[end], end - begin
+    shares = [at / length for at in range(1, length, max(1, length // 16))]
+    curves: dict[str, Callable[[float], float]] = {
+        "linear": lambda share: source + (target - source) * share
+    }
+    if min(source, target) > 0:
+        curves["exponential"] = lambda share: source * (target / source) ** share
+    for curve, value in curves.items():
+        if all(abs(value(at) - factors[begin + round(at * length)]) <= NEAR for at in shares):
+            yield begin, end, curve
+            return
+    yield from _pieces(factors, begin, (begin + end) // 2)
+    yield from _pieces(factors, (begin + end) // 2, end)
 
 
 def dialect_named(name: str) -> Dialect:

@@ -1,0 +1,743 @@
+"""DanLing's RunnerConfig as YAML, JSON or TOML, with the names of 0.3 and those renamed in 0.4.
+
+DanLing takes the model, the data and, unless `optim` has a type, the optimizer in Python: these
+need a decision. Keys of one's own, which a RunnerConfig takes as well, stand in `user`.
+
+Formulas, as DanLing has them: the product of all axes is the number of ranks, of which replicate *
+shard have data of their own; a step has accum_steps batches of dataloader.batch_size on each. Its
+own schedules have the factor of `_rate` below at step s, from 1; training ends at `steps` or
+`epochs`. Decay applies to all weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+from setpoint.interop.dialect import Conversion, Dialect, Key, phases_of
+
+IN_PYTHON = "DanLing takes {} in Python: set [{}]"
+MESH = "the mesh follows from the degrees and the device"
+NO_CHOICE = "{} is always so here"
+SERVICE = "the tracker has no such option"
+CLASSES = {
+    "adam": "Adam", "torch_adam": "Adam", "asgd": "ASGD", "adadelta": "Adadelta",
+    "adagrad": "Adagrad", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam",
+    "rmsprop": "RMSprop", "rprop": "Rprop", "adafactor": "Adafactor",
+}  # fmt: skip
+"""Optimizers that are classes of torch.optim."""
+SCHEDULES = {
+    "1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved_1f1b",
+    "loopedbfs": "looped_bfs", "interleavedzerobubble": "interleaved_zero_bubble",
+    "zbvzerobubble": "zbv_zero_bubble", "dualpipev": "dual_pipe_v",
+}  # fmt: skip
+DTYPES = {"fp32": "fp32", "float32": "fp32", "float": "fp32", "fp16": "fp16", "float16": "fp16",
+          "half": "fp16", "bf16": "bf16", "bfloat16": "bf16", "fp64": "fp64", "float64": "fp64",
+          "double": "fp64"}  # fmt: skip
+STATE = {"optimizer": "optimizer", "scheduler": "schedule", "lr_scheduler": "schedule",
+         "dataloaders": "loader", "dataloader": "loader", "data_loader": "loader"}  # fmt: skip
+
+
+def _named(section: str, names: str) -> dict[str, Key]:
+    """Keys of a section that functions below convert, none of which has a default."""
+    return {f"{section}.{name}": Key(None) for name in names.split()}
+
+
+KEYS = {
+    "name": Key(None),
+    "stack": Key("auto"),
+    "seed": Key(None),
+    "deterministic": Key(False, "deterministic"),
+    "steps": Key(None),
+    "epochs": Key(None),
+    "accum_steps": Key(1, "batch.accumulation"),
+    "train_splits": Key(None),
+    "evaluate_splits": Key(None),
+    "max_grad_norm": Key(None, "optimizer.clip_norm"),
+    "max_grad_value": Key(None),
+    "skip_nonfinite_loss": Key(False),
+    "skip_nonfinite_grad": Key(False),
+    # A job's own keys that DanLing's examples have.
+    "network.type": Key(None),
+    "learning_rate": Key(None),
+    "batch_size": Key(None),
+    "precision": Key(None),
+    # Optimizer and schedule.
+    **_named("optim", "type lr weight_decay betas eps momentum dampening nesterov amsgrad foreach "
+             "fused param_groups"),
+    "optim.maximize": Key(None, refused="a loss of your own has the sign", essential=True),
+    "optim.capturable": Key(None, refused="steps are not captured in CUDA graphs"),
+    "optim.differentiable": Key(None, refused="nothing differentiates through a step"),
+    **_named("scheduler", "type interval monitor total_steps warmup_steps cooldown_steps scaling "
+             "final_lr_ratio final_lr min_lr step_size milestones gamma T_max T_0 T_mult eta_min "
+             "max_lr base_lr patience factor"),
+    "scheduler.mode": Key(None, refused="the direction is that of the metric"),
+    # Ranks.
+    "parallel.axes.replicate": Key(1),
+    "parallel.axes.shard": Key(1),
+    "parallel.axes.context": Key(1),
+    "parallel.axes.pipeline": Key(1),
+    "parallel.axes.tensor": Key(1),
+    "parallel.axes.expert": Key(1),
+    "parallel.axes.expert_tensor": Key(1),
+    "parallel.pipeline_schedule": Key("1F1B"),
+    "parallel.pipeline_microbatch_size": Key(1),
+    "parallel.pipeline_n_microbatches": Key(None),
+    "parallel.module_fqns_per_model_part": Key(None),
+    "parallel.use_device_mesh": Key(True, refused=NO_CHOICE.format("a device mesh")),
+    "parallel.mesh_device_type": Key(None, refused=MESH),
+    "parallel.allow_degree_change": Key(False),
+    "parallel.loss_parallel": Key(None),
+    "fsdp.enabled": Key(False),
+    "fsdp.mesh": Key(None, refused=MESH),
+    "fsdp.module_classes": Key(None),
+    "fsdp.reshard_after_forward": Key(None),
+    "fsdp.root_reshard_after_forward": Key(None, refused="the root stays gathered, as in FSDP2"),
+    "fsdp.shard_placement_fn": Key(None, refused="weights are divided along one dimension"),
+    "fsdp.mp_policy": Key(None),
+    "fsdp.offload_policy": Key(None),
+    "fsdp.ignored_params": Key(None),
+    "ddp.find_unused_parameters": Key(False, refused="every parameter has a gradient"),
+    "ddp.static_graph": Key(False, refused="nothing is assumed of the graph"),
+    "deepspeed": Key(None),
+    "comm.backend": Key(None, "parallel.backend"),
+    "comm.init_method": Key(None, refused="the launcher says where ranks meet"),
+    "comm.init_timeout_seconds": Key(None),
+    "comm.train_timeout_seconds": Key(None),
+    "ft.enabled": Key(False),
+    "ft.process_group": Key("gloo"),
+    "ft.process_group_timeout_ms": Key(10_000),
+    "ft.process_group_timeout_seconds": Key(None),
+    "ft.replica_id": Key(0),
+    "ft.group_size": Key(1),
+    "ft.min_replica_size": Key(1),
+    # Data.
+    **_named("dataloader", "batch_size shuffle num_workers prefetch_factor pin_memory timeout"),
+    "dataloader.drop_last": Key(None, refused="a batch may cross from one epoch into the next"),
+    "dataloader.persistent_workers": Key(None, refused="workers live as long as the session"),
+    "dataloader.in_order": Key(None, refused="batches come in the order of the stream"),
+    "dataloader.snapshot_every_n_steps": Key(None, refused="each checkpoint has the position"),
+    **dict.fromkeys(("dataloader.val", "dataloader.validate", "dataloader.test",
+                     "dataloader.eval", "dataloader.evaluate"), Key({})),
+    # Compilation, precision and memory.
+    "compile.enable": Key(False),
+    **_named("compile", "backend fullgraph dynamic mode options precompile_artifact_dir"),
+    "compile.optimize_ddp": Key("ddp_optimizer"),
+    "compile.memory_policy": Key(None, refused="memory is saved by [memory]"),
+    **_named("fp8", "enabled recipe recipe_cls recipe_kwargs group"),
+    "activation_checkpoint.enabled": Key(False),
+    "activation_checkpoint.module_classes": Key(None),
+    "activation_checkpoint.checkpoint_impl": Key("no_reentrant"),
+    # Selection of the best.
+    "score_split": Key(None),
+    "score_name": Key("loss"),
+    "score.patience": Key(None),
+    # Records.
+    "workspace_root": Key("experiments"),
+    "workspace.dir": Key(None),
+    "lineage": Key("lin"),
+    "experiment": Key("exp", "experiment"),
+    "auto_resume": Key(False),
+    "checkpoint": Key(None),
+    "resume": Key(None),
+    "pretrained": Key(None),
+    "checkpoint.enabled": Key(True),
+    "checkpoint.dir_name": Key("checkpoints", refused=NO_CHOICE.format("checkpoints/ in a run")),
+    "checkpoint.async_enabled": Key(True),
+    "checkpoint.async_mode": Key(None),
+    "checkpoint.dedicated_async_process_group": Key(True, refused=NO_CHOICE.format("a group")),
+    "checkpoint.async_process_group_backend": Key("gloo", refused=NO_CHOICE.format("gloo")),
+    "checkpoint.backend": Key("auto", refused="one format for any number of ranks"),
+    "checkpoint.wait_timeout": Key(None),
+    "checkpoint.interval": Key(None),
+    "checkpoint.keep_latest_k": Key(0),
+    "checkpoint.load_only": Key(False),
+    "checkpoint.exclude_from_loading": Key(None),
+    "checkpoint.last_save_model_only": Key(False),
+    "checkpoint.export_dtype": Key(None),
+    "checkpoint.enable_ft_dataloader_checkpoints": Key(
+        False, refused="the position in the data is one for all replica groups"
+    ),
+    "checkpoint.ft_replica_id": Key(None),
+    "checkpoint.ft_dataloader_checkpoint_prefix": Key(
+        "ft-replica", refused="the run directory of a group ends in -replica-N"
+    ),
+    "log": Key(True, refused="each rank writes its log"),
+    "log_interval": Key(None),
+    "logging.file": Key(None, refused="logs lie in the run directory"),
+    "tensorboard": Key(False),
+    "tensorboard.log_dir": Key(None),
+    "tensorboard.flush_secs": Key(None),
+    **dict.fromkeys(("tensorboard.comment", "tensorboard.purge_step", "tensorboard.max_queue",
+                     "tensorboard.filename_suffix"), Key(None, refused=SERVICE)),
+    "wandb.enabled": Key(False),
+    **_named("wandb", "project entity group name job_type tags dir mode id"),
+    **dict.fromkeys(("wandb.notes", "wandb.resume", "wandb.save_code", "wandb.sync_tensorboard"),
+                    Key(None, refused=SERVICE)),
+    "mlflow.enabled": Key(False),
+    **_named("mlflow", "tracking_uri experiment_name run_id run_name tags"),
+    **dict.fromkeys(("mlflow.registry_uri", "mlflow.nested", "mlflow.description",
+                     "mlflow.log_system_metrics"), Key(None, refused=SERVICE)),
+    "gc.interval": Key(None),
+    "gc.generation": Key(1),
+    "gc.disable_automatic": Key(True),
+    "profiling.enabled": Key(False),
+    "profiling.wait": Key(1),
+    "profiling.warmup": Key(1),
+    "profiling.active": Key(3),
+    "profiling.repeat": Key(None),
+    "profiling.record_shapes": Key(False),
+    "profiling.profile_memory": Key(False),
+    "profiling.with_stack": Key(False),
+    "profiling.with_flops": Key(False),
+    "profiling.trace_dir": Key("profiles"),
+    "profiling.operator_table_rows": Key(None),
+    **dict.fromkeys(("profiling.activities", "profiling.with_modules", "profiling.acc_events",
+                     "profiling.use_cuda", "profiling.post_processing_timeout_seconds"),
+                    Key(None, refused="the profiler has no such option here")),
+    "heartbeat.enabled": Key(False),
+    "heartbeat.interval_seconds": Key(60.0),
+    "heartbeat.dir_name": Key("heartbeats", refused=NO_CHOICE.format("heartbeats/ in a run")),
+    "performance.peak_flops": Key(None, "tracking.peak_flops"),
+    **dict.fromkeys((f"performance.{kind}_flops_per_{unit}" for kind in ("model", "hardware")
+                     for unit in ("sample", "token")),
+                    Key(None, refused="operations are counted from the model")),
+}  # fmt: skip
+"""All keys, by their names in 0.3 where both have them, with the defaults of the classes."""
+RENAMED = {
+    "sched.": "scheduler.",
+    "dist.": "comm.",
+    "ckpt.dir": "checkpoint.dir_name",
+    "ckpt.wait_timeout_seconds": "checkpoint.wait_timeout",
+    "ckpt.dataloader_checkpoint.enabled": "checkpoint.enable_ft_dataloader_checkpoints",
+    "ckpt.dataloader_checkpoint.replica_id": "checkpoint.ft_replica_id",
+    "ckpt.dataloader_checkpoint.prefix": "checkpoint.ft_dataloader_checkpoint_prefix",
+    "ckpt.": "checkpoint.",
+    "workspace.root": "workspace_root",
+    "workspace.lineage": "lineage",
+    "workspace.experiment": "experiment",
+    "score.split": "score_split",
+    "score.metric": "score_name",
+    "logging.enabled": "log",
+    "logging.interval": "log_interval",
+    "tensorboard.enabled": "tensorboard",
+    "compile.enabled": "compile.enable",
+    "fsdp.mixed_precision_policy": "fsdp.mp_policy",
+    "parallel.pipeline_microbatches": "parallel.pipeline_n_microbatches",
+    "parallel.pipeline_partitions": "parallel.module_fqns_per_model_part",
+    "heartbeat.dir": "heartbeat.dir_name",
+    "dataloader.train.": "dataloader.",
+}
+"""Names of 0.4, and options of the training split, which come before those of all splits."""
+SINCE_0_4 = ("name", "train_splits", "evaluate_splits", "max_grad_norm", "max_grad_value",
+             "skip_nonfinite_loss", "skip_nonfinite_grad", "deepspeed", "fp8", "mlflow", "ddp",
+             "performance", "activation_checkpoint", "sched", "dist", "ckpt", "workspace", "score",
+             "logging")  # fmt: skip
+"""First words of keys that 0.3 has not."""
+
+
+def _complete(c: Conversion) -> None:
+    """Convert what depends on several keys."""
+    total = _end(c)
+    _python(c)
+    _ranks(c)
+    _batch(c)
+    _optimizer(c)
+    _schedule(c, total)
+    _precision(c)
+    _checkpoints(c, total)
+    _records(c, total)
+
+
+def _end(c: Conversion) -> int | None:
+    """The number of steps, if that is the end; and the seed, which 0.4 has by default."""
+    names = {path[0] for key, path in c.paths.items() if key in KEYS}
+    is_new = bool(names & {*SINCE_0_4}) or c.given("checkpoint")
+    seed = c.value("seed")
+    c.set("seed", 1016 if is_new and not c.given("seed") else seed, "seed")
+    if (name := c.value("name")) is not None:
+        c.set("name", name, "name")
+    steps, epochs = c.number("steps"), c.number("epochs")
+    if steps is not None and epochs is not None:
+        c.wrong("steps", "given beside epochs")
+    elif steps is not None:
+        c.set("duration", f"{steps} steps", "steps")
+    elif epochs is not None:
+        c.set("duration", f"{epochs} epochs", "epochs")
+    else:
+        c.report("needs a decision", "steps", "neither steps nor epochs end it: set duration")
+    return steps if epochs is None and isinstance(steps, int) else None
+
+
+def _python(c: Conversion) -> None:
+    """Objects of a runner, which stand in no file."""
+    c.report("needs a decision", "network.type", IN_PYTHON.format("the model", "model"))
+    c.report("needs a decision", "dataloader.batch_size", IN_PYTHON.format("the data", "data"))
+    if c.value("network.type") is not None:
+        c.set("user.network.type", c.value("network.type"), "network.type")
+    for key in ("train_splits", "evaluate_splits"):
+        if c.value(key) is not None:
+            c.report("needs a decision", key, "splits by name: set data.sources and evaluation")
+
+
+def _ranks(c: Conversion) -> None:
+    """Copies of the weights (DDP), or the axes of a mesh."""
+    c.set("parallel.device", "cuda")
+    stack = str(c.value("stack") or "auto").strip().lower().replace("-", "_")
+    if stack not in (
+        "auto",
+        "ddp",
+        "torch",
+        "graph",
+        "graph_runner",
+        "deepspeed",
+        "ds",
+        "parallel",
+    ):
+        c.wrong("stack", "one of auto, ddp, torch, graph, deepspeed, ds, parallel")
+        return
+    for key, field in (("init", "timeout"), ("train", "step_timeout")):
+        if (seconds := c.number(f"comm.{key}_timeout_seconds")) is not None:
+            c.set(f"parallel.{field}", seconds, f"comm.{key}_timeout_seconds")
+    if c.value("ft.enabled"):
+        seconds = c.number("ft.process_group_timeout_seconds")
+        milliseconds = c.number("ft.process_group_timeout_ms")
+        values = {"process_group": c.value("ft.process_group"),
+                  "timeout": milliseconds / 1000 if seconds is None else seconds,
+                  "replica_id": c.number("ft.replica_id"), "group_size": c.number("ft.group_size"),
+                  "min_replica_size": c.number("ft.min_replica_size")}  # fmt: skip
+        for field, value in values.items():
+            c.set(f"parallel.torchft.{field}", value, "ft.enabled")
+    if stack != "parallel":
+        c.set("parallel.replicate", -1, "stack")
+        for key in c.values:
+            if key.startswith(("parallel.", "fsdp.")):
+                c.value(key)
+                c.report("without effect", key, f"in DanLing, too: stack is {stack}")
+        if stack in ("deepspeed", "ds"):
+            _deepspeed(c)
+        return
+    _axes(c)
+
+
+def _deepspeed(c: Conversion) -> None:
+    """The stage of ZeRO; all else of DeepSpeed's own configuration follows from other fields."""
+    c.set("parallel.engine.type", "deepspeed", "stack")
+    own: Any = c.value("deepspeed")
+    zero = own.get("zero_optimization", {}) if isinstance(own, dict) else {}
+    stage = zero.get("stage") if isinstance(zero, dict) else None
+    c.set("parallel.engine.stage", 1 if stage is None else stage, "deepspeed")
+    if isinstance(own, dict) and set(cast("dict[str, object]", own)) - {"zero_optimization"}:
+        text = "of DeepSpeed's configuration the stage alone is read: set parallel.engine"
+        c.report("needs a decision", "deepspeed", text)
+
+
+def _axes(c: Conversion) -> None:
+    """Degrees; ranks of experts see the same data there, and different data here."""
+    axis = "parallel.axes"
+    degrees = {name: c.number(f"{axis}.{name}") for name in
+               ("replicate", "shard", "context", "pipeline", "tensor", "expert",
+                "expert_tensor")}  # fmt: skip
+    experts = degrees["expert"] * degrees["expert_tensor"]
+    shard = degrees["shard"] * experts if degrees["shard"] > 0 and experts > 0 else degrees["shard"]
+    c.set("parallel.replicate", degrees["replicate"], f"{axis}.replicate")
+    c.set("parallel.shard", shard, f"{axis}.shard", f"{axis}.expert")
+    names = {"context": "ring", "pipeline": "pipeline", "tensor": "tensor", "expert": "expert"}
+    for there, here in names.items():
+        c.set(f"parallel.{here}", degrees[there], f"{axis}.{there}")
+    if degrees["expert_tensor"] > 1:
+        c.set("parallel.expert_tensor", degrees["expert_tensor"], f"{axis}.expert_tensor")
+    if not c.value("fsdp.enabled") and degrees["shard"] not in (0, 1):
+        text = "weights are divided here; there each rank of the axis has a copy (fsdp.enabled)"
+        c.report("differs", f"{axis}.shard", text)
+    if degrees["pipeline"] not in (0, 1):
+        key = "parallel.pipeline_schedule"
+        name = str(c.value(key)).lower().removeprefix("schedule")
+        if name in SCHEDULES:
+            c.set("parallel.pipelining.schedule", SCHEDULES[name], key)
+        else:
+            c.wrong(key, "a schedule of torch.distributed.pipelining")
+        if c.value("parallel.module_fqns_per_model_part"):
+            text = "parts by your model's names of modules: set parallel.pipelining.split"
+            c.report("needs a decision", "parallel.module_fqns_per_model_part", text)
+    if degrees["tensor"] not in (0, 1):
+        loss = c.value("parallel.loss_parallel")
+        c.set("parallel.loss_parallel", loss is not False, "parallel.loss_parallel")
+    change = c.value("parallel.allow_degree_change")
+    key = "parallel.allow_degree_change"
+    c.set("checkpoint.resharding", "allow" if change else "refuse", key)
+    key = "fsdp.reshard_after_forward"
+    reshard = {"always": True, "never": False}.get(str(c.value(key)), c.value(key))
+    if isinstance(reshard, bool):
+        c.set("parallel.reshard", reshard, key)
+    elif reshard not in (None, "default"):
+        c.report("needs a decision", key, "over a part of the ranks: set parallel.reshard")
+    if c.value("fsdp.offload_policy") is not None:
+        c.set("parallel.sharding.offload", True, "fsdp.offload_policy")
+    if names_of := c.names("fsdp.ignored_params"):
+        c.set("parallel.sharding.replicated", names_of, "fsdp.ignored_params")
+    if c.value("fsdp.module_classes"):
+        text = "classes of modules there, patterns of names here: set parallel.sharding.units"
+        c.report("needs a decision", "fsdp.module_classes", text)
+
+
+def _batch(c: Conversion) -> None:
+    """Rows of a batch on each rank, in micro-batches where there is a pipeline."""
+    size, key = c.number("dataloader.batch_size"), "dataloader.batch_size"
+    if size is None:
+        size, key = c.number("batch_size"), "batch_size"
+    is_mesh = c.value("stack") == "parallel"
+    experts = 1
+    if is_mesh:
+        experts = c.number("parallel.axes.expert") * c.number("parallel.axes.expert_tensor")
+    if size is not None and is_mesh and c.number("parallel.axes.pipeline") > 1:
+        micro, count = "parallel.pipeline_microbatch_size", "parallel.pipeline_n_microbatches"
+        given = c.number(count)
+        rows = size // given if given else c.number(micro)
+        if not rows or size % rows:
+            c.wrong(key, f"a multiple of {micro}, but {size}")
+            return
+        c.set("batch.micro_size", rows, count if given else micro, key)
+        c.set("batch.accumulation", size // rows * c.number("accum_steps"), key, "accum_steps")
+    elif size is not None and experts > 1 and size % experts:
+        text = f"{experts} ranks of experts train the same {size} rows there: set batch.global_size"
+        c.report("needs a decision", key, text)
+    elif size is not None:
+        c.set("batch.micro_size", size // max(1, experts), key)
+    else:
+        c.report("needs a decision", key, "the size of the data loader: set batch.micro_size")
+    for name, field in (("num_workers", "workers"), ("prefetch_factor", "prefetch"),
+                        ("pin_memory", "pin_memory")):  # fmt: skip
+        if (value := c.value(f"dataloader.{name}")) is not None:
+            c.set(f"data.loader.{field}", value, f"dataloader.{name}")
+        for split in ("val", "validate", "test", "eval", "evaluate"):
+            if name in (options := c.value(f"dataloader.{split}") or {}):
+                key = f"dataloader.{split}"
+                c.set(f"data.loader.evaluation.{field}", options[name], key)
+    if seconds := c.number("dataloader.timeout"):
+        c.set("data.loader.timeout", seconds, "dataloader.timeout")
+    shuffle = c.value("dataloader.shuffle")
+    c.set("data.shuffle", shuffle is None or bool(shuffle), "dataloader.shuffle")
+
+
+def _optimizer(c: Conversion) -> None:
+    """Optimizers by name, with torch's defaults."""
+    name, rate = c.value("optim.type"), c.number("optim.lr")
+    key = "optim.lr"
+    if rate is None:
+        rate, key = c.number("learning_rate"), "learning_rate"
+    if (limit := c.number("max_grad_value")) is not None:
+        c.set("optimizer.clip_value", limit, "max_grad_value")
+    if name is None:
+        c.report("needs a decision", "optim.type", IN_PYTHON.format("the optimizer", "optimizer"))
+        if rate is not None:
+            c.set("optimizer.lr", rate, key)
+        return
+    word = str(name).lower()
+    own = {"adamw": "adamw", "torch_adamw": "adamw", "ds_adamw": "adamw", "sgd": "sgd",
+           "lion": "lion"}.get(word)  # fmt: skip
+    if own is None and word not in CLASSES:
+        c.wrong("optim.type", "one of adamw, sgd, lion, " + ", ".join(CLASSES))
+        return
+    c.set("optimizer.type", own or "import", "optim.type")
+    if own is None:
+        c.set("optimizer.target", f"torch.optim.{CLASSES[word]}", "optim.type")
+    c.set("optimizer.lr", 1e-3 if rate is None else rate, key)
+    c.set("optimizer.no_decay", [])
+    options: dict[str, object] = {
+        "adamw": {"weight_decay": 0.01, "betas": [0.9, 0.999], "eps": 1e-8},
+        "sgd": {"weight_decay": 0.0, "momentum": 0.0},
+        "lion": {"weight_decay": 0.0},
+    }.get(own or "", {})
+    for option in ("weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "amsgrad"):
+        value = c.value(f"optim.{option}")
+        value = options.get(option) if value is None else value
+        if value is not None:
+            c.set(f"optimizer.{option}", value, f"optim.{option}")
+    for switch in ("fused", "foreach"):
+        if c.value(f"optim.{switch}") and own in ("adamw", "sgd"):
+            c.set("optimizer.implementation", switch, f"optim.{switch}")
+    groups: list[dict[str, object]] = []
+    for entry in c.sections("optim.param_groups"):
+        known = ("pattern", "lr_multiplier", "weight_decay_multiplier", "beta1", "beta2")
+        rest = {option: value for option, value in entry.items() if option not in known}
+        if "beta1" in entry or "beta2" in entry:
+            base = cast(
+                "list[float]", c.value("optim.betas") or options.get("betas") or [0.9, 0.999]
+            )
+            rest["betas"] = [entry.get("beta1", base[0]), entry.get("beta2", base[1])]
+        if "pattern" not in entry:
+            c.wrong("optim.param_groups", "a list of mappings with a pattern each")
+            return
+        groups.append({**{field: entry.get(field) for field in known[:3]}, "options": rest or None})
+    if groups:
+        c.set_items("optimizer.groups", groups, "optim.param_groups")
+
+
+def _rate(c: Conversion, total: int, peak: float) -> Callable[[int], float] | None:
+    """DanLing's own schedule: the factor of the peak at step s, from 1; None after a problem."""
+    prefix = "scheduler"
+    kind, least = str(c.value(f"{prefix}.type")).lower(), c.number(f"{prefix}.min_lr")
+    warmup, cooldown = c.number(f"{prefix}.warmup_steps"), c.number(f"{prefix}.cooldown_steps")
+    ratio, final = c.number(f"{prefix}.final_lr_ratio"), c.number(f"{prefix}.final_lr")
+    warmup = total // 20 if warmup is None else warmup
+    cooldown = total // 5 if cooldown is None else cooldown
+    if ratio is not None and final is not None:
+        c.wrong(f"{prefix}.final_lr", "given beside final_lr_ratio")
+        return None
+    if warmup + cooldown > total or min(warmup, cooldown) < 0:
+        c.wrong(f"{prefix}.warmup_steps", f"with cooldown_steps at most {total} steps")
+        return None
+    scaling = c.value(f"{prefix}.scaling") or ("percentile" if final is None else "numerical")
+    if scaling not in ("percentile", "numerical"):
+        c.wrong(f"{prefix}.scaling", "percentile or numerical")
+        return None
+    end = (1e-3 if ratio is None else ratio) if final is None else final / peak
+    low = 1e-9 / peak if least is None else least / peak
+    low = min(low, end) if final is not None else low
+    if scaling == "percentile" and end <= 0:
+        c.wrong(f"{prefix}.final_lr_ratio", "above 0, as it is approached by ratios")
+        return None
+
+    def factor(step: int) -> float:
+        progress = min(step / total, 1.0)
+        done = {"linear": progress, "constant": 0.0}.get(
+            kind, 1 - (1 + math.cos(math.pi * progress)) / 2
+        )
+        rate = end**done if scaling == "percentile" else (1 - done) * (1 - end) + end
+        if warmup > step:
+            rate = step / warmup * (rate - low) + low
+        elif cooldown > 0 and step > total - cooldown:
+            rate = (1 - (step - (total - cooldown)) / cooldown) * (rate - low) + low
+        return max(low, rate)
+
+    return factor
+
+
+def _torch_rate(c: Conversion, total: int, peak: float) -> Callable[[int], float] | None:
+    """A schedule of torch: the factor of the peak at step s, from 1; None where it has none."""
+    kind, gamma = str(c.value("scheduler.type")).lower(), c.number("scheduler.gamma")
+    drop = 0.1 if gamma is None else gamma
+    low = (c.number("scheduler.eta_min") or 0.0) / peak
+    period, grows = c.number("scheduler.T_0"), c.number("scheduler.T_mult") or 1
+    milestones = cast("list[int]", c.value("scheduler.milestones") or [])
+    span = c.number("scheduler.T_max") or total
+
+    def restarted(step: int) -> float:
+        start, length = 0, period
+        while step - start >= length:
+            start, length = start + length, length * grows
+        return low + (1 - low) * (1 + math.cos(math.pi * (step - start) / length)) / 2
+
+    factors: dict[str, Callable[[int], float]] = {
+        "multistep": lambda step: drop ** sum(step >= stone for stone in milestones),
+        "exponential": lambda step: drop**step,
+        "cosine_annealing": lambda step: (
+            low + (1 - low) * (1 + math.cos(math.pi * step / span)) / 2
+        ),
+    }
+    if size := c.number("scheduler.step_size"):
+        factors["step"] = lambda step: drop ** (step // size)
+    if period:
+        factors["cosine_warm_restarts"] = restarted
+    # Steps of torch's schedules are counted from 0.
+    return (lambda step: factors[kind](step - 1)) if kind in factors else None
+
+
+def _schedule(c: Conversion, total: int | None) -> None:
+    """A schedule by name as phases, which are close to its curve at every step."""
+    kind = c.value("scheduler.type")
+    if kind is None:
+        c.set("schedule.type", "none", "scheduler.type")
+        return
+    kind, peak = str(kind).lower(), c.data.get("optimizer", {}).get("lr", 1e-3)
+    interval = str(c.value("scheduler.interval") or "").lower()
+    if kind in ("reduce_on_plateau", "plateau"):
+        _plateau(c, peak)
+        return
+    if interval.startswith(("epoch", "eval", "valid")):
+        text = "a step of the schedule is an epoch there: set schedule.by and the lengths"
+        c.report("needs a decision", "scheduler.interval", text)
+    total = c.number("scheduler.total_steps") or total
+    if not isinstance(total, int) or total < 1 or not isinstance(peak, int | float) or peak <= 0:
+        text = "its length follows from the data there: give scheduler.total_steps, or [schedule]"
+        c.report("needs a decision", "scheduler.type", text)
+        return
+    is_own = kind in ("linear", "cosine", "constant")
+    factor = (_rate if is_own else _torch_rate)(c, total, peak)
+    if factor is None:
+        if not is_own:
+            c.report("needs a decision", "scheduler.type", f"no field has {kind}: set [schedule]")
+        return
+    factors = [factor(step) for step in range(1, total + 1)]
+    c.set("schedule.type", "piecewise", "scheduler.type")
+    c.set("schedule.start", factors[0], "scheduler.type")
+    phases = phases_of(factors)
+    c.set_items("schedule.phases", phases, "scheduler.type")
+    names = ("total_steps", "warmup_steps", "cooldown_steps", "final_lr_ratio", "final_lr")
+    for name in names:
+        c.value(f"scheduler.{name}")
+
+
+def _plateau(c: Conversion, peak: float) -> None:
+    """A rate that falls where a metric does not improve."""
+    c.set("schedule.type", "plateau", "scheduler.type")
+    factor, patience = c.number("scheduler.factor"), c.number("scheduler.patience")
+    c.set("schedule.factor", 0.1 if factor is None else factor, "scheduler.factor")
+    c.set("schedule.patience", 10 if patience is None else patience, "scheduler.patience")
+    c.set("schedule.floor", (c.number("scheduler.min_lr") or 0.0) / peak, "scheduler.min_lr")
+    for key in ("scheduler.monitor", "scheduler.interval"):
+        if c.value(key) is not None:
+            c.report("needs a decision", key, "data sets by name: set schedule.monitor")
+
+
+def _precision(c: Conversion) -> None:
+    """Dtypes, recomputation and compilation."""
+    policy: Any = c.value("fsdp.mp_policy")
+    words = {"precision.compute": (c.value("precision"), "precision")}
+    if isinstance(policy, dict) and c.value("stack") == "parallel":
+        names = cast("dict[str, object]", policy)
+        for there, here in (("param_dtype", "compute"), ("reduce_dtype", "reduce")):
+            if names.get(there) is not None:
+                words[f"precision.{here}"] = (names[there], "fsdp.mp_policy")
+    for path, (word, key) in words.items():
+        dtype = DTYPES.get(str(word).lower().removeprefix("torch."))
+        if word is not None and dtype is None:
+            c.wrong(key, "one of " + ", ".join(DTYPES))
+        elif dtype is not None:
+            c.set(path, dtype, key)
+    if c.value("fp8.enabled"):
+        text = "a recipe of Transformer Engine: set precision.float8"
+        c.report("needs a decision", "fp8.enabled", text)
+    if c.value("activation_checkpoint.enabled"):
+        key, path = "activation_checkpoint", "memory.activation_checkpointing"
+        c.set(f"{path}.type", "full", f"{key}.enabled", f"{key}.module_classes")
+        if c.value(f"{key}.checkpoint_impl") == "reentrant":
+            c.set(f"{path}.reentrant", True, f"{key}.checkpoint_impl")
+    stack = str(c.value("stack"))
+    if not c.value("compile.enable") and not stack.startswith("graph"):
+        return
+    c.set("compile", {}, "compile.enable")
+    if stack.startswith("graph"):
+        c.set("compile.scope", "graph", "stack")
+        if folder := c.value("compile.precompile_artifact_dir"):
+            c.set("compile.artifacts", folder, "compile.precompile_artifact_dir")
+    for name in ("backend", "fullgraph", "dynamic", "mode", "options"):
+        if (value := c.value(f"compile.{name}")) is not None:
+            c.set(f"compile.{name}", value, f"compile.{name}")
+    optimize = c.value("compile.optimize_ddp")
+    if optimize in (None, False, "no_optimization"):
+        c.set("compile.optimize_ddp", False, "compile.optimize_ddp")
+
+
+def _checkpoints(c: Conversion, total: int | None) -> None:
+    """Run directory, interval, what is loaded and what is left of it."""
+    root, lineage = c.value("workspace_root"), c.value("lineage")
+    folder = c.value("workspace.dir") or f"{root}/{lineage}"
+    c.set("workspace", folder, "workspace_root", "lineage", "workspace.dir")
+    interval, key = c.number("checkpoint.interval"), "checkpoint.interval"
+    if total is None and c.number("epochs") is not None:
+        c.set("checkpoint.every", f"{1 if interval is None else interval} epochs", key)
+    else:
+        usual = 8192 if total is None else math.ceil(total / 20)
+        c.set("checkpoint.every", f"{interval or usual} steps", key)
+    c.set(
+        "checkpoint.keep", c.number("checkpoint.keep_latest_k") or None, "checkpoint.keep_latest_k"
+    )
+    if c.value("checkpoint.load_only") or not c.value("checkpoint.enabled"):
+        c.set("checkpoint.save", False, "checkpoint.load_only", "checkpoint.enabled")
+    mode = c.value("checkpoint.async_mode")
+    if mode is None:
+        mode = "async" if c.value("checkpoint.async_enabled") else "disabled"
+    modes = {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"}
+    if mode in modes:
+        c.set("checkpoint.mode", modes[mode], "checkpoint.async_mode", "checkpoint.async_enabled")
+    else:
+        c.wrong("checkpoint.async_mode", "one of " + ", ".join(modes))
+    if mode != "disabled" and (seconds := c.number("checkpoint.wait_timeout")) is not None:
+        c.set("checkpoint.wait_timeout", seconds, "checkpoint.wait_timeout")
+    if c.value("checkpoint.last_save_model_only"):
+        c.set("checkpoint.last", "weights", "checkpoint.last_save_model_only")
+        if dtype := c.value("checkpoint.export_dtype"):
+            word = DTYPES.get(str(dtype).lower(), dtype)
+            c.set("checkpoint.last_dtype", word, "checkpoint.export_dtype")
+    # `resume` is a path in 0.3 and a switch in 0.4, whose path is `checkpoint`.
+    resume = c.value("resume")
+    auto = bool(c.value("auto_resume")) or resume is True
+    c.set("checkpoint.resume", "auto" if auto else "never", "auto_resume", "resume")
+    source, key = c.value("checkpoint"), "checkpoint"
+    if not isinstance(source, str):
+        source, key = resume, "resume"
+    if isinstance(source, str):
+        c.set("checkpoint.load", source, key)
+        excluded = c.names("checkpoint.exclude_from_loading")
+        if excluded:
+            parts = [STATE.get(name, name) for name in excluded]
+            c.set("checkpoint.exclude", parts, "checkpoint.exclude_from_loading")
+    if pretrained := c.value("pretrained"):
+        c.set("model.pretrained", pretrained, "pretrained")
+
+
+def _records(c: Conversion, total: int | None) -> None:
+    """Logs, trackers, profiles and what watches a run."""
+    usual = 1024 if total is None else math.ceil(total / 100)
+    c.set("tracking.every", f"{c.number('log_interval') or usual} steps", "log_interval")
+    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
+    if c.value("tensorboard"):
+        trackers.append({"type": "tensorboard", "directory": c.value("tensorboard.log_dir"),
+                         "flush_every": c.value("tensorboard.flush_secs")})  # fmt: skip
+    if c.value("wandb.enabled"):
+        names = {"project": "project", "entity": "entity", "group": "group", "name": "name",
+                 "job_type": "job_type", "dir": "directory", "mode": "mode",
+                 "id": "run_id"}  # fmt: skip
+        values = {here: c.value(f"wandb.{there}") for there, here in names.items()}
+        values["project"] = values["project"] or c.value("lineage")
+        values["group"] = values["group"] or c.value("experiment")
+        trackers.append({"type": "wandb", **values, "tags": c.names("wandb.tags")})
+    if c.value("mlflow.enabled"):
+        names = {"tracking_uri": "uri", "experiment_name": "experiment", "run_id": "run_id",
+                 "run_name": "name", "tags": "tags"}  # fmt: skip
+        values = {here: c.value(f"mlflow.{there}") for there, here in names.items()}
+        trackers.append({"type": "mlflow", **values})
+    c.set_items("tracking.trackers", trackers, "wandb.enabled", "tensorboard", "mlflow.enabled")
+    metrics = ("loss", "perplexity", "accuracy")
+    if c.value("score_name") not in metrics:
+        c.wrong("score_name", "one of " + ", ".join(metrics))
+    elif c.given("score_name") or c.given("score_split"):
+        c.report("needs a decision", "score_name", "data sets by name: set evaluation.best")
+    if (patience := c.number("score.patience")) is not None and patience < math.inf:
+        c.set("evaluation.early_stopping.patience", patience, "score.patience")
+    if (period := c.number("gc.interval")) is None:
+        c.set("resilience.gc", None, "gc.interval")
+    else:
+        c.set("resilience.gc.every", f"{period} steps", "gc.interval")
+        c.set("resilience.gc.generation", c.number("gc.generation"), "gc.generation")
+        automatic = not c.value("gc.disable_automatic")
+        c.set("resilience.gc.automatic", automatic, "gc.disable_automatic")
+    if c.value("heartbeat.enabled"):
+        seconds = c.number("heartbeat.interval_seconds")
+        c.set("resilience.heartbeat.every", seconds, "heartbeat.interval_seconds")
+    if c.value("skip_nonfinite_loss") or c.value("skip_nonfinite_grad"):
+        keys = ("skip_nonfinite_grad", "skip_nonfinite_loss")
+        c.set("resilience.non_finite.type", "skip", *keys)
+    if c.value("profiling.enabled"):
+        fields = {"wait": "wait", "warmup": "warmup", "active": "active", "repeat": "repeat",
+                  "shapes": "record_shapes", "memory": "profile_memory", "stacks": "with_stack",
+                  "flops": "with_flops", "directory": "trace_dir"}  # fmt: skip
+        for here, there in fields.items():
+            c.set(f"profiling.{here}", c.value(f"profiling.{there}"), f"profiling.{there}")
+        if (rows := c.number("profiling.operator_table_rows")) is not None:
+            c.set("profiling.top", rows, "profiling.operator_table_rows")
+
+
+DIALECT = Dialect(
+    name="DanLing",
+    release="0.4",
+    keys=KEYS,
+    signature=("accum_steps", "workspace_root", "parallel.axes.shard", "checkpoint.keep_latest_k",
+               "stack", "score_name", "lineage"),
+    complete=_complete,
+    prefixes=RENAMED,
+    own_keys="user",
+)  # fmt: skip
