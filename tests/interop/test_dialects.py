@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.interop.dialect import DIALECTS, REQUIRED, Conversion, dialect_named
+from setpoint.cli.main import main
+from setpoint.interop.dialect import (
+    DIALECTS,
+    REQUIRED,
+    Conversion,
+    dialect_named,
+    read_foreign,
+)
 
 EXAMPLES = ("learning_rate", "batch_size", "precision")
 """Keys of a class in DanLing's documentation, which a file may have or not."""
@@ -112,3 +119,36 @@ def test_no_key_is_lost_in_silence() -> None:
     conversion.convert()
     lost = {report.key for report in conversion.reports if report.kind == "not converted"}
     assert lost == {"comm.train_timeout_seconds", "checkpoint.load_step"}
+
+
+JOB = """
+model: {model_path: a/b}
+data: {datasets: [{path: dummy}]}
+train: {output_dir: out, data_parallel_mode: fsdp2}
+"""
+
+
+def test_overrides_have_the_spelling_of_the_system(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+    typed = ["--", "--train.lr", "2e-4", "--train.enable_compile", "train.lr=3e-4"]
+    assert main(["why", "optimizer.lr", "xorl:job.yaml", *typed]) == 0
+    assert "> 0.0003  job.yaml -- train.lr" in capsys.readouterr().out
+    assert main(["show", "job.yaml", *typed]) == 0
+    assert "file of xorl" in capsys.readouterr().err
+    assert main(["convert", "xorl:job.yaml", *typed, "--data.datasets", "[{path: c/d}]"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# setpoint convert xorl:job.yaml -- --train.lr 2e-4") and "c/d" in text
+    assert "[compile]" in text or "compile =" in text
+    for words, message in (
+        (["show", "tiny", "--", "--train.lr=1"], "is no file of one"),
+        (["list", "--", "a=1"], "takes no file of another system"),
+        (["show", "xorl:job.yaml", "--", "lr"], "is no override of xorl"),
+        (["show", "xorl:job.yaml", "--", "--train.lrr", "1"], "Did you mean train.lr?"),
+    ):
+        assert main(words) == 2
+        assert message in capsys.readouterr().err
+    document = read_foreign("xorl", "job.yaml", ["model.foundation.rope.theta=2", "~train.lr"])
+    assert document.data["model"] | {"overrides": {"rope": {"theta": 2}}} == document.data["model"]

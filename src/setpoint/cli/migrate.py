@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -373,11 +374,13 @@ def convert(arguments: Arguments) -> int:
 
     It holds what differs from the defaults, with the place or the default that each value comes
     from. What has no counterpart is reported: refused, without effect there either, different
-    here, or left to decide. The other commands take DIALECT:FILE as a SOURCE.
+    here, or left to decide. The other commands take DIALECT:FILE as a SOURCE. Words after -- are
+    overrides as the other system spells them.
 
     Examples:
         setpoint convert kempnerforge:7b.toml --output 7b.toml  a file of KempnerForge
         setpoint convert xorl:lora.yaml --strict  only if all of it is converted exactly
+        setpoint convert xorl:lora.yaml -- --train.lr 2e-4  with an override in xorl's spelling
     """
     source, output = arguments.positional[0], arguments.value("--output")
     parts = split_dialect(source)
@@ -395,14 +398,15 @@ def convert(arguments: Arguments) -> int:
         )
     if output is not None and not output.endswith(".toml"):
         raise SetpointError(f"--output {output} must end in .toml, which is what is written")
-    document = read_foreign(*parts)
+    document = read_foreign(*parts, arguments.foreign)
     composition = compose(Job, None, files=[document])
     if composition.problems:
         raise ConfigError(composition.problems)
     print_notes([str(report) for report in document.reports])
     if document.reports and arguments.has("--strict"):
         raise SetpointError(f"{parts[1]} is not converted exactly, see above (--strict)")
-    text = f"# setpoint convert {':'.join(parts)}\n"
+    words = shlex.join(["--", *arguments.foreign] if arguments.foreign else [])
+    text = f"# setpoint convert {' '.join([':'.join(parts), words]).strip()}\n"
     text += write_toml(to_minimal(composition.draft), document.places)
     if output is None:
         print(text, end="")

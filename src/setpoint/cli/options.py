@@ -159,16 +159,17 @@ NOT_OF_SCRIPTS = (WORLD_SIZE, STRICT, HELP, STDIN, STDIN_FORMAT)
 
 
 class Arguments:
-    """The arguments of one call: `positional`, `overrides` as typed, and `options`.
+    """The arguments of one call: `positional`, `overrides` as typed, `foreign` ones, and `options`.
 
     `noted` are the notes that were printed, which the call does not print again.
     """
 
-    __slots__ = ("command", "noted", "options", "overrides", "positional")
+    __slots__ = ("command", "foreign", "noted", "options", "overrides", "positional")
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self.positional: list[str] = []
+        self.foreign: list[str] = []
         self.overrides: list[str] = []
         self.options: dict[str, list[str]] = {}
         self.noted: set[str] = set()
@@ -285,6 +286,12 @@ class Command:
         table = {option.name: option for option in self.options}
         sets_fields = "OVERRIDES" in self.usage
         parsed = Arguments(self)
+        if "--" in tokens:
+            # What follows has the spelling of the system whose file the source is.
+            end = tokens.index("--")
+            tokens, parsed.foreign = tokens[:end], [*tokens[end + 1 :]]
+            if "SOURCE" not in self.usage and "DIALECT" not in self.usage:
+                raise SetpointError(f"{self.title} takes no file of another system, and so no --")
         at = 0
         while at < len(tokens):
             token = tokens[at]

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -62,6 +62,10 @@ def open_source(
     files: list[str | Document] = [*given.values("--file")]
     label, notes = str(source or "the defaults"), list[str]()
     start: str | Config | None = None
+
+    def read_other(name: str) -> Document | None:
+        return open_foreign(name, given.foreign if name == source else ())
+
     if source is not None and not isinstance(source, str):
         label, files = source.name, [source, *files]
     elif source == "-":
@@ -78,7 +82,7 @@ def open_source(
             files=files,
             environ=os.environ if overrides else None,
             flags=given.overrides,
-            open_foreign=open_foreign,
+            open_foreign=read_other,
         )
     except SetpointError as error:
         unknown = f"there is no preset {source!r}"
@@ -98,6 +102,11 @@ def open_source(
             meant = f"{source} is a file of {DIALECTS[dialect]}, read as {dialect}:{source}"
             _print_new_notes([meant], arguments)
             return composition
+    if given.foreign and (not isinstance(source, str) or dialect_and_file(source) is None):
+        raise SetpointError(
+            f"words after -- are overrides in the spelling of another system, and {label} is no "
+            f"file of one: give it as DIALECT:FILE"
+        )
     _set_ranks_and_device(composition, given)
     composition.notes[:0] = notes
     if arguments.has("--strict"):
@@ -129,13 +138,17 @@ def dialect_and_file(source: str) -> tuple[str, str] | None:
     return split_dialect(source)
 
 
-def open_foreign(name: str) -> Document | None:
-    """Read and convert the file of another system that `DIALECT:FILE` names; None for others."""
+def open_foreign(name: str, typed: Sequence[str] = ()) -> Document | None:
+    """Read and convert the file of another system that `DIALECT:FILE` names; None for others.
+
+    Arguments:
+        typed: overrides in the spelling of that system.
+    """
     if (parts := dialect_and_file(name)) is None:
         return None
     from setpoint.interop.dialect import read_foreign
 
-    return read_foreign(*parts)
+    return read_foreign(*parts, typed)
 
 
 def _refuse_reports(composition: Composition[Any]) -> None:
@@ -153,7 +166,7 @@ def resolver(arguments: Arguments) -> Callable[[list[str]], Any]:
     def resolve(more: list[str]) -> Any:
         again = Arguments(arguments.command)
         again.positional, again.options = arguments.positional, arguments.options
-        again.noted = arguments.noted
+        again.noted, again.foreign = arguments.noted, arguments.foreign
         again.overrides = [*arguments.overrides, *more]
         return open_source(arguments.source, again).resolve()
 

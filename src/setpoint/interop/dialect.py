@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from setpoint.config import Document, Problem, SetpointError, did_you_mean
 from setpoint.config.files.document import Position, names_file
-from setpoint.config.files.read import read_file
+from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.words.plain_data import PlainScalar, guess
 
 if TYPE_CHECKING:
@@ -152,9 +152,54 @@ class Conversion:
         self.values = {key: value for key, _, value in leaves}
         self.paths = {key: path for key, path, _ in leaves}
         self._read: set[str] = set()
+        self._typed: set[str] = set()
+
+    def override(self, words: Sequence[str]) -> None:
+        """Set keys to values on the command line: `--a.b value`, `--a.b=value` or `a.b=value`.
+
+        A flag without a value is true, and `~a.b` takes a key away.
+        """
+        queue = [*words]
+        while queue:
+            word = queue.pop(0)
+            name, equals, text = word.removeprefix("--").partition("=")
+            if word.startswith("~") and not equals:
+                self.values.pop(self.dialect.key_of(word[1:]), None)
+                continue
+            if not name or not (equals or word.startswith("--")):
+                raise SetpointError(
+                    f"{word!r} after -- is no override of {self.dialect.name}: give --KEY VALUE, "
+                    f"--KEY=VALUE or KEY=VALUE"
+                )
+            value: object = PlainScalar(text)
+            if not equals:
+                behind, _, _ = queue[0].partition("=") if queue else ("--", "", "")
+                has_value = not behind.startswith("--") and behind not in self.dialect.keys
+                value = PlainScalar(queue.pop(0)) if has_value else True
+            if isinstance(value, str) and value[:1] in ("[", "{"):
+                value = parse_bytes(f"x: {value}".encode(), "yaml", word).data["x"]
+            self._put(self.dialect.key_of(name), _typed(value))
+
+    def _put(self, key: str, value: object) -> None:
+        """Set a key, or what a key holds: the value of a key may be a mapping."""
+        parts = key.split(".")
+        for end in range(len(parts) - 1, 0, -1):
+            outer = ".".join(parts[:end])
+            if key not in self.dialect.keys and outer in self.dialect.keys:
+                whole: Any = self.values.get(outer)
+                whole = dict(cast("dict[str, Any]", whole)) if isinstance(whole, dict) else {}
+                inner = whole
+                for part in parts[end:-1]:
+                    inner[part] = dict(inner.get(part) or {})
+                    inner = inner[part]
+                inner[parts[-1]] = value
+                key, value = outer, whole
+                break
+        self.values[key] = value
+        self._typed.add(key)
 
     def given(self, key: str) -> bool:
-        """True if the file has a key."""
+        """True if the file, or the command line, has a key."""
         return key in self.values
 
     def value(self, key: str) -> Any:
@@ -219,6 +264,8 @@ class Conversion:
     def place(self, *keys: str) -> str:
         """The place of the first of some keys that the file has, or whose default it is."""
         for key in keys:
+            if key in self._typed:
+                return f"{self.document.name} -- {key}"
             if self.given(key):
                 return self.document.where(self.paths[key])
         known = self.dialect.keys
@@ -428,15 +475,19 @@ def recognize(path: str) -> str | None:
     return None
 
 
-def read_foreign(name: str, path: str) -> ConvertedDocument:
+def read_foreign(name: str, path: str, typed: Sequence[str] = ()) -> ConvertedDocument:
     """Read and convert a file of another system.
 
+    Arguments:
+        typed: overrides as the other system spells them, see `Conversion.override`.
+
     Raises:
-        SetpointError: if the file cannot be read.
+        SetpointError: if the file cannot be read, or an override is none.
     """
     dialect = dialect_named(name)
     if not os.path.exists(path):
         raise SetpointError(f"there is no file {path}")
     conversion = Conversion(dialect, read_file(path))
+    conversion.override(typed)
     conversion.convert()
     return ConvertedDocument(path, dialect, conversion)
