@@ -158,6 +158,9 @@ class Conversion:
         """Set keys to values on the command line: `--a.b value`, `--a.b=value` or `a.b=value`.
 
         A flag without a value is true, and `~a.b` takes a key away.
+
+        Raises:
+            SetpointError: if a word is none of these.
         """
         queue = [*words]
         while queue:
