@@ -31,7 +31,7 @@ from torch.nn import functional as F  # noqa: E402
 import setpoint.presets  # noqa: E402, F401 - registers the preset
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config.composition import compose  # noqa: E402
-from setpoint.data.sampler import shuffled  # noqa: E402
+from setpoint.data.order import shuffled  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
 from setpoint.optim.config import AdamW  # noqa: E402
 from setpoint.optim.schedule.config import Cosine  # noqa: E402

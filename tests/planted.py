@@ -138,8 +138,8 @@ BREAKS = [
     ),
     Break(
         "data/sampler.py",
-        "self._epoch, self._index, self._group, self._row = epoch, index, group, row",
-        "self._epoch, self._index, self._group, self._row = 0, index, group, row",
+        "return EpochPosition(epoch, epoch_row, group, row)",
+        "return EpochPosition(0, epoch_row, group, row)",
         "data train/test_killed_anywhere.py",
     ),
     Break(
@@ -148,7 +148,7 @@ BREAKS = [
         "more = stride - length",
         "data train/evaluation",
     ),
-    Break("data/sampler.py", "words *= _SECOND", "words *= _FIRST", "data test_curves.py"),
+    Break("data/order.py", "words *= _SECOND", "words *= _FIRST", "data test_curves.py"),
     Break(
         "data/split.py",
         "return Split(ordered[count:], ordered[:count])",
@@ -229,7 +229,7 @@ BREAKS = [
         "train/test_loop.py",
     ),
     Break(
-        "data/sampler.py",
+        "data/order.py",
         "beyond[found[beyond] >= size]",
         "beyond[found[beyond] > size]",
         "data",

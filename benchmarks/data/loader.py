@@ -30,8 +30,9 @@ import torch
 from setpoint.cli.output import table
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
+from setpoint.data.order import RowOrder
 from setpoint.data.rows import training_rows
-from setpoint.data.sampler import EpochSampler, Order
+from setpoint.data.sampler import EpochCursor, Sampler
 from setpoint.data.store import Corpus, JoinedRow
 from setpoint.shapes.batch import Batch, Count
 
@@ -79,7 +80,7 @@ def ours(folder: Path, length: int, rows: int, workers: int) -> Next:
     windows = training_rows(corpus, length)
     return Feed(
         windows,
-        EpochSampler(windows, Order(1, len(windows))),
+        Sampler([EpochCursor(windows, RowOrder(1, len(windows)))]),
         count_of,
         micro_size=rows,
         workers=workers,

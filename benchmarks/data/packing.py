@@ -32,7 +32,7 @@ from setpoint.data.config import Packing
 from setpoint.data.document import FileRecord
 from setpoint.data.packing import build_packed
 from setpoint.data.rows import DocumentRows
-from setpoint.data.sampler import EpochSampler
+from setpoint.data.sampler import EpochCursor, Sampler
 from setpoint.data.store import Corpus
 from setpoint.memory.host_memory import retain_freed_memory
 from setpoint.shapes.batch import IGNORE_INDEX
@@ -145,19 +145,20 @@ def collated(table: pa.Table, size: int) -> int:
     return int((made[3] >= 0).sum())
 
 
-def packed_by_setpoint(corpus: Corpus, method: str, size: int) -> tuple[DocumentRows, EpochSampler]:
+def packed_by_setpoint(corpus: Corpus, method: str, size: int) -> tuple[DocumentRows, EpochCursor]:
     """Plan all rows of an epoch, from nothing."""
     section = resolve(Packing(method=method))
-    sequences, sampler = build_packed(corpus, section, length=size, seed=0, bucket=1)
-    for group in range(sampler.packer.groups):
-        sampler.packer.group(0, group)
-    return sequences, sampler
+    sequences, cursor = build_packed(corpus, section, length=size, seed=0, bucket=1)
+    for group in range(cursor.plan.groups):
+        cursor.plan.group(0, group)
+    return sequences, cursor
 
 
 def batches_of_setpoint(corpus: Corpus, method: str, size: int) -> int:
     """Plan all rows of an epoch, and make each batch."""
-    sequences, sampler = packed_by_setpoint(corpus, method, size)
+    sequences, cursor = packed_by_setpoint(corpus, method, size)
     tokens = 0
+    sampler = Sampler([cursor])
     while sampler.epoch < 1:
         tokens += sequences.rows(sampler.take(BATCH)).tokens
     return tokens

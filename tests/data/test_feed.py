@@ -14,8 +14,9 @@ from setpoint.config import SetpointError
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
+from setpoint.data.order import RowOrder
 from setpoint.data.rows import training_rows
-from setpoint.data.sampler import EpochSampler, Order
+from setpoint.data.sampler import EpochCursor, Sampler
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count
@@ -33,7 +34,9 @@ def count(batch: Batch) -> Count:
 
 def feed_of(corpus: Corpus, *, sequence_length: int, seed: int, **options: int) -> Feed:
     windows = training_rows(corpus, sequence_length)
-    return Feed(windows, EpochSampler(windows, Order(seed, len(windows))), count, **options)
+    return Feed(
+        windows, Sampler([EpochCursor(windows, RowOrder(seed, len(windows)))]), count, **options
+    )
 
 
 def batches_of(feed: Feed) -> Iterator[Batch]:
@@ -176,7 +179,8 @@ def test_epoch_counts_passes_with_their_fraction() -> None:
         loader.take()
         progress.append(loader.epoch)
     assert progress == [0.0, 0.375, 0.75, 1.125]
-    assert {key: loader.state_dict()[key] for key in ("epoch", "index")} == {"epoch": 1, "index": 1}
+    state = loader.state_dict()["sources"][""]
+    assert (state["taken"], state["epoch"], state["epoch_row"]) == (9, 1, 1)
 
 
 def test_a_step_is_taken_whole_and_counted() -> None:
@@ -191,7 +195,7 @@ def test_a_step_is_taken_whole_and_counted() -> None:
     assert list(step.counts) == [each.rank_total for each in one_by_one]
     assert step.rank_total == (54, 54, 54.0, None)
     assert whole.state_dict() == single.state_dict()
-    assert whole.state_dict()["index"] == 6
+    assert whole.state_dict()["sources"][""]["epoch_row"] == 6
     assert whole.state_dict() == single.state_dict()
 
 
@@ -201,7 +205,7 @@ def test_each_micro_batch_is_counted_by_itself() -> None:
         return Count(number, number, float(number))
 
     sequences = training_rows(counting_corpus(300), 9)
-    sampler = EpochSampler(sequences, Order(4, len(sequences)))
+    sampler = Sampler([EpochCursor(sequences, RowOrder(4, len(sequences)))])
     step = Feed(sequences, sampler, first_tokens, micro_size=1, accumulation=3).take()
     expected = [first_tokens(batch) for batch in step.batches]
     assert len(set(expected)) == 3 and list(step.counts) == expected
@@ -212,7 +216,7 @@ def test_the_state_does_not_grow() -> None:
     loader = feed_of(counting_corpus(400), sequence_length=9, micro_size=3, seed=0)
     start = len(json.dumps(loader.state_dict()))
     rows(loader, 500)
-    assert len(json.dumps(loader.state_dict())) <= start + 5
+    assert len(json.dumps(loader.state_dict())) <= start + 8
 
 
 @pytest.mark.parametrize(
@@ -252,16 +256,26 @@ def test_other_text_of_the_same_size_is_refused(corpus_of: Callable[..., Corpus]
 
 @pytest.mark.parametrize(
     "change",
-    [{"epoch": -1}, {"index": -1}, {"row": 40}, {"epoch": 1.5}, {"index": "3"}, {"epoch": True}],
+    [
+        {"epoch": -1},
+        {"epoch_row": -1},
+        {"row": 40},
+        {"epoch": 1.5},
+        {"epoch_row": "3"},
+        {"epoch": True},
+    ],
 )
 def test_a_position_that_is_none_is_refused(change: dict[str, Any]) -> None:
     loader = feed_of(counting_corpus(398), sequence_length=9, micro_size=2, seed=0)
     assert len(loader.sequences) == 40
     with pytest.raises(SetpointError, match="is not a position"):
-        loader.load_state_dict({**loader.state_dict(), **change})
+        state = loader.state_dict()["sources"][""]
+        loader.load_state_dict({"sources": {"": {**state, **change}}})
 
 
-@pytest.mark.parametrize("state", [{}, {"epoch": 0, "index": 0}])
+@pytest.mark.parametrize(
+    "state", [{}, {"sources": {}}, {"sources": {"": {"epoch": 0, "epoch_row": 0}}}]
+)
 def test_a_state_without_its_keys_is_refused(state: dict[str, Any]) -> None:
     loader = feed_of(counting_corpus(400), sequence_length=9, micro_size=2, seed=0)
     with pytest.raises(SetpointError, match="has the keys"):

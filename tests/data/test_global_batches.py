@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import resolve
-from setpoint.data.config import Packing
+from setpoint.config import SetpointError, resolve
+from setpoint.data.config import Data, Packing
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
+from setpoint.data.lanes import build_streamed
 from setpoint.data.loader import Feed
-from setpoint.data.mixture import Mixture, MixtureSampler, Phase, shares_of
+from setpoint.data.order import RowOrder
 from setpoint.data.packing import build_packed
-from setpoint.data.rows import Sequences, training_rows
-from setpoint.data.sampler import EpochSampler, Order, Sampler
+from setpoint.data.rows import MixedSequences, Sequences, training_rows
+from setpoint.data.sampler import (
+    Cursor,
+    EpochCursor,
+    Sampler,
+    Schedule,
+    Shares,
+    merged_state,
+    shares_of,
+)
+from setpoint.data.sources.config import Text
 from setpoint.data.store import Corpus
+from setpoint.data.stream import open_streams
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count
 
@@ -45,11 +60,11 @@ def corpus(number: int) -> Corpus:
     return build_corpus(documents, ByteTokenizer(), side="train")
 
 
-def rows_of(kind: str, number: int) -> tuple[Sequences, Sampler]:
+def rows_of(kind: str, number: int) -> tuple[Sequences, Cursor]:
     name = f"s{number}"
     if kind == "windows":
         windows = training_rows(corpus(number), LENGTH)
-        return windows, EpochSampler(windows, Order(5, len(windows), name))
+        return windows, EpochCursor(windows, RowOrder(5, len(windows), name))
     buckets = kind == "buckets"
     method: Any = "none" if buckets else kind
     # Several groups are an epoch, where there are groups.
@@ -60,13 +75,103 @@ def rows_of(kind: str, number: int) -> tuple[Sequences, Sampler]:
 
 def stream_of(kind: str) -> tuple[Sequences, Sampler]:
     if not kind.startswith("mix"):
-        return rows_of(kind, 0)
+        rows, cursor = rows_of(kind, 0)
+        return rows, Sampler([cursor])
     kinds = ("windows", "windows") if kind == "mixture" else ("first_fit_decreasing", "next_fit")
     built = [rows_of(each, number) for number, each in enumerate(kinds)]
-    mixture = Mixture(("s0", "s1"), [rows for rows, _ in built])
-    phases = [Phase(0, shares_of((3, 1), 2.0)), Phase(30, shares_of((1, 5), 2.0))]
-    samplers = [sampler for _, sampler in built]
-    return mixture, MixtureSampler(("s0", "s1"), samplers, phases, (None, 40), mixture.epoch_rows)
+    mixture = MixedSequences(("s0", "s1"), [rows for rows, _ in built])
+    phases = [Shares(0, shares_of((3, 1), 2.0)), Shares(30, shares_of((1, 5), 2.0))]
+    schedule = Schedule(("s0", "s1"), phases, (None, 40), mixture.epoch_rows)
+    return mixture, Sampler([cursor for _, cursor in built], schedule)
+
+
+STREAMS = ("stream", "packed stream", "ordered stream", "mixture with a stream")
+
+
+def streamed(kind: str, folder: Path, step_rows: int) -> tuple[Sequences, Sampler]:
+    """Several files, which are dealt to groups of lanes where rows of a step allow it."""
+    for number in range(4):
+        rows = (json.dumps({"text": f"{number} {k} " * (1 + k % 5)}) for k in range(9 + number))
+        (folder / f"{number}.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    source = Text(name="s1", paths=(f"{folder}/*.jsonl",), streaming=True)
+    shuffle = kind != "ordered stream"
+    data = {"held_out": 0.0, "shuffle": shuffle, "shuffle_buffer": 8 if shuffle else 10_000}
+    (stream,) = open_streams(resolve(Data(sources=(source,), **data)), ByteTokenizer())
+    packing = resolve(Packing(method="next_fit" if kind == "packed stream" else "concatenate"))
+    rows, cursor = build_streamed(stream, packing, length=LENGTH, seed=5)
+    if not kind.startswith("mix"):
+        return rows, Sampler([cursor], step_rows=step_rows)
+    other, its_cursor = rows_of("windows", 0)
+    schedule = Schedule(
+        ("s0", "s1"), [Shares(0, (0.25, 0.75)), Shares(17, (0.5, 0.5))], (None,) * 2
+    )
+    return MixedSequences(("s0", "s1"), [other, rows]), Sampler(
+        [its_cursor, cursor], schedule, step_rows
+    )
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *STREAMS])
+@given(
+    st.lists(st.tuples(*(st.integers(1, most) for most in (3, 3, 2, 3))), min_size=2, max_size=4)
+)
+@settings(max_examples=8, deadline=None)
+def test_a_resume_with_another_global_batch_continues_the_sequence(
+    kind: str, sessions: list[tuple[int, int, int, int]]
+) -> None:
+    """Ranks, rows of a micro-batch, micro-batches and steps of each session; any position."""
+    with TemporaryDirectory() as folder:
+
+        def feed(rank: int, ranks: int, micro: int, accumulation: int) -> Feed:
+            of_stream = kind in STREAMS
+            step_rows = ranks * micro * accumulation
+            pair = streamed(kind, Path(folder), step_rows) if of_stream else stream_of(kind)
+            return Feed(
+                *pair, count, micro_size=micro, accumulation=accumulation, data_rank=rank,
+                data_size=ranks,
+            )  # fmt: skip
+
+        total = sum(math.prod(session) for session in sessions)
+        first = math.prod(sessions[0][:3])  # the lanes of a stream
+        whole = feed(0, 1, first, 1)
+        expected = [row for _ in range(-(-total // first)) for row in rows_in(whole.take().batches)]
+        whole.close()
+        found: list[Any] = [None] * total
+        state: Any = None
+        begin = 0
+        for ranks, micro, accumulation, steps in sessions:
+            feeds = [feed(rank, ranks, micro, accumulation) for rank in range(ranks)]
+            for rank, each in enumerate(feeds):
+                if state is not None:
+                    each.load_state_dict(json.loads(json.dumps(state)))
+                for number in range(steps):
+                    for k, batch in enumerate(each.take().batches):
+                        at = begin + ((number * accumulation + k) * ranks + rank) * micro
+                        found[at : at + micro] = rows_in([batch])
+            state = merged_state([each.state_dict() for each in feeds])
+            begin += ranks * micro * accumulation * steps
+            for each in feeds:
+                each.close()
+    assert found == expected[:total]
+
+
+def rows_in(batches: Sequence[Batch]) -> list[Any]:
+    rows: list[Any] = []
+    for batch in batches:
+        columns = [batch.inputs, batch.targets, batch.documents, batch.source]
+        rows += zip(*(each.tolist() for each in columns if each is not None), strict=True)
+    return rows
+
+
+def test_buckets_of_another_global_batch_are_refused() -> None:
+    packing = resolve(Packing(method="none", length_buckets=True, group_size=17))
+    samplers = [
+        Sampler([build_packed(corpus(0), packing, length=LENGTH, seed=5, bucket=size)[1]])
+        for size in (4, 6)
+    ]
+    with pytest.raises(
+        SetpointError, match=r"data\.packing\.length_buckets: .*global_size = 4, and"
+    ):
+        samplers[1].load_state_dict(samplers[0].state_dict())
 
 
 def take(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.data.sampler import random_bits, shuffled
+from setpoint.data.order import random_bits, shuffled
 
 MASK = 2**64 - 1
 

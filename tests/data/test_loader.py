@@ -19,9 +19,9 @@ from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
-from setpoint.data.mixture import Mixture, MixtureSampler, Phase
-from setpoint.data.rows import DocumentRows, training_rows
-from setpoint.data.sampler import EpochSampler, Order
+from setpoint.data.order import RowOrder
+from setpoint.data.rows import DocumentRows, MixedSequences, training_rows
+from setpoint.data.sampler import EpochCursor, Sampler, Schedule, Shares
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count
 
@@ -57,7 +57,7 @@ def feeds() -> Iterator[Any]:
 
     def make(workers: int, sequences: DocumentRows | None = None, **options: Any) -> Feed:
         sequences = sequences or windows()
-        sampler = EpochSampler(sequences, Order(5, len(sequences)))
+        sampler = Sampler([EpochCursor(sequences, RowOrder(5, len(sequences)))])
         options = {"micro_size": 3, "accumulation": 2} | options
         made.append(Feed(sequences, sampler, count, workers=workers, **options))
         return made[-1]
@@ -148,9 +148,10 @@ def test_a_fault_in_a_worker_names_the_rows(feeds: Any, fault: Any, kind: Any, w
 
 def test_a_stream_that_ends_gives_what_comes_before(feeds: Any) -> None:
     whole = windows()
-    mixture = Mixture(["t"], [whole])
-    sampler = MixtureSampler(
-        ["t"], [EpochSampler(whole, Order(5, len(whole), "t"))], [Phase(0, (1.0,))], [12], 100
+    mixture = MixedSequences(["t"], [whole])
+    sampler = Sampler(
+        [EpochCursor(whole, RowOrder(5, len(whole), "t"))],
+        Schedule(("t",), [Shares(0, (1.0,))], [12], 100),
     )
     feed = Feed(mixture, sampler, count, micro_size=3, workers=2)
     try:

@@ -30,7 +30,8 @@ import numpy as np, torch
 from setpoint.data.store import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
-from setpoint.data.sampler import EpochSampler, Order
+from setpoint.data.order import RowOrder
+from setpoint.data.sampler import EpochCursor, Sampler
 from multiprocessing.reduction import ForkingPickler
 from setpoint.data.loader import Shared
 from setpoint.data.store import JoinedRow
@@ -50,7 +51,8 @@ def feed(folder, workers):
         byte_count=size, files=files, digest="d", sources=("a", "b"), starts=starts,
         source=np.arange(len(starts)) % 2)
     cut = training_rows(corpus, 64)
-    return Feed(cut, EpochSampler(cut, Order(1, len(cut))), count, micro_size=4, workers=workers)
+    sampler = Sampler([EpochCursor(cut, RowOrder(1, len(cut)))])
+    return Feed(cut, sampler, count, micro_size=4, workers=workers)
 
 def main(folder, how):
     if how in ("spawn", "forkserver"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,17 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
+from setpoint.data.order import RowOrder
 from setpoint.data.packing import build_packed
-from setpoint.data.rows import DocumentRows, training_rows
-from setpoint.data.sampler import EpochSampler, Order
+from setpoint.data.rows import DocumentRows, MixedSequences, training_rows
+from setpoint.data.sampler import (
+    EpochCursor,
+    Sampler,
+    Schedule,
+    Shares,
+    planned_rows,
+    shares_of,
+)
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
 LENGTH = 4
@@ -34,21 +42,21 @@ def windows_of(index: int, sequences: int = 7) -> DocumentRows:
 
 def mixture_of(
     weights: list[float], later: dict[int, list[float]] | None = None, limits: Any = None
-) -> tuple[Mixture, MixtureSampler]:
+) -> tuple[MixedSequences, Sampler]:
     names = [f"s{index}" for index in range(len(weights))]
     members = [windows_of(index) for index in range(len(weights))]
-    samplers = [
-        EpochSampler(each, Order(3, len(each), name))
+    cursors = [
+        EpochCursor(each, RowOrder(3, len(each), name))
         for each, name in zip(members, names, strict=True)
     ]
-    phases = [Phase(0, shares_of(weights))]
-    phases += [Phase(first, shares_of(each)) for first, each in (later or {}).items()]
-    whole = Mixture(names, members)
+    phases = [Shares(0, shares_of(weights))]
+    phases += [Shares(first, shares_of(each)) for first, each in (later or {}).items()]
+    whole = MixedSequences(names, members)
     limits = limits or [None] * len(weights)
-    return whole, MixtureSampler(names, samplers, phases, limits, whole.epoch_rows)
+    return whole, Sampler(cursors, Schedule(tuple(names), phases, limits, whole.epoch_rows))
 
 
-def taken(sampler: MixtureSampler, count: int) -> list[tuple[int, int]]:
+def taken(sampler: Sampler, count: int) -> list[tuple[int, int]]:
     """The next rows as (source, number)."""
     rows = sampler.take(count)
     parts = [iter(part.tolist()) for part in rows.parts]
@@ -136,18 +144,18 @@ def test_all_sources_read_to_their_limits_are_an_error() -> None:
         sampler.take(1)
 
 
-def by_tokens(weights: list[float]) -> MixtureSampler:
+def by_tokens(weights: list[float]) -> Sampler:
     """Sources whose documents, one in each row, are of other lengths."""
-    made: list[EpochSampler] = []
+    made: list[EpochCursor] = []
     for index in range(len(weights)):
         lengths = range(3 + 8 * index, 9 + 8 * index)
         documents = [Document(f"s{index}/{n}", b"x" * n) for n in lengths]
         corpus = build_corpus(documents, ByteTokenizer(), side="train")
         section = resolve(Packing(method="none"))
         made.append(build_packed(corpus, section, length=32, seed=3, bucket=1, name=f"{index}")[1])
-    names = [f"s{index}" for index in range(len(weights))]
-    phases = [Phase(0, shares_of(weights))]
-    return MixtureSampler(names, made, phases, [None] * len(weights), 18, row_tokens=32)
+    names = tuple(f"s{index}" for index in range(len(weights)))
+    phases = [Shares(0, shares_of(weights))]
+    return Sampler(made, Schedule(names, phases, [None] * len(weights), 18, row_tokens=32))
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=3))
@@ -169,21 +177,16 @@ def test_shares_of_tokens(weights: list[float]) -> None:
             assert mine.starts.tolist() == theirs.starts.tolist()
 
 
-def test_shares_of_tokens_need_rows_whose_tokens_are_known() -> None:
-    _, sampler = mixture_of([1, 1])
-    with pytest.raises(SetpointError, match=r"data\.mixture\.by: tokens needs .* row of 's0'"):
-        MixtureSampler(sampler.names, sampler.members, sampler.phases, [None] * 2, 14, row_tokens=4)
-
-
 @given(st.data())
 def test_the_row_at_which_all_are_spent_is_known_ahead(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 3))
     weights = st.lists(st.sampled_from([0.0, 1.0, 3.0]), min_size=count, max_size=count).filter(any)
     limits = data.draw(st.lists(st.integers(1, 60), min_size=count, max_size=count))
     _, sampler = mixture_of(data.draw(weights), {20: data.draw(weights)}, limits)
-    for phases in (sampler.phases[:1], sampler.phases):
+    schedule = sampler.schedule
+    for phases in (schedule.phases[:1], schedule.phases):
         _, sampler = mixture_of([1.0] * count, limits=limits)
-        sampler.phases = phases
+        sampler.schedule = replace(sampler.schedule, phases=phases)
         with pytest.raises(SetpointError, match="as often as its epochs allow"):
             sampler.take(sum(limits) + 1)
         parts = count * (count + len(phases)) if len(phases) > 1 else 1e-6
@@ -193,10 +196,10 @@ def test_the_row_at_which_all_are_spent_is_known_ahead(data: st.DataObject) -> N
 def test_what_the_rows_are_from_is_known_ahead() -> None:
     _, sampler = mixture_of([3, 1], {40: [0, 1], 60: [1, 1]}, limits=[25, None])
     sources = [source for source, _ in taken(sampler, 100)]
-    planned = planned_rows(sampler.phases, sampler.limits, 100)
+    planned = planned_rows(sampler.schedule.phases, sampler.schedule.limits, 100)
     assert planned == (100, (25, 75)) and sources.count(0) == 25
-    assert planned_rows(sampler.phases, sampler.limits, 20) == (20, (15, 5))
-    assert planned_rows(sampler.phases, sampler.limits).total == math.inf
+    assert planned_rows(sampler.schedule.phases, sampler.schedule.limits, 20) == (20, (15, 5))
+    assert planned_rows(sampler.schedule.phases, sampler.schedule.limits).total == math.inf
 
 
 def test_a_source_is_whole_in_each_of_its_epochs() -> None:
@@ -221,11 +224,12 @@ def test_states_of_other_sources_are_refused_and_leave_all_as_it_was() -> None:
     _, other = mixture_of([1, 1, 1])
     with pytest.raises(SetpointError, match="recorded with .*'s0', 's1', 's2'"):
         sampler.load_state_dict(other.state_dict())
-    single = EpochSampler(windows_of(0), Order(3, len(windows_of(0)), "s0")).state_dict()
+    windows = windows_of(0)
+    single = Sampler([EpochCursor(windows, RowOrder(3, len(windows), "s0"))]).state_dict()
     with pytest.raises(SetpointError, match="recorded with no mixture"):
         sampler.load_state_dict(single)
     broken = mixture_of([1, 1])[1].state_dict()
-    broken["mixture"]["s1"]["state"]["seed"] = 4
+    broken["sources"]["s1"]["seed"] = 4
     with pytest.raises(SetpointError, match="seed"):
         sampler.load_state_dict(broken)
     assert sampler.state_dict() == before

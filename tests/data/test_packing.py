@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,17 +15,17 @@ from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import cut_rows
 from setpoint.data.loader import Feed
-from setpoint.data.mixture import MixedRows, Mixture
 from setpoint.data.packing import (
     COUNTED_GROUPS,
+    Packer,
     build_packed,
     first_fit_decreasing,
     next_fit,
     pieces_of,
     require_pieces,
 )
-from setpoint.data.rows import Cut, DocumentRows, Parts, training_rows
-from setpoint.data.sampler import EpochSampler
+from setpoint.data.rows import Cut, DocumentRows, MixedRows, MixedSequences, Parts, training_rows
+from setpoint.data.sampler import EpochCursor, Sampler
 from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Count
@@ -49,15 +49,20 @@ def corpus_of(lengths: list[int], trained: list[bool] | None = None) -> Corpus:
 
 def packed(
     corpus: Corpus, length: int = 32, seed: int = 3, bucket: int = 4, **section: Any
-) -> tuple[DocumentRows, EpochSampler]:
+) -> tuple[DocumentRows, Sampler]:
     section = {"method": "first_fit_decreasing", "group_size": 16, **section}
     if section["method"] != "none":
         section.pop("length_buckets", None)
     elif not section.get("length_buckets"):
         section.pop("group_size")
-    return build_packed(
+    rows, cursor = build_packed(
         corpus, resolve(Packing(**section)), length=length, seed=seed, bucket=bucket
     )
+    return rows, Sampler([cursor])
+
+
+def packer_of(sampler: Sampler) -> Packer:
+    return cast(Packer, cast(EpochCursor, sampler.cursors[0]).plan)
 
 
 def rows_of(rows: Parts) -> list[list[tuple[int, int]]]:
@@ -69,8 +74,8 @@ def rows_of(rows: Parts) -> list[list[tuple[int, int]]]:
     ]
 
 
-def epoch_of(sampler: EpochSampler) -> list[list[tuple[int, int]]]:
-    packer = sampler.plan
+def epoch_of(sampler: Sampler) -> list[list[tuple[int, int]]]:
+    packer = packer_of(sampler)
     return [row for n in range(packer.groups) for row in rows_of(packer.group(0, n))]
 
 
@@ -127,7 +132,7 @@ def test_nothing_is_lost_or_twice_and_no_row_too_full(
     assert all(sum(length for _, length in row) <= size for row in rows)
     read = [token for row in rows for start, n in row for token in range(start, start + n)]
     assert sorted(read) == list(range(len(corpus.tokens) - 1))
-    if sampler.plan.groups <= COUNTED_GROUPS:
+    if packer_of(sampler).groups <= COUNTED_GROUPS:
         assert len(sequences) == len(rows)
     taken = sampler.take(len(rows))
     assert rows_of(taken) == rows and sampler.epoch == 1.0
@@ -212,9 +217,12 @@ def test_a_resumed_stream_goes_on_within_a_group(before: int, method: str, ranks
 def test_rows_change_with_epoch_and_seed() -> None:
     corpus = corpus_of(list(range(1, 40)) * 2)
     first, other = packed(corpus)[1], packed(corpus, seed=4)[1]
-    rows = rows_of(first.plan.group(0, 0))
-    assert rows == rows_of(packed(corpus)[1].plan.group(0, 0))
-    assert rows not in (rows_of(first.plan.group(1, 0)), rows_of(other.plan.group(0, 0)))
+    rows = rows_of(packer_of(first).group(0, 0))
+    assert rows == rows_of(packer_of(packed(corpus)[1]).group(0, 0))
+    assert rows not in (
+        rows_of(packer_of(first).group(1, 0)),
+        rows_of(packer_of(other).group(0, 0)),
+    )
 
 
 def test_the_rows_of_a_seed_never_change() -> None:
@@ -376,7 +384,7 @@ def test_the_documents_of_a_row() -> None:
 def test_rows_of_many_groups_are_counted_from_some() -> None:
     corpus = corpus_of([5, 9, 14, 3] * 100)
     sequences, sampler = packed(corpus, 16, group_size=4)
-    assert sampler.plan.groups > COUNTED_GROUPS
+    assert packer_of(sampler).groups > COUNTED_GROUPS
     assert len(sequences) == pytest.approx(len(epoch_of(sampler)), rel=0.1)
 
 
@@ -403,19 +411,23 @@ def test_a_state_of_another_packing_is_refused(change: dict[str, Any], field: st
 def test_states_that_are_no_place_are_refused() -> None:
     corpus = corpus_of(list(range(1, 40)))
     _, sampler = packed(corpus)
-    state = sampler.state_dict()
+    state = sampler.state_dict()["sources"][""]
+
+    def load(**changes: Any) -> None:
+        sampler.load_state_dict({"sources": {"": {**state, **changes}}})
+
     for wrong in ({"row": 99}, {"group": 99}, {"epoch": -1}, {"row": True}, {"group": "1"}):
         with pytest.raises(SetpointError, match="is not a position"):
-            sampler.load_state_dict({**state, **wrong})
+            load(**wrong)
     with pytest.raises(SetpointError, match="has the keys"):
-        sampler.load_state_dict({**state, "more": 1})
+        load(more=1)
     with pytest.raises(SetpointError, match=r"data\.packing\.method: .* with concatenate"):
-        sampler.load_state_dict({**state, "method": "concatenate"})
+        load(method="concatenate")
 
 
 def test_other_data_goes_on_near_the_place() -> None:
     _, old = packed(corpus_of(list(range(1, 40)) * 3))
-    while old.state_dict()["group"] < 6:
+    while old.state_dict()["sources"][""]["group"] < 6:
         old.take(1)
     _, new = packed(corpus_of(list(range(1, 40))))
     new.load_state_dict(old.state_dict(), other_data=True)
@@ -444,7 +456,7 @@ def test_a_mixture_pads_its_sources_to_one_width() -> None:
         packed(corpus_of([length] * 9), 32, method="none", pad_to_multiple_of=1)
         for length in (5, 20)
     ]
-    mixture = Mixture(("a", "b"), [sequences for sequences, _ in members])
+    mixture = MixedSequences(("a", "b"), [sequences for sequences, _ in members])
     rows = tuple(sampler.take(2) for _, sampler in members)
     batch = mixture.rows(MixedRows(np.array([1, 0, 0, 1]), rows))
     assert batch.inputs.shape == batch.targets.shape == (4, 21)

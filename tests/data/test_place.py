@@ -18,20 +18,27 @@ from ..train.small import events, small_job
 
 
 def test_in_words() -> None:
-    web = {"taken": 1500, "since": 0, "state": {"epoch": 1, "index": 250}}
-    code = {"taken": 500, "since": 0, "state": {"epoch": 0, "index": 500}}
-    assert describe_position({"mixture": {"web": web, "code": code}}) == (
+    web = {"taken": 1500, "since": 0, "epoch": 1, "epoch_row": 250}
+    code = {"taken": 500, "since": 0, "epoch": 0, "epoch_row": 500}
+    assert describe_position({"sources": {"web": web, "code": code}}) == (
         "after 2,000 sequences: web 75.0% (epoch 2, after 250 sequences), "
         "code 25.0% (epoch 1, after 500 sequences)"
     )
-    assert describe_position({"mixture": {"web": web | {"taken": 0}}}).startswith(
+    assert describe_position({"sources": {"web": web | {"taken": 0}}}).startswith(
         "after 0 sequences"
     )
 
 
 def test_packed_rows() -> None:
-    state = {"epoch": 1, "index": 1500, "group": 2, "row": 15, "method": "next_fit"}
-    assert describe_position(state) == "epoch 2, after 1,500 sequences"
+    state = {
+        "taken": 4000,
+        "epoch": 1,
+        "epoch_row": 1500,
+        "group": 2,
+        "row": 15,
+        "method": "next_fit",
+    }
+    assert describe_position({"sources": {"": state}}) == "epoch 2, after 1,500 sequences"
 
 
 MIXTURE = (

@@ -89,7 +89,7 @@ def rows_of(job: Job, count: int) -> list[tuple[list[int], list[int]]]:
     sides = corpora(job.data, job.tokenizer.build(), job.data.is_mixture)
     sequences, sampler = build_training_data(job, sides.train)
     batch = sequences.rows(sampler.take(count))
-    sampler.forget()
+    sampler.close()
     return [
         (inputs[: (kept := sum(t != IGNORE_INDEX for t in targets))], targets[:kept])
         for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True)

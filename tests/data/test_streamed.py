@@ -18,14 +18,13 @@ import pytest
 from pyarrow import parquet
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.config import Data, Packing
-from setpoint.data.config import Mixture as Mixed
+from setpoint.data.config import Data, Mixture, Packing
 from setpoint.data.document import Document, FileRecord, Place, Placed
-from setpoint.data.lanes import LEAST_AHEAD, StreamSampler, build_streamed, merged_state
+from setpoint.data.lanes import LEAST_AHEAD, LaneCursor, build_streamed
 from setpoint.data.loader import Feed
-from setpoint.data.mixture import Mixture, MixtureSampler, Phase
-from setpoint.data.rows import DocumentRows
-from setpoint.data.sampler import describe_position, shuffled
+from setpoint.data.order import shuffled
+from setpoint.data.rows import DocumentRows, MixedSequences
+from setpoint.data.sampler import Sampler, Schedule, Shares, describe_position, merged_state
 from setpoint.data.sources.config import Filter, HubDataset, Random, Text
 from setpoint.data.split import split_position
 from setpoint.data.stream import Stream, hold_out, open_streams
@@ -125,14 +124,19 @@ def stream_of(section: Any, held_out: float = 0.0, buffer: int = BUFFER) -> Stre
 
 def open_stream(
     section: Any, method: str = "concatenate", held_out: float = 0.0, **packing: Any
-) -> tuple[DocumentRows, StreamSampler]:
+) -> tuple[DocumentRows, Sampler]:
     stream = stream_of(section, held_out)
-    return build_streamed(
-        stream, resolve(Packing(**{"method": method, **packing})), length=S, seed=SEED
-    )
+    return streamed(stream, resolve(Packing(**{"method": method, **packing})))
 
 
-def take(pair: tuple[DocumentRows, StreamSampler], count: int) -> list[list[list[int]]]:
+def streamed(
+    stream: Stream, packing: Packing, step_rows: int = 1, length: int = S
+) -> tuple[DocumentRows, Sampler]:
+    rows, cursor = build_streamed(stream, packing, length=length, seed=SEED)
+    return rows, Sampler([cursor], step_rows=step_rows)
+
+
+def take(pair: tuple[DocumentRows, Sampler], count: int) -> list[list[list[int]]]:
     """Inputs and targets of rows, without padding."""
     sequences, sampler = pair
     return rows_of(sequences.rows(sampler.take(count)))
@@ -185,7 +189,7 @@ def test_rows_are_those_of_all_documents_at_once(kind: str, tmp_path: Path) -> N
     assert take(pair, len(expected)) == expected
     assert pair[1].epoch == 3.0
     assert len(pair[1].take(0)) == 0
-    pair[1].forget()
+    pair[1].close()
 
 
 @pytest.mark.parametrize("kind", few(FORMATS, ["jsonl", "parquet", "divided", "whole"]))
@@ -203,9 +207,9 @@ def test_a_resume_at_each_row_goes_on_as_if_nothing_had_happened(kind: str, tmp_
         assert take(again, 3) == rows[done : done + 3], done
         assert again[1].epoch == (1.0 if done + 3 >= count - 6 else 0.0)
         take(first, 1)
-        again[1].forget()
-    first[1].forget()
-    whole[1].forget()
+        again[1].close()
+    first[1].close()
+    whole[1].close()
 
 
 METHODS: list[tuple[str, dict[str, Any]]] = [
@@ -238,11 +242,11 @@ def test_packed_rows_hold_each_document_once_and_resume_at_each_row(
         again[1].load_state_dict(json.loads(json.dumps(state)))
         found = take(again, min(2, len(rows) - done))
         assert found == [row for _, row, _ in rows[done : done + 2]]
-        again[1].forget()
+        again[1].close()
     if method != "concatenate" and packing.get("too_long", "split") == "split":
         short = [text.encode() for texts in TEXTS for text in texts if len(text) < S]
         assert sorted(text for text in seen if text in short) == sorted(short)
-    whole[1].forget()
+    whole[1].close()
 
 
 def texts_in(batch: Batch) -> list[bytes]:
@@ -260,6 +264,10 @@ def texts_in(batch: Batch) -> list[bytes]:
             elif target < 256:
                 piece.append(target)
     return found
+
+
+def lanes_of(feed: Feed | Sampler) -> dict[str, Any]:
+    return feed.state_dict()["sources"][""]["lanes"]
 
 
 def count_all(batch: Batch) -> Count:
@@ -288,7 +296,7 @@ def test_batches_do_not_depend_on_ranks_workers_or_micro_batches(
         steps = [each.take().batches for each in two]
         found = [rows_of(batch)[0] for pair in zip(*steps, strict=True) for batch in pair]
         assert found == expected[number]
-    assert not set(two[0].state_dict()["lanes"]) & set(two[1].state_dict()["lanes"])
+    assert not set(lanes_of(two[0])) & set(lanes_of(two[1]))
     state = json.loads(json.dumps(merged_state([each.state_dict() for each in two])))
     for _ in range(5):
         one.take()
@@ -340,7 +348,7 @@ def test_a_rank_tokenizes_its_own_rows(ranks: int, tmp_path: Path) -> None:
     section = Text(paths=(f"{tmp_path}/a.jsonl",), streaming=True)
     data = resolve(Data(sources=(section,), held_out=0.0, shuffle_buffer=100))
     (stream,) = open_streams(data, Counting())
-    pair = build_streamed(stream, resolve(Packing(method="concatenate")), length=64, seed=SEED)
+    pair = streamed(stream, resolve(Packing(method="concatenate")), length=64)
     feed = Feed(*pair, count_all, micro_size=4, accumulation=16 // ranks, data_size=ranks)
     used = sum(feed.take().rank_total.tokens for _ in range(4 * ranks))
     feed.close()
@@ -362,15 +370,15 @@ def test_files_are_dealt_where_there_are_enough(method: str, tmp_path: Path) -> 
         read = [sum(len(parts[group]) for parts in epochs) for group in range(groups)]
         assert len(set(read)) == 1  # over epochs each group reads as many
     packing = resolve(Packing(method=method))  # type: ignore[arg-type]
-    sequences, sampler = build_streamed(stream, packing, length=S, seed=SEED, rows_of_step=6)
+    sequences, sampler = streamed(stream, packing, 6)
     seen: list[bytes] = []
     while sampler.epoch < 1:
         state = sampler.state_dict()
         seen += texts_in(sequences.rows(sampler.take(6)))
-        _, again = build_streamed(stream, packing, length=S, seed=SEED, rows_of_step=2)
+        _, again = streamed(stream, packing, 2)
         again.load_state_dict(json.loads(json.dumps(state)))  # also where steps have other rows
         assert again.state_dict() == state
-    sampler.forget()
+    sampler.close()
     short = [text.encode() for texts in TEXTS for text in texts if len(text) < S - 1]
     if method != "concatenate":
         assert set(short) <= set(seen)
@@ -412,12 +420,12 @@ class Endless:
 
 def endless(
     source: Endless, buffer: int, method: Any = "concatenate"
-) -> tuple[DocumentRows, StreamSampler]:
+) -> tuple[DocumentRows, Sampler]:
     section = resolve(Text(name="endless", paths=("x",), streaming=True))
     stream = Stream(
         section, "data.sources.0", source, tuple(source.parts()), TOKENIZER, 0.0, buffer
     )
-    return build_streamed(stream, resolve(Packing(method=method)), length=S, seed=SEED)
+    return streamed(stream, resolve(Packing(method=method)))
 
 
 def test_of_an_endless_stream_a_block_is_held_and_a_few_rows(tmp_path: Path) -> None:
@@ -430,9 +438,11 @@ def test_of_an_endless_stream_a_block_is_held_and_a_few_rows(tmp_path: Path) -> 
         most = max(most, held() - before)
     assert source.read_rows > 1000 > 4 * most
     assert most <= buffer + 2  # with the one that is cut, and the one that was read last
-    assert pair[1]._ahead is not None
-    assert len(pair[1]._ahead.ready[0]) <= 25
-    pair[1].forget()
+    (cursor,) = pair[1].cursors
+    assert isinstance(cursor, LaneCursor)
+    assert cursor._ahead is not None
+    assert len(cursor._ahead.ready[0]) <= 25
+    pair[1].close()
 
 
 def held() -> int:
@@ -445,12 +455,12 @@ def test_the_first_row_needs_one_block_and_closing_ends_the_thread() -> None:
     before = threading.active_count()
     take(pair, 1)
     assert threading.active_count() == before + 1
-    pair[1].forget()
+    pair[1].close()
     assert threading.active_count() == before
     assert source.read_rows <= 300 + 4 * LEAST_AHEAD
     take(pair, 1)  # opened again
-    assert pair[1].state_dict()["index"] == 2
-    pair[1].forget()
+    assert pair[1].position == 2
+    pair[1].close()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -479,7 +489,7 @@ def test_targets_of_documents_are_refused_and_not_ignored(method: str) -> None:
     sequences, sampler = endless(Answered(), 10, method)
     with pytest.raises(SetpointError, match="'endless/tap#0' says which of its tokens"):
         sequences.rows(sampler.take(1))
-    sampler.forget()
+    sampler.close()
 
 
 def test_a_wrong_row_of_a_file_is_named(tmp_path: Path) -> None:
@@ -489,18 +499,18 @@ def test_a_wrong_row_of_a_file_is_named(tmp_path: Path) -> None:
     pair = open_stream(section)
     with pytest.raises(SetpointError, match=r"text/\d.jsonl, line \d+ has no field 'text'"):
         take(pair, 1000)
-    pair[1].forget()
+    pair[1].close()
 
 
 def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> None:
     section = section_of("jsonl", tmp_path / "data")
     first = open_stream(section)
     take(first, 8)
-    first[1].forget()
+    first[1].close()
     state = first[1].state_dict()
-    part = state["lanes"]["0"]["from"]["file"]
+    part = lanes_of(first[1])["0"]["from"]["file"]
     assert part in describe_position(state)
-    assert state["lanes"]["0"]["document"] in describe_position(state)
+    assert lanes_of(first[1])["0"]["document"] in describe_position(state)
     path = tmp_path / "data" / Path(part).name
     text = path.read_text()
     path.write_text(text.replace("xyz", "zyx"))  # of the same size
@@ -508,10 +518,10 @@ def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> No
     again[1].load_state_dict(state)
     with pytest.raises(SetpointError, match=f"documents from {part}, row .* are not those"):
         take(again, 1)
-    again[1].forget()
+    again[1].close()
     again[1].load_state_dict(state, other_data=True)
     assert len(take(again, 3)) == 3
-    again[1].forget()
+    again[1].close()
     path.write_text(text + "\n")  # of another size
     with pytest.raises(SetpointError, match="recorded with corpus digest"):
         open_stream(section)[1].load_state_dict(state)
@@ -521,8 +531,8 @@ def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> No
         gone[1].load_state_dict(state)
     gone[1].load_state_dict(state, other_data=True)
     take(gone, 1)
-    assert gone[1].state_dict()["epoch"] == 1
-    gone[1].forget()
+    assert lanes_of(gone[1])["0"]["epoch"] == 1
+    gone[1].close()
 
 
 @pytest.mark.parametrize(
@@ -534,7 +544,7 @@ def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> No
         ({"block": 3}, "data loader state: "),
         ({"lanes": {"0": {"item": -1}}}, "data loader state: "),
         ({"lanes": {}}, "data loader state: "),
-        ({"index": -1}, "data loader state: "),
+        ({"taken": -1}, "data loader state: "),
     ],
 )
 def test_a_state_of_another_stream_is_refused(
@@ -542,7 +552,8 @@ def test_a_state_of_another_stream_is_refused(
 ) -> None:
     sampler = open_stream(section_of("jsonl", tmp_path / "data"))[1]
     with pytest.raises(SetpointError) as caught:
-        sampler.load_state_dict({**sampler.state_dict(), **change})
+        state = sampler.state_dict()["sources"][""]
+        sampler.load_state_dict({"sources": {"": {**state, **change}}})
     assert str(caught.value).startswith(named)
 
 
@@ -578,15 +589,13 @@ def test_filters_are_applied_while_reading(tmp_path: Path) -> None:
 def test_a_mixture_takes_its_shares_from_streams_and_other_sources(tmp_path: Path) -> None:
     section = section_of("jsonl", tmp_path / "data")
 
-    def build() -> tuple[Mixture, MixtureSampler]:
+    def build() -> tuple[MixedSequences, Sampler]:
         pairs = [open_stream(section), endless(Endless(), 10)]
-        mixture = Mixture(["text", "endless"], [sequences for sequences, _ in pairs])
-        samplers = [sampler for _, sampler in pairs]
-        phases = [Phase(0, (0.25, 0.75))]
+        mixture = MixedSequences(["text", "endless"], [sequences for sequences, _ in pairs])
+        cursors = [sampler.cursors[0] for _, sampler in pairs]
+        schedule = Schedule(("text", "endless"), [Shares(0, (0.25, 0.75))], [None, None])
         assert mixture.epoch_rows is None
-        return mixture, MixtureSampler(
-            mixture.sources, samplers, phases, [None, None], mixture.epoch_rows
-        )
+        return mixture, Sampler(cursors, schedule)
 
     mixture, sampler = build()
     first = mixture.rows(sampler.take(40))
@@ -600,8 +609,8 @@ def test_a_mixture_takes_its_shares_from_streams_and_other_sources(tmp_path: Pat
     other, again = build()
     again.load_state_dict(state)
     assert rows_of(other.rows(again.take(9))) == rest
-    sampler.forget()
-    again.forget()
+    sampler.close()
+    again.close()
 
 
 @pytest.mark.parametrize(
@@ -612,7 +621,7 @@ def test_a_mixture_takes_its_shares_from_streams_and_other_sources(tmp_path: Pat
         ({"sources": ("text 1", "random 1")}, "held_out"),
         ({"held_out": 3.0}, "held_out"),
         (
-            {"sources": ("text 1",), "mixture": Mixed(by="tokens"), "packing": NEXT_FIT},
+            {"sources": ("text 1",), "mixture": Mixture(by="tokens"), "packing": NEXT_FIT},
             "mixture.by",
         ),
         ({"packing": Packing(method="none", length_buckets=True)}, "packing.length_buckets"),

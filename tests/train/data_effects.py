@@ -16,7 +16,7 @@ import torch
 from setpoint.config import RunError
 from setpoint.data.cache import workers_of
 from setpoint.data.loader import loader_options
-from setpoint.data.sampler import EpochSampler
+from setpoint.data.sampler import EpochCursor
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluate
@@ -64,8 +64,8 @@ def ahead(job: Job) -> int:
     """How many micro-batches are named when the first one is taken."""
     feed = build_components(job).feed
     feed.take()
-    sampler = cast(EpochSampler, feed.sampler)
-    named = round(sampler.epoch * sampler.plan.size) // feed.micro_size
+    (cursor,) = feed.sampler.cursors
+    named = round(cursor.epoch * cast(EpochCursor, cursor).plan.size) // feed.micro_size
     feed.close()
     return named
 

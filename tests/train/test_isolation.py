@@ -107,10 +107,10 @@ def test_packed_equals_unpacked(method: Any, backend: str, device: str, dtype: t
 
 def packed_and_alone(method: Any = "first_fit_decreasing") -> tuple[list[Batch], list[Batch]]:
     text = corpus()
-    sequences, sampler = build_packed(
+    sequences, cursor = build_packed(
         text, resolve(Packing(method=method)), length=40, seed=0, bucket=1
     )
-    rows = sampler.take(len(sequences))
+    rows = cursor.take(np.arange(len(sequences)), slice(None))
     together = [sequences.rows(rows[n : n + 2]) for n in range(0, len(rows), 2)]
     single = alone(text, rows.lengths, rows.starts)
     assert len(together) < len(single) == len(LENGTHS)
@@ -190,8 +190,8 @@ def test_windows_equal_their_documents(positions: Any) -> None:
 def test_without_isolation_documents_see_those_before() -> None:
     text = corpus()
     section = resolve(Packing(method="next_fit", isolate=False))
-    sequences, sampler = build_packed(text, section, length=40, seed=0, bucket=1)
-    rows = sampler.take(len(sequences))
+    sequences, cursor = build_packed(text, section, length=40, seed=0, bucket=1)
+    rows = cursor.take(np.arange(len(sequences)), slice(None))
     run = objective("sdpa", "cpu", torch.float64)
     together, _ = gradients(run, [sequences.rows(rows)])
     single, _ = gradients(run, alone(text, rows.lengths, rows.starts))

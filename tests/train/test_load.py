@@ -92,7 +92,7 @@ def test_leaves_out_what_is_excluded(source: Path, tmp_path: Path) -> None:
     assert "layers.0.attention.output.weight" in kept
     assert not any("feed_forward." in name or name.startswith("output") for name in kept)
     assert saved.state["position"]["step"] == 0
-    assert saved.state["loader"]["index"] == 0
+    assert saved.state["loader"]["sources"][""]["epoch_row"] == 0
     (event,) = events(tmp_path / "run", "load")
     assert event["not_loaded"]["entries"] == ["loader", "position"]
     assert event["not_loaded"]["weights"] == {"output.weight": "excluded"}

@@ -42,8 +42,8 @@ def test_a_rollback_goes_on_behind_the_bad_batch(tmp_path: Path, poison: Poison)
     (event,) = events(ended.directory, "rollback")
     assert (event["step"], event["failed"], event["rollbacks"]) == (4, 7, 1)
     assert event["dropped"]["steps"] == 2 and event["dropped"]["seconds"] > 0
-    assert event["loss"] == "NaN" and event["data"]["index"] == 7 * SEQUENCES
-    assert ended.components.feed.state_dict()["index"] == 15 * SEQUENCES
+    assert event["loss"] == "NaN" and event["data"]["sources"][""]["epoch_row"] == 7 * SEQUENCES
+    assert ended.components.feed.state_dict()["sources"][""]["epoch_row"] == 15 * SEQUENCES
 
 
 def test_several_rollbacks_and_a_gradient_that_is_not_finite(

@@ -283,7 +283,7 @@ def _first_rows(data: JobData, count: int, source: str | None) -> list[Sample]:
         rows = samples_of(sequences, sampler.take(step), data.tokenizer, taken)
         samples += [row for row in rows if source in (None, row.source)]
         taken += step
-    sampler.forget()
+    sampler.close()
     if not samples:
         raise SetpointError(f"--source {source}: none of the first {taken:,} rows is of it")
     return samples[:count]

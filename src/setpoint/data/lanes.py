@@ -21,7 +21,7 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import build_corpus, encoded
 from setpoint.data.packing import Packer, pieces_of
 from setpoint.data.rows import DocumentRows, Parts
-from setpoint.data.sampler import ALL, refuse_other_stream
+from setpoint.data.sampler import Deal
 from setpoint.data.store import Corpus, Ints
 from setpoint.data.stream import Block, LanePosition, Reader, Spot, Stream
 from setpoint.data.tokenizers.tokenizer import TokenArray
@@ -48,6 +48,11 @@ class RowMaker:
     section: Packing
     length: int
     seed: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the tokens."""
+        return np.min_scalar_type(self.stream.tokenizer.vocab_size - 1)
 
     def lanes(self, count: int, own: Mapping[int, LanePosition]) -> dict[int, Iterator[LaneRow]]:
         """The rows of some of the lanes; each has to be advanced for what is read to be dropped.
@@ -101,7 +106,7 @@ class RowMaker:
         of them, what is left at the end of an epoch is left out.
         """
         tokenizer, width = self.stream.tokenizer, self.length + 1
-        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
+        dtype = self.dtype
         separator = np.array([tokenizer.separator], dtype)
         cutter, alone, made = _Cutter(width), len(reader.lanes) == 1, at != LanePosition(at.epoch)
         for block, begin in self._blocks(reader, lane, at):
@@ -319,54 +324,53 @@ class Ahead:
         self.thread.join(PATIENCE)
 
 
-class StreamSampler:
-    """The rows of a stream, which carry their tokens: `setpoint.data.sampler.Sampler`.
+class LaneCursor:
+    """The rows of a stream, which carry their tokens: `setpoint.data.sampler.Cursor`.
 
-    Row i of the stream is of lane i modulo the rows of a step. Its state has the positions of the
-    lanes of this rank; `merged_state` puts together those of all.
+    Row i of the sequence is of lane i modulo the number of lanes, that of the rows of a step when
+    the run began; one lane where the order of the files is kept. The position is that of the lanes
+    of this rank.
     """
 
-    deals = True
+    is_dealt = True
 
-    def __init__(self, sequences: DocumentRows, maker: RowMaker, rows_of_step: int = 1) -> None:
-        self.sequences = sequences
+    def __init__(self, maker: RowMaker) -> None:
         self.maker = maker
-        self.taken = 0
+        self.lane_count, self.at = 1, {0: LanePosition()}
         self._ahead: Ahead | None = None
-        self.deal(rows_of_step, range(rows_of_step))
-
-    def deal(self, rows_of_step: int, own: Sequence[int]) -> None:
-        """See `setpoint.data.sampler.Sampler.deal`; an order that is kept is one lane for all."""
-        self.forget()
-        if not self.maker.stream.is_shuffled:
-            rows_of_step, own = 1, (0,)
-        self.rows_of_step = rows_of_step
-        self.at = dict.fromkeys(own, LanePosition())
+        section = maker.section
+        self.facts: dict[str, Any] = {
+            "sequence_length": maker.length,
+            "seed": maker.seed,
+            "digest": maker.stream.identity.digest,
+            "shuffle_buffer": maker.stream.buffer,
+            "order": "shuffled" if maker.stream.shuffle else "sources",
+            "method": section.method,
+        }
+        if section.method != "concatenate":
+            self.facts |= {"group_size": section.group_size, "too_long": section.too_long}
 
     @property
     def epoch(self) -> float:
         """Whole passes over the stream, as a mean over lanes."""
         return sum(at.epoch for at in self.at.values()) / max(len(self.at), 1)
 
-    def take(self, count: int, own: slice = ALL, slots: Ints | None = None) -> Parts:
-        """See `setpoint.data.sampler.Sampler.take`.
+    def take(self, slots: Ints, own: slice) -> Parts:
+        """See `Cursor.take`.
 
         Raises:
             SetpointError: see `RowMaker`; rows before that were given.
         """
-        if slots is None:
-            slots = np.arange(self.taken, self.taken + count)
-        all_lanes: list[int] = (slots % self.rows_of_step).tolist()
+        all_lanes: list[int] = (slots % self.lane_count).tolist()
         lanes = [lane for lane in all_lanes if lane in self.at]
         made: list[LaneRow] = []
         if lanes:
             if self._ahead is None:
-                self._ahead = Ahead(self.maker.lanes(self.rows_of_step, self.at))
+                self._ahead = Ahead(self.maker.lanes(self.lane_count, self.at))
                 weakref.finalize(self, self._ahead.stop)
             made = self._ahead.take(lanes)
             self.at |= {lane: at for lane, (_, at) in zip(lanes, made, strict=True)}
-        self.taken += count
-        start, stop, _ = own.indices(count)
+        start, stop, _ = own.indices(len(slots))
         rows, given = iter(made), list[Parts]()
         for number, lane in enumerate(all_lanes):
             row = next(rows)[0] if lane in self.at else None
@@ -375,16 +379,10 @@ class StreamSampler:
                 given.append(row)
         if not given:
             none = np.empty(0, np.int64)
-            return Parts(none, none, none, np.empty(0, self.sequences.corpus.tokens.dtype))
+            return Parts(none, none, none, np.empty(0, self.maker.dtype))
         return Parts.joined(given)
 
-    def forget(self) -> None:
-        """Close the files, and drop the rows that were not taken."""
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
-
-    def state_dict(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
         """Of each lane of this rank where its block of documents begins, and its next row in it."""
         lanes: dict[str, Any] = {}
         for lane, at in self.at.items():
@@ -398,26 +396,25 @@ class StreamSampler:
                 "document": at.document,
             }
         epoch = min((at.epoch for at in self.at.values()), default=0)
-        place = {"epoch": epoch, "index": self.taken, "rows_of_step": self.rows_of_step}
-        return {**place, "lanes": lanes, **self._stream()}
+        return {"epoch": epoch, "lane_count": self.lane_count, "lanes": lanes}
 
-    def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
-        """See `setpoint.data.sampler.Sampler.load_state_dict`.
+    def locate(
+        self, state: Mapping[str, Any] | None, deal: Deal, other_data: bool = False
+    ) -> tuple[int, dict[int, LanePosition]]:
+        """See `Cursor.locate`.
 
         Other files go on with the file of the state where it is still there, else with the next
         epoch. Whether the documents of a block are still the same is seen when they are read.
 
         Raises:
-            SetpointError: the state is one of other files or of another order, or of none.
+            SetpointError: there is no such position, or its file is gone.
         """
-        names = ("epoch", "index", "rows_of_step", "lanes")
-        refuse_other_stream(state, self._stream(), names, other_data)
-        stream, rows = self.maker.stream, state["rows_of_step"]
-        # With steps of other rows than before a rank may have rows of any lane.
-        own = self.at if rows == self.rows_of_step else range(rows)
-        positions = {lane: _position(state, lane) for lane in own}
-        taken = _whole(state, "index")
-        groups = stream.groups(rows)
+        stream = self.maker.stream
+        if state is None:
+            count = deal.step_rows if stream.is_shuffled else 1
+            return count, dict.fromkeys(deal.lanes(count), LanePosition())
+        count, positions = _positions(state, deal)
+        groups = stream.groups(count)
         known = {part.name for part in stream.parts}
         for lane, at in positions.items():
             if at.begin is not None and at.begin.part not in known and not other_data:
@@ -426,73 +423,55 @@ class StreamSampler:
                     "gone.\nValid: the files of the record, --accept data, or a new run."
                 )
             if other_data:
-                order = stream.order_of_group(
-                    self.maker.seed, lane * groups // rows, groups, at.epoch
-                )
+                group = lane * groups // count
+                order = stream.order_of_group(self.maker.seed, group, groups, at.epoch)
                 here = at.begin is None or at.begin.part in {stream.parts[n].name for n in order}
                 positions[lane] = replace(at, digest="") if here else LanePosition(at.epoch + 1)
-        self.forget()
-        self.rows_of_step, self.at, self.taken = rows, positions, taken
+        return count, positions
 
-    def _stream(self) -> dict[str, Any]:
-        maker = self.maker
-        packed = {}
-        if maker.section.method != "concatenate":
-            packed = {"group_size": maker.section.group_size, "too_long": maker.section.too_long}
-        return {
-            "sequence_length": maker.length,
-            "seed": maker.seed,
-            "digest": self.sequences.identity.digest,
-            "shuffle_buffer": maker.stream.buffer,
-            "order": "shuffled" if maker.stream.shuffle else "sources",
-            "method": maker.section.method,
-            **packed,
-        }
+    def move(self, position: tuple[int, dict[int, LanePosition]]) -> None:
+        """See `Cursor.move`."""
+        self.close()
+        self.lane_count, self.at = position
+
+    def close(self) -> None:
+        """Close the files, and drop the rows that were not taken."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
 
 
-def merged_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The state of all ranks, from those of each, of a `StreamSampler` or of a mixture with one."""
-    first = states[0]
-    if "mixture" in first:
-        mixture: dict[str, Any] = {}
-        for name, source in first["mixture"].items():
-            parts = [state["mixture"][name]["state"] for state in states]
-            mixture[name] = {**source, "state": merged_state(parts)}
-        return {"mixture": mixture}
-    if "lanes" not in first:
-        return first
-    lanes = {lane: at for state in states for lane, at in state["lanes"].items()}
-    ordered = dict(sorted(lanes.items(), key=lambda item: int(item[0])))
-    return {**first, "epoch": min(at["epoch"] for at in lanes.values()), "lanes": ordered}
-
-
-def _whole(state: Mapping[str, Any], name: str) -> int:
-    if type(state[name]) is not int or state[name] < 0:
-        raise ValueError(name, state[name])
-    return state[name]
-
-
-def _position(state: Mapping[str, Any], lane: int) -> LanePosition:
-    """The position of a lane.
+def _positions(state: Mapping[str, Any], deal: Deal) -> tuple[int, dict[int, LanePosition]]:
+    """How many lanes there are, and the positions of those of a rank.
 
     Raises:
         SetpointError: the state is none.
     """
+
+    def whole(found: Mapping[str, Any], name: str, least: int = 0) -> int:
+        if type(found[name]) is not int or found[name] < least:
+            raise ValueError(name, found[name])
+        return found[name]
+
     try:
-        for name in ("index", "rows_of_step"):
-            _whole(state, name)
-        found = state["lanes"][str(lane)]
-        numbers = [_whole(found, name) for name in ("epoch", "block", "item", "offset")]
-        begin = found["from"]
-        if begin is not None:
-            begin = Spot(begin["file"], {k: v for k, v in begin.items() if k != "file"})
-        epoch, block, item, offset = numbers
-        return LanePosition(epoch, block, begin, found["digest"], item, offset, found["document"])
+        count, positions = whole(state, "lane_count", 1), dict[int, LanePosition]()
+        for lane in deal.lanes(count):
+            found = state["lanes"][str(lane)]
+            epoch, block, item, offset = (
+                whole(found, name) for name in ("epoch", "block", "item", "offset")
+            )
+            begin = found["from"]
+            if begin is not None:
+                begin = Spot(begin["file"], {k: v for k, v in begin.items() if k != "file"})
+            positions[lane] = LanePosition(
+                epoch, block, begin, found["digest"], item, offset, found["document"]
+            )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SetpointError(
             f"data loader state: {type(error).__name__}: {error} is no position in a stream.\n"
             "Valid: a state as written into checkpoints."
         ) from None
+    return count, positions
 
 
 def build_streamed(
@@ -502,19 +481,17 @@ def build_streamed(
     length: int,
     seed: int,
     marked: bool = False,
-    rows_of_step: int = 1,
-) -> tuple[DocumentRows, StreamSampler]:
+) -> tuple[DocumentRows, LaneCursor]:
     """Cut or pack a stream while it is read.
 
     Arguments:
         marked: see `DocumentRows`.
-        rows_of_step: the global batch.
     """
     packed, tokenizer = section.method != "concatenate", stream.tokenizer
-    none = np.empty(0, np.int64)
+    maker, none = RowMaker(stream, section, length, seed), np.empty(0, np.int64)
     empty = Corpus(
         side="train",
-        tokens=np.empty(0, np.min_scalar_type(tokenizer.vocab_size - 1)),
+        tokens=np.empty(0, maker.dtype),
         token_bytes=tokenizer.token_bytes,
         separator=tokenizer.separator,
         byte_count=0,
@@ -533,4 +510,4 @@ def build_streamed(
         multiple=section.pad_to_multiple_of if packed else None,
         identity=stream.identity,
     )
-    return rows, StreamSampler(rows, RowMaker(stream, section, length, seed), rows_of_step)
+    return rows, LaneCursor(maker)

@@ -548,7 +548,7 @@ class Feed:
         return StepBatch(batches, counts, total_count(counts), by_source, self._own_epoch())
 
     def _own_epoch(self) -> float | None:
-        return self._epoch if self.sampler.deals else None
+        return self._epoch if self.sampler.is_dealt else None
 
     def _by_source(self, batches: Sequence[Batch], counts: Sequence[Count]) -> BySource:
         number = len(self.sequences.sources)
@@ -621,7 +621,7 @@ class Feed:
             self._ahead.clear()
             # The sampler has named rows that nobody took.
             self.sampler.load_state_dict(self.state_dict())
-        self.sampler.forget()
+        self.sampler.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Where in the data what was taken ends; JSON-able, small."""

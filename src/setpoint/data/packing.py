@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
+from setpoint.data.order import shuffled
 from setpoint.data.rows import DocumentRows, Parts
-from setpoint.data.sampler import EpochSampler, shuffled
+from setpoint.data.sampler import EpochCursor
 from setpoint.data.store import LOOKED_AT, Corpus, Ints
 
 COUNTED_GROUPS = 32
@@ -221,27 +222,27 @@ class Packer:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """See `setpoint.data.sampler.Plan.facts`."""
+        """See `setpoint.data.order.Plan.facts`."""
         return {
             "seed": self.seed,
             "method": self.method,
-            "group_size": self.group_size,
             "bucket": self.bucket,
+            "group_size": self.group_size,
             "too_long": self.too_long,
             "order": self.kind,
         }
 
     def passed(self, epoch: int, group: int, row: int) -> int:
-        """See `setpoint.data.sampler.Plan.passed`."""
+        """See `setpoint.data.order.Plan.passed`."""
         taken = int(self.group(epoch, group).ends[row - 1]) if row else 0
         return group * self.group_size + taken
 
     def joined(self, rows: Sequence[Parts]) -> Parts:
-        """See `setpoint.data.sampler.Plan.joined`."""
+        """See `setpoint.data.order.Plan.joined`."""
         return Parts.joined(rows)
 
-    def forget(self) -> None:
-        """See `setpoint.data.sampler.Plan.forget`."""
+    def close(self) -> None:
+        """See `setpoint.data.order.Plan.close`."""
         self.group.cache_clear()
 
     def rows_of_epoch(self) -> int:
@@ -313,7 +314,7 @@ def build_packed(
     name: str = "",
     order: Ints | None = None,
     kind: str = "shuffled",
-) -> tuple[DocumentRows, EpochSampler]:
+) -> tuple[DocumentRows, EpochCursor]:
     """Pack the documents of a corpus.
 
     Arguments:
@@ -353,4 +354,4 @@ def build_packed(
         row_tokens=tokens / count,
         note=", ".join(notes),
     )
-    return rows, EpochSampler(rows, packer)
+    return rows, EpochCursor(rows, packer)

@@ -18,7 +18,7 @@ import torch
 from setpoint.config import SetpointError
 from setpoint.data.document import DataIdentity
 from setpoint.data.store import Corpus, Ints, TokenRow, gather, slices
-from setpoint.shapes.batch import IGNORE_INDEX, Batch, Lengths
+from setpoint.shapes.batch import IGNORE_INDEX, PADDING, TENSORS, Batch, Lengths
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import TokenArray
@@ -503,3 +503,96 @@ def training_rows(
         corpus, length, numbered=cut, count=cut.count, isolated=isolated,
         marked=marked and not cut.is_plain,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MixedRows:
+    """Rows of several sources, in the order of the sampler.
+
+    Arguments:
+        source: (B,) which of the sources each is from.
+        parts: of each source its rows, in the order in which they come.
+    """
+
+    source: Ints
+    parts: tuple[Rows, ...]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, key: slice) -> MixedRows:
+        parts = zip(self.parts, self.spans(self.source, key, len(self.parts)), strict=True)
+        return MixedRows(self.source[key], tuple(rows[span] for rows, span in parts))
+
+    @staticmethod
+    def spans(source: Ints, key: slice, sources: int) -> list[slice]:
+        """Of the rows of each source those within a slice of all rows."""
+        start, stop, _ = key.indices(len(source))
+        before = np.bincount(source[:start], minlength=sources)
+        until = np.bincount(source[:stop], minlength=sources)
+        return [slice(a, b) for a, b in zip(before.tolist(), until.tolist(), strict=True)]
+
+
+class MixedSequences:
+    """The rows of several sources: `Sequences`."""
+
+    def __init__(self, names: Sequence[str], members: Sequence[Sequences]) -> None:
+        self.sources = tuple(names)
+        self.members = tuple(members)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens that the model reads of each row, S."""
+        return self.members[0].sequence_length
+
+    @property
+    def identity(self) -> DataIdentity:
+        """What its sources are, one after the other."""
+        return DataIdentity.joined([each.identity for each in self.members])
+
+    @property
+    def epoch_rows(self) -> int | None:
+        """Rows of an epoch of each source; None where one is a stream."""
+        counts = [each.epoch_rows for each in self.members]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def rows(self, rows: MixedRows) -> Batch:
+        """Some of them as a batch, in the order of the sampler."""
+        made = [
+            (number, member.rows(part))
+            for number, (member, part) in enumerate(zip(self.members, rows.parts, strict=True))
+            if len(part)
+        ]
+        # Where each row of the batch lies when those of one source stand together.
+        places = torch.from_numpy(np.argsort(np.argsort(rows.source, kind="stable")))
+        batches = [batch for _, batch in made]
+        tensors: dict[str, Any] = {name: _joined(batches, name, places) for name in TENSORS}
+        return Batch(
+            **tensors,
+            lengths=Lengths.of_places(tensors["positions"], tensors["documents"]),
+            tokens=sum(batch.tokens for batch in batches),
+            target_tokens=sum(batch.target_tokens for batch in batches),
+            target_bytes=sum(batch.target_bytes for batch in batches),
+            source=torch.from_numpy(rows.source),
+        )
+
+    def describe(self, rows: MixedRows) -> str:
+        """Which documents they begin in, by source."""
+        pairs = zip(self.members, rows.parts, strict=True)
+        return "; ".join(member.describe(part) for member, part in pairs if len(part))
+
+    def names_in(self, rows: MixedRows) -> list[list[str | None]]:
+        """See `Sequences`."""
+        pairs = zip(self.members, rows.parts, strict=True)
+        names = [iter(member.names_in(part) if len(part) else []) for member, part in pairs]
+        return [next(names[source]) for source in rows.source.tolist()]
+
+
+def _joined(batches: Sequence[Batch], name: str, places: torch.Tensor) -> torch.Tensor | None:
+    tensors = [getattr(batch, name) for batch in batches]
+    if all(each is None for each in tensors):
+        return None
+    width = max(each.shape[1] for each in tensors)
+    pad = torch.nn.functional.pad
+    wide = [pad(rows, (0, width - rows.shape[1]), value=PADDING[name]) for rows in tensors]
+    return torch.cat(wide)[places]

@@ -22,7 +22,7 @@ from setpoint.config import SetpointError
 from setpoint.data.config import Data
 from setpoint.data.corpus import Show, build_corpus, files_digest
 from setpoint.data.document import DataIdentity, Document, FileRecord, Place, StreamSource
-from setpoint.data.sampler import shuffled
+from setpoint.data.order import shuffled
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.sources.limits import DocumentFilter
 from setpoint.data.split import split_position

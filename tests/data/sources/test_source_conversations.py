@@ -403,8 +403,8 @@ def test_rows_are_what_transformers_gives_and_nothing_around(
     ]
     for method in ("none", "next_fit", "first_fit_decreasing"):
         packing = resolve(Packing(method=method))
-        sequences, sampler = build_packed(train, packing, length=400, seed=0, bucket=1)
-        batch = sequences.rows(sampler.take(len(sequences)))
+        sequences, cursor = build_packed(train, packing, length=400, seed=0, bucket=1)
+        batch = sequences.rows(cursor.take(np.arange(len(sequences)), slice(None)))
         read, targets = batch.inputs.flatten().tolist(), batch.targets.flatten().tolist()
         for ids in expected:
             at = next(n for n in range(len(read)) if read[n : n + len(ids) - 1] == ids[:-1])

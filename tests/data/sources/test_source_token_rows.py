@@ -111,10 +111,10 @@ def test_shifted_labels_are_the_targets_of_their_places(tmp_path: Path) -> None:
         source.shifted_labels = True
         corpus = build_corpus(documents(source), ByteTokenizer(), side="train")
         packing = resolve(Packing(method="none"))
-        sequences, sampler = build_packed(
+        sequences, cursor = build_packed(
             corpus, packing, length=8, seed=0, bucket=1, order=np.arange(4), kind="sources"
         )
-        batch = sequences.rows(sampler.take(4))
+        batch = sequences.rows(cursor.take(np.arange(4), slice(None)))
         rows = zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True)
         lengths = [len(inputs) for inputs, _ in READ]
         assert [(i[:n], t[:n]) for (i, t), n in zip(rows, lengths, strict=True)] == READ

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.data.document import Document
-from setpoint.data.sampler import random_bits
+from setpoint.data.order import random_bits
 from setpoint.data.sources.config import Questions, Random
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 

@@ -20,10 +20,9 @@ from setpoint.compile.apply import Compiled, compile_step
 from setpoint.config import SetpointError
 from setpoint.data.document import DataIdentity
 from setpoint.data.evaluation import EvaluationFeed, cut_rows
-from setpoint.data.lanes import merged_state
 from setpoint.data.loader import Feed, loader_options
 from setpoint.data.rows import DocumentRows, Sequences
-from setpoint.data.sampler import Sampler
+from setpoint.data.sampler import Sampler, merged_state
 from setpoint.data.store import Corpus
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
@@ -183,7 +182,7 @@ class Components:
         """Where in the data the run is, the same on all ranks, which call it together."""
         state = self.feed.state_dict()
         # Of replica groups each rank knows all, and the ranks of a group may not meet here.
-        if not self.feed.sampler.deals or self.replica_groups is not None:
+        if not self.feed.sampler.is_dealt or self.replica_groups is not None:
             return state
         return merged_state(self.world.all_of(state))
 

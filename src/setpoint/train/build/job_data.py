@@ -12,10 +12,19 @@ from setpoint.config import SetpointError
 from setpoint.data.cache import named_corpus
 from setpoint.data.evaluation import evaluation_rows
 from setpoint.data.lanes import build_streamed
-from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
+from setpoint.data.order import RowOrder
 from setpoint.data.packing import build_packed
-from setpoint.data.rows import DocumentRows, Sequences, training_rows
-from setpoint.data.sampler import EpochSampler, Order, Sampler, describe_position
+from setpoint.data.rows import DocumentRows, MixedSequences, Sequences, training_rows
+from setpoint.data.sampler import (
+    Cursor,
+    EpochCursor,
+    Sampler,
+    Schedule,
+    Shares,
+    describe_position,
+    planned_rows,
+    shares_of,
+)
 from setpoint.data.store import Corpus
 from setpoint.data.stream import Stream
 from setpoint.model.config import marks_padding
@@ -38,31 +47,27 @@ def build_training_data(job: Job, corpora: Sequence[Corpus | Stream]) -> tuple[S
         SetpointError: a corpus is shorter than one sequence, or the sources of a mixture allow
             fewer epochs than the duration takes.
     """
+    step_rows = job.batch.global_size
     if not job.data.is_mixture:
-        return _rows_of(job, corpora[0], "")
-    sources = job.data.sources
-    names = [source.name for source in sources]
+        rows, cursor = _rows_of(job, corpora[0], "")
+        return rows, Sampler([cursor], step_rows=step_rows)
+    names = tuple(source.name for source in job.data.sources)
     built = [_rows_of(job, corpus, name) for name, corpus in zip(names, corpora, strict=True)]
-    members, samplers = [rows for rows, _ in built], [sampler for _, sampler in built]
-    limits = _limits_of(job, members)
+    mixture = MixedSequences(names, [rows for rows, _ in built])
+    limits = _limits_of(job, mixture.members)
     _require_rows(job, limits)
-    mixture = Mixture(names, members)
-    size = job.batch.sequence_length if job.data.mixture.by == "tokens" else None
-    return mixture, MixtureSampler(
-        names, samplers, phases_of(job), limits, mixture.epoch_rows, size
-    )
+    row_tokens = job.batch.sequence_length if job.data.mixture.by == "tokens" else None
+    schedule = Schedule(names, phases_of(job), limits, mixture.epoch_rows, row_tokens)
+    return mixture, Sampler([cursor for _, cursor in built], schedule, step_rows)
 
 
-def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, Sampler]:
+def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, Cursor]:
     data, section, length = job.data, job.data.packing, job.batch.sequence_length
     seed = job.seed if data.seed is None else data.seed
     assert seed is not None
     marked = marks_padding(job.model)
     if isinstance(corpus, Stream):
-        return build_streamed(
-            corpus, section, length=length, seed=seed, marked=marked,
-            rows_of_step=job.batch.global_size,
-        )  # fmt: skip
+        return build_streamed(corpus, section, length=length, seed=seed, marked=marked)
     kind, order = "shuffled", None
     if data.curriculum is not None:
         by, descending = data.curriculum.by, data.curriculum.descending
@@ -82,7 +87,7 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, S
             kind=kind,
         )
     rows = training_rows(corpus, length, isolated=bool(section.isolate), order=order)
-    return rows, EpochSampler(rows, Order(seed, len(rows), name, kind))
+    return rows, EpochCursor(rows, RowOrder(seed, len(rows), name, kind))
 
 
 def build_evaluation_rows(
@@ -101,20 +106,20 @@ def notes_of(sequences: Sequences) -> Iterator[str]:
     """Notes of packing, by source for a mixture."""
     if isinstance(sequences, DocumentRows) and sequences.note:
         yield sequences.note
-    elif isinstance(sequences, Mixture):
+    elif isinstance(sequences, MixedSequences):
         for name, member in zip(sequences.sources, sequences.members, strict=True):
             yield from (f"{name}: {note}" for note in notes_of(member))
 
 
-def phases_of(job: Job) -> list[Phase]:
+def phases_of(job: Job) -> list[Shares]:
     """The shares of the sources, and the rows at which they change."""
     weights = {source.name: source.weight or 0.0 for source in job.data.sources}
     temperature = job.data.mixture.temperature
-    phases = [Phase(0, shares_of(list(weights.values()), temperature))]
+    phases = [Shares(0, shares_of(list(weights.values()), temperature))]
     for phase in job.data.all_phases:
         shares = list((weights | phase.weights).values())
         first = steps_before(phase.start, job.batch) * job.batch.global_size
-        phases.append(Phase(first, shares_of(shares, temperature)))
+        phases.append(Shares(first, shares_of(shares, temperature)))
     return phases
 
 
@@ -124,12 +129,12 @@ def where_in_data(job: Job, state: Mapping[str, Any]) -> str:
     Arguments:
         state: that of its feed.
     """
-    place, sections, mixture = describe_position(state), job.data.all_phases, state.get("mixture")
-    if not sections or not isinstance(mixture, dict):
+    place, sections = describe_position(state), job.data.all_phases
+    if not sections or not place:
         return place
-    sources: dict[str, Any] = mixture
     firsts = [phase.first for phase in phases_of(job)]
-    number = bisect_right(firsts, sum(source_state["taken"] for source_state in sources.values()))
+    taken = sum(source["taken"] for source in state["sources"].values())
+    number = bisect_right(firsts, taken)
     since = "its sources' own weights"
     if number > 1:
         section = sections[number - 2]
@@ -149,7 +154,7 @@ def _limits_of(job: Job, members: Sequence[Sequences]) -> list[int | None]:
 def planned_in_words(job: Job, sequences: Sequences) -> str | None:
     """Shares of the sources of a mixture in the whole duration; None if unknown ahead."""
     steps = job.total_steps()
-    if steps is None or not isinstance(sequences, Mixture):
+    if steps is None or not isinstance(sequences, MixedSequences):
         return None
     rows, members = steps * job.batch.global_size, sequences.members
     phases = phases_of(job)
@@ -167,7 +172,7 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
             for phase in phases
         ]
         phases = [
-            Phase(phase.first, shares_of(rows_of_source))
+            Shares(phase.first, shares_of(rows_of_source))
             for phase, rows_of_source in zip(phases, shares, strict=True)
         ]
     planned = planned_rows(phases, _limits_of(job, members), rows)
