@@ -31,6 +31,7 @@ DIALECTS = {
     "torchtitan": "torchtitan",
     "torchtune": "torchtune",
     "huggingface_trainer": "TrainingArguments",
+    "axolotl": "Axolotl",
 }
 """Modules of this package with a dialect each, and their names in text."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision", "not converted"]
@@ -91,6 +92,7 @@ class Dialect:
         prepare: changes the values of the file before they are converted.
         own_keys: the section of Setpoint for keys that are like none of the system, where a file
             may have keys of one's own.
+        read: reads a file that is no TOML, YAML or JSON.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Dialect:
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     prepare: Callable[[Conversion], None] | None = None
     own_keys: str = ""
+    read: Callable[[str], Document] = read_file
 
     def key_of(self, name: str) -> str:
         """The key that a name in a file stands for."""
@@ -490,7 +493,7 @@ def read_foreign(name: str, path: str, typed: Sequence[str] = ()) -> ConvertedDo
     dialect = dialect_named(name)
     if not os.path.exists(path):
         raise SetpointError(f"there is no file {path}")
-    conversion = Conversion(dialect, read_file(path))
+    conversion = Conversion(dialect, dialect.read(path))
     conversion.override(typed)
     conversion.convert()
     return ConvertedDocument(path, dialect, conversion)

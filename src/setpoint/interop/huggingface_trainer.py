@@ -28,25 +28,19 @@ TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", 
 OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw",
     "adamw_torch_xla": "adamw", "adamw_torch_npu_fused": "adamw", "adamw_apex_fused": "adamw",
+    "paged_adamw_32bit": "adamw", "paged_adamw": "adamw", "optimi_adamw": "adamw",
     "adamw_anyprecision": "anyprecision_adamw", "sgd": "sgd", "lion_32bit": "lion",
-    "lion_pytorch": "lion", "optimi_adamw": "adamw", "muon": "muon",
-    "schedule_free_adamw": "schedule_free_adamw",
+    "lion_pytorch": "lion", "paged_lion_32bit": "lion", "muon": "muon", "adafactor": "adafactor",
+    "schedule_free_adamw": "schedule_free_adamw", "rmsprop": "import", "adagrad": "import",
 }  # fmt: skip
-PACKAGES = {
-    "adamw_bnb_8bit": "bitsandbytes.optim.AdamW8bit", "adamw_8bit": "bitsandbytes.optim.AdamW8bit",
-    "paged_adamw_32bit": "bitsandbytes.optim.PagedAdamW32bit",
-    "paged_adamw_8bit": "bitsandbytes.optim.PagedAdamW8bit",
-    "paged_adamw": "bitsandbytes.optim.PagedAdamW",
-    "lion_8bit": "bitsandbytes.optim.Lion8bit",
-    "paged_lion_8bit": "bitsandbytes.optim.PagedLion8bit",
-    "paged_lion_32bit": "bitsandbytes.optim.PagedLion32bit",
-    "ademamix": "bitsandbytes.optim.AdEMAMix", "ademamix_8bit": "bitsandbytes.optim.AdEMAMix8bit",
-    "rmsprop": "torch.optim.RMSprop", "adagrad": "torch.optim.Adagrad",
-    "adamw_torch_8bit": "torchao.optim.AdamW8bit", "adamw_torch_4bit": "torchao.optim.AdamW4bit",
-    "ao_adamw_8bit": "torchao.optim.AdamW8bit", "ao_adamw_4bit": "torchao.optim.AdamW4bit",
-    "ao_adamw_fp8": "torchao.optim.AdamWFp8",
+"""Variants of [optimizer] by the names of transformers and of Axolotl."""
+QUANTIZED = {
+    "adamw_bnb_8bit": "adamw", "adamw_8bit": "adamw", "paged_adamw_8bit": "adamw",
+    "adamw_torch_8bit": "adamw", "adamw_torch_4bit": "adamw", "ao_adamw_8bit": "adamw",
+    "ao_adamw_4bit": "adamw", "ao_adamw_fp8": "adamw", "lion_8bit": "lion",
+    "paged_lion_8bit": "lion",
 }  # fmt: skip
-"""Optimizers of other packages, which optimizer.type = import takes."""
+"""Optimizers whose state is in 8 or 4 bits, by the variant with the same arithmetic."""
 
 KEYS = {
     "output_dir": Key(None),
@@ -312,48 +306,46 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
 
 def convert_optimizer(c: Conversion, key: str) -> None:
     """Set the optimizer by its name, with decay of all weights but those of norms and biases."""
-    if (name := c.choice(key, *OPTIMIZERS, *PACKAGES, "adafactor")) is None:
+    if (name := c.choice(key, *OPTIMIZERS, *QUANTIZED)) is None:
         return
+    kind = OPTIMIZERS.get(name) or QUANTIZED[name]
+    c.set("optimizer.type", kind, key)
+    if name in QUANTIZED:
+        text = "optimizer state is in the dtype of the weights, there in few bits: a class of "
+        c.report("differs", key, text + "bitsandbytes is optimizer.type = import, by --import")
+    elif kind == "adafactor":
+        text = "the rate is absolute there (scale_parameter and relative_step off), relative here"
+        c.report("differs", key, text)
     decay = c.number("weight_decay") or 0.0
     c.set("optimizer.weight_decay", float(decay), "weight_decay")
     if decay:
         c.set("optimizer.no_decay", ["norm", "bias"])
     clip = c.number("max_grad_norm")
     c.set("optimizer.clip_norm", float(clip) if clip else None, "max_grad_norm")
-    betas = [c.number("adam_beta1") or 0.9, c.number("adam_beta2") or 0.999]
-    eps = float(c.number("adam_epsilon") or 1e-8)
+    if kind not in ("sgd", "adafactor", "import"):
+        betas = [c.number("adam_beta1") or 0.9, c.number("adam_beta2") or 0.999]
+        c.set("optimizer.betas", betas, "adam_beta1", "adam_beta2")
+    if kind not in ("sgd", "adafactor", "import", "lion"):
+        c.set("optimizer.eps", float(c.number("adam_epsilon") or 1e-8), "adam_epsilon")
+    if name in ("adamw_torch", "adamw_torch_fused"):
+        fused = "fused" if name.endswith("fused") else "foreach"
+        c.set("optimizer.implementation", fused, key)
     arguments = _arguments(c, c.value("optim_args"))
-    if name == "adafactor":
-        c.set("optimizer.type", "adafactor", key)
-        text = "the rate is absolute there (scale_parameter and relative_step off), relative here"
-        c.report("differs", key, text)
-    elif name in PACKAGES:
-        c.set("optimizer.type", "import", key)
-        c.set("optimizer.target", PACKAGES[name], key)
-        if "adam" in name or "lion" in name:
-            c.set("optimizer.betas", betas, "adam_beta1", "adam_beta2")
-        if "adam" in name:
-            c.set("optimizer.eps", eps, "adam_epsilon")
-        for option, value in arguments.items():
-            c.set(f"optimizer.{option}", value, "optim_args")
-        return
-    else:
-        kind = OPTIMIZERS[name]
-        c.set("optimizer.type", kind, key)
-        if kind != "sgd":
-            c.set("optimizer.betas", betas, "adam_beta1", "adam_beta2")
-        if kind not in ("sgd", "lion"):
-            c.set("optimizer.eps", eps, "adam_epsilon")
-        if kind == "adamw" and name in ("adamw_torch", "adamw_torch_fused"):
-            fused = "fused" if name.endswith("fused") else "foreach"
-            c.set("optimizer.implementation", fused, key)
-        if kind == "sgd":
-            c.set("optimizer.momentum", float(arguments.pop("momentum", 0.0)), "optim_args", key)
-            c.set("optimizer.nesterov", bool(arguments.pop("nesterov", False)), "optim_args", key)
+    if kind == "import":
+        c.set(
+            "optimizer.target",
+            {"rmsprop": "torch.optim.RMSprop"}.get(name, "torch.optim.Adagrad"),
+            key,
+        )
+        for option in [*arguments]:
+            c.set(f"optimizer.{option}", arguments.pop(option), "optim_args")
+    if kind == "sgd":
+        c.set("optimizer.momentum", arguments.pop("momentum", 0.0), "optim_args", key)
+        c.set("optimizer.nesterov", arguments.pop("nesterov", False), "optim_args", key)
     if arguments:
         text = f"{', '.join(arguments)}: set [optimizer] where a field has it"
         c.report("needs a decision", "optim_args", text)
-    elif c.value("optim_target_modules"):
+    if c.value("optim_target_modules"):
         text = "optimizers that project gradients of some modules (GaLore, APOLLO) are not there"
         c.report("refused", "optim_target_modules", text)
 

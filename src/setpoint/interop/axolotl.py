@@ -1,0 +1,680 @@
+"""Axolotl's YAML files of supervised fine-tuning and pretraining, one flat mapping.
+
+Axolotl trains with the Trainer of transformers, whose schedules, optimizers and shards are those of
+`huggingface_trainer`. Formulas of its own: a step has micro_batch_size *
+gradient_accumulation_steps rows of each rank; without a length the warm-up is 3 % of all steps, at
+most 100; weights are loaded in bf16 where bf16 is on; documents longer than sequence_len are
+dropped, and with sample_packing the others are packed into rows whose documents do not see one
+another.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
+from setpoint.interop.huggingface_trainer import (
+    HUB,
+    convert_compilation,
+    convert_optimizer,
+    convert_recomputation,
+    convert_schedule,
+    convert_shards,
+    period,
+)
+
+PREFERENCES = "training from preferences or rewards: there is supervised training alone"
+MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens"
+KERNELS = "a faster kernel of the same arithmetic"
+TEXTS = ("completion", "pretrain")
+"""Types of data sets that hold text."""
+TEMPLATES = {"alpaca": "alpaca", "chatml": "chatml", "llama3": "llama3", "tokenizer_default": None}
+
+KEYS = {
+    "base_model": Key(REQUIRED),
+    "trust_remote_code": Key(None, refused="no code of a model or data set is run"),
+    "val_set_size": Key(0.0),
+    "dataset_prepared_path": Key(None, "data.prepare.folder"),
+    "shuffle_merged_datasets": Key(True, "data.shuffle"),
+    "train_on_inputs": Key(False),
+    "sequence_len": Key(512, "batch.sequence_length"),
+    "excess_length_strategy": Key("drop"),
+    "sample_packing_group_size": Key(100_000),
+    "pretrain_multipack_attn": Key(True),
+    "batch_flattening": Key(None, idle=KERNELS),
+    "micro_batch_size": Key(1),
+    "gradient_accumulation_steps": Key(1),
+    "num_epochs": Key(1.0),
+    "seed": Key(42, "seed"),
+    "learning_rate": Key(REQUIRED),
+    "optimizer": Key("adamw_torch_fused"),
+    "weight_decay": Key(0.0),
+    "lr_scheduler": Key("cosine"),
+    "neftune_noise_alpha": Key(None, refused="no noise is added to embeddings (NEFTune)"),
+    "load_in_8bit": Key(False),
+    "load_in_4bit": Key(False),
+    "lora_dropout": Key(0.0),
+    "peft": Key(None, refused="weights are quantized by adapter.quantize; LoftQ is not there"),
+    "gptq": Key(None, refused="weights in GPTQ's format are not read"),
+    "fsdp_version": Key(None, idle="shards are those of FSDP2"),
+    "output_dir": Key("./model-out", "workspace"),
+    "save_only_model": Key(False),
+    "load_best_model_at_end": Key(False),
+}  # fmt: skip
+"""Keys of the file's schema in release 0.12, with their defaults, but for those below."""
+
+UNSET = """
+    type_of_model tokenizer_type base_model_config overrides_of_model_config
+    revision_of_model tokenizer_config
+    special_tokens tokens resize_token_embeddings_to_32x unfrozen_parameters datasets
+    test_datasets pretraining_dataset dataset_processes dataset_shard_num dataset_shard_idx
+    dataset_exact_deduplication streaming chat_template chat_template_jinja hf_use_auth_token
+    min_sample_len sample_packing sample_packing_sequentially
+    pad_to_sequence_len group_by_length curriculum_sampling dataloader_num_workers
+    dataloader_prefetch_factor dataloader_pin_memory batch_size max_steps optim_args
+    optim_target_modules adam_beta1 adam_beta2 adam_epsilon max_grad_norm lr_scheduler_kwargs
+    warmup_steps warmup_ratio cosine_min_lr_ratio cosine_constant_lr_ratio lr_groups
+    embedding_lr embedding_lr_scale loraplus_lr_ratio adapter lora_r lora_alpha
+    lora_target_modules lora_target_linear lora_target_parameters lora_modules_to_save
+    lora_model_dir peft_use_dora peft_use_rslora peft_layers_to_transform relora relora_steps
+    jagged_restart_steps jagged_restart_warmup_steps bf16 bfloat16 fp16 float16 float32 tf32 fp8
+    fp8_enable_fsdp_float8_all_gather gradient_checkpointing
+    gradient_checkpointing_kwargs activation_offloading
+    torch_compile torch_compile_backend torch_compile_mode attn_implementation flash_attention
+    sdp_attention flex_attention eager_attention xformers_attention
+    liger_fused_linear_cross_entropy deepspeed fsdp fsdp_config dp_shard_size dp_replicate_size
+    tensor_parallel_size expert_parallel_size context_parallel_size ddp_timeout
+    ddp_bucket_cap_mb gc_steps resume_from_checkpoint auto_resume_from_checkpoints logging_steps
+    eval_steps evals_per_epoch eval_strategy save_steps saves_per_epoch save_strategy
+    save_total_limit save_first_step metric_for_best_model early_stopping_patience use_wandb
+    wandb_project wandb_entity wandb_name wandb_run_id wandb_mode use_tensorboard use_mlflow
+    mlflow_tracking_uri mlflow_experiment_name mlflow_run_name use_comet comet_project_name
+    comet_workspace profiler_steps plugins
+"""
+"""Keys without a default, which functions below convert."""
+KEYS |= dict.fromkeys(UNSET.split(), Key(None))
+REFUSED = {
+    HUB: """
+        hub_model_id hub_strategy hub_revision push_dataset_to_hub
+    """,
+    "there is no other measure than those of tokens": """
+        do_bench_eval bench_dataset bench_split do_causal_lm_eval eval_causal_lm_metrics
+        eval_table_size eval_max_new_tokens greater_is_better
+    """,
+    "layers are frozen for a part of the run by optimizer.frozen_spans alone (LISA)": """
+        lisa_n_layers lisa_step_interval
+    """,
+    "positions are those of the tokens (PoSE)": """
+        use_pose pose_split_on_token_ids pose_max_context_len pose_num_chunks
+    """,
+    "a batch that is found by trying is no fixed one": "auto_find_batch_size",
+    "the rate of warm-up is linear": "lr_quadratic_warmup",
+    "spikes are answered by resilience.non_finite and tracking.alerts": """
+        loss_watchdog_threshold loss_watchdog_patience
+    """,
+    "weights are what their files say": """
+        shrink_embeddings mean_resizing_embeddings fix_untrained_tokens
+        peft_layer_replication peft_layers_pattern peft_init_lora_weights
+        peft_trainable_token_indices bnb_config_kwargs added_tokens_overrides
+        default_system_message eot_tokens loraplus_lr_embedding relora_prune_ratio
+        jagged_restart_anneal_steps relora_cpu_offload lr_div_factor
+    """,
+    "its processes are started by `setpoint launch`": """
+        use_ray ray_run_name ray_num_workers resources_per_worker
+    """,
+    "memory is planned by `setpoint check --plan`": "max_memory gpu_memory_limit device_map",
+    "quantization-aware training is not there": "qat quantization",
+    PREFERENCES: """
+        trl vllm dpo_beta rl_beta dpo_use_weighting orpo_alpha rpo_alpha simpo_gamma cpo_alpha
+        kto_desirable_weight kto_undesirable_weight max_prompt_len
+    """,
+}  # fmt: skip
+KEYS |= {
+    name: Key(None, refused=reason) for reason, names in REFUSED.items() for name in names.split()
+}
+ESSENTIAL = {
+    PREFERENCES: "rl reward_model process_reward_model num_labels",
+    MEDIA: "processor_type image_size image_resize_algorithm is_multimodal",
+}
+KEYS |= {
+    name: Key(None, refused=reason, essential=True)
+    for reason, names in ESSENTIAL.items()
+    for name in names.split()
+}
+IDLE = {
+    KERNELS: """
+        flash_attn_cross_entropy flash_attn_rms_norm flash_attn_fuse_qkv flash_attn_fuse_mlp
+        flash_optimum unsloth_cross_entropy_loss unsloth_lora_mlp unsloth_lora_qkv
+        unsloth_lora_o unsloth_rms_norm unsloth_rope lora_mlp_kernel lora_qkv_kernel
+        lora_o_kernel lora_embedding_kernel liger_rope liger_rms_norm liger_swiglu
+        liger_glu_activation liger_layer_norm liger_cross_entropy cut_cross_entropy
+        flex_attn_compile_kwargs heads_k_stride ring_attn_func use_kernels
+        llama4_linearized_experts chunked_cross_entropy chunked_cross_entropy_num_chunks
+        tiled_mlp tiled_mlp_num_shards eval_sample_packing multipack_real_batches
+        sample_packing_bin_size sample_packing_eff_est
+        pretrain_multipack_buffer_size
+    """,
+    "the classes follow from the model and its tokenizer": """
+        cls_model_config tokenizer_use_fast tokenizer_legacy
+        is_llama_derived_model is_mistral_derived_model is_falcon_derived_model
+        is_qwen_derived_model tokenizer_save_jinja_files tokenizer_use_mistral_common
+    """,
+    "it does not change the arithmetic": """
+        lora_on_cpu low_cpu_mem_usage save_safetensors remove_unused_columns local_rank
+        world_size ddp ddp_broadcast_buffers ddp_find_unused_parameters device
+        dataset_keep_in_memory skip_prepare_dataset dataloader_drop_last accelerator_config
+        qlora_sharded_model_loading fsdp_final_state_dict_type
+        experimental_skip_move_to_device lora_fan_in_fan_out merge_lora eval_batch_size
+        strict debug wandb_watch wandb_log_model hf_mlflow_log_artifacts
+        include_tokens_per_second torchdistx_path embeddings_skip_upcast use_otel_metrics
+        inference
+    """,
+}  # fmt: skip
+KEYS |= {name: Key(None, idle=reason) for reason, names in IDLE.items() for name in names.split()}
+
+
+def _prepare(c: Conversion) -> None:
+    """Leave out empty keys, and switches without a counterpart that are off."""
+    for key, value in [*c.values.items()]:
+        known = c.dialect.keys.get(key)
+        is_off = value is False and known is not None and bool(known.refused or known.idle)
+        if value in (None, "") or is_off:
+            del c.values[key]
+        elif isinstance(value, str) and value.replace("_", "").isdecimal():  # 500_000 in YAML 1.1
+            c.values[key] = int(value)
+
+
+def _complete(c: Conversion) -> None:
+    """Convert what depends on several keys."""
+    total = c.number("max_steps") or None
+    epochs = f"{c.number('num_epochs'):g} epochs"
+    c.set("duration", f"{total} steps" if total else epochs, "max_steps", "num_epochs")
+    _model(c)
+    _batch(c)
+    _data(c)
+    _schedule(c, total)
+    _optimizer(c)
+    _adapter(c)
+    _precision(c)
+    _ranks(c)
+    _records(c, total)
+
+
+def _model(c: Conversion) -> None:
+    """A model of transformers by its folder or id."""
+    if (model := c.text("base_model")) is None:
+        c.wrong("base_model", "the folder or id of a model")
+        return
+    config, tokenizer = c.text("base_model_config"), c.text("tokenizer_config")
+    c.set("model.type", "huggingface")
+    c.set("model.pretrained", model, "base_model")
+    if config and config != model:
+        c.set("model.config", config, "base_model_config")
+    if overrides := c.mapping("overrides_of_model_config"):
+        c.set("model.overrides", overrides, "overrides_of_model_config")
+    if c.value("revision_of_model"):
+        text = "give the folder of that revision as base_model"
+        c.report("needs a decision", "revision_of_model", text)
+    words = {"flash_attention_2": "setpoint", "flash_attention": "setpoint",
+             "sdp_attention": "sdpa", "sdpa": "sdpa", "flash": "setpoint",
+             "flex_attention": "flex_attention", "flex": "flex_attention",
+             "eager_attention": "eager",
+             "eager": "eager"}  # fmt: skip
+    chosen = [key for key in words if key in c.dialect.keys and c.value(key)]
+    if name := c.text("attn_implementation"):
+        if name in words:
+            c.set("model.attention_backend", words[name], "attn_implementation")
+        else:
+            c.wrong("attn_implementation", "one of " + ", ".join(words))
+    elif chosen:
+        c.set("model.attention_backend", words[chosen[0]], chosen[0])
+    elif c.value("xformers_attention"):
+        c.report("refused", "xformers_attention", "model.attention_backend has no xformers")
+    c.set("tokenizer.type", "huggingface", "tokenizer_config", "base_model")
+    c.set("tokenizer.path", tokenizer or config or model, "tokenizer_config", "base_model")
+    for key in ("type_of_model", "tokenizer_type"):
+        if (name := c.text(key)) and not name.endswith(
+            ("ForCausalLM", "Tokenizer", "TokenizerFast")
+        ):
+            text = f"{name}: the class follows from the model's config.json and tokenizer.json"
+            c.report("differs", key, text)
+    special = c.mapping("special_tokens")
+    added = special.pop("additional_special_tokens", None)
+    if tokens := [*c.names("tokens"), *(added if isinstance(added, list) else [])]:
+        c.set("tokenizer.added", tokens, "tokens", "special_tokens")
+    if others := [name for name in special if name != "pad_token"]:
+        text = f"{', '.join(others)}: the tokenizer's files say them, or tokenizer.separator"
+        c.report("needs a decision", "special_tokens", text)
+    if patterns := c.names("unfrozen_parameters"):
+        c.set("optimizer.frozen", [f"^(?!.*(?:{'|'.join(patterns)}))"], "unfrozen_parameters")
+
+
+def _batch(c: Conversion) -> None:
+    """Rows of each rank; batch_size is the product of micro-batches and accumulation."""
+    micro, passes = c.number("micro_batch_size"), c.number("gradient_accumulation_steps")
+    if (whole := c.number("batch_size")) and micro:
+        passes = whole // micro
+    keys = ("micro_batch_size", "gradient_accumulation_steps", "batch_size")
+    c.set("batch.micro_size", micro, *keys)
+    c.set("batch.accumulation", passes, *keys[1:])
+    text = "the loss is a mean over the tokens of all ranks; there one of each rank's mean"
+    c.report("differs", "micro_batch_size", text)
+
+
+def _data(c: Conversion) -> None:
+    """Conversations and texts, packed into rows or padded to the longest of a micro-batch."""
+    streamed = c.sections("pretraining_dataset")
+    entries = streamed or c.sections("datasets")
+    if not entries:
+        c.wrong("datasets", "a list of data sets, nor is pretraining_dataset")
+        return
+    key = "pretraining_dataset" if streamed else "datasets"
+    c.set_items("data.sources", _sources(c, entries, key), key)
+    if tests := c.sections("test_datasets"):
+        key = "test_datasets"
+        c.set_items("data.validation", _sources(c, tests, key), key)
+    else:
+        c.set("data.held_out", c.number("val_set_size") or 0, "val_set_size")
+    if c.value("dataset_exact_deduplication"):
+        text = "rows that are the same stay; `setpoint data stats` counts them"
+        c.report("refused", "dataset_exact_deduplication", text)
+    packed, pad, grouped = (
+        c.value(name) for name in ("sample_packing", "pad_to_sequence_len", "group_by_length")
+    )
+    text_alone = all(entry.get("type") in TEXTS for entry in entries)
+    if streamed and not packed:
+        c.set("data.packing.isolate", False, "pretraining_dataset")
+    elif packed:
+        method = "next_fit" if c.value("sample_packing_sequentially") else "first_fit_decreasing"
+        c.set("data.packing.method", method, "sample_packing_sequentially", "sample_packing")
+        if method == "first_fit_decreasing":
+            size = "sample_packing_group_size"
+            c.set("data.packing.group_size", c.number(size), size)
+            c.report(
+                "differs",
+                "sample_packing",
+                "documents are sorted by length in each group; there not",
+            )
+        c.set(
+            "data.packing.isolate",
+            bool(c.value("pretrain_multipack_attn") or not streamed),
+            "sample_packing",
+        )
+    else:
+        c.set("data.packing.method", "none", "sample_packing")
+        if pad is None:
+            c.set("data.packing.pad_to_multiple_of", 64, "pad_to_sequence_len")
+        if grouped:
+            c.set("data.packing.length_buckets", True, "group_by_length")
+    if not text_alone:
+        kinds = {"drop": "drop", "truncate": "truncate", "raise": "error"}
+        if name := c.choice("excess_length_strategy", *kinds):
+            c.set("data.packing.too_long", kinds[name], "excess_length_strategy")
+    if c.value("curriculum_sampling"):
+        c.set("data.shuffle", False, "curriculum_sampling")
+    for name, field in (("dataset_processes", "data.prepare.workers"),
+                        ("dataloader_num_workers", "data.loader.workers"),
+                        ("dataloader_prefetch_factor", "data.loader.prefetch")):  # fmt: skip
+        if (value := c.number(name)) is not None:
+            c.set(field, value, name)
+    if isinstance(pin := c.value("dataloader_pin_memory"), bool):
+        c.set("data.loader.pin_memory", pin, "dataloader_pin_memory")
+
+
+def _sources(c: Conversion, entries: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    items = [_source(c, entry, key) for entry in entries]
+    named = len(items) > 1
+    return [{**item, "name": f"source-{n}"} if named else item for n, item in enumerate(items)]
+
+
+def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
+    """A source of one entry: text of a column, or conversations of rows."""
+    path, kind = str(entry.get("path") or entry.get("name")), entry.get("type")
+    files = entry.get("data_files") or []
+    files = [str(file) for file in (files if isinstance(files, list) else [files])]
+    local = (
+        path.startswith((".", "/", "~")) or "://" in path or os.path.exists(path) or path == "json"
+    )
+    if path == "json":  # a loader of files, which data_files names
+        path, files = files[0] if files else path, files[1:]
+    split = entry.get("split") or "train"
+    source: dict[str, Any]
+    if kind in TEXTS or key == "pretraining_dataset" or kind is None:
+        column = (
+            entry.get("field")
+            or entry.get("text_column")
+            or ("text" if kind or key[0] == "p" else "input_ids")
+        )
+        if local:
+            source = {"type": "text", "paths": [path, *files], "field": column}
+        else:
+            source = {"type": "huggingface", "path": path, "subset": entry.get("name"),
+                      "split": split, "revision": entry.get("revision"), "field": column,
+                      "data_files": files or None,
+                      "streaming": key == "pretraining_dataset" or None}  # fmt: skip
+            if c.value("hf_use_auth_token"):
+                source["token"] = "env:HF_TOKEN"
+    else:
+        base = f"hf://datasets/{path}"
+        hub = [f"{base}/{file}" for file in files] or [
+            f"{base}@~parquet/{entry.get('name') or 'default'}/{split}/*.parquet"
+        ]
+        source = {"type": "conversations", "paths": [path, *files] if local else hub}
+        source |= _conversation(c, entry, kind, key)
+    limits = {"shards": entry.get("shards") or c.number("dataset_shard_num"),
+              "shard": entry.get("shards_idx") or c.number("dataset_shard_idx"),
+              "shortest": c.number("min_sample_len")}  # fmt: skip
+    if limits["shards"] or limits["shortest"]:
+        source["filter"] = {name: value for name, value in limits.items() if value is not None}
+    return {name: value for name, value in source.items() if value is not None}
+
+
+def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) -> dict[str, Any]:
+    """The template and the trained tokens of a data set of conversations."""
+    name = str(kind).partition(":")[0].partition(".")[0]
+    template = entry.get("chat_template") or c.value("chat_template")
+    jinja = entry.get("chat_template_jinja") or c.value("chat_template_jinja")
+    result: dict[str, Any] = {}
+    if name == "alpaca":
+        result["template"] = "alpaca"
+        c.report("differs", key, "alpaca's template without its sentence before the instruction")
+    elif name in ("chat_template", "sharegpt"):
+        if jinja and str(jinja).endswith((".jinja", ".jinja2")):
+            result["template"] = jinja
+        elif template in TEMPLATES:
+            result["template"] = TEMPLATES[cast("str", template)]
+        elif template is not None or jinja:
+            shown = template or "a template in the file"
+            text = f"{shown}: write it as a Jinja file and set data.sources.N.template to it"
+            c.report("needs a decision", "chat_template", text)
+        known = {"role": ("role", "from"), "content": ("content", "value")}
+        mappings = entry.get("message_property_mappings") or {
+            role: entry[field] for role in known if (field := f"message_field_{role}") in entry
+        }
+        usual = isinstance(mappings, dict) and all(
+            value in known.get(role, ()) for role, value in cast("dict[str, Any]", mappings).items()
+        )
+        if not usual or entry.get("field_messages", "messages") not in (
+            "messages",
+            "conversations",
+        ):
+            text = (
+                "rows have `messages` with role and content, or `conversations` with from and value"
+            )
+            c.report("needs a decision", key, f"{text}: rename the columns")
+    else:
+        shown = kind if isinstance(kind, str) else "of prompts of its own"
+        text = f"type {shown}: write rows with `messages`, or a template, and set data.sources"
+        c.report("needs a decision", key, text)
+    if c.value("train_on_inputs"):
+        result["loss_on"] = "all"
+    return result
+
+
+def _schedule(c: Conversion, total: int | None) -> None:
+    """A warm-up, 3 % and at most 100 steps unless given, and a curve."""
+    steps, ratio = c.number("warmup_steps"), c.number("warmup_ratio")
+    name, share = c.value("lr_scheduler"), c.number("cosine_constant_lr_ratio")
+    keys = ("warmup_steps", "warmup_ratio")
+    share = share if name == "cosine" and share and share < 1 else 1
+    if not steps and (total or not ratio) and total:
+        steps = int(ratio * total) if ratio else min(int(0.03 * total), 100)
+    if steps or total:
+        c.set("schedule.warmup", f"{2 if steps == 1 else int(steps or 0)} steps", *keys)
+    else:
+        c.set("schedule.warmup", f"{100 * (ratio or 0.03) / share:.10g} %", *keys)
+        if not ratio:
+            c.report("differs", "warmup_steps", "3 % of all steps, there at most 100 of them")
+    if name == "one_cycle":
+        c.report("needs a decision", "lr_scheduler", "set [schedule]; piecewise takes any phases")
+        return
+    if name == "rex":
+        c.set("schedule.type", "rex", "lr_scheduler")
+        c.set("schedule.floor", c.number("cosine_min_lr_ratio") or 0.0, "cosine_min_lr_ratio")
+        c.report(
+            "differs",
+            "lr_scheduler",
+            "z / (0.5 + 0.5 z) of the share z that is left; there z / (0.1 + 0.9 z)",
+        )
+        return
+    convert_schedule(c, "lr_scheduler", total)
+    if (floor := c.number("cosine_min_lr_ratio")) is not None and name == "cosine":
+        c.set("schedule.floor", floor, "cosine_min_lr_ratio")
+        if share < 1:
+            c.set("schedule.horizon_share", share, "cosine_constant_lr_ratio")
+
+
+def _optimizer(c: Conversion) -> None:
+    """The optimizer of transformers, and groups with rates of their own."""
+    rate = c.value("learning_rate")
+    try:
+        peak = float(rate)
+    except (TypeError, ValueError, OverflowError):
+        c.wrong("learning_rate", "a number")
+        return
+    c.set("optimizer.lr", peak, "learning_rate")
+    if c.number("max_grad_norm") is None:
+        c.values["max_grad_norm"] = 1.0  # the default of transformers
+        c.paths["max_grad_norm"] = ("max_grad_norm",)
+    convert_optimizer(c, "optimizer")
+    groups: list[dict[str, object]] = []
+    for group in c.sections("lr_groups"):
+        modules, own = group.get("modules"), group.get("lr")
+        if not isinstance(modules, list) or not isinstance(own, int | float) or not peak:
+            c.wrong("lr_groups", "a list of groups with modules and a lr each")
+            break
+        pattern = "|".join(map(str, cast("list[object]", modules)))
+        groups.append({"pattern": pattern, "lr_multiplier": own / peak})
+    own, scale = c.number("embedding_lr"), c.number("embedding_lr_scale")
+    if scale or (own and peak):
+        factor = scale or own / peak
+        groups.append({"pattern": "embed_tokens|lm_head", "lr_multiplier": float(factor)})
+    if ratio := c.number("loraplus_lr_ratio"):
+        groups.append({"pattern": r"lora_b|\.b$", "lr_multiplier": float(ratio)})
+        text = "check with `setpoint show` that the group holds the matrices B"
+        c.report("differs", "loraplus_lr_ratio", text)
+    if groups:
+        c.set_items("optimizer.groups", groups, "lr_groups", "embedding_lr", "loraplus_lr_ratio")
+
+
+def _adapter(c: Conversion) -> None:
+    """LoRA, DoRA, ReLoRA, or over weights in 4 bits QLoRA."""
+    if (name := c.value("adapter")) is None:
+        if c.value("load_in_4bit") or c.value("load_in_8bit"):
+            c.wrong("adapter", "given beside load_in_4bit or load_in_8bit")
+        return
+    if (name := c.choice("adapter", "lora", "qlora")) is None:
+        return
+    steps = c.number("relora_steps") or (
+        c.number("jagged_restart_steps") if c.value("relora") else 0
+    )
+    kind = "relora" if steps else "dora" if c.value("peft_use_dora") else "lora"
+    four, eight = c.value("load_in_4bit"), c.value("load_in_8bit")
+    kind = "qlora" if name == "qlora" and kind == "lora" else kind
+    c.set("adapter.type", kind, "adapter", "peft_use_dora", "relora")
+    if four or name == "qlora":
+        c.set("adapter.quantize.type", "nf4", "load_in_4bit", "adapter")
+    elif eight:
+        c.set("adapter.quantize.type", "int8", "load_in_8bit")
+        text = "weights alone are in 8 bits; there LLM.int8() computes in 8 bits, too"
+        c.report("differs", "load_in_8bit", text)
+    rank = c.number("lora_r") or 8
+    c.set("adapter.rank", rank, "lora_r")
+    c.set("adapter.alpha", float(c.number("lora_alpha") or rank), "lora_alpha")
+    c.set("adapter.dropout", c.number("lora_dropout") or 0.0, "lora_dropout")
+    if c.value("peft_use_rslora"):
+        c.set("adapter.rank_stabilized", True, "peft_use_rslora")
+    targets = c.names("lora_target_modules")
+    if not c.value("lora_target_linear") and targets:
+        layers = c.value("peft_layers_to_transform")
+        patterns = [rf"(^|\.){target}$" if target.isidentifier() else target for target in targets]
+        if isinstance(layers, list) and layers:
+            numbers = "|".join(map(str, cast("list[object]", layers)))
+            patterns = [rf"layers\.({numbers})\..*{target}$" for target in targets]
+        c.set("adapter.targets", patterns, "lora_target_modules", "peft_layers_to_transform")
+    if parameters := c.names("lora_target_parameters"):
+        c.set("adapter.targets", [*targets, *parameters], "lora_target_parameters")
+    if saved := c.names("lora_modules_to_save"):
+        c.set("adapter.train", saved, "lora_modules_to_save")
+    if path := c.text("lora_model_dir"):
+        text = f"{path} goes on as checkpoint.load of its run, or is folded in by model.adapters"
+        c.report("needs a decision", "lora_model_dir", text)
+    if steps:
+        c.set("adapter.merge.every", f"{steps} steps", "relora_steps", "jagged_restart_steps")
+        if warmup := c.number("jagged_restart_warmup_steps"):
+            c.set("adapter.merge.rewarmup", f"{warmup} steps", "jagged_restart_warmup_steps")
+        text = "optimizer state is dropped at a merge; there most of it is pruned"
+        c.report("differs", "relora" if c.given("relora") else "relora_steps", text)
+
+
+def _precision(c: Conversion) -> None:
+    """Weights in bf16 where it is on, but in fp32 with FSDP, DeepSpeed or an adapter."""
+    bf16 = c.value("bf16") if c.given("bf16") else "auto"
+    half = c.value("fp16") or c.value("float16")
+    if bf16 not in (True, False, "auto", "full"):
+        c.wrong("bf16", "true, false, auto or full")
+    elif c.value("float32"):
+        c.set("precision.compute", "fp32", "float32")
+    elif half and bf16 in (False, "auto") and not c.given("bf16"):
+        c.set("precision.compute", "fp16", "fp16", "float16")
+        c.set("precision.loss_scale", {}, "fp16", "float16")
+        c.report("differs", "fp16", "weights stay in fp32; there they are loaded in fp16")
+    elif bf16 or c.value("bfloat16"):
+        c.set("precision.compute", "bf16", "bf16", "bfloat16")
+        if not (
+            c.value("fsdp") or c.value("fsdp_config") or c.value("deepspeed") or c.value("adapter")
+        ):
+            c.set("precision.params", "bf16", "bf16", "bfloat16")
+    elif half:
+        c.set("precision.compute", "fp16", "fp16", "float16")
+        c.set("precision.loss_scale", {}, "fp16", "float16")
+    if isinstance(c.value("tf32"), bool):
+        c.set("precision.tf32", c.value("tf32"), "tf32")
+    if c.value("fp8"):
+        c.set("precision.float8.recipe", "tensorwise", "fp8")
+        if isinstance(gather := c.value("fp8_enable_fsdp_float8_all_gather"), bool):
+            c.set("precision.float8.gather", gather, "fp8_enable_fsdp_float8_all_gather")
+    convert_recomputation(c, "gradient_checkpointing")
+    if c.value("gradient_checkpointing") in ("offload", "unsloth") or c.value(
+        "activation_offloading"
+    ):
+        c.set("memory.activation_offload", {}, "activation_offloading", "gradient_checkpointing")
+    if c.value("liger_fused_linear_cross_entropy"):
+        c.set("loss.type", "liger_cross_entropy", "liger_fused_linear_cross_entropy")
+    known = ("LigerPlugin", "CutCrossEntropyPlugin")
+    for plugin in c.names("plugins"):
+        if plugin.rpartition(".")[2] not in known:
+            c.report("refused", "plugins", f"{plugin}: code of Axolotl's is not run")
+    convert_compilation(c)
+
+
+def _ranks(c: Conversion) -> None:
+    """Degrees of the mesh, shards, and timeouts."""
+    c.set("parallel.device", "cuda")
+    convert_shards(c)
+    engine = c.data["parallel"].get("engine")
+    axes = ("tensor_parallel_size", "context_parallel_size")
+    if engine and ("activation_offload" in c.data.get("memory", {}) or any(map(c.number, axes))):
+        del c.data["parallel"]["engine"]
+        c.set("parallel.shard", -1, "deepspeed")
+        if engine.get("stage") != 3:
+            c.set("parallel.reshard", False, "deepspeed")
+        if "offload" in engine:
+            c.set("parallel.sharding.offload", True, "deepspeed")
+        text = "shards of FSDP2: ZeRO goes with no other axis, and with no offload of activations"
+        c.report("differs", "deepspeed", text)
+    for key, field in (("dp_shard_size", "shard"), ("dp_replicate_size", "replicate"),
+                       ("tensor_parallel_size", "tensor"), ("expert_parallel_size", "expert"),
+                       ("context_parallel_size", "ring")):  # fmt: skip
+        if (degree := c.number(key)) and degree > 1:
+            c.set(f"parallel.{field}", degree, key)
+    if timeout := c.number("ddp_timeout"):
+        c.set("parallel.timeout", timeout, "ddp_timeout")
+    if size := c.number("ddp_bucket_cap_mb"):
+        c.set("parallel.bucket_size", float(size), "ddp_bucket_cap_mb")
+    if (steps := c.number("gc_steps")) and steps > 0:
+        c.set("resilience.gc.every", f"{steps} steps", "gc_steps")
+
+
+def _cadence(c: Conversion, path: str, name: str, total: int | None) -> bool:
+    """Set a period by `NAMEs_per_epoch`, `NAME_steps` or `NAME_strategy`; False without any."""
+    times, steps = c.number(f"{name}s_per_epoch"), c.number(f"{name}_steps")
+    strategy = c.value(f"{name}_strategy")
+    if times and times > 0:
+        c.set(path, f"{1 / times:.10g} epochs", f"{name}s_per_epoch")
+    elif steps:
+        c.values.setdefault(f"{name}_strategy", "steps")
+        c.paths.setdefault(f"{name}_strategy", (f"{name}_steps",))
+        period(c, path, f"{name}_strategy", f"{name}_steps", total)
+    elif strategy == "epoch":
+        c.set(path, "1 epochs", f"{name}_strategy")
+    else:
+        return False
+    return True
+
+
+def _records(c: Conversion, total: int | None) -> None:
+    """Evaluation, checkpoints, logs and trackers."""
+    has_data = bool(c.number("val_set_size") or c.value("test_datasets"))
+    if not has_data or not _cadence(c, "evaluation.every", "eval", total):
+        c.set("evaluation", None, "val_set_size", "eval_steps")
+    else:
+        c.set("evaluation.sequences", None, "val_set_size")
+        if c.number("eval_steps") or c.value("eval_strategy"):
+            c.set("evaluation.before_training", True, "eval_steps", "eval_strategy")
+        if patience := c.number("early_stopping_patience"):
+            c.set("evaluation.early_stopping.patience", patience, "early_stopping_patience")
+    best = bool(c.value("load_best_model_at_end") or c.number("early_stopping_patience"))
+    c.set("checkpoint.keep_best", best and has_data, "load_best_model_at_end")
+    if c.value("save_strategy") == "no":
+        c.set("checkpoint.every", "last_step", "save_strategy")
+    elif not _cadence(c, "checkpoint.every", "save", total):
+        c.set("checkpoint.every", "1 epochs", "save_steps")
+    c.set("checkpoint.keep", c.number("save_total_limit") or 4, "save_total_limit")
+    if c.value("save_first_step"):
+        c.set("checkpoint.at", [1], "save_first_step")
+    if c.value("save_only_model"):
+        c.set("checkpoint.last", "weights", "save_only_model")
+    if isinstance(path := c.value("resume_from_checkpoint"), str):
+        text = f"{path} is a checkpoint of transformers: its weights are model.pretrained"
+        c.report("needs a decision", "resume_from_checkpoint", text)
+    logged = c.number("logging_steps")
+    usual = max(min(int(0.005 * total), 10), 1) if total else 10
+    c.set("tracking.every", f"{logged or usual} steps", "logging_steps")
+    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
+    if c.value("use_tensorboard"):
+        trackers.append({"type": "tensorboard"})
+    mode = c.value("wandb_mode")
+    if (c.value("use_wandb") or c.value("wandb_project")) and mode != "disabled":
+        trackers.append({"type": "wandb", "project": c.value("wandb_project"),
+                         "entity": c.value("wandb_entity"), "name": c.value("wandb_name"),
+                         "run_id": c.value("wandb_run_id"),
+                         "mode": mode if mode in ("online", "offline") else None})  # fmt: skip
+    if c.value("use_mlflow") or c.value("mlflow_tracking_uri") or c.value("mlflow_experiment_name"):
+        trackers.append({"type": "mlflow", "uri": c.value("mlflow_tracking_uri"),
+                         "experiment": c.value("mlflow_experiment_name"),
+                         "name": c.value("mlflow_run_name")})  # fmt: skip
+    if c.value("use_comet"):
+        trackers.append({"type": "comet", "project": c.value("comet_project_name"),
+                         "workspace": c.value("comet_workspace")})  # fmt: skip
+    c.set_items("tracking.trackers", trackers, "use_wandb", "wandb_project", "use_mlflow")
+    if steps := c.number("profiler_steps"):
+        c.set("profiling.active", steps, "profiler_steps")
+        c.set("profiling.wait", 0, "profiler_steps")
+
+
+DIALECT = Dialect(
+    name="Axolotl",
+    release="0.12",
+    keys=KEYS,
+    signature=("base_model",),
+    complete=_complete,
+    prefixes={"model_config": "overrides_of_model_config", "model_type": "type_of_model",
+              "model_revision": "revision_of_model", "evaluation_strategy": "eval_strategy",
+              "attention": "attn_implementation",
+              "sequence_parallel_degree": "context_parallel_size", "model_kwargs": "device_map",
+              "max_packed_sequence_len": "sequence_len", "peft.loftq_config": "peft",
+              "dataset_num_proc": "dataset_processes"},
+    prepare=_prepare,
+)  # fmt: skip

@@ -1,0 +1,124 @@
+"""Files of Axolotl mean what they mean there, by its own formulas."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import compose
+from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
+from setpoint.plan.curve import draw_curve
+from setpoint.train.config import Job
+
+BASE = """\
+base_model: NousResearch/Llama-3.2-1B
+model_type: LlamaForCausalLM
+load_in_4bit:
+strict: false
+datasets:
+  - path: tatsu-lab/alpaca
+    type: alpaca
+val_set_size: 0.1
+output_dir: ./outputs
+sequence_len: 2_048
+sample_packing: true
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+learning_rate: 2e-4
+bf16: auto
+special_tokens:
+  pad_token: "<|end|>"
+"""
+
+
+def read(folder: Path, text: str = "", base: str = BASE) -> ConvertedDocument:
+    """Convert the file above with more lines."""
+    path = folder / "job.yml"
+    path.write_text(base + text)
+    return read_foreign("axolotl", str(path))
+
+
+def converted(folder: Path, text: str = "", base: str = BASE, ranks: int = 1) -> Job:
+    document = read(folder, text, base)
+    assert document.problems == []
+    flags = [f"--parallel.world_size={ranks}"]
+    return compose(Job, None, files=[document], flags=flags).resolve()
+
+
+def factor(step: int, total: int, warmup: int, least: float, end: float) -> float:
+    """Axolotl's cosine with a minimum, from a share of the run on constant, at a step from 0."""
+    if step < warmup:
+        return step / warmup
+    progress = min(1.0, (step - warmup) / (total * end - warmup))
+    return (1 - least) * (1 + math.cos(math.pi * progress)) / 2 + least
+
+
+@pytest.mark.parametrize(("text", "warmup", "least", "end"), [
+    ("max_steps: 60\n", 2, 0.0, 1.0),  # 3 % of all steps are 1, which becomes 2
+    ("max_steps: 200\n", 6, 0.0, 1.0),
+    ("max_steps: 60\nwarmup_steps: 5\ncosine_min_lr_ratio: 0.1\n", 5, 0.1, 1.0),
+    ("max_steps: 60\nwarmup_ratio: 0.1\ncosine_min_lr_ratio: 0.2\ncosine_constant_lr_ratio: 0.5\n",
+     6, 0.2, 0.5),
+])  # fmt: skip
+def test_rates_are_those_of_its_formula(
+    tmp_path: Path, text: str, warmup: int, least: float, end: float
+) -> None:
+    job = converted(tmp_path, text)
+    total = int(text.split()[1])
+    for point in draw_curve(job, None, 1, 1000).points:
+        step = point.step + (point.step < warmup)  # one step ahead, as the report says
+        assert point.factor == pytest.approx(factor(step, total, warmup, least, end), abs=1e-9)
+
+
+def test_batch_data_and_precision(tmp_path: Path) -> None:
+    job = converted(tmp_path, "evals_per_epoch: 4\nsaves_per_epoch: 2\n", ranks=4)
+    assert (job.batch.global_size, job.batch.sequence_length) == (2 * 4 * 4, 2048)
+    assert (job.precision.params, job.precision.compute) == ("bf16", "bf16")
+    assert (job.data.held_out, job.data.packing.method) == (0.1, "first_fit_decreasing")
+    assert job.evaluation is not None and str(job.evaluation.every) == "0.25 epochs"
+    assert (str(job.checkpoint.every), job.checkpoint.keep) == ("0.5 epochs", 4)
+    source = "hf://datasets/tatsu-lab/alpaca@~parquet/default/train/*.parquet"
+    assert list(getattr(job.data.sources[0], "paths", ())) == [source]
+    assert recognize(str(tmp_path / "job.yml")) == "axolotl"
+
+
+def test_adapters(tmp_path: Path) -> None:
+    lines = "lora_r: 8\nlora_alpha: 16\nlora_dropout: 0.05\nlora_target_modules: [q_proj, v_proj]\n"
+    base = BASE.replace("load_in_4bit:\n", "load_in_4bit: true\n")
+    job = converted(tmp_path, f"adapter: qlora\n{lines}fsdp: [full_shard, auto_wrap]\n", base)
+    adapter: Any = job.adapter
+    assert (adapter.rank, adapter.alpha, adapter.dropout) == (8, 16.0, 0.05)
+    assert type(adapter.quantize).__name__ == "NF4" and job.parallel.shard == -1
+    assert (job.precision.params, job.precision.compute) == ("fp32", "bf16")
+    text = f"adapter: lora\n{lines}peft_use_dora: true\nload_in_8bit: true\n"
+    adapter = converted(tmp_path, text).adapter
+    assert type(adapter).__name__ == "DoRA" and type(adapter.quantize).__name__ == "Int8"
+
+
+def test_deepspeed_and_a_divided_sequence(tmp_path: Path) -> None:
+    job = converted(tmp_path, "deepspeed: deepspeed_configs/zero2.json\n", ranks=2)
+    assert getattr(job.parallel.engine, "stage", None) == 2
+    text = "deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json\ncontext_parallel_size: 2\n"
+    job = converted(tmp_path, text, ranks=4)
+    assert (job.parallel.ring, job.parallel.shard, job.parallel.sharding.offload) == (2, -1, True)
+    assert "deepspeed" in {report.key for report in read(tmp_path, text).reports}
+
+
+def test_what_is_reported(tmp_path: Path) -> None:
+    problems = read(tmp_path, "rl: dpo\nmicro_bach_size: 2\n").problems
+    assert [problem.path for problem in problems] == ["micro_bach_size", "rl"]
+    assert "micro_batch_size" in str(problems[0].hint)
+    lines = ("optimizer: adamw_bnb_8bit", "hub_model_id: me/it", "liger_rope: true")
+    text = "\n".join([*lines, "lr_scheduler: one_cycle\n"])
+    kinds = {report.key: report.kind for report in read(tmp_path, text).reports}
+    assert kinds["optimizer"] == "differs" and kinds["hub_model_id"] == "refused"
+    assert kinds["liger_rope"] == "without effect" and kinds["lr_scheduler"] == "needs a decision"
+    types = "  - {path: a, type: completion, field: body}\n  - {path: b, type: gpteacher}\n"
+    base = BASE.replace("  - path: tatsu-lab/alpaca\n    type: alpaca\n", types)
+    document = read(tmp_path, base=base)
+    first, second = document.data["data"]["sources"]  # pyright: ignore[reportIndexIssue]
+    assert (first["type"], first["field"], second["name"]) == ("huggingface", "body", "source-1")
+    assert "needs a decision" in {r.kind for r in document.reports if r.key == "datasets"}
