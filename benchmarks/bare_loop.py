@@ -33,7 +33,7 @@ from setpoint.cli.output import table  # noqa: E402
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.order import shuffled  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
-from setpoint.optim.config import AdamW  # noqa: E402
+from setpoint.optim.config import AdamWConfig  # noqa: E402
 from setpoint.optim.schedule.config import Cosine  # noqa: E402
 from setpoint.train.build.components import Components, build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
@@ -84,7 +84,7 @@ class BareLoop:
         order: list[int],
         device: torch.device,
     ) -> None:
-        assert isinstance(job.optimizer, AdamW) and isinstance(job.schedule, Cosine)
+        assert isinstance(job.optimizer, AdamWConfig) and isinstance(job.schedule, Cosine)
         self.model, self.tokens, self.order, self.device = model, tokens, order, device
         self.batch_size, self.length = job.batch.global_size, job.batch.sequence_length
         self.lr, self.clip = job.optimizer.lr, job.optimizer.clip_norm

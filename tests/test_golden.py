@@ -12,7 +12,7 @@ from setpoint.checkpoint.config import Checkpoint
 from setpoint.config import RUNTIME
 from setpoint.config.composition import Composition, compose
 from setpoint.config.schema.tree import all_fields
-from setpoint.optim.config import AdamW, Muon
+from setpoint.optim.config import AdamWConfig, MuonConfig
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import GarbageCollection
 from setpoint.train.config import Job
@@ -51,19 +51,22 @@ def test_every_preset_has_its_fingerprint() -> None:
 
 
 def test_a_changed_default_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    goldens.change_default(monkeypatch, AdamW, "eps", 2.0)
+    goldens.change_default(monkeypatch, AdamWConfig, "eps", 2.0)
     changes = goldens.all_drift()
     text = message(changes)
     assert "make golden" in text
-    assert "-optim.AdamW.eps = 1e-08  # identity" in text
-    assert "+optim.AdamW.eps = 2.0  # identity" in text
+    assert "-optim.AdamWConfig.eps = 1e-08  # identity" in text
+    assert "+optim.AdamWConfig.eps = 2.0  # identity" in text
     assert any(line.startswith("-fingerprint ") for line in changes["tiny.txt"])
 
 
 def test_a_changed_default_is_seen_where_no_preset_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    goldens.change_default(monkeypatch, Muon, "steps", 6)
+    goldens.change_default(monkeypatch, MuonConfig, "steps", 6)
     assert goldens.all_drift() == {
-        goldens.FIELDS: ["-optim.Muon.steps = 5  # identity", "+optim.Muon.steps = 6  # identity"]
+        goldens.FIELDS: [
+            "-optim.MuonConfig.steps = 5  # identity",
+            "+optim.MuonConfig.steps = 6  # identity",
+        ]
     }
 
 
@@ -74,8 +77,8 @@ def test_a_changed_default_of_a_runtime_field_is_seen(monkeypatch: pytest.Monkey
 
 
 def test_a_changed_role_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Muon.__setpoint__.fields["steps"], "role", RUNTIME)
-    assert goldens.all_drift()[goldens.FIELDS][1] == "+optim.Muon.steps = 5  # runtime"
+    monkeypatch.setattr(MuonConfig.__setpoint__.fields["steps"], "role", RUNTIME)
+    assert goldens.all_drift()[goldens.FIELDS][1] == "+optim.MuonConfig.steps = 5  # runtime"
 
 
 @pytest.mark.parametrize(
@@ -147,4 +150,4 @@ def test_the_fields_are_those_of_every_variant() -> None:
     assert {path.rpartition(".")[2] for path, _ in all_fields(Job)} <= {
         path.rpartition(".")[2] for path in paths
     }
-    assert {"Text.paths", "Cosine.warmup", "Lion.betas"} <= paths
+    assert {"Text.paths", "Cosine.warmup", "LionConfig.betas"} <= paths

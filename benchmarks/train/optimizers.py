@@ -187,31 +187,37 @@ def schedule_free(groups: Groups) -> Callable[[], object]:
 
 
 SIDES = {
-    "adamw": Side(ours(config.AdamW()), torch_adamw, "torch, fused"),
+    "adamw": Side(ours(config.AdamWConfig()), torch_adamw, "torch, fused"),
     "sgd": Side(
-        ours(config.SGD(lr=0.01)),
+        ours(config.SGDConfig(lr=0.01)),
         lambda groups: torch.optim.SGD(groups, lr=0.01, momentum=0.9, fused=True).step,
         "torch, fused",
     ),
     "adafactor": Side(
-        ours(config.Adafactor()), lambda groups: torch.optim.Adafactor(groups).step, "torch"
+        ours(config.AdafactorConfig()), lambda groups: torch.optim.Adafactor(groups).step, "torch"
     ),
-    "muon": Side(ours(config.Muon(), algorithm="muon"), torch_muon, "torch's Muon and AdamW", 2e-3),
+    "muon": Side(
+        ours(config.MuonConfig(), algorithm="muon"), torch_muon, "torch's Muon and AdamW", 2e-3
+    ),
     "lion": Side(
-        ours(config.Lion()),
+        ours(config.LionConfig()),
         lambda groups: ReferenceLion(groups, {"lr": 1e-4}).step,
         "the authors' loop",
         1e-6,
     ),
     "schedule_free_adamw": Side(
-        overwriting(ours(config.ScheduleFreeAdamW())), overwriting(schedule_free), "schedulefree"
+        overwriting(ours(config.ScheduleFreeAdamWConfig())),
+        overwriting(schedule_free),
+        "schedulefree",
     ),
     "anyprecision_adamw, fp32": Side(
-        ours(config.AnyPrecisionAdamW(rounding="nearest")), torch_adamw, "torch's AdamW, fused"
+        ours(config.AnyPrecisionAdamWConfig(rounding="nearest")),
+        torch_adamw,
+        "torch's AdamW, fused",
     ),
     # PyTorch's rounds to the nearest number, and so does less.
     "anyprecision_adamw, bf16, nearest": Side(
-        ours(config.AnyPrecisionAdamW(rounding="nearest")),
+        ours(config.AnyPrecisionAdamWConfig(rounding="nearest")),
         torch_adamw,
         "torch's AdamW in bf16, fused",
         2e-3,
@@ -219,7 +225,7 @@ SIDES = {
         torch.bfloat16,
     ),
     "anyprecision_adamw, bf16, stochastic": Side(
-        ours(config.AnyPrecisionAdamW()),
+        ours(config.AnyPrecisionAdamWConfig()),
         torch_adamw,
         "torch's AdamW in bf16, fused",
         2e-3,

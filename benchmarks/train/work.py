@@ -22,7 +22,7 @@ import setpoint.presets  # noqa: E402, F401 - registers the preset
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.order import shuffled  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
-from setpoint.optim.config import AdamW  # noqa: E402
+from setpoint.optim.config import AdamWConfig  # noqa: E402
 from setpoint.optim.schedule.config import Cosine  # noqa: E402
 from setpoint.train.build.components import Components, build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
@@ -114,9 +114,9 @@ class Work:
         return self.job.precision.compute == "bf16"
 
     @property
-    def optimizer_options(self) -> AdamW:
+    def optimizer_options(self) -> AdamWConfig:
         """Of AdamW."""
-        assert isinstance(self.job.optimizer, AdamW)
+        assert isinstance(self.job.optimizer, AdamWConfig)
         return self.job.optimizer
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

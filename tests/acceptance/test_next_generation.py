@@ -19,7 +19,7 @@ import pytest
 
 import setpoint as sp
 from setpoint.model.config import TransformerConfig
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
 
@@ -417,7 +417,7 @@ def test_ng_36_37_one_root_whose_parts_are_built(cli: CommandLine) -> None:
     assert optimizer.param_groups[0]["lr"] == job.optimizer.lr
     for section in (job.tokenizer, job.schedule, job.loss, job.data, job.data.sources[0]):
         assert type(section).__setpoint__.owner is not None
-    assert isinstance(job.optimizer, AdamW)
+    assert isinstance(job.optimizer, AdamWConfig)
 
 
 def test_ng_42_plain_data_in_the_record_and_in_checkpoints(cli: CommandLine, run: str) -> None:

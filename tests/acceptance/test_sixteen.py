@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import setpoint as sp
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.optim.schedule.config import Cosine
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
@@ -317,12 +317,12 @@ def test_11_default_drift_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"tiny.txt", "tiny+smoke.txt", "tiny+reproducible.txt"}
     assert names <= {path.name for path in goldens.FOLDER.iterdir()}
     assert goldens.all_drift() == {}
-    goldens.change_default(monkeypatch, AdamW, "eps", 1e-6)
+    goldens.change_default(monkeypatch, AdamWConfig, "eps", 1e-6)
     goldens.change_default(monkeypatch, Cosine, "floor", 0.2)
     drifted = goldens.all_drift()
     assert drifted.keys() >= names | {goldens.FIELDS}
-    assert "-optim.AdamW.eps = 1e-08  # identity" in drifted[goldens.FIELDS]
-    assert "+optim.AdamW.eps = 1e-06  # identity" in drifted[goldens.FIELDS]
+    assert "-optim.AdamWConfig.eps = 1e-08  # identity" in drifted[goldens.FIELDS]
+    assert "+optim.AdamWConfig.eps = 1e-06  # identity" in drifted[goldens.FIELDS]
     assert all(drifted[name][0].startswith("-fingerprint ") for name in names)
     # The preset sets its own floor, which is no longer the default.
     assert "+schedule.floor = 0.1  # identity" in drifted["tiny.txt"]

@@ -9,7 +9,7 @@ import pytest
 from setpoint.config import ImportPath, plain
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.config.words.text import in_full
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import ByteSize, DType, Duration, Period
 
@@ -43,6 +43,6 @@ def test_values(value: object, text: str, data: object) -> None:
 
 
 def test_sections() -> None:
-    assert in_full(AdamW()) == "'adamw'"
+    assert in_full(AdamWConfig()) == "'adamw'"
     assert in_full(Evaluation()) == "(a section)"
-    assert plain(AdamW()) == "adamw"
+    assert plain(AdamWConfig()) == "adamw"

@@ -8,7 +8,7 @@ from setpoint.loss.config import CrossEntropy
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.optim.clip import clip_gradients
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.optim.schedule.config import Cosine
 
 from .small import Successor, generators, small_model
@@ -130,7 +130,7 @@ def trained(request):
     model = config.build(vocab_size=257)
     initialize(model, 0)
     loss_of = resolve(CrossEntropy()).build()
-    optimization = resolve(AdamW(lr=1e-2))
+    optimization = resolve(AdamWConfig(lr=1e-2))
     optimizer = optimization.build(parameters=model.named_parameters())
     factor = resolve(Cosine(horizon=steps)).build()
     data = torch.tensor(list(TEXT * 3))

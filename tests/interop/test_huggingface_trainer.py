@@ -15,7 +15,7 @@ from setpoint.config import compose
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
 from setpoint.interop.huggingface_trainer import KEYS
 from setpoint.model.layers import parameter_kinds
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
 
@@ -93,7 +93,7 @@ def test_rates_are_those_of_the_scheduler_of_transformers(
 def test_batch_is_per_device_times_accumulation_times_ranks(tmp_path: Path) -> None:
     job = converted(tmp_path, ranks=4, fsdp="full_shard auto_wrap", optim="adamw_torch")
     assert (job.batch.global_size, job.batch.micro_size) == (4 * 3 * 4, 4)
-    assert (job.parallel.shard, type(job.optimizer)) == (-1, AdamW)
+    assert (job.parallel.shard, type(job.optimizer)) == (-1, AdamWConfig)
     job = converted(tmp_path, ranks=4, deepspeed={"zero_optimization": {"stage": 2}})
     assert (type(job.parallel.engine).__name__, job.batch.accumulation) == ("DeepSpeed", 3)
 

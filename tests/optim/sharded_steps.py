@@ -18,7 +18,14 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from setpoint.config import resolve
 from setpoint.optim import muon
-from setpoint.optim.config import Adafactor, AdamW, AnyPrecisionAdamW, Lion, Muon, ScheduleFreeAdamW
+from setpoint.optim.config import (
+    AdafactorConfig,
+    AdamWConfig,
+    AnyPrecisionAdamWConfig,
+    LionConfig,
+    MuonConfig,
+    ScheduleFreeAdamWConfig,
+)
 from setpoint.optim.muon import AllGather, AllToAll
 
 from ..ranks import fork
@@ -124,7 +131,7 @@ def each_rank_has_its_share() -> None:
             torch.manual_seed(0)
             whole = [nn.Parameter(torch.randn(7, 5)) for _ in range(5)]
             held = [nn.Parameter(distribute_tensor(p.data, mesh, way)) for p in whole]
-            config = resolve(Muon())
+            config = resolve(MuonConfig())
             for given in (whole, held):
                 seen.clear()
                 optimizer = config.build(parameters=[(str(i), p) for i, p in enumerate(given)])
@@ -144,7 +151,7 @@ def each_rank_has_its_share() -> None:
 def noise_is_that_of_one_rank() -> None:
     """Elements are rounded alike along each way to divide a weight, in blocks of few rows."""
     mesh = init_device_mesh("cpu", (WORLD,))
-    config = resolve(AnyPrecisionAdamW(rounding="stochastic"))
+    config = resolve(AnyPrecisionAdamWConfig(rounding="stochastic"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("setpoint.optim.adam.BLOCK", 12)
         for way in (Shard(0), Shard(1), Replicate()):
@@ -165,7 +172,7 @@ def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     for fields in ({}, {"nesterov": False, "adjust_lr": "match_rms_adamw"}):
-        config = resolve(Muon(**fields))
+        config = resolve(MuonConfig(**fields))
         for state in (None, torch.bfloat16):
             compare(
                 lambda given, c=config, s=state: c.build(parameters=given, state_dtype=s),
@@ -173,14 +180,14 @@ def one_rank(rank: int, store: str) -> None:
                 is_muon=True,
             )
     each_rank_has_its_share()
-    cautious = resolve(Muon(cautious_weight_decay=True))  # with AdamW inside
+    cautious = resolve(MuonConfig(cautious_weight_decay=True))  # with AdamW inside
     compare(lambda given: cautious.build(parameters=given), torch.float32, is_muon=True)
-    fused = resolve(AdamW(cautious_weight_decay=True))
+    fused = resolve(AdamWConfig(cautious_weight_decay=True))
     compare(lambda given: fused.build(parameters=given), torch.float32, rounding=1e-7)
-    lion = resolve(Lion(cautious_weight_decay=True))
-    free = resolve(ScheduleFreeAdamW())
-    factored = resolve(Adafactor(weight_decay=0.1))
-    nearest = resolve(AnyPrecisionAdamW(rounding="nearest"))
+    lion = resolve(LionConfig(cautious_weight_decay=True))
+    free = resolve(ScheduleFreeAdamWConfig())
+    factored = resolve(AdafactorConfig(weight_decay=0.1))
+    nearest = resolve(AnyPrecisionAdamWConfig(rounding="nearest"))
     compare(lambda given: lion.build(parameters=given), torch.float32)
     compare(lambda given: free.build(parameters=given), torch.float32)
     compare(lambda given: factored.build(parameters=given), torch.float32, rounding=1e-6)

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from setpoint.config import resolve
-from setpoint.optim.config import Adafactor
+from setpoint.optim.config import AdafactorConfig
 
 from ..few import few
 from .problem import Groups, assert_resumes, groups, learnt, network
 
 
 def build(given: Any, **fields: Any) -> torch.optim.Optimizer:
-    return resolve(Adafactor(**fields)).build(parameters=given)
+    return resolve(AdafactorConfig(**fields)).build(parameters=given)
 
 
 @pytest.mark.parametrize("dtype", few([torch.float32, torch.float64], [torch.float32]))

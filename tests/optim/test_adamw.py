@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from setpoint.config import SetpointError, resolve
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 
 from ..few import few
 from .problem import Groups, assert_resumes, groups, learnt, network
 
 
 def build(given: Any, **fields: Any) -> torch.optim.Optimizer:
-    return resolve(AdamW(**fields)).build(parameters=given)
+    return resolve(AdamWConfig(**fields)).build(parameters=given)
 
 
 @pytest.mark.parametrize("dtype", few([torch.float32, torch.float64], [torch.float32]))

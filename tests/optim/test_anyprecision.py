@@ -10,7 +10,7 @@ from torch import nn
 
 from setpoint.config import resolve
 from setpoint.optim.adam import AnyPrecisionAdamW as Optimizer
-from setpoint.optim.config import AnyPrecisionAdamW
+from setpoint.optim.config import AnyPrecisionAdamWConfig
 
 from ..few import few
 from .problem import assert_resumes, flat, follow, groups, learnt, network
@@ -21,7 +21,7 @@ BF16 = torch.bfloat16
 def build(
     given: Any, state_dtype: torch.dtype | None = None, seed: int = 1, **fields: Any
 ) -> Optimizer:
-    made = resolve(AnyPrecisionAdamW(**fields)).build(
+    made = resolve(AnyPrecisionAdamWConfig(**fields)).build(
         parameters=given, state_dtype=state_dtype, seed=seed
     )
     assert isinstance(made, Optimizer)

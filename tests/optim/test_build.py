@@ -6,7 +6,7 @@ from torch import nn
 
 from setpoint.config import ImportPath, SetpointError, resolve
 from setpoint.optim.build import build_optimizer, title_of
-from setpoint.optim.config import AdamW, ImportedOptimizer, Lion, OptimizerConfig
+from setpoint.optim.config import AdamWConfig, ImportedOptimizer, LionConfig, OptimizerConfig
 
 from ..variants import forget
 
@@ -52,9 +52,9 @@ forget(OptimizerConfig, __name__)
 
 
 def test_optimizers_of_setpoint() -> None:
-    optimizer = build_optimizer(resolve(AdamW(weight_decay=0.3)), groups())
+    optimizer = build_optimizer(resolve(AdamWConfig(weight_decay=0.3)), groups())
     assert optimizer.param_groups[0]["weight_decay"] == 0.1
-    lion = build_optimizer(resolve(Lion()), groups(), torch.bfloat16)
+    lion = build_optimizer(resolve(LionConfig()), groups(), torch.bfloat16)
     parameter = lion.param_groups[0]["params"][0]
     parameter.grad = torch.ones(2, 2)
     lion.step()
@@ -80,7 +80,7 @@ def test_what_cannot_be_used(config: OptimizerConfig, words: str) -> None:
 
 
 def test_what_an_optimizer_is_called_in_errors() -> None:
-    assert title_of(resolve(AdamW(lr=0.1))) is None
+    assert title_of(resolve(AdamWConfig(lr=0.1))) is None
     own = title_of(resolve(Own.Config(lr=0.1)))
     assert own == f"optimizer.type = own_optimizer_of_a_test ({__name__}.Own)"
     imported = resolve(ImportedOptimizer(target=SPARSE, lr=0.1, weight_decay=0))

@@ -8,22 +8,22 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError, resolve
-from setpoint.optim.config import AdamW, AnyPrecisionAdamW, Lion, Muon
+from setpoint.optim.config import AdamWConfig, AnyPrecisionAdamWConfig, LionConfig, MuonConfig
 
 from .problem import assert_resumes, backward, flat, follow, groups, network, rate
 
 LR, DECAY, STEPS = 0.01, 0.3, 30
 ALGORITHMS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "adamw": (AdamW(), {}),
-    "loop": (AdamW(implementation="loop", amsgrad=True), {}),
-    "anyprecision": (AnyPrecisionAdamW(rounding="nearest"), {"state_dtype": None, "seed": 1}),
-    "lion": (Lion(), {"state_dtype": None}),
-    "muon": (Muon(), {"state_dtype": None}),
+    "adamw": (AdamWConfig(), {}),
+    "loop": (AdamWConfig(implementation="loop", amsgrad=True), {}),
+    "anyprecision": (AnyPrecisionAdamWConfig(rounding="nearest"), {"state_dtype": None, "seed": 1}),
+    "lion": (LionConfig(), {"state_dtype": None}),
+    "muon": (MuonConfig(), {"state_dtype": None}),
 }
 
 
 def make(config: Any, given: Any, runtime: dict[str, Any], cautious: bool = True) -> Any:
-    if isinstance(config, Muon):
+    if isinstance(config, MuonConfig):
         kinds = ("muon", "muon", "adamw")
         given = [{**group, "algorithm": kind} for group, kind in zip(given, kinds, strict=True)]
     changed = config.evolve(lr=LR, cautious_weight_decay=cautious)
@@ -59,7 +59,7 @@ def test_the_formula_beside_steps_without_decay(name: str) -> None:
 
 def test_a_plain_loop_of_adamw() -> None:
     model, other = network(torch.float64), network(torch.float64)
-    optimizer = make(AdamW(betas=(0.9, 0.95)), groups(model), {})
+    optimizer = make(AdamWConfig(betas=(0.9, 0.95)), groups(model), {})
     follow([optimizer], model)
     means = {p: torch.zeros_like(p) for p in other.parameters()}
     squares = {p: torch.zeros_like(p) for p in other.parameters()}
@@ -88,4 +88,4 @@ def test_a_resumed_run_goes_on(name: str) -> None:
 
 def test_without_decay_it_is_dead() -> None:
     with pytest.raises(ConfigError, match="nothing decays"):
-        resolve(AdamW(weight_decay=0.0, no_decay=(), cautious_weight_decay=True))
+        resolve(AdamWConfig(weight_decay=0.0, no_decay=(), cautious_weight_decay=True))

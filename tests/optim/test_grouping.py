@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import SetpointError, resolve
-from setpoint.optim.config import AdamW, Group, Muon, known_options
+from setpoint.optim.config import AdamWConfig, Group, MuonConfig, known_options
 from setpoint.optim.grouping import Gathered, gather, grouping_problems, keeps_decaying, rule_of
 from setpoint.shapes.parameter import Parameter
 
@@ -25,7 +25,7 @@ def names(groups: list[Gathered]) -> dict[str, list[str]]:
 
 
 def test_without_rules_there_are_two():
-    groups = gather(resolve(AdamW(weight_decay=0.3)), SAME_RATE)
+    groups = gather(resolve(AdamWConfig(weight_decay=0.3)), SAME_RATE)
     matrices = ["embedding.weight", "layers.0.up.weight", "layers.1.up.weight", "output.weight"]
     rest = [each.name for each in MODEL if each.name not in matrices]
     assert names(groups) == {"decay": matrices, "no_decay": rest}
@@ -35,7 +35,7 @@ def test_without_rules_there_are_two():
 
 
 def test_what_the_model_itself_multiplies_rates_by():
-    groups = gather(resolve(AdamW()), MODEL)
+    groups = gather(resolve(AdamWConfig()), MODEL)
     assert names(groups) == {
         "decay": ["embedding.weight", "output.weight"],
         "decay x 0.5": ["layers.0.up.weight", "layers.1.up.weight"],
@@ -44,7 +44,7 @@ def test_what_the_model_itself_multiplies_rates_by():
 
 
 def test_the_first_group_that_matches_takes_a_parameter():
-    config = AdamW(
+    config = AdamWConfig(
         weight_decay=0.2,
         groups=[
             Group(pattern=r"^layers\.0\.up", lr_multiplier=3.0),
@@ -65,20 +65,20 @@ def test_the_first_group_that_matches_takes_a_parameter():
 
 
 def test_a_multiplier_of_the_decay_counts_whatever_no_decay_says():
-    config = resolve(AdamW(groups=[Group(pattern="norm", weight_decay_multiplier=2.0)]))
+    config = resolve(AdamWConfig(groups=[Group(pattern="norm", weight_decay_multiplier=2.0)]))
     (group,) = [each for each in gather(config, SAME_RATE) if each.name == "/norm/"]
     assert group.weight_decay == 0.2
 
 
 def test_no_decay_by_kind_and_by_pattern():
-    config = resolve(AdamW(no_decay=("embedding",), no_decay_patterns=("^output", r"\.1\.")))
+    config = resolve(AdamWConfig(no_decay=("embedding",), no_decay_patterns=("^output", r"\.1\.")))
     decaying = [each.name for each in SAME_RATE if keeps_decaying(config, each)]
     assert decaying == ["layers.0.norm.weight", "layers.0.up.weight", "layers.0.up.bias", "scale"]
     assert names(gather(config, SAME_RATE))["decay"] == decaying
 
 
 def test_each_algorithm_has_groups_of_its_own():
-    config = Muon(lr=0.02, adamw_lr=0.01, adamw_patterns=(r"layers\.1",))
+    config = MuonConfig(lr=0.02, adamw_lr=0.01, adamw_patterns=(r"layers\.1",))
     groups = gather(resolve(config), SAME_RATE)
     assert names(groups) == {
         "adamw decay x 0.5": ["embedding.weight", "layers.1.up.weight", "output.weight"],
@@ -94,7 +94,7 @@ def test_each_algorithm_has_groups_of_its_own():
 
 def test_rule_of():
     groups = [Group(pattern="a$", lr_multiplier=2.0), Group(pattern="^x", lr_multiplier=3.0)]
-    config = resolve(AdamW(groups=groups))
+    config = resolve(AdamWConfig(groups=groups))
     assert [rule_of(config, name) for name in ("xa", "xb", "b")] == [0, 1, None]
 
 
@@ -104,7 +104,7 @@ def problems(config) -> list[tuple[str, str]]:
 
 def test_patterns_that_match_nothing():
     config = resolve(
-        Muon(
+        MuonConfig(
             no_decay_patterns=(
                 "upp",
                 "scale",
@@ -133,7 +133,7 @@ def test_patterns_that_match_nothing():
 
 
 def test_a_group_that_others_leave_nothing_to():
-    config = AdamW(
+    config = AdamWConfig(
         groups=[
             Group(pattern="up", lr_multiplier=2.0),
             Group(pattern="scale", lr_multiplier=2.0),
@@ -152,36 +152,38 @@ def test_a_group_that_others_leave_nothing_to():
 
 def test_a_group_that_sets_nothing_keeps_its_parameters_from_others():
     groups = [Group(pattern="norm"), Group(pattern="layers", lr_multiplier=2.0)]
-    assert problems(AdamW(groups=groups)) == []
+    assert problems(AdamWConfig(groups=groups)) == []
     groups = [Group(pattern="norm"), Group(pattern="up", lr_multiplier=2.0)]
-    ((path, message),) = problems(AdamW(groups=groups))
+    ((path, message),) = problems(AdamWConfig(groups=groups))
     assert path == "groups.0.pattern"
     assert message.startswith("has no effect: the group sets nothing")
 
 
 def test_what_cannot_be_gathered():
     with pytest.raises(SetpointError, match="nothing to train"):
-        gather(resolve(AdamW()), ())
-    config = resolve(AdamW(groups=[Group(pattern="upp", lr_multiplier=2.0)]))
+        gather(resolve(AdamWConfig()), ())
+    config = resolve(AdamWConfig(groups=[Group(pattern="upp", lr_multiplier=2.0)]))
     with pytest.raises(SetpointError, match=r"optimizer\.groups\.0\.pattern = 'upp': matches none"):
         gather(config, MODEL)
 
 
 def test_matrices_the_other_way_round_have_groups_of_their_own() -> None:
     turned = Parameter("turned.weight", (4, 8), "matrix", inputs_first=True)
-    groups = gather(resolve(Muon()), (*SAME_RATE, turned))
+    groups = gather(resolve(MuonConfig()), (*SAME_RATE, turned))
     (group,) = [each for each in groups if turned in each.parameters]
     assert group.name == "muon (in, out) decay"
     assert group.options == {"algorithm": "muon", "inputs_first": True}
     (plain,) = [each for each in groups if each.name == "muon decay"]
     assert plain.options == {"algorithm": "muon"}
     # Others do not ask.
-    assert gather(resolve(AdamW()), (turned,))[0].options == {}
+    assert gather(resolve(AdamWConfig()), (turned,))[0].options == {}
 
 
 def test_tensors_of_more_dimensions_are_adamws_and_decay() -> None:
     tensor = Parameter("convolution.weight", (8, 4, 3), "tensor")
-    (group,) = [g for g in gather(resolve(Muon()), (*SAME_RATE, tensor)) if tensor in g.parameters]
+    (group,) = [
+        g for g in gather(resolve(MuonConfig()), (*SAME_RATE, tensor)) if tensor in g.parameters
+    ]
     assert (group.name, group.weight_decay) == ("adamw decay x 0.1", 0.1)
 
 
@@ -197,7 +199,7 @@ def test_tensors_of_more_dimensions_are_adamws_and_decay() -> None:
 def test_options_that_nothing_in_the_group_reads(
     pattern: str, options: dict[str, Any], unread: list[str]
 ) -> None:
-    config = resolve(Muon(groups=[Group(pattern=pattern, options=options)]))
+    config = resolve(MuonConfig(groups=[Group(pattern=pattern, options=options)]))
     found = list(grouping_problems(config, MODEL))
     assert [each.path for each in found] == [f"groups.0.options.{name}" for name in unread]
     if unread:
@@ -207,22 +209,22 @@ def test_options_that_nothing_in_the_group_reads(
 
 
 def test_every_option_of_muon_has_a_reader() -> None:
-    config = resolve(Muon())
+    config = resolve(MuonConfig())
     read = {option for options in config.read_by.values() for option in options}
     assert read == known_options(config).keys()
     assert read <= set(type(config).__setpoint__.fields)
 
 
 def test_muon_needs_a_matrix() -> None:
-    config = resolve(Muon(adamw_patterns=("up",)))
+    config = resolve(MuonConfig(adamw_patterns=("up",)))
     (problem,) = grouping_problems(config, MODEL)
     assert problem.path == "adamw_patterns"
     assert problem.message == (
         "leaves Muon nothing: of 8 parameters that are trained 2 are of kind matrix, and AdamW "
         "gets all of these"
     )
-    assert not list(grouping_problems(resolve(Muon(adamw_patterns=(r"layers\.1",))), MODEL))
-    (problem,) = grouping_problems(resolve(Muon()), MODEL[:2])
+    assert not list(grouping_problems(resolve(MuonConfig(adamw_patterns=(r"layers\.1",))), MODEL))
+    (problem,) = grouping_problems(resolve(MuonConfig()), MODEL[:2])
     assert "none is of kind matrix" in problem.message
     with pytest.raises(SetpointError, match=r"optimizer\.adamw_patterns = .* leaves Muon nothing"):
         gather(config, MODEL)

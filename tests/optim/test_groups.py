@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from setpoint.config import resolve
-from setpoint.optim.config import SGD, AdamW, Group
+from setpoint.optim.config import AdamWConfig, Group, SGDConfig
 from setpoint.optim.grouping import parameter_groups
 from setpoint.shapes.parameter import Parameter
 
@@ -22,7 +22,7 @@ def trained(model: nn.Module) -> list[Parameter]:
 
 def test_groups_are_in_the_form_of_torch():
     model = network()
-    groups = parameter_groups(resolve(AdamW(weight_decay=0.3)), trained(model))
+    groups = parameter_groups(resolve(AdamWConfig(weight_decay=0.3)), trained(model))
     assert [sorted(group) for group in groups] == [["name", "params", "weight_decay"]] * 2
     assert [group["name"] for group in groups] == ["decay", "no_decay"]
     assert [name for name, _ in groups[0]["params"]] == ["0.weight", "2.weight"]
@@ -34,7 +34,7 @@ def test_groups_are_in_the_form_of_torch():
 
 def test_multipliers_and_options():
     groups = [Group(pattern="^2", lr_multiplier=0.1, options={"betas": [0.5, 0.6], "eps": 1e-3})]
-    made = parameter_groups(resolve(AdamW(groups=groups)), trained(network()))
+    made = parameter_groups(resolve(AdamWConfig(groups=groups)), trained(network()))
     assert "lr_multiplier" not in made[0]
     assert made[2]["lr_multiplier"] == 0.1
     assert (made[2]["betas"], made[2]["eps"]) == ((0.5, 0.6), 1e-3)
@@ -43,12 +43,12 @@ def test_multipliers_and_options():
 def test_frozen_parameters_are_left_out():
     model = network()
     model[0].weight.requires_grad_(False)
-    (group, _) = parameter_groups(resolve(AdamW()), trained(model))
+    (group, _) = parameter_groups(resolve(AdamWConfig()), trained(model))
     assert [name for name, _ in group["params"]] == ["2.weight"]
 
 
 def test_groups_learn_as_those_that_are_written_out_by_hand():
-    section = SGD(
+    section = SGDConfig(
         lr=0.1,
         weight_decay=0.2,
         momentum=0.5,

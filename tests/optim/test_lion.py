@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import resolve
-from setpoint.optim.config import Lion
+from setpoint.optim.config import LionConfig
 
 from .problem import Groups, assert_resumes, flat, follow, groups, learnt, network
 
 
 def build(given: Any, state_dtype: torch.dtype | None = None, **fields: Any) -> Any:
-    return resolve(Lion(**fields)).build(parameters=given, state_dtype=state_dtype)
+    return resolve(LionConfig(**fields)).build(parameters=given, state_dtype=state_dtype)
 
 
 class Formula(torch.optim.Optimizer):

@@ -11,7 +11,7 @@ from torch import nn
 
 from setpoint.config import SetpointError, resolve
 from setpoint.optim import muon as module
-from setpoint.optim.config import Muon
+from setpoint.optim.config import MuonConfig
 from setpoint.optim.muon import adjustment, at_once
 
 from ..few import few
@@ -19,7 +19,7 @@ from .problem import Groups, assert_resumes, flat, follow, groups, network
 
 
 def build(given: Any, state_dtype: torch.dtype | None = None, **fields: Any) -> Any:
-    return resolve(Muon(**fields)).build(parameters=given, state_dtype=state_dtype)
+    return resolve(MuonConfig(**fields)).build(parameters=given, state_dtype=state_dtype)
 
 
 def split(model: nn.Module) -> Groups:

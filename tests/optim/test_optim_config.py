@@ -1,7 +1,7 @@
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.optim.schedule.config import Constant, Cosine
 from setpoint.units import Length
 
@@ -20,13 +20,13 @@ def test_horizon_has_to_come_from_somewhere():
 @pytest.mark.parametrize(
     ("cls", "name", "value"),
     [
-        (AdamW, "lr", 0.0),
-        (AdamW, "lr", float("nan")),
-        (AdamW, "weight_decay", -0.1),
-        (AdamW, "clip_norm", 0.0),
-        (AdamW, "betas", (0.9, 1.0)),
-        (AdamW, "betas", (-0.1, 0.9)),
-        (AdamW, "eps", 0.0),
+        (AdamWConfig, "lr", 0.0),
+        (AdamWConfig, "lr", float("nan")),
+        (AdamWConfig, "weight_decay", -0.1),
+        (AdamWConfig, "clip_norm", 0.0),
+        (AdamWConfig, "betas", (0.9, 1.0)),
+        (AdamWConfig, "betas", (-0.1, 0.9)),
+        (AdamWConfig, "eps", 0.0),
         (Constant, "warmup", -1),
         (Cosine, "warmup", -1),
         (Cosine, "horizon", 0),
@@ -40,4 +40,4 @@ def test_ranges(cls, name, value):
 
 
 def test_clipping_can_be_switched_off():
-    assert resolve(AdamW(clip_norm=None)).clip_norm is None
+    assert resolve(AdamWConfig(clip_norm=None)).clip_norm is None

@@ -12,7 +12,7 @@ from torch import nn
 
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.composition import compose
-from setpoint.optim.config import SGD, AdamW, ImportedOptimizer, Muon
+from setpoint.optim.config import AdamWConfig, ImportedOptimizer, MuonConfig, SGDConfig
 
 from ..snapshots import compare
 
@@ -31,14 +31,16 @@ def modes(given: Any) -> Any:
 
 
 CASES: dict[str, Callable[[], Any]] = {
-    "nesterov without momentum": lambda: resolve(SGD(nesterov=True, momentum=0.0)),
-    "nesterov with dampening": lambda: resolve(SGD(nesterov=True, dampening=0.1)),
-    "dampening without momentum": lambda: resolve(SGD(dampening=0.1, momentum=0.0)),
-    "muon's patterns": lambda: resolve(Muon(adamw_patterns=("a(", ""))),
-    "a vector for muon": lambda: resolve(Muon()).build(parameters=on_meta()),
-    "no fused AdamW": lambda: resolve(AdamW(implementation="fused")).build(parameters=on_meta()),
-    "no fused SGD": lambda: resolve(SGD(implementation="fused")).build(parameters=on_meta()),
-    "no fused SGD in bf16": lambda: resolve(SGD(implementation="fused")).build(
+    "nesterov without momentum": lambda: resolve(SGDConfig(nesterov=True, momentum=0.0)),
+    "nesterov with dampening": lambda: resolve(SGDConfig(nesterov=True, dampening=0.1)),
+    "dampening without momentum": lambda: resolve(SGDConfig(dampening=0.1, momentum=0.0)),
+    "muon's patterns": lambda: resolve(MuonConfig(adamw_patterns=("a(", ""))),
+    "a vector for muon": lambda: resolve(MuonConfig()).build(parameters=on_meta()),
+    "no fused AdamW": lambda: resolve(AdamWConfig(implementation="fused")).build(
+        parameters=on_meta()
+    ),
+    "no fused SGD": lambda: resolve(SGDConfig(implementation="fused")).build(parameters=on_meta()),
+    "no fused SGD in bf16": lambda: resolve(SGDConfig(implementation="fused")).build(
         parameters=in_bf16()
     ),
     "several losses": lambda: modes(in_bf16()),
@@ -58,5 +60,5 @@ def test_what_a_person_reads() -> None:
 
 def test_what_does_not_contradict_itself() -> None:
     # The default looks ahead, and is no choice of the user's.
-    assert resolve(Muon(momentum=0.0)).nesterov
-    assert not resolve(Muon(momentum=0.0, nesterov=False)).nesterov
+    assert resolve(MuonConfig(momentum=0.0)).nesterov
+    assert not resolve(MuonConfig(momentum=0.0, nesterov=False)).nesterov

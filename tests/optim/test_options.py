@@ -6,16 +6,16 @@ from setpoint.config import ConfigError, Invalid, resolve
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import verify
 from setpoint.optim.config import (
-    SGD,
-    Adafactor,
-    AdamW,
-    AnyPrecisionAdamW,
+    AdafactorConfig,
+    AdamWConfig,
+    AnyPrecisionAdamWConfig,
     Group,
     ImportedOptimizer,
-    Lion,
-    Muon,
+    LionConfig,
+    MuonConfig,
     OptimizerConfig,
-    ScheduleFreeAdamW,
+    ScheduleFreeAdamWConfig,
+    SGDConfig,
     known_options,
     option_problems,
     read_options,
@@ -32,16 +32,16 @@ def refused(section: OptimizerConfig) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("section", "known"),
     [
-        (AdamW(), {"betas", "eps", "amsgrad", "cautious_weight_decay"}),
-        (SGD(), {"momentum", "dampening", "nesterov"}),
-        (Lion(), {"betas", "cautious_weight_decay"}),
+        (AdamWConfig(), {"betas", "eps", "amsgrad", "cautious_weight_decay"}),
+        (SGDConfig(), {"momentum", "dampening", "nesterov"}),
+        (LionConfig(), {"betas", "cautious_weight_decay"}),
         (
-            Muon(),
+            MuonConfig(),
             {"momentum", "nesterov", "steps", "adjust_lr", "betas", "eps", "cautious_weight_decay"},
         ),
-        (ScheduleFreeAdamW(), {"betas", "eps", "lr_power", "step_power"}),
-        (AnyPrecisionAdamW(), {"betas", "eps", "rounding", "cautious_weight_decay"}),
-        (Adafactor(), {"beta2_decay", "eps1", "eps2", "clip_threshold"}),
+        (ScheduleFreeAdamWConfig(), {"betas", "eps", "lr_power", "step_power"}),
+        (AnyPrecisionAdamWConfig(), {"betas", "eps", "rounding", "cautious_weight_decay"}),
+        (AdafactorConfig(), {"beta2_decay", "eps1", "eps2", "clip_threshold"}),
     ],
 )
 def test_what_may_differ_between_groups(section: OptimizerConfig, known: set[str]) -> None:
@@ -50,9 +50,9 @@ def test_what_may_differ_between_groups(section: OptimizerConfig, known: set[str
 
 def test_values_are_read_by_the_fields() -> None:
     group = Group(pattern="a", options={"betas": [0.5, 0.6], "eps": 1})
-    assert read_options(AdamW(), group) == {"betas": (0.5, 0.6), "eps": 1.0}
+    assert read_options(AdamWConfig(), group) == {"betas": (0.5, 0.6), "eps": 1.0}
     with pytest.raises(Invalid):
-        read_options(AdamW(), Group(pattern="a", options={"betas": [0.5, 1.5]}))
+        read_options(AdamWConfig(), Group(pattern="a", options={"betas": [0.5, 1.5]}))
 
 
 @pytest.mark.parametrize(
@@ -71,26 +71,28 @@ def test_values_are_read_by_the_fields() -> None:
     ],
 )
 def test_what_is_refused(options: dict[str, Any], path: str, words: str) -> None:
-    found = refused(AdamW(groups=[Group(pattern="a", options=options)]))
+    found = refused(AdamWConfig(groups=[Group(pattern="a", options=options)]))
     assert list(found) == [f"groups.0.options.{path}"]
     assert words in found[f"groups.0.options.{path}"]
 
 
 def test_options_are_held_against_each_other() -> None:
-    found = refused(SGD(momentum=0.0, groups=[Group(pattern="a", options={"nesterov": True})]))
+    found = refused(
+        SGDConfig(momentum=0.0, groups=[Group(pattern="a", options={"nesterov": True})])
+    )
     assert "needs momentum" in found["groups.0.options.nesterov"]
     fine = {"nesterov": True, "momentum": 0.5}
-    assert resolve(SGD(momentum=0.0, groups=[Group(pattern="a", options=fine)]))
+    assert resolve(SGDConfig(momentum=0.0, groups=[Group(pattern="a", options=fine)]))
 
 
 def test_groups_without_an_effect() -> None:
-    found = refused(AdamW(groups=[Group(pattern="b", lr_multiplier=2.0), Group(pattern="a")]))
+    found = refused(AdamWConfig(groups=[Group(pattern="b", lr_multiplier=2.0), Group(pattern="a")]))
     assert list(found) == ["groups.1.pattern"]
     assert "has no effect" in found["groups.1.pattern"]
     # Behind one that sets nothing another may come, which it keeps its parameters from.
-    assert resolve(AdamW(groups=[Group(pattern="a"), Group(pattern="b", lr_multiplier=2.0)]))
+    assert resolve(AdamWConfig(groups=[Group(pattern="a"), Group(pattern="b", lr_multiplier=2.0)]))
     found = refused(
-        AdamW(weight_decay=0.0, groups=[Group(pattern="a", weight_decay_multiplier=2.0)])
+        AdamWConfig(weight_decay=0.0, groups=[Group(pattern="a", weight_decay_multiplier=2.0)])
     )
     assert "any multiple of weight_decay = 0 is 0" in found["groups.0.weight_decay_multiplier"]
 

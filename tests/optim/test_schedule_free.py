@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import resolve
-from setpoint.optim.config import ScheduleFreeAdamW
+from setpoint.optim.config import ScheduleFreeAdamWConfig
 from setpoint.optim.schedule_free import ScheduleFreeAdamW as Optimizer
 
 from ..few import few
@@ -17,7 +17,7 @@ from .problem import Groups, assert_resumes, flat, follow, groups, learnt, netwo
 
 
 def build(given: Any, **fields: Any) -> Optimizer:
-    optimizer = resolve(ScheduleFreeAdamW(**fields)).build(parameters=given)
+    optimizer = resolve(ScheduleFreeAdamWConfig(**fields)).build(parameters=given)
     assert isinstance(optimizer, Optimizer)
     return optimizer
 

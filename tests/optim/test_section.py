@@ -1,16 +1,16 @@
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.optim.config import SGD, AdamW, Group, Muon
+from setpoint.optim.config import AdamWConfig, Group, MuonConfig, SGDConfig
 from setpoint.shapes.patterns import pattern_problems
 
 
 def test_whether_anything_depends_on_names() -> None:
-    assert not AdamW().has_patterns
-    assert not Muon().has_patterns
-    assert AdamW(no_decay_patterns=("a",)).has_patterns
-    assert Muon(adamw_patterns=("a",)).has_patterns
-    assert AdamW(groups=[Group(pattern="a")]).has_patterns
+    assert not AdamWConfig().has_patterns
+    assert not MuonConfig().has_patterns
+    assert AdamWConfig(no_decay_patterns=("a",)).has_patterns
+    assert MuonConfig(adamw_patterns=("a",)).has_patterns
+    assert AdamWConfig(groups=[Group(pattern="a")]).has_patterns
 
 
 def test_whether_a_group_changes_anything() -> None:
@@ -25,26 +25,26 @@ def test_patterns_are_regular_expressions() -> None:
     (empty,) = pattern_problems("x", "")
     assert "empty" in empty.message
     (broken,) = pattern_problems("x", "a(")
-    assert "no regular expression" in broken.message
+    assert "regular expression" in broken.message
 
 
 def refused(**fields) -> dict[str, str]:
     with pytest.raises(ConfigError) as error:
-        resolve(AdamW(**fields))
+        resolve(AdamWConfig(**fields))
     return {problem.path: problem.message for problem in error.value.problems}
 
 
 def test_one_way_to_clip() -> None:
-    assert resolve(AdamW()).clip_norm == 1.0
-    assert resolve(AdamW(clip_value=0.5)).clip_norm is None
-    assert resolve(AdamW(clip_value=0.5, clip_norm=None)).clip_value == 0.5
+    assert resolve(AdamWConfig()).clip_norm == 1.0
+    assert resolve(AdamWConfig(clip_value=0.5)).clip_norm is None
+    assert resolve(AdamWConfig(clip_value=0.5, clip_norm=None)).clip_value == 0.5
     assert "contradicts clip_norm" in refused(clip_value=0.5, clip_norm=1.0)["clip_value"]
 
 
 def test_rules_of_decay_without_decay() -> None:
     found = refused(weight_decay=0.0, no_decay=("norm",), no_decay_patterns=("a",))
     assert found.keys() == {"no_decay", "no_decay_patterns"}
-    assert resolve(AdamW(weight_decay=0.0, no_decay=()))
+    assert resolve(AdamWConfig(weight_decay=0.0, no_decay=()))
 
 
 @pytest.mark.parametrize("name", ["lr_multiplier", "weight_decay_multiplier"])
@@ -55,8 +55,8 @@ def test_ranges_of_a_group(name: str, value: float) -> None:
 
 
 def test_who_keeps_anything() -> None:
-    assert AdamW().keeps_state and Muon().keeps_state and SGD().keeps_state
-    assert not SGD(momentum=0.0).keeps_state
+    assert AdamWConfig().keeps_state and MuonConfig().keeps_state and SGDConfig().keeps_state
+    assert not SGDConfig(momentum=0.0).keeps_state
 
 
 def test_a_pattern_that_is_none_is_one_problem() -> None:
@@ -64,5 +64,5 @@ def test_a_pattern_that_is_none_is_one_problem() -> None:
         (path,) = refused(groups=[{"pattern": pattern}])
         assert path == "groups.0.pattern"
         with pytest.raises(ConfigError) as error:
-            resolve(AdamW(groups=[{"pattern": pattern}]))  # pyright: ignore[reportArgumentType]
+            resolve(AdamWConfig(groups=[{"pattern": pattern}]))  # pyright: ignore[reportArgumentType]
         assert len(error.value.problems) == 1

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.optim.config import SGD
+from setpoint.optim.config import SGDConfig
 
 from ..few import few
 from .problem import Groups, assert_resumes, groups, learnt, network
 
 
 def build(given: Any, **fields: Any) -> torch.optim.Optimizer:
-    return resolve(SGD(**fields)).build(parameters=given)
+    return resolve(SGDConfig(**fields)).build(parameters=given)
 
 
 @pytest.mark.parametrize("dtype", few([torch.float32, torch.float64], [torch.float32]))
@@ -66,7 +66,7 @@ def test_without_momentum_there_is_no_state() -> None:
 )
 def test_what_contradicts_itself(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        resolve(SGD(**fields))
+        resolve(SGDConfig(**fields))
 
 
 def test_fused_where_there_is_no_kernel() -> None:

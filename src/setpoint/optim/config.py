@@ -261,7 +261,9 @@ class CautiousDecay(OptimizerConfig):
         return None if self.weight_decay else NOTHING_DECAYS
 
 
-class AdamW(CautiousDecay, type="adamw", owner="setpoint.optim.torch_optimizers:AdamW.from_config"):
+class AdamWConfig(
+    CautiousDecay, type="adamw", owner="setpoint.optim.torch_optimizers:AdamW.from_config"
+):
     """AdamW (Loshchilov and Hutter, 2019)."""
 
     betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1)
@@ -280,7 +282,9 @@ class AdamW(CautiousDecay, type="adamw", owner="setpoint.optim.torch_optimizers:
     tensor by tensor; auto: fused where supported."""
 
 
-class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.torch_optimizers:SGD.from_config"):
+class SGDConfig(
+    OptimizerConfig, type="sgd", owner="setpoint.optim.torch_optimizers:SGD.from_config"
+):
     """Stochastic gradient descent with momentum (Sutskever et al., 2013)."""
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
@@ -323,7 +327,7 @@ class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.torch_optimizers:SG
             )
 
 
-class Lion(CautiousDecay, type="lion", owner="setpoint.optim.lion:Lion.from_config"):
+class LionConfig(CautiousDecay, type="lion", owner="setpoint.optim.lion:Lion.from_config"):
     """Lion (Chen et al., 2023): sign of the momentum."""
 
     state_formats: ClassVar[bool] = True
@@ -335,7 +339,7 @@ class Lion(CautiousDecay, type="lion", owner="setpoint.optim.lion:Lion.from_conf
     """Lion betas (beta1, beta2): weight of the momentum buffer in the step, and its decay rate."""
 
 
-class Muon(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_config"):
+class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_config"):
     """Muon for the matrices between layers (Jordan et al., 2024), AdamW for all other parameters.
 
     Embeddings, the output, routers, norms, biases, vectors and convolutions are AdamW's.
@@ -417,7 +421,7 @@ class Muon(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_conf
         )
 
 
-class ScheduleFreeAdamW(
+class ScheduleFreeAdamWConfig(
     OptimizerConfig,
     type="schedule_free_adamw",
     owner="setpoint.optim.schedule_free:ScheduleFreeAdamW.from_config",
@@ -444,7 +448,7 @@ class ScheduleFreeAdamW(
     0: uniform."""
 
 
-class AnyPrecisionAdamW(
+class AnyPrecisionAdamWConfig(
     CautiousDecay,
     type="anyprecision_adamw",
     owner="setpoint.optim.adam:AnyPrecisionAdamW.from_config",
@@ -466,7 +470,7 @@ class AnyPrecisionAdamW(
     changes are kept on average."""
 
 
-class Adafactor(
+class AdafactorConfig(
     OptimizerConfig, type="adafactor", owner="setpoint.optim.torch_optimizers:Adafactor.from_config"
 ):
     """Adafactor (Shazeer and Stern, 2018): factored second moments, one mean per row and column."""

@@ -255,7 +255,9 @@ class AdamW(BuiltOptimizer, torch.optim.AdamW):
                 decay_where_aligned(parameter, update, group["lr"], group["weight_decay"])
 
     @classmethod
-    def arguments(cls, config: sections.AdamW, groups: list[dict[str, Any]]) -> dict[str, Any]:
+    def arguments(
+        cls, config: sections.AdamWConfig, groups: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         for group in groups:  # which torch's own does not know
             group.setdefault("cautious_weight_decay", config.cautious_weight_decay)
         fused, foreach = implementation_flags(config.implementation, given_tensors(groups))
@@ -300,7 +302,7 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
         return any(has) and (len(has) < len(held) or not all(has))
 
     @classmethod
-    def arguments(cls, config: sections.SGD, groups: list[dict[str, Any]]) -> dict[str, Any]:
+    def arguments(cls, config: sections.SGDConfig, groups: list[dict[str, Any]]) -> dict[str, Any]:
         """See `BuiltOptimizer.arguments`.
 
         Raises:
@@ -352,7 +354,9 @@ class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
         return loss
 
     @classmethod
-    def arguments(cls, config: sections.Adafactor, groups: list[dict[str, Any]]) -> dict[str, Any]:
+    def arguments(
+        cls, config: sections.AdafactorConfig, groups: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         """See `BuiltOptimizer.arguments`; options of groups get PyTorch's names as well."""
         for group in groups:
             if "clip_threshold" in group:

@@ -30,7 +30,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flo
 
 from setpoint.config import draft_of, resolve
 from setpoint.model.config import TransformerConfig
-from setpoint.optim.config import Muon
+from setpoint.optim.config import MuonConfig
 from setpoint.optim.grouping import gather
 from setpoint.plan.traffic import Traffic
 from setpoint.train.build.job_parameters import adapted, trained
@@ -390,7 +390,7 @@ def few_layers(job: Job, vocabulary: int) -> Few | None:
     ahead = max(sharding.forward_prefetch or 1, sharding.backward_prefetch or 1)
     if degrees["pipeline"] > 1 or sums_in_buckets or sharding.units or ahead > 1:
         return None
-    if isinstance(job.optimizer, Muon) and parallel.world_size > 1:
+    if isinstance(job.optimizer, MuonConfig) and parallel.world_size > 1:
         return None
     policy = job.memory.activation_checkpointing
     period = lcm(

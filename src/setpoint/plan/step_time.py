@@ -495,7 +495,7 @@ class _Step(PartTimes):
                 "the parts of this model are known to its own code only: counted are its weights, "
                 "each as a product with all tokens, so that a step takes longer"
             )
-        if self.workload.optimizer == "Muon":
+        if self.workload.optimizer == "muon":
             assumptions.append("without the matrix products of Muon's orthogonalization")
         if self.workload.weights_on_host:
             assumptions.append("as if nothing were copied to and from host memory")

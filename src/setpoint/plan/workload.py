@@ -22,7 +22,7 @@ from setpoint.model.parameters import (
     predicted_tokens,
     window_of,
 )
-from setpoint.optim.config import ImportedOptimizer, ScheduleFreeAdamW
+from setpoint.optim.config import ImportedOptimizer, ScheduleFreeAdamWConfig
 from setpoint.optim.grouping import is_frozen
 from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces
 from setpoint.precision.config import converted, skips
@@ -374,10 +374,10 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         computes=formats.compute,
         from_hidden=type(job.loss).from_hidden,
         takes_columns=type(job.loss).takes_columns,
-        optimizer=type(job.optimizer).__name__,
+        optimizer=str(type(job.optimizer).__setpoint__.tag),
         state_is_known=not isinstance(job.optimizer, ImportedOptimizer),
         weights_on_host=job.parallel.sharding.offload,
-        averaged=WIDTHS[stored] if isinstance(job.optimizer, ScheduleFreeAdamW) else 0,
+        averaged=WIDTHS[stored] if isinstance(job.optimizer, ScheduleFreeAdamWConfig) else 0,
         unknown=unknown,
         steps=job.total_steps(),
     )

@@ -11,7 +11,7 @@ from setpoint.data.config import Data, Loader
 from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.memory.config import CheckpointingConfig, Memory, Operators
 from setpoint.model.config import TransformerConfig
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.optim.schedule.config import Cosine
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
@@ -62,7 +62,7 @@ def published(
         duration=Duration("1000 steps"),
         model=model,
         batch=batch,
-        optimizer=AdamW(lr=lr, betas=(0.9, 0.95), weight_decay=0.1),
+        optimizer=AdamWConfig(lr=lr, betas=(0.9, 0.95), weight_decay=0.1),
         schedule=Cosine(floor=floor),
         loss=ChunkedCrossEntropy(),
         precision=Precision(compute="bf16"),
@@ -83,7 +83,7 @@ def small(name: str, model: TransformerConfig, *, floor: float = 0.1) -> Job:
         duration=Duration("200 steps"),
         model=model,
         batch=Batch(global_size=8, sequence_length=256),
-        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
+        optimizer=AdamWConfig(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
         schedule=Cosine(floor=floor),
         precision=Precision(compute="bf16"),
         evaluation=Evaluation(every=Period("100 steps"), sequences=80),

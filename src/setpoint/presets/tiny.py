@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from setpoint.config import preset
 from setpoint.model.config import TransformerConfig
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.optim.schedule.config import Cosine
 from setpoint.precision.config import Precision
 from setpoint.train.batch import Batch
@@ -21,7 +21,7 @@ def tiny() -> Job:
         duration=Duration("600 steps"),
         model=TransformerConfig(dim=128, layers=4, heads=2, kv_heads=1, tie_embeddings=True),
         batch=Batch(global_size=8, sequence_length=256),
-        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
+        optimizer=AdamWConfig(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
         schedule=Cosine(floor=0.1),
         precision=Precision(compute="bf16"),
         evaluation=Evaluation(every=Period("200 steps"), sequences=320, baselines=True),

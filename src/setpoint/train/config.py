@@ -29,7 +29,7 @@ from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
 from setpoint.loss.config import CrossEntropy, LossConfig
 from setpoint.memory.config import Memory
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
-from setpoint.optim.config import AdamW, OptimizerConfig
+from setpoint.optim.config import AdamWConfig, OptimizerConfig
 from setpoint.optim.schedule.config import Cosine, Plateau, ScheduleConfig, Spanning
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
@@ -99,7 +99,7 @@ class Job(
     batch: Batch = field(factory=Batch)
     """Batch size, gradient accumulation and sequence length."""
 
-    optimizer: Component[OptimizerConfig, Optimizer] = component(factory=AdamW)
+    optimizer: Component[OptimizerConfig, Optimizer] = component(factory=AdamWConfig)
     """Optimizer."""
 
     schedule: ScheduleConfig = field(factory=Cosine)

@@ -12,7 +12,7 @@ import torch
 from setpoint.config import ConfigError, SetpointError, fingerprint, resolve
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.loss.fused import linear_missing
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight
 from setpoint.plan.topology import Topology
@@ -170,7 +170,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
         group = "optimizer.groups=[{pattern=query, lr_multiplier=2}]"
         small_job(tmp_path, DENSE, group)
     with pytest.raises(SetpointError, match=r"optimizer\.frozen\.0 = 'bias'"):
-        freeze(resolve(AdamW(frozen=("bias",))), torch.nn.Linear(2, 2, bias=False))
+        freeze(resolve(AdamWConfig(frozen=("bias",))), torch.nn.Linear(2, 2, bias=False))
 
 
 def test_a_resume_with_other_patterns_is_refused_unless_accepted(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.resolving.checks import cautions_of, known_cautions
-from setpoint.optim.config import Muon
+from setpoint.optim.config import MuonConfig
 from setpoint.train.config import Job
 from setpoint.train.rules.cautions import CAUTIONS
 from setpoint.train.run import train
@@ -189,7 +189,7 @@ def test_rates_of_muon_follow_from_one() -> None:
         (("optimizer.adamw_lr=3e-3",), 3e-3),
     ):
         job = compose(Job, flags=("optimizer=muon", *flags)).resolve()
-        assert isinstance(job.optimizer, Muon)
+        assert isinstance(job.optimizer, MuonConfig)
         assert job.optimizer.adamw_lr == pytest.approx(rate) and cautions_of(job) == (), flags
 
 

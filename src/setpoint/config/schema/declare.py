@@ -74,7 +74,7 @@ def component(
     It goes with the annotation `Component[Family, Result]`, where `Result` is what the callable
     makes: type checkers then take both when the field is set, and see the family when it is read.
 
-        optimizer: Component[OptimizerConfig, Optimizer] = component(factory=AdamW)
+        optimizer: Component[OptimizerConfig, Optimizer] = component(factory=AdamWConfig)
     """
     return FieldInfo(factory=factory, role=role, tags=tags)
 

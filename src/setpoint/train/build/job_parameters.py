@@ -12,13 +12,13 @@ from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import fused_parts_of, parameters_of
 from setpoint.optim.config import (
-    SGD,
-    Adafactor,
-    AdamW,
-    AnyPrecisionAdamW,
-    Lion,
-    Muon,
-    ScheduleFreeAdamW,
+    AdafactorConfig,
+    AdamWConfig,
+    AnyPrecisionAdamWConfig,
+    LionConfig,
+    MuonConfig,
+    ScheduleFreeAdamWConfig,
+    SGDConfig,
 )
 from setpoint.optim.grouping import (
     GroupRow,
@@ -173,20 +173,20 @@ def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool]
     kept = job.precision.updated
     width, state_width = WIDTHS[kept], WIDTHS[job.precision.optimizer_state or kept]
     match optimizer:
-        case AdamW():
+        case AdamWConfig():
             return ((3 if optimizer.amsgrad else 2) * width, STEP), False
-        case AnyPrecisionAdamW():
+        case AnyPrecisionAdamWConfig():
             return (2 * state_width, STEP), False
-        case ScheduleFreeAdamW():
+        case ScheduleFreeAdamWConfig():
             return (2 * width, 0), False
-        case SGD():
+        case SGDConfig():
             return (width * bool(optimizer.momentum), 0), False
-        case Lion():
+        case LionConfig():
             return (state_width, 0), False
-        case Muon():
+        case MuonConfig():
             is_muon = optimizer.treatment(parameter)["algorithm"] == "muon"
             return ((state_width, 0) if is_muon else (2 * state_width, STEP)), False
-        case Adafactor():
+        case AdafactorConfig():
             return (width, STEP), True
         case _:
             return (0, 0), False

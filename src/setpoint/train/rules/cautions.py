@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from setpoint.config import Caution, SetpointError, rule
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.config import TransformerConfig
-from setpoint.optim.config import ImportedOptimizer, Lion, Muon, ScheduleFreeAdamW
+from setpoint.optim.config import ImportedOptimizer, LionConfig, MuonConfig, ScheduleFreeAdamWConfig
 from setpoint.optim.schedule.config import Decaying, InverseSqrt, Piecewise, Plateau, Spanning
 from setpoint.train.batch import limits_of
 from setpoint.train.rules.run import rough_size
@@ -262,7 +262,7 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
         )
     optimizer, schedule = job.optimizer, job.schedule
     decays = isinstance(schedule, Decaying | InverseSqrt | Plateau)
-    if isinstance(optimizer, ScheduleFreeAdamW) and decays:
+    if isinstance(optimizer, ScheduleFreeAdamWConfig) and decays:
         yield Caution(
             "schedule-free-with-decay",
             "schedule",
@@ -271,7 +271,7 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
             valid=("constant", "none"),
             also=("optimizer",),
         )
-    is_original = isinstance(optimizer, Muon) and optimizer.adjust_lr == "original"
+    is_original = isinstance(optimizer, MuonConfig) and optimizer.adjust_lr == "original"
     if is_original and optimizer.lr < LEAST_MUON_RATE:
         yield Caution(
             "muon-learning-rate-low",
@@ -282,7 +282,7 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
             also=("optimizer.adjust_lr",),
             hint="Set lr to 0.02, or adjust_lr to match_rms_adamw.",
         )
-    if isinstance(optimizer, Lion) and optimizer.lr > MOST_LION_RATE:
+    if isinstance(optimizer, LionConfig) and optimizer.lr > MOST_LION_RATE:
         yield Caution(
             "lion-learning-rate-high",
             "optimizer.lr",
@@ -434,7 +434,7 @@ def model_cautions(job: Job) -> Iterator[Caution]:
         return
     optimizer = job.optimizer
     imported = isinstance(optimizer, ImportedOptimizer)
-    name = str(optimizer.target) if imported else type(optimizer).__name__
+    name = str(optimizer.target) if imported else str(type(optimizer).__setpoint__.tag)
     if "adam" not in name.lower():
         yield Caution(
             "mup-without-adam",
