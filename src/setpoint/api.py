@@ -1,7 +1,7 @@
 """Setpoint in Python: check, train, read runs, and use what was trained.
 
 `import setpoint as sp` offers these functions as `sp.check`, `sp.load_run`, `sp.generate` and so
-on; none of them imports torch before it needs it. docs/python.md has a line for every command.
+on; none of them imports torch before it needs it.
 """
 
 from __future__ import annotations
