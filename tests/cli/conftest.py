@@ -50,7 +50,7 @@ length = 200
 
 OWN = """\
 from setpoint.model.config import TransformerConfig
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
 
@@ -59,7 +59,7 @@ def small():
     job = Job(
         name="own",
         model=TransformerConfig(dim=32, layers=1, heads=2),
-        optimizer=AdamW(
+        optimizer=AdamWConfig(
             lr=0.02,
             weight_decay=0.0,
         ),
