@@ -60,6 +60,10 @@ COMMANDS = {
         "checkpoint",
         "write a checkpoint in another layout, or for transformers",
     ),
+    "checkpoint import": (
+        "import_checkpoint",
+        "write a checkpoint of another system as one of Setpoint or Hugging Face",
+    ),
     "checkpoint verify": ("checkpoint", "compare every byte of checkpoints with their checksums"),
     "checkpoint diff": (
         "checkpoint",

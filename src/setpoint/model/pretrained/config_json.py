@@ -101,8 +101,17 @@ def read_config(directory: Path) -> tuple[TransformerConfig, Family]:
         SetpointError: if it is missing, not JSON, of a family that is not known, or has a value
             that our transformer has not.
     """
-    file = directory / CONFIG
-    keys = read_keys(directory)
+    return config_from_keys(read_keys(directory), directory / CONFIG)
+
+
+def config_from_keys(keys: Mapping[str, Any], file: Path) -> tuple[TransformerConfig, Family]:
+    """Read the keys of a config.json.
+
+    Arguments:
+        file: for errors.
+
+    Raises: as `read_config` does.
+    """
     family = _family_of(keys, file)
     document = Document(keys, str(file))
     fields = family.read(document)

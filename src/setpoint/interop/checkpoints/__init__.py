@@ -1,0 +1,1 @@
+"""Checkpoints of other systems, read as weights, optimizer state and step."""

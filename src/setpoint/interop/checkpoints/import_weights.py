@@ -1,0 +1,262 @@
+"""`setpoint checkpoint import`: a checkpoint of another system as one of Hugging Face or Setpoint.
+
+Weights fill a transformer of ours, and each state of the optimizer another one, as it has the
+shapes of the weights and their layout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.checkpoint.convert import require_free
+from setpoint.checkpoint.manifest import MANIFEST, STATE, TENSORS, Manifest, encode_state
+from setpoint.config import RunError, SetpointError, record_files, resolve
+from setpoint.files.atomic import Written, publishing, write_file
+from setpoint.files.tensor_file import DTYPES, encode_tensors
+from setpoint.files.tensor_header import TensorInfo
+from setpoint.interop.checkpoints.systems import Contents, System, system_of
+from setpoint.model.build import skeleton
+from setpoint.model.config import LayerNormConfig, TransformerConfig
+from setpoint.model.pretrained.config_json import (
+    config_from_keys,
+    config_of,
+    differences,
+    family_for,
+    read_config,
+)
+from setpoint.model.pretrained.convert import Family
+from setpoint.model.pretrained.document import read_keys
+from setpoint.model.pretrained.fill import Weights, rows_of
+from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES, locate
+from setpoint.model.pretrained.read_tensor import TensorReader
+from setpoint.model.pretrained.save import SHARD, save_pretrained
+from setpoint.model.pretrained.weights import ROWS, their_shapes
+from setpoint.optim.config import AdamW
+from setpoint.train.build.companions import companions_of
+from setpoint.train.config import Job
+from setpoint.train.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A checkpoint of another system, and the model that it is of.
+
+    Arguments:
+        config: None where nothing says what the model is.
+        family: in whose form transformers has the model.
+    """
+
+    system: System
+    contents: Contents
+    config: TransformerConfig | None
+    family: Family | None
+
+    def filled(
+        self, config: TransformerConfig, family: str, vocab_size: int, tensors: Mapping[str, Tensor]
+    ) -> nn.Module:
+        """A model of ours with tensors of the checkpoint as its parameters.
+
+        Raises:
+            SetpointError: models of the family are not read from checkpoints of the system.
+            RunError: the tensors are not those of the model, each misfit with both shapes.
+        """
+        contents, system = self.contents, self.system
+        if family not in system.families:
+            raise SetpointError(
+                f"checkpoints of {system.title} are not read for models of the family {family}.\n"
+                f"Valid: {', '.join(system.families)}"
+            )
+        model = skeleton(config, vocab_size)
+        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        rows, tokens = rows_of(model)
+        pieces = system.pieces(config, family, rows, tokens)
+        named = system.arranged(tensors, config)
+        embedding = next(piece.theirs for piece in pieces if piece.ours == ROWS[0])
+        surplus, output = [*system.surplus], f"{system.names['output']}.weight"
+        if config.tie_embeddings and output in named:
+            surplus.append(re.escape(output))
+            if embedding in named and not torch.equal(named[output], named[embedding]):
+                raise RunError(
+                    f"{contents.path} holds an {output} that differs from {embedding}, and the "
+                    f"model has one matrix for both (tie_embeddings). Nothing was loaded."
+                )
+        for name in (embedding, output):
+            if name in named and (padding := named[name].shape[0] - tokens) > 0:
+                named[name] = named[name][:tokens]
+                contents.note(f"{padding} rows of {name} beyond the vocabulary are left out")
+        if not contents.has_biases:
+            for name, shape in their_shapes(pieces, shapes).items():
+                if name.endswith(".bias"):
+                    named.setdefault(name, torch.zeros(shape))
+        # Tensors have their numbers in place of positions in a file.
+        infos = {
+            name: TensorInfo(contents.path, DTYPES[t.dtype], tuple(t.shape), number, 0)
+            for number, (name, t) in enumerate(named.items())
+        }
+        weights = Weights(contents.path, pieces, infos, shapes, surplus)
+        weights.fill(model, device="cpu", dtype=None, reader=_InMemory(list(named.values())))
+        return model
+
+
+class _InMemory(TensorReader):
+    """Tensors by their numbers, which are the positions of their infos."""
+
+    by_rows = False
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def read(self, info: TensorInfo, rows: tuple[int, int] | None = None) -> Tensor:
+        """See `TensorReader.read`."""
+        tensor = self.tensors[info.start]
+        return tensor if rows is None else tensor[slice(*rows)]
+
+
+def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> Foreign:
+    """Read a checkpoint of another system.
+
+    Arguments:
+        source: `[SYSTEM:]PATH`.
+        model: what `locate` takes, whose configuration the model has; None: as the files say, or a
+            config.json beside them.
+        optimizer: whether the state of its optimizer is read.
+
+    Raises:
+        SetpointError: there is none, it holds objects that are no tensors, or a model that our
+            transformer cannot be.
+        RunError: it is damaged.
+    """
+    system, path = system_of(source)
+    if model is not None:  # before gigabytes are read
+        place = locate(model, weights=False)
+        config = config_of(place)
+        family = read_config(place.directory)[1] if place.kind == "huggingface" else None
+        return Foreign(system, system.read(path, optimizer), config, family or family_for(config))
+    contents = system.read(path, optimizer)
+    folder = path if path.is_dir() else path.parent
+    keys, origin = contents.keys, contents.path
+    if keys is None and (folder / CONFIG).is_file():
+        keys, origin = read_keys(folder), folder / CONFIG
+    if keys is None:
+        return Foreign(system, contents, None, None)
+    return Foreign(system, contents, *config_from_keys(keys, origin))
+
+
+def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> None:
+    """Write the weights as a directory in the format of Hugging Face, whole or not at all.
+
+    The files of a tokenizer beside the weights are copied.
+
+    Arguments:
+        dtype: of the weights; None: as they are.
+
+    Raises:
+        SetpointError: nothing says what the model is, or there is something at the target.
+        RunError: see `Foreign.filled`.
+    """
+    contents, config, family = foreign.contents, foreign.config, foreign.family
+    if config is None or family is None:
+        raise SetpointError(
+            f"{contents.path} does not say which model it is of.\nValid: --model MODEL, a directory "
+            f"with the config.json of the model or its id on the hub; or --job SOURCE, a job with "
+            f"that model"
+        )
+    require_free(target)
+    assert config.vocab_size is not None, "every config.json has it"
+    model = foreign.filled(config, family.model_type, config.vocab_size, contents.tensors)
+    vars(model)["config"] = config
+    if not contents.has_biases:
+        contents.note("biases of zeros are added, which GPT-2 of transformers has everywhere")
+    folder = contents.path if contents.path.is_dir() else contents.path.parent
+    has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
+    save_pretrained(
+        model,
+        target,
+        dtype=dtype,
+        max_shard_size=SHARD,
+        family=family.model_type,
+        tokenizer=folder if has_tokenizer else None,
+    )
+
+
+def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
+    """Write weights, optimizer state and step as a checkpoint of a job, whole or not at all.
+
+    `checkpoint.load` starts a run from it, at the start of the data.
+
+    Returns:
+        the step.
+
+    Raises:
+        SetpointError: the model of the job is another one, or its optimizer is.
+        RunError: see `Foreign.filled`.
+    """
+    require_free(target)
+    contents, config = foreign.contents, job.model
+    if not isinstance(config, TransformerConfig):
+        tag = type(config).__setpoint__.tag
+        raise SetpointError(f"model.type = {tag} of the job is not transformer")
+    described = foreign.config
+    if described is not None:
+        if not contents.has_biases:
+            absent = dict.fromkeys(("ffn_bias", "qkv_bias", "attention_output_bias"), False)
+            described = resolve(described.evolve(norm=LayerNormConfig(bias=False), **absent))
+        if others := differences(config, described):
+            lines = "".join(f"\n  model.{d.field} = {d.ours}; there it is {d.theirs}" for d in others)
+            raise SetpointError(f"{contents.path} is of another model than the job's:{lines}")
+    family = (foreign.family or family_for(config)).model_type
+    tokenizer = job.tokenizer.build()
+    vocab_size = tokenizer.vocab_size
+    model = foreign.filled(config, family, vocab_size, contents.tensors)
+    weights = model.state_dict()
+    tensors: dict[str, Mapping[str, Tensor]] = {"model": weights}
+    step = contents.step if contents.step is not None else max(contents.updates.values(), default=0)
+    # The job's own batch stands for that of the steps which were taken elsewhere.
+    tokens = step * job.batch.global_size * job.batch.sequence_length
+    state: dict[str, Any] = {"position": asdict(Position(step=step, tokens=tokens))}
+    if contents.states:
+        if not isinstance(job.optimizer, AdamW):
+            raise SetpointError(
+                f"the state in {contents.path} is AdamW's, and optimizer.type = "
+                f"{type(job.optimizer).__setpoint__.tag}.\nValid: adamw"
+            )
+        updates = {*contents.updates.values()} or {step}
+        if len(updates) > 1:
+            raise SetpointError(f"{contents.path}: parameters have taken {sorted(updates)} steps")
+        moments = {
+            key: dict(foreign.filled(config, family, vocab_size, named).named_parameters())
+            for key, named in contents.states.items()
+        }
+        names = [name for name, _ in model.named_parameters()]
+        tensors["optimizer"] = {
+            f"{name}/{key}": by_name[name].detach() for key, by_name in moments.items() for name in names
+        } | {f"{name}/step": torch.tensor(float(*updates)) for name in names}
+        state["optimizer"] = {
+            "type": AdamW.__name__,
+            "groups": [{"name": None, "parameters": names, "counts": {}}],
+            "parameters": {
+                name: {key: {"$tensor": f"{name}/{key}"} for key in ("step", *moments)} for name in names
+            },
+        }
+    texts = {**record_files(job), **companions_of(config, tokenizer, None)}
+    try:
+        with publishing(target) as aside:
+            files: dict[str, Written] = {}
+            for stem, named in tensors.items():
+                files[stem + TENSORS] = write_file(aside / (stem + TENSORS), encode_tensors(named))
+            files[STATE] = write_file(aside / STATE, [encode_state(state)])
+            for name, text in texts.items():
+                content = text.encode() if isinstance(text, str) else text
+                files[name] = write_file(aside / name, [content])
+            write_file(aside / MANIFEST, [Manifest(step, None, files).render()])
+    except OSError as error:
+        raise SetpointError(f"{target} cannot be written: {error.strerror}") from error
+    return step

@@ -1,0 +1,174 @@
+"""Files of `torch.save` and of `torch.distributed.checkpoint`, read without running their code.
+
+Both are pickles. Tensors are read by torch's weights-only unpickler, and the metadata of a
+distributed checkpoint by one that knows the classes of that metadata alone.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader, filesystem, metadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+from setpoint.config import RunError, SetpointError
+
+METADATA: Final = ".metadata"
+"""The file that makes a directory a distributed checkpoint."""
+_KNOWN: Final[Mapping[tuple[str, str], Any]] = {
+    **{
+        (metadata.__name__, name): getattr(metadata, name)
+        for name in (
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
+        )
+    },
+    (filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo,  # pyright: ignore[reportPrivateUsage]
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,  # pyright: ignore
+    **{
+        (f"pathlib{module}", f"{kind}Path"): PurePosixPath
+        for module in ("", "._local")
+        for kind in ("Posix", "PurePosix", "Windows", "PureWindows")
+    },
+}
+"""What the metadata of a distributed checkpoint is made of, beside dtypes."""
+
+
+def refusal(path: Path, reason: str) -> SetpointError:
+    """The error about a pickle that would run code."""
+    return SetpointError(
+        f"{path} holds more than tensors, numbers and texts: {reason}. Opening it would run code, "
+        f"so it is not opened.\nValid: a file that torch.load(..., weights_only=True) reads; where "
+        f"you trust this one, load it in its own system and save the state dict alone"
+    )
+
+
+def read_torch_file(path: Path) -> Any:
+    """Read a file of `torch.save`.
+
+    Returns:
+        dicts and lists of tensors, numbers and texts; tensors are read from the disk when used.
+
+    Raises:
+        SetpointError: it holds objects of other classes, or cannot be read.
+        RunError: it is damaged.
+    """
+    try:
+        for mmap in (True, False):  # files of old versions of torch are not mapped
+            try:
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+            except RuntimeError as error:
+                if not (mmap and "mmap can only be used" in str(error)):
+                    raise
+    except OSError as error:
+        raise SetpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except pickle.UnpicklingError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        reason = next((line for line in lines if "GLOBAL " in line), lines[0])
+        reason = reason.partition(" was not an allowed")[0].rpartition("GLOBAL ")[2]
+        raise refusal(path, reason) from error
+    except (RuntimeError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{path} is damaged, or is not a file of torch.save: {str(error).splitlines()[0]}"
+        ) from error
+    raise AssertionError("unreachable")
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    """Builds the classes of `torch.distributed.checkpoint.metadata` and no other objects."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        if (module_name, global_name) in _KNOWN:
+            return _KNOWN[module_name, global_name]
+        dtype = getattr(torch, global_name, None) if module_name == "torch" else None
+        if isinstance(dtype, torch.dtype):
+            return dtype
+        raise pickle.UnpicklingError(f"GLOBAL {module_name}.{global_name}")
+
+
+class _Reader(FileSystemReader):
+    """Reads tensors of a distributed checkpoint whose metadata was read before."""
+
+    def __init__(self, path: Path, content: Metadata) -> None:
+        super().__init__(path)
+        self.content = content
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        del args, kwargs
+        return self.content
+
+
+class DistributedFiles:
+    """A directory of `torch.distributed.checkpoint`.
+
+    Arguments:
+        shapes: of all tensors by name, of which each may lie in several files.
+
+    Raises:
+        SetpointError: its metadata holds objects of other classes, or cannot be read.
+        RunError: it is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            content = (path / METADATA).read_bytes()
+            self._metadata = _MetadataUnpickler(io.BytesIO(content)).load()
+        except OSError as error:
+            raise SetpointError(f"{path / METADATA} cannot be read: {error.strerror}") from error
+        except pickle.UnpicklingError as error:
+            raise refusal(path / METADATA, str(error).removeprefix("GLOBAL ")) from error
+        except Exception as error:  # an unpickler raises whatever damaged bytes lead to
+            raise RunError(f"{path / METADATA} is damaged: {error}") from error
+        entries = getattr(self._metadata, "state_dict_metadata", None)
+        if not isinstance(self._metadata, Metadata) or not isinstance(entries, dict):
+            raise RunError(f"{path / METADATA} is damaged: it lists no tensors")
+        self._tensors = {
+            str(name): entry
+            for name, entry in entries.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
+        self.shapes = {name: tuple(entry.size) for name, entry in self._tensors.items()}
+        files = {info.relative_path for info in self._metadata.storage_data.values()}
+        for name in sorted(files):
+            if Path(name).name != name or not (path / name).is_file():
+                raise RunError(f"{path} lacks the file {name!r} that its {METADATA} names")
+
+    def read(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Read whole tensors.
+
+        Raises:
+            RunError: a file is damaged, or does not hold what the metadata says.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name in names:
+            entry = self._tensors[name]
+            if sum(prod(chunk.sizes) for chunk in entry.chunks) != prod(entry.size):
+                raise RunError(f"{self.path} has not all parts of {name}")
+            tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of reading in one process, which is meant
+                dcp.load(
+                    {**tensors}, storage_reader=_Reader(self.path, self._metadata), no_dist=True
+                )
+        except Exception as error:
+            cause = str(error).splitlines()[-1:] or [type(error).__name__]
+            raise RunError(f"{self.path} cannot be read: {cause[0]}") from error
+        return tensors

@@ -1,0 +1,755 @@
+"""Systems whose checkpoints are read: names of their tensors, and what else their files hold.
+
+A system is a table like a family of `setpoint.model.pretrained`: modules of theirs by those of
+ours, and the families for which neighbours form rotated pairs. Facts are from the public sources
+of the systems, named at each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from setpoint.config import RunError, SetpointError, did_you_mean
+from setpoint.config.files.read import read_file
+from setpoint.config.words.plain_data import guess
+from setpoint.interop.checkpoints.gguf import MAGIC, read_gguf
+from setpoint.interop.checkpoints.safe_read import METADATA, DistributedFiles, read_torch_file
+from setpoint.model.config import TransformerConfig
+from setpoint.model.pretrained.weights import (
+    QKV,
+    Names,
+    Piece,
+    TensorNames,
+    fused,
+    pieces_of,
+    renamed,
+)
+
+Named = dict[str, Tensor]
+MOMENTS: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+"""States of AdamW that have the shape of their parameter."""
+_TOP: Final = "~."
+"""Stands before names in tables, which have a common beginning; files have none."""
+
+
+@dataclass(slots=True)
+class Contents:
+    """What the files of a checkpoint hold, by the names of their system.
+
+    Arguments:
+        states: states of the optimizer of the shape of their parameter, by state and parameter.
+        updates: of the optimizer, by parameter.
+        step: of the training; None where files do not say.
+        keys: of a config.json of the model; None where files do not describe it.
+        has_biases: False if modules that have biases in config.json have none.
+        notes: what was not read, and why.
+    """
+
+    path: Path
+    tensors: Named
+    states: dict[str, Named] = field(default_factory=dict[str, Named])
+    updates: dict[str, int] = field(default_factory=dict[str, int])
+    step: int | None = None
+    keys: dict[str, Any] | None = None
+    has_biases: bool = True
+    notes: list[str] = field(default_factory=list[str])
+
+    def note(self, text: str) -> None:
+        """Note something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+class Stacked(NamedTuple):
+    """Tensors of one module of each layer, or of each expert, that files hold as one.
+
+    Arguments:
+        pattern: of its name.
+        each: name of one of them, with `{}` for its number.
+    """
+
+    pattern: str
+    each: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """A system and the layout of its checkpoints.
+
+    Arguments:
+        families: `model_type` of transformers that are read, and whether neighbours form the pairs
+            that are rotated, in place of halves of a head.
+        read: reads a path; the second argument says whether the optimizer's state is asked for.
+        layer: name of a layer, with `{}` for its number.
+        norms: name of the weights of norms.
+        grouped: modules in which the rows of queries, keys and values alternate by key-value head,
+            and their names when these lie one after the other.
+        other_names: replacements in names of files, for releases and options that differ in these.
+        surplus: patterns of names that are passed over.
+    """
+
+    title: str
+    families: Mapping[str, bool]
+    names: Names
+    layer: str
+    read: Callable[[Path, bool], Contents]
+    norms: str = "weight"
+    stacked: tuple[Stacked, ...] = ()
+    grouped: Mapping[str, str] = field(default_factory=dict[str, str])
+    other_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    surplus: tuple[str, ...] = ()
+
+    def pieces(
+        self, config: TransformerConfig, family: str, rows: Mapping[str, int], tokens: int
+    ) -> list[Piece]:
+        """How a model of ours is made of the tensors of `arranged`; see `pieces_of`."""
+        names = TensorNames(
+            names=self.names, layer=f"{_TOP}{self.layer}", interleaved=self.families[family]
+        )
+
+        def rename(name: str) -> str:
+            plain = name.removeprefix(_TOP)
+            return re.sub(r"(norm[^.]*)\.weight$", rf"\1.{self.norms}", plain)
+
+        return renamed(pieces_of(names, config, rows, tokens), rename)
+
+    def arranged(self, tensors: Mapping[str, Tensor], config: TransformerConfig) -> Named:
+        """The tensors by the names of the table, one for each module of each layer and expert."""
+        result: Named = {}
+        for name, tensor in tensors.items():
+            name = name.replace("_orig_mod.", "")  # of torch.compile
+            for old, new in self.other_names.items():
+                name = name.replace(old, new)
+            for name, tensor in self._unstacked(name, tensor):
+                if module := next((m for m in self.grouped if f".{m}." in name), None):
+                    name = name.replace(module, self.grouped[module])
+                    tensor = _ungrouped(tensor, config)
+                result[name] = tensor
+        return result
+
+    def _unstacked(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
+        for pattern, each in self.stacked:
+            if tensor.ndim and (match := re.fullmatch(pattern, name)):
+                for number, part in enumerate(tensor.unbind()):
+                    yield from self._unstacked(match.expand(each).format(number), part)
+                return
+        yield name, tensor
+
+
+def _ungrouped(tensor: Tensor, config: TransformerConfig) -> Tensor:
+    """Rows of all queries, then keys, then values, of rows that alternate by key-value head."""
+    of_group = config.heads // config.kv_heads + 2
+    if tensor.shape[0] != config.kv_heads * of_group * config.head_dim:
+        return tensor  # which is reported with its shape
+    heads = tensor.view(config.kv_heads, of_group, config.head_dim, *tensor.shape[1:])
+    parts = heads.split([of_group - 2, 1, 1], 1)
+    return torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
+
+
+def _tensors_in(path: Path, content: object) -> Named:
+    """The tensors of a state dict.
+
+    Raises:
+        SetpointError: it is none.
+    """
+    if not isinstance(content, dict) or not content:
+        raise SetpointError(f"{path} holds no state dict: names and their tensors")
+    odd = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
+    if odd:
+        raise SetpointError(f"{path}: {odd[0]} is a {type(content[odd[0]]).__name__}, no tensor")
+    return {str(name): value for name, value in content.items()}
+
+
+def _numbered_states(contents: Contents, names: list[list[str]], content: Any) -> None:
+    """Take the state dict of a torch optimizer whose groups hold parameters of these names.
+
+    Raises:
+        RunError: it has other parameters.
+    """
+    groups: list[list[int]] = [list(group["params"]) for group in content["param_groups"]]
+    if [len(group) for group in groups] != [len(group) for group in names]:
+        counts = f"{[len(g) for g in groups]} parameters in its groups, and the model {[len(g) for g in names]}"
+        raise RunError(f"{contents.path}: the optimizer has {counts}")
+    pairs = zip(sum(groups, []), sum(names, []), strict=True)
+    _take_states(contents, {name: content["state"].get(number, {}) for number, name in pairs})
+
+
+def _take_states(contents: Contents, states: Mapping[str, Mapping[str, Any]]) -> None:
+    for name, state in states.items():
+        shape = contents.tensors[name].shape if name in contents.tensors else None
+        for key in MOMENTS:
+            if key not in state:
+                continue
+            if state[key].shape != shape:
+                raise RunError(
+                    f"{contents.path}: {key} of {name} is {tuple(state[key].shape)}, and {name} "
+                    f"is {None if shape is None else tuple(shape)}"
+                )
+            contents.states.setdefault(key, {})[name] = state[key]
+        if "step" in state:
+            contents.updates[name] = int(state["step"])
+    if not contents.states:
+        known = {key for state in states.values() for key in state}
+        contents.note(
+            f"the state of the optimizer is not read: it has {', '.join(sorted(known)) or 'none'}, "
+            f"and AdamW's ({', '.join(MOMENTS[:2])}) is known here"
+        )
+
+
+def _unique(tensors: Named) -> list[str]:
+    """Names of tensors, of tied ones the first, in the order of the model's parameters."""
+    seen: dict[object, str] = {}
+    for name, tensor in tensors.items():
+        seen.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, name)
+    return list(seen.values())
+
+
+def _only_file(path: Path, names: Iterable[str]) -> Path:
+    """A path that is a file, or the first file of some patterns in a directory."""
+    if path.is_file():
+        return path
+    for pattern in names:
+        if match := sorted(path.glob(pattern)):
+            if len(match) > 1:
+                listed = ", ".join(file.name for file in match[:4])
+                raise SetpointError(f"{path} holds {len(match)} such files ({listed}); name one")
+            return match[0]
+    raise SetpointError(f"{path} holds none of the files {', '.join(names)}")
+
+
+# nanoGPT, github.com/karpathy/nanoGPT: model.py and train.py
+
+_NANOGPT_ARGS: Final = {
+    "n_layer": "n_layer",
+    "n_head": "n_head",
+    "n_embd": "n_embd",
+    "block_size": "n_positions",
+    "vocab_size": "vocab_size",
+}
+
+
+def _read_nanogpt(path: Path, optimizer: bool) -> Contents:
+    file = _only_file(path, ["ckpt.pt"])
+    content = read_torch_file(file)
+    if not isinstance(content, dict) or not {"model", "model_args"} <= content.keys():
+        raise SetpointError(f"{file} is no checkpoint of nanoGPT: it lacks model and model_args")
+    args: dict[str, Any] = {**content["model_args"]}
+    contents = Contents(file, _tensors_in(file, content["model"]))
+    contents.has_biases = bool(args.pop("bias", True))  # older files have no such key
+    dropout = float(args.pop("dropout", 0.0))
+    absent = [name for name in _NANOGPT_ARGS if name not in args]
+    if other := [*absent, *(name for name in args if name not in _NANOGPT_ARGS)]:
+        word = "lacks" if absent else "has"
+        raise SetpointError(
+            f"{file}: model_args {word} {other[0]}, so that it is of a program that differs from "
+            f"nanoGPT, and its model is not known here"
+        )
+    contents.keys = {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        **{key: args[name] for name, key in _NANOGPT_ARGS.items()},
+        "activation_function": "gelu",
+        **dict.fromkeys(("resid_pdrop", "attn_pdrop", "embd_pdrop"), dropout),
+    }
+    contents.step = int(content.get("iter_num", 0))
+    if optimizer and content.get("optimizer"):
+        names = _unique(contents.tensors)
+        decayed = [name for name in names if contents.tensors[name].ndim >= 2]
+        others = [name for name in names if contents.tensors[name].ndim < 2]
+        _numbered_states(contents, [decayed, others], content["optimizer"])
+    return contents
+
+
+NANOGPT: Final = System(
+    title="nanoGPT",
+    families={"gpt2": False},
+    read=_read_nanogpt,
+    layer="transformer.h.{}",
+    names={
+        "embedding": "transformer.wte",
+        "position_embedding": "transformer.wpe",
+        "attention_norm": "ln_1",
+        "feed_forward_norm": "ln_2",
+        **fused("attn.c_attn", *QKV),
+        "attention.output": "attn.c_proj",
+        "feed_forward.up": "mlp.c_fc",
+        "feed_forward.down": "mlp.c_proj",
+        "norm": "transformer.ln_f",
+        "output": "lm_head",
+    },
+    surplus=(r"transformer\.h\.\d+\.attn\.bias",),  # the causal mask
+)
+
+
+# litgpt, github.com/Lightning-AI/litgpt: config.py and scripts/convert_hf_checkpoint.py
+
+_LITGPT_PLAIN: Final[Mapping[str, object]] = {
+    "parallel_residual": False,
+    "shared_attention_norm": False,
+    "bias": False,
+    "lm_head_bias": False,
+    "norm_class_name": "RMSNorm",
+    "mlp_class_name": "LLaMAMLP",
+    "rotary_percentage": 1.0,
+    "rope_condense_ratio": 1,
+    "post_attention_norm": False,
+    "post_mlp_norm": False,
+    "norm_1": True,
+    "norm_2": True,
+    "scale_embeddings": False,
+    "sliding_window_size": None,
+    "attention_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "attention_scores_scalar": None,
+    "latent_attention": None,
+    "rope_local_base_freq": None,
+    "n_expert": 0,
+}
+"""Values of keys of model_config.yaml with which a model is Llama, Qwen 2 or Qwen 3."""
+_LITGPT_ROPE: Final = {
+    "factor": "factor",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "original_max_seq_len": "original_max_position_embeddings",
+}
+
+
+def _litgpt_keys(file: Path) -> dict[str, Any] | None:
+    """The keys of a config.json of what model_config.yaml describes."""
+    given: Any = {key: guess(value) for key, value in read_file(str(file)).data.items()}
+    usual = {"parallel_residual": True, "bias": True, "norm_class_name": "LayerNorm",
+             "mlp_class_name": "GptNeoxMLP", "rotary_percentage": 0.25}  # fmt: skip
+    for key, value in _LITGPT_PLAIN.items():
+        if given.get(key, usual.get(key, value)) != value:
+            return None
+    family = "qwen3" if given.get("norm_qk") else "qwen2" if given.get("attn_bias") else "llama"
+    heads = int(given["n_head"])
+    keys: dict[str, Any] = {
+        "model_type": family,
+        "vocab_size": given["padded_vocab_size"],
+        "hidden_size": given["n_embd"],
+        "num_hidden_layers": given["n_layer"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": given.get("n_query_groups") or heads,
+        "head_dim": given.get("head_size") or int(given["n_embd"]) // heads,
+        "intermediate_size": given["intermediate_size"],
+        "max_position_embeddings": given["block_size"],
+        "rms_norm_eps": given.get("norm_eps", 1e-5),
+        "rope_theta": float(given.get("rope_base", 10_000)),
+        "tie_word_embeddings": False,
+    }
+    scaling = given.get("rope_adjustments")
+    if scaling:
+        values = {key: guess(value) for key, value in dict(scaling).items()}
+        if values.keys() != _LITGPT_ROPE.keys():
+            return None
+        words = {_LITGPT_ROPE[key]: value for key, value in values.items()}
+        keys["rope_scaling"] = {"rope_type": "llama3", **words}
+    return keys
+
+
+def _read_litgpt(path: Path, optimizer: bool) -> Contents:
+    file = _only_file(path, ["lit_model.pth"])
+    content = read_torch_file(file)
+    state: object = content
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        state = content["model"]
+    contents = Contents(file, _tensors_in(file, state))
+    described = file.with_name("model_config.yaml")
+    if described.is_file():
+        try:
+            contents.keys = _litgpt_keys(described)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SetpointError(f"{described} does not describe a model: {error}") from error
+    if isinstance(content, dict) and isinstance(content.get("step_count"), int):
+        contents.step = content["step_count"]
+    saved = content.get("optimizer") if isinstance(content, dict) else None
+    if optimizer and isinstance(saved, dict):
+        names = _unique(contents.tensors)
+        if all(isinstance(name, str) for name in saved["state"]):
+            _take_states(contents, saved["state"])
+        else:
+            _numbered_states(contents, [names], saved)
+    return contents
+
+
+LITGPT: Final = System(
+    title="litgpt",
+    families=dict.fromkeys(
+        ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma", "gemma2"),
+        False,
+    ),
+    read=_read_litgpt,
+    layer="transformer.h.{}",
+    names={
+        "embedding": "transformer.wte",
+        "attention_norm": "norm_1",
+        "attention_output_norm": "post_attention_norm",
+        "feed_forward_norm": "norm_2",
+        "feed_forward_output_norm": "post_mlp_norm",
+        **fused("attn.qkv", *QKV),
+        "attention.query_norm": "attn.norm_q",
+        "attention.key_norm": "attn.norm_k",
+        "attention.output": "attn.proj",
+        "feed_forward.gate": "mlp.fc_1",
+        "feed_forward.up": "mlp.fc_2",
+        "feed_forward.down": "mlp.proj",
+        "feed_forward.router": "mlp.gate",
+        "feed_forward.experts.gate": "mlp.experts.{}.fc_1",
+        "feed_forward.experts.up": "mlp.experts.{}.fc_2",
+        "feed_forward.experts.down": "mlp.experts.{}.proj",
+        "norm": "transformer.ln_f",
+        "output": "lm_head",
+    },
+    grouped={"attn.attn": "attn.qkv"},  # before version 0.5
+)
+
+
+# torchtune, github.com/pytorch/torchtune: models/convert_weights.py, training/checkpointing
+
+
+def _read_torchtune(path: Path, optimizer: bool) -> Contents:
+    file = path
+    if path.is_dir():
+        files = [f for f in sorted(path.glob("*")) if f.suffix in (".pt", ".pth", ".bin")]
+        files = [f for f in files if f.name not in ("recipe_state.pt", "adapter_model.bin")]
+        if len(files) != 1:
+            listed = ", ".join(f.name for f in files) or "none"
+            raise SetpointError(f"{path} should hold one file of weights, and holds: {listed}")
+        file = files[0]
+    content = read_torch_file(file)
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        content = content["model"]
+    contents = Contents(file, _tensors_in(file, content))
+    if any(".lora_a." in name for name in contents.tensors):
+        raise SetpointError(f"{file} holds the weights of an adapter; merge them in torchtune")
+    places = [file.parent / "recipe_state.pt", *(
+        folder / "recipe_state" / "recipe_state.pt" for folder in (file.parent, file.parent.parent)
+    )]  # fmt: skip
+    recipe = next((place for place in places if place.is_file()), None)
+    if optimizer and recipe is not None:
+        saved = read_torch_file(recipe).get("optimizer")
+        if isinstance(saved, dict) and all(isinstance(name, str) for name in saved["state"]):
+            _take_states(contents, saved["state"])
+        elif isinstance(saved, dict):
+            _numbered_states(contents, [_unique(contents.tensors)], saved)
+    return contents
+
+
+TORCHTUNE: Final = System(
+    title="torchtune",
+    families={"llama": True, "mistral": True, "qwen2": False, "qwen3": False},
+    read=_read_torchtune,
+    layer="layers.{}",
+    norms="scale",
+    names={
+        "embedding": "tok_embeddings",
+        "attention_norm": "sa_norm",
+        "feed_forward_norm": "mlp_norm",
+        "attention.query": "attn.q_proj",
+        "attention.key": "attn.k_proj",
+        "attention.value": "attn.v_proj",
+        "attention.output": "attn.output_proj",
+        "attention.query_norm": "attn.q_norm",
+        "attention.key_norm": "attn.k_norm",
+        "feed_forward.gate": "mlp.w1",
+        "feed_forward.up": "mlp.w3",
+        "feed_forward.down": "mlp.w2",
+        "norm": "norm",
+        "output": "output",
+    },
+)
+
+
+# torchtitan, github.com/pytorch/torchtitan: components/checkpoint.py, models/*/state_dict_adapter.py
+
+_OPTIMIZER: Final = "optimizer."
+
+
+def _read_titan(path: Path, optimizer: bool) -> Contents:
+    if path.is_file():  # of torch.distributed.checkpoint.format_utils.dcp_to_torch_save, or Meta's
+        content = read_torch_file(path)
+        model = content.get("model", content) if isinstance(content, dict) else content
+        return Contents(path, _tensors_in(path, model))
+    files = DistributedFiles(path)
+    not_weights = (_OPTIMIZER, "lr_scheduler.", "dataloader.", "train_state.")
+    names = [name for name in files.shapes if not name.startswith(not_weights)]
+    contents = Contents(path, files.read(names))
+    if "train_state.step" in files.shapes:
+        contents.step = int(files.read(["train_state.step"])["train_state.step"])
+    elif match := re.fullmatch(r"step-(\d+)", path.resolve().name):
+        contents.step = int(match[1])
+    if optimizer:
+        beginning = f"{_OPTIMIZER}state."
+        keys = [name for name in files.shapes if name.startswith(beginning)]
+        states: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in files.read(keys).items():
+            parameter, _, key = name.removeprefix(beginning).rpartition(".")
+            states.setdefault(parameter, {})[key] = tensor
+        if states:
+            _take_states(contents, states)
+    return contents
+
+
+TORCHTITAN: Final = System(
+    title="torchtitan",
+    families={"llama": True, "qwen3": False, "qwen3_moe": False},
+    read=_read_titan,
+    layer="layers.{}",
+    names={
+        "embedding": "tok_embeddings",
+        "attention_norm": "attention_norm",
+        "feed_forward_norm": "ffn_norm",
+        "attention.query": "attention.wq",
+        "attention.key": "attention.wk",
+        "attention.value": "attention.wv",
+        "attention.output": "attention.wo",
+        "attention.query_norm": "attention.q_norm",
+        "attention.key_norm": "attention.k_norm",
+        "feed_forward.gate": "feed_forward.w1",
+        "feed_forward.up": "feed_forward.w3",
+        "feed_forward.down": "feed_forward.w2",
+        "feed_forward.router": "moe.router.gate",
+        "feed_forward.experts.gate": "moe.experts.{}.w1",
+        "feed_forward.experts.up": "moe.experts.{}.w3",
+        "feed_forward.experts.down": "moe.experts.{}.w2",
+        "norm": "norm",
+        "output": "output",
+    },
+    stacked=(Stacked(r"(.*\.moe\.experts)\.(w\d)", r"\1.{}.\2.weight"),),
+    other_names={".attention.qkv_linear.": ".attention.", "lm_head.weight": "output.weight"},
+    surplus=(r"freqs_cis|rope_cache|rope\.(freqs|cache)", r".*\.moe\.tokens_per_expert"),
+)
+
+
+# Megatron-LM, github.com/NVIDIA/Megatron-LM: core/models/gpt, core/dist_checkpointing
+
+
+def _read_megatron(path: Path, optimizer: bool) -> Contents:
+    newest = path / "latest_checkpointed_iteration.txt"
+    if newest.is_file():
+        text = newest.read_text().strip()
+        path = path / (f"iter_{int(text):07d}" if text.isdecimal() else text)
+    if not (path / METADATA).is_file():
+        raise SetpointError(
+            f"{path} holds no {METADATA}: only Megatron's distributed checkpoints are read "
+            f"(--ckpt-format torch_dist), as files of its older format are pickles of its classes"
+        )
+    files = DistributedFiles(path)
+    known = [name.removeprefix("model.") for name in files.shapes]
+    names = dict(zip(known, files.shapes, strict=True))
+    weights = [name for name in known if re.match(r"(decoder|embedding|output_layer)\.", name)]
+    tensors = files.read(names[name] for name in weights if "_extra_state" not in name)
+    contents = Contents(path, {name.removeprefix("model."): t for name, t in tensors.items()})
+    if match := re.fullmatch(r"iter_(\d+)", path.resolve().name):
+        contents.step = int(match[1])
+    if optimizer:
+        states: dict[str, dict[str, Tensor]] = {}
+        shapes = {name: tuple(tensor.shape) for name, tensor in contents.tensors.items()}
+        for key in MOMENTS:
+            beginning = f"{_OPTIMIZER}state.{key}."
+            mine = {name.removeprefix(beginning): name for name in known if name.startswith(beginning)}
+            if any(files.shapes[names[mine[name]]] != shapes.get(name) for name in mine):
+                states = {}
+                contents.note(
+                    "the state of the optimizer is not read: it is divided otherwise than the "
+                    "weights are"
+                )
+                break
+            read = files.read(names[name] for name in mine.values())
+            for name, full in mine.items():
+                states.setdefault(name, {})[key] = read[names[full]]
+        if states:
+            _take_states(contents, states)
+    return contents
+
+
+MEGATRON: Final = System(
+    title="Megatron-LM",
+    families=dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), False),
+    read=_read_megatron,
+    layer="decoder.layers.{}",
+    names={
+        "embedding": "embedding.word_embeddings",
+        "attention_norm": "input_layernorm",
+        "feed_forward_norm": "pre_mlp_layernorm",
+        **fused("self_attention.linear_qkv", *QKV),
+        "attention.query_norm": "self_attention.q_layernorm",
+        "attention.key_norm": "self_attention.k_layernorm",
+        "attention.output": "self_attention.linear_proj",
+        **fused("mlp.linear_fc1", "feed_forward.gate", "feed_forward.up"),
+        "feed_forward.down": "mlp.linear_fc2",
+        "norm": "decoder.final_layernorm",
+        "output": "output_layer",
+    },
+    stacked=(Stacked(r"(decoder\.layers)\.(?!\d)(.*)", r"\1.{}.\2"),),
+    grouped={"self_attention.linear_qkv": "self_attention.linear_qkv"},
+    other_names={  # of Transformer Engine, whose linear layers contain the norm before them
+        ".self_attention.linear_qkv.layer_norm_weight": ".input_layernorm.weight",
+        ".mlp.linear_fc1.layer_norm_weight": ".pre_mlp_layernorm.weight",
+    },
+)
+
+
+# GGUF, github.com/ggml-org/llama.cpp: gguf-py/gguf/constants.py, convert_hf_to_gguf.py
+
+_GGUF_TYPES: Final = ("llama", "qwen2", "qwen3")
+
+
+def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[str, Any] | None:
+    """The keys of a config.json of what the metadata describes."""
+    kind = metadata.get("general.architecture")
+    if kind not in _GGUF_TYPES or metadata.get(f"{kind}.expert_count"):
+        return None
+
+    def value(name: str, default: Any = None) -> Any:
+        found = metadata.get(f"{kind}.{name}", default)
+        if found is None:
+            raise RunError(f"{path} is damaged: its metadata lacks {kind}.{name}")
+        return found
+
+    heads, width = value("attention.head_count"), value("embedding_length")
+    head = value("attention.key_length", width // heads)
+    scaling = metadata.get(f"{kind}.rope.scaling.type", "none")
+    listed = any(isinstance(value(name, 0), list) for name in ("attention.head_count_kv", "feed_forward_length"))  # fmt: skip
+    partial = value("rope.dimension_count", head) != head
+    if "rope_freqs.weight" in tensors or listed or partial or scaling not in ("none", "linear"):
+        return None
+    keys = {
+        "model_type": kind,
+        "vocab_size": tensors["token_embd.weight"].shape[0],
+        "hidden_size": width,
+        "num_hidden_layers": value("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": value("attention.head_count_kv", heads),
+        "head_dim": head,
+        "intermediate_size": value("feed_forward_length"),
+        "max_position_embeddings": value("context_length"),
+        "rms_norm_eps": value("attention.layer_norm_rms_epsilon"),
+        "rope_theta": value("rope.freq_base", 10_000.0),
+        "tie_word_embeddings": "output.weight" not in tensors,
+    }
+    if scaling == "linear":
+        keys["rope_scaling"] = {"rope_type": "linear", "factor": value("rope.scaling.factor")}
+    # Numbers of files are fp32; the shortest number that is the same says what was meant.
+    for name in ("rms_norm_eps", "rope_theta"):
+        keys[name] = float(f"{keys[name]:.7g}")
+    return keys
+
+
+def _read_gguf(path: Path, optimizer: bool) -> Contents:
+    del optimizer  # there is none in the format
+    file = _only_file(path, ["*.gguf"])
+    content = read_gguf(file)
+    if int(content.metadata.get("split.count", 1)) > 1:
+        raise SetpointError(
+            f"{file} is one of {content.metadata['split.count']} files; write them as one: "
+            f"llama-gguf-split --merge {file.name} whole.gguf"
+        )
+    contents = Contents(file, dict(content.tensors))
+    if "token_embd.weight" not in contents.tensors:
+        raise SetpointError(f"{file} holds no language model: it lacks token_embd.weight")
+    contents.keys = _gguf_keys(file, content.metadata, contents.tensors)
+    if quantized := content.encodings - {"F32", "F16", "BF16"}:
+        contents.note(
+            f"weights of {', '.join(sorted(quantized))} are made dense in fp32: they are rounded "
+            f"as they were in {file.name}"
+        )
+    return contents
+
+
+GGUF: Final = System(
+    title="GGUF",
+    families={"llama": True, "mistral": True, "smollm3": True, "qwen2": False, "qwen3": False},
+    read=_read_gguf,
+    layer="blk.{}",
+    names={
+        "embedding": "token_embd",
+        "attention_norm": "attn_norm",
+        "feed_forward_norm": "ffn_norm",
+        "attention.query": "attn_q",
+        "attention.key": "attn_k",
+        "attention.value": "attn_v",
+        "attention.output": "attn_output",
+        "attention.query_norm": "attn_q_norm",
+        "attention.key_norm": "attn_k_norm",
+        "feed_forward.gate": "ffn_gate",
+        "feed_forward.up": "ffn_up",
+        "feed_forward.down": "ffn_down",
+        "norm": "output_norm",
+        "output": "output",
+    },
+    surplus=(r"rope_freqs\.weight",),  # which follow from config.json
+)
+
+SYSTEMS: Final = {
+    "nanogpt": NANOGPT,
+    "litgpt": LITGPT,
+    "torchtune": TORCHTUNE,
+    "torchtitan": TORCHTITAN,
+    "megatron": MEGATRON,
+    "gguf": GGUF,
+}
+"""By what stands before the colon of `SYSTEM:PATH`."""
+
+
+def system_of(source: str) -> tuple[System, Path]:
+    """The system and the path of `[SYSTEM:]PATH`.
+
+    Raises:
+        SetpointError: there is no such path, or its content leaves a doubt.
+    """
+    name, colon, rest = source.partition(":")
+    path = Path(rest if colon and name.lower() in SYSTEMS else source).expanduser()
+    if not path.exists():
+        hint = did_you_mean(name, SYSTEMS, " ") if colon else ""
+        raise SetpointError(f"there is no file or directory {path}.{hint}")
+    if colon and name.lower() in SYSTEMS:
+        return SYSTEMS[name.lower()], path
+    name = _recognized(path)
+    if name is None:
+        raise SetpointError(
+            f"{path} is no checkpoint that is known here.\nValid: SYSTEM:PATH with one of "
+            f"{', '.join(SYSTEMS)}"
+        )
+    return SYSTEMS[name], path
+
+
+def _recognized(path: Path) -> str | None:
+    if path.is_dir():
+        for file, name in (("ckpt.pt", "nanogpt"), ("lit_model.pth", "litgpt"),
+                           ("latest_checkpointed_iteration.txt", "megatron")):  # fmt: skip
+            if (path / file).is_file():
+                return name
+        if (path / METADATA).is_file():
+            return _by_names(DistributedFiles(path).shapes)
+        if len(files := [*path.glob("*.gguf")]) == 1:
+            return "gguf"
+        files = [f for f in path.glob("*.pt") if f.name != "recipe_state.pt"]
+        return _recognized(files[0]) if len(files) == 1 else None
+    with path.open("rb") as file:
+        if file.read(4) == MAGIC:
+            return "gguf"
+    if path.name == "lit_model.pth":
+        return "litgpt"
+    content = read_torch_file(path)
+    if not isinstance(content, dict):
+        return None
+    if "model_args" in content:
+        return "nanogpt"
+    model = content.get("model", content)
+    return _by_names(model) if isinstance(model, dict) else None
+
+
+def _by_names(tensors: Iterable[Any]) -> str | None:
+    names = list(map(str, tensors))
+    marks = {".attn.output_proj.": "torchtune", ".attention.wo.": "torchtitan",
+             "embedding.word_embeddings.": "megatron", ".attn.proj.": "litgpt"}  # fmt: skip
+    return next((s for mark, s in marks.items() if any(mark in name for name in names)), None)
