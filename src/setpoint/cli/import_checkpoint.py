@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, Arguments, Command, Option
 from setpoint.cli.output import print_notes
 from setpoint.cli.source import open_source
-from setpoint.cli.main import Loading
 from setpoint.config import SetpointError
 from setpoint.train.config import Job
 
 
 @Command(
     "checkpoint import CHECKPOINT DIRECTORY [OVERRIDES]",
-    Option("--model MODEL", "Model of the weights: directory, run, or id on the hub.", excludes="--job"),
+    Option(
+        "--model MODEL", "Model of the weights: directory, run, or id on the hub.", excludes="--job"
+    ),
     Option("--job SOURCE", "Write a checkpoint of this job, with optimizer state and step."),
     Option("--dtype fp32|bf16|fp16", "dtype of the weights; default: unchanged.", excludes="--job"),
     *COMMON,
@@ -34,9 +36,9 @@ def import_checkpoint(arguments: Arguments) -> int:
     describes, a config.json beside it, --model, or that of the job.
 
     Examples:
-        setpoint checkpoint import out/ckpt.pt gpt  then: setpoint evaluate gpt --text ...
-        setpoint checkpoint import llama-Q8_0.gguf llama --dtype bf16  quantized weights made dense
-        setpoint checkpoint import outputs/checkpoint/step-1000 start --job torchtitan:train.toml
+        setpoint checkpoint import out/ckpt.pt gpt  then: setpoint generate gpt
+        setpoint checkpoint import llama.gguf llama --dtype bf16  quantized weights made dense
+        setpoint checkpoint import step-1000 start --job torchtitan:job.toml  to continue it
     """
     source, directory = arguments.positional[:2]
     target = Path(os.path.expanduser(directory))

@@ -135,7 +135,9 @@ def test_gguf_with_quantized_matrices(tmp_path: Path, capsys: pytest.CaptureFixt
 
     saved = load_file(tmp_path / "out" / "model.safetensors")
     for part in ("embed_tokens", "layers.1.mlp.down_proj"):
-        assert torch.equal(saved[f"model.{part}.weight"], model.get_parameter(f"model.{part}.weight"))
+        assert torch.equal(
+            saved[f"model.{part}.weight"], model.get_parameter(f"model.{part}.weight")
+        )
     rows = saved["model.layers.0.self_attn.q_proj.weight"]
     expected = tensors["blk.0.attn_q.weight"]
     assert torch.equal(written.neighbours(rows, written.HEADS), expected)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed.checkpoint as dcp
 import transformers
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict_saver import save
 
 HEADS, KV_HEADS, HEAD, WIDTH, FFN, VOCAB, LAYERS = 4, 2, 16, 64, 96, 128, 2
 Tensors = dict[str, Tensor]
@@ -39,10 +39,10 @@ def decoder(family: str = "llama", **more: Any) -> Any:
     return drawn(transformers.AutoConfig.for_model(family, **keys))
 
 
-def gpt2(**more: Any) -> Any:
+def gpt2(vocab: int = VOCAB, **more: Any) -> Any:
     return drawn(
         transformers.GPT2Config(
-            vocab_size=VOCAB, n_positions=32, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, **more
+            vocab_size=vocab, n_positions=32, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, **more
         )
     )
 
@@ -142,7 +142,8 @@ def tune(model: Any, rotates_neighbours: bool = True) -> Tensors:
     found = {"tok_embeddings.weight": outside["embed_tokens.weight"]}
     names = {"self_attn.q_proj": "attn.q_proj", "self_attn.k_proj": "attn.k_proj",
              "self_attn.v_proj": "attn.v_proj", "self_attn.o_proj": "attn.output_proj",
-             "mlp.gate_proj": "mlp.w1", "mlp.down_proj": "mlp.w2", "mlp.up_proj": "mlp.w3"}  # fmt: skip
+             "mlp.gate_proj": "mlp.w1", "mlp.down_proj": "mlp.w2",
+             "mlp.up_proj": "mlp.w3"}  # fmt: skip
     norms = {"self_attn.q_norm": "attn.q_norm", "self_attn.k_norm": "attn.k_norm",
              "input_layernorm": "sa_norm", "post_attention_layernorm": "mlp_norm"}  # fmt: skip
     for number, layer in enumerate(layers):
@@ -230,7 +231,9 @@ def megatron(model: Any, engine: bool = True) -> Tensors:
         "output_layer.weight": torch.cat([outside["lm_head.weight"], torch.zeros(5, WIDTH)]),
         "decoder.final_layernorm.weight": outside["norm.weight"],
     }
-    attention = "self_attention.linear_qkv.layer_norm_weight" if engine else "input_layernorm.weight"
+    attention = (
+        "self_attention.linear_qkv.layer_norm_weight" if engine else "input_layernorm.weight"
+    )
     mlp = "mlp.linear_fc1.layer_norm_weight" if engine else "pre_mlp_layernorm.weight"
     names = {
         "input_layernorm.weight": attention,
@@ -275,7 +278,7 @@ def nano_args(bias: bool = True) -> dict[str, Any]:
 def save_distributed(tensors: Any, folder: Path) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of saving in one process, which is meant
-        dcp.save(tensors, checkpoint_id=folder, no_dist=True)
+        save(tensors, checkpoint_id=folder, no_dist=True)
     return folder
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -131,7 +132,7 @@ class _Damage(Exception):
     pass
 
 
-def _read(path: Path, file: BinaryIO) -> GGUF:
+def _read(path: Path, file: BufferedReader) -> GGUF:
     count, pairs = _header(path, file)
     metadata = {}
     for _ in range(pairs):
@@ -182,7 +183,7 @@ def _tensor(content: bytearray, shape: tuple[int, ...], encoding: Encoding) -> T
     return torch.cat([dense(part) for part in blocks.split(1 << 16)]).view(shape)
 
 
-def _header(path: Path, file: BinaryIO) -> tuple[int, int]:
+def _header(path: Path, file: BufferedReader) -> tuple[int, int]:
     magic = file.read(4)
     if magic != MAGIC:
         kind = "a big-endian GGUF file" if magic == MAGIC[::-1] else "no GGUF file"
@@ -195,11 +196,11 @@ def _header(path: Path, file: BinaryIO) -> tuple[int, int]:
     return count, pairs
 
 
-def _unpack(file: BinaryIO, form: str) -> tuple[Any, ...]:
+def _unpack(file: BufferedReader, form: str) -> tuple[Any, ...]:
     return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))
 
 
-def _string(file: BinaryIO) -> str:
+def _string(file: BufferedReader) -> str:
     (length,) = _unpack(file, "Q")
     if length > LONGEST or file.tell() > LONGEST:
         raise _Damage(f"a text of {length} bytes in its metadata")
@@ -209,7 +210,7 @@ def _string(file: BinaryIO) -> str:
     return text.decode()
 
 
-def _value(file: BinaryIO, kind: int, depth: int = 0) -> Any:
+def _value(file: BufferedReader, kind: int, depth: int = 0) -> Any:
     """A value of the metadata: a number, a text, or a list of these."""
     if kind in _SCALARS:
         return _unpack(file, _SCALARS[kind])[0]

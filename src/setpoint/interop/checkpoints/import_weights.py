@@ -21,7 +21,8 @@ from setpoint.config import RunError, SetpointError, record_files, resolve
 from setpoint.files.atomic import Written, publishing, write_file
 from setpoint.files.tensor_file import DTYPES, encode_tensors
 from setpoint.files.tensor_header import TensorInfo
-from setpoint.interop.checkpoints.systems import Contents, System, system_of
+from setpoint.interop.checkpoints.layout import Contents, System
+from setpoint.interop.checkpoints.systems import system_of
 from setpoint.model.build import skeleton
 from setpoint.model.config import LayerNormConfig, TransformerConfig
 from setpoint.model.pretrained.config_json import (
@@ -42,6 +43,7 @@ from setpoint.optim.config import AdamW
 from setpoint.train.build.companions import companions_of
 from setpoint.train.config import Job
 from setpoint.train.position import Position
+from setpoint.train.run_state import WEIGHTS_ONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +167,9 @@ def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> 
     contents, config, family = foreign.contents, foreign.config, foreign.family
     if config is None or family is None:
         raise SetpointError(
-            f"{contents.path} does not say which model it is of.\nValid: --model MODEL, a directory "
-            f"with the config.json of the model or its id on the hub; or --job SOURCE, a job with "
-            f"that model"
+            f"{contents.path} does not say which model it is of.\nValid: --model MODEL, a "
+            f"directory with the config.json of the model or its id on the hub; or --job SOURCE, a "
+            f"job with that model"
         )
     require_free(target)
     assert config.vocab_size is not None, "every config.json has it"
@@ -210,7 +212,9 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
             absent = dict.fromkeys(("ffn_bias", "qkv_bias", "attention_output_bias"), False)
             described = resolve(described.evolve(norm=LayerNormConfig(bias=False), **absent))
         if others := differences(config, described):
-            lines = "".join(f"\n  model.{d.field} = {d.ours}; there it is {d.theirs}" for d in others)
+            lines = "".join(
+                f"\n  model.{d.field} = {d.ours}; there it is {d.theirs}" for d in others
+            )
             raise SetpointError(f"{contents.path} is of another model than the job's:{lines}")
     family = (foreign.family or family_for(config)).model_type
     tokenizer = job.tokenizer.build()
@@ -237,15 +241,20 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
         }
         names = [name for name, _ in model.named_parameters()]
         tensors["optimizer"] = {
-            f"{name}/{key}": by_name[name].detach() for key, by_name in moments.items() for name in names
+            f"{name}/{key}": by_name[name].detach()
+            for key, by_name in moments.items()
+            for name in names
         } | {f"{name}/step": torch.tensor(float(*updates)) for name in names}
         state["optimizer"] = {
             "type": AdamW.__name__,
             "groups": [{"name": None, "parameters": names, "counts": {}}],
             "parameters": {
-                name: {key: {"$tensor": f"{name}/{key}"} for key in ("step", *moments)} for name in names
+                name: {key: {"$tensor": f"{name}/{key}"} for key in ("step", *moments)}
+                for name in names
             },
         }
+    else:
+        state[WEIGHTS_ONLY] = True
     texts = {**record_files(job), **companions_of(config, tokenizer, None)}
     try:
         with publishing(target) as aside:

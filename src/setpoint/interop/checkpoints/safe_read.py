@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from math import prod
@@ -15,10 +16,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, filesystem, metadata
+from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from setpoint.config import RunError, SetpointError
 
@@ -38,9 +41,9 @@ _KNOWN: Final[Mapping[tuple[str, str], Any]] = {
             "_MEM_FORMAT_ENCODING",
         )
     },
-    (filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo,  # pyright: ignore[reportPrivateUsage]
+    (filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo,
     ("torch", "Size"): torch.Size,
-    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,  # pyright: ignore
+    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
     **{
         (f"pathlib{module}", f"{kind}Path"): PurePosixPath
         for module in ("", "._local")
@@ -78,16 +81,18 @@ def read_torch_file(path: Path) -> Any:
                     raise
     except OSError as error:
         raise SetpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    except pickle.UnpicklingError as error:
-        lines = [line.strip() for line in str(error).splitlines()]
-        reason = next((line for line in lines if "GLOBAL " in line), lines[0])
-        reason = reason.partition(" was not an allowed")[0].rpartition("GLOBAL ")[2]
-        raise refusal(path, reason) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(
-            f"{path} is damaged, or is not a file of torch.save: {str(error).splitlines()[0]}"
-        ) from error
+    except Exception as error:  # an unpickler raises whatever damaged bytes lead to
+        if name := _named_class(error):
+            raise refusal(path, name) from error
+        text = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RunError(f"{path} is damaged, or is no file of torch.save: {text}") from error
     raise AssertionError("unreachable")
+
+
+def _named_class(error: BaseException) -> str:
+    """The class or function that an unpickler has refused; empty if that is not the error."""
+    match = re.search(r"GLOBAL (\S+)", str(error))
+    return match[1] if match and isinstance(error, pickle.UnpicklingError) else ""
 
 
 class _MetadataUnpickler(pickle.Unpickler):
@@ -132,9 +137,9 @@ class DistributedFiles:
             self._metadata = _MetadataUnpickler(io.BytesIO(content)).load()
         except OSError as error:
             raise SetpointError(f"{path / METADATA} cannot be read: {error.strerror}") from error
-        except pickle.UnpicklingError as error:
-            raise refusal(path / METADATA, str(error).removeprefix("GLOBAL ")) from error
-        except Exception as error:  # an unpickler raises whatever damaged bytes lead to
+        except Exception as error:
+            if name := _named_class(error):
+                raise refusal(path / METADATA, name) from error
             raise RunError(f"{path / METADATA} is damaged: {error}") from error
         entries = getattr(self._metadata, "state_dict_metadata", None)
         if not isinstance(self._metadata, Metadata) or not isinstance(entries, dict):
@@ -165,10 +170,13 @@ class DistributedFiles:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of reading in one process, which is meant
-                dcp.load(
-                    {**tensors}, storage_reader=_Reader(self.path, self._metadata), no_dist=True
-                )
-        except Exception as error:
-            cause = str(error).splitlines()[-1:] or [type(error).__name__]
-            raise RunError(f"{self.path} cannot be read: {cause[0]}") from error
+                load({**tensors}, storage_reader=_Reader(self.path, self._metadata), no_dist=True)
+        except (Exception, CheckpointException) as error:
+            cause: BaseException = error
+            if isinstance(error, CheckpointException) and error.failures:
+                cause = next(iter(error.failures.values()))[0]
+            if name := _named_class(cause):
+                raise refusal(self.path, name) from error
+            text = next(iter(str(cause).splitlines()), "") or type(cause).__name__
+            raise RunError(f"{self.path} is damaged: its tensors cannot be read: {text}") from error
         return tensors

@@ -1,228 +1,35 @@
-"""Systems whose checkpoints are read: names of their tensors, and what else their files hold.
+"""The systems whose checkpoints are read, a table and a reader each.
 
-A system is a table like a family of `setpoint.model.pretrained`: modules of theirs by those of
-ours, and the families for which neighbours form rotated pairs. Facts are from the public sources
-of the systems, named at each.
+Facts are from the public sources of the systems, named at each.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from setpoint.config import RunError, SetpointError, did_you_mean
 from setpoint.config.files.read import read_file
-from setpoint.config.words.plain_data import guess
+from setpoint.config.migrations import guessed
 from setpoint.interop.checkpoints.gguf import MAGIC, read_gguf
-from setpoint.interop.checkpoints.safe_read import METADATA, DistributedFiles, read_torch_file
-from setpoint.model.config import TransformerConfig
-from setpoint.model.pretrained.weights import (
-    QKV,
-    Names,
-    Piece,
-    TensorNames,
-    fused,
-    pieces_of,
-    renamed,
+from setpoint.interop.checkpoints.layout import (
+    MOMENTS,
+    Contents,
+    Named,
+    Stacked,
+    System,
+    only_file,
+    take_numbered_states,
+    take_states,
+    tensors_in,
+    unique_names,
 )
-
-Named = dict[str, Tensor]
-MOMENTS: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-"""States of AdamW that have the shape of their parameter."""
-_TOP: Final = "~."
-"""Stands before names in tables, which have a common beginning; files have none."""
-
-
-@dataclass(slots=True)
-class Contents:
-    """What the files of a checkpoint hold, by the names of their system.
-
-    Arguments:
-        states: states of the optimizer of the shape of their parameter, by state and parameter.
-        updates: of the optimizer, by parameter.
-        step: of the training; None where files do not say.
-        keys: of a config.json of the model; None where files do not describe it.
-        has_biases: False if modules that have biases in config.json have none.
-        notes: what was not read, and why.
-    """
-
-    path: Path
-    tensors: Named
-    states: dict[str, Named] = field(default_factory=dict[str, Named])
-    updates: dict[str, int] = field(default_factory=dict[str, int])
-    step: int | None = None
-    keys: dict[str, Any] | None = None
-    has_biases: bool = True
-    notes: list[str] = field(default_factory=list[str])
-
-    def note(self, text: str) -> None:
-        """Note something once."""
-        if text not in self.notes:
-            self.notes.append(text)
-
-
-class Stacked(NamedTuple):
-    """Tensors of one module of each layer, or of each expert, that files hold as one.
-
-    Arguments:
-        pattern: of its name.
-        each: name of one of them, with `{}` for its number.
-    """
-
-    pattern: str
-    each: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class System:
-    """A system and the layout of its checkpoints.
-
-    Arguments:
-        families: `model_type` of transformers that are read, and whether neighbours form the pairs
-            that are rotated, in place of halves of a head.
-        read: reads a path; the second argument says whether the optimizer's state is asked for.
-        layer: name of a layer, with `{}` for its number.
-        norms: name of the weights of norms.
-        grouped: modules in which the rows of queries, keys and values alternate by key-value head,
-            and their names when these lie one after the other.
-        other_names: replacements in names of files, for releases and options that differ in these.
-        surplus: patterns of names that are passed over.
-    """
-
-    title: str
-    families: Mapping[str, bool]
-    names: Names
-    layer: str
-    read: Callable[[Path, bool], Contents]
-    norms: str = "weight"
-    stacked: tuple[Stacked, ...] = ()
-    grouped: Mapping[str, str] = field(default_factory=dict[str, str])
-    other_names: Mapping[str, str] = field(default_factory=dict[str, str])
-    surplus: tuple[str, ...] = ()
-
-    def pieces(
-        self, config: TransformerConfig, family: str, rows: Mapping[str, int], tokens: int
-    ) -> list[Piece]:
-        """How a model of ours is made of the tensors of `arranged`; see `pieces_of`."""
-        names = TensorNames(
-            names=self.names, layer=f"{_TOP}{self.layer}", interleaved=self.families[family]
-        )
-
-        def rename(name: str) -> str:
-            plain = name.removeprefix(_TOP)
-            return re.sub(r"(norm[^.]*)\.weight$", rf"\1.{self.norms}", plain)
-
-        return renamed(pieces_of(names, config, rows, tokens), rename)
-
-    def arranged(self, tensors: Mapping[str, Tensor], config: TransformerConfig) -> Named:
-        """The tensors by the names of the table, one for each module of each layer and expert."""
-        result: Named = {}
-        for name, tensor in tensors.items():
-            name = name.replace("_orig_mod.", "")  # of torch.compile
-            for old, new in self.other_names.items():
-                name = name.replace(old, new)
-            for name, tensor in self._unstacked(name, tensor):
-                if module := next((m for m in self.grouped if f".{m}." in name), None):
-                    name = name.replace(module, self.grouped[module])
-                    tensor = _ungrouped(tensor, config)
-                result[name] = tensor
-        return result
-
-    def _unstacked(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        for pattern, each in self.stacked:
-            if tensor.ndim and (match := re.fullmatch(pattern, name)):
-                for number, part in enumerate(tensor.unbind()):
-                    yield from self._unstacked(match.expand(each).format(number), part)
-                return
-        yield name, tensor
-
-
-def _ungrouped(tensor: Tensor, config: TransformerConfig) -> Tensor:
-    """Rows of all queries, then keys, then values, of rows that alternate by key-value head."""
-    of_group = config.heads // config.kv_heads + 2
-    if tensor.shape[0] != config.kv_heads * of_group * config.head_dim:
-        return tensor  # which is reported with its shape
-    heads = tensor.view(config.kv_heads, of_group, config.head_dim, *tensor.shape[1:])
-    parts = heads.split([of_group - 2, 1, 1], 1)
-    return torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
-
-
-def _tensors_in(path: Path, content: object) -> Named:
-    """The tensors of a state dict.
-
-    Raises:
-        SetpointError: it is none.
-    """
-    if not isinstance(content, dict) or not content:
-        raise SetpointError(f"{path} holds no state dict: names and their tensors")
-    odd = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
-    if odd:
-        raise SetpointError(f"{path}: {odd[0]} is a {type(content[odd[0]]).__name__}, no tensor")
-    return {str(name): value for name, value in content.items()}
-
-
-def _numbered_states(contents: Contents, names: list[list[str]], content: Any) -> None:
-    """Take the state dict of a torch optimizer whose groups hold parameters of these names.
-
-    Raises:
-        RunError: it has other parameters.
-    """
-    groups: list[list[int]] = [list(group["params"]) for group in content["param_groups"]]
-    if [len(group) for group in groups] != [len(group) for group in names]:
-        counts = f"{[len(g) for g in groups]} parameters in its groups, and the model {[len(g) for g in names]}"
-        raise RunError(f"{contents.path}: the optimizer has {counts}")
-    pairs = zip(sum(groups, []), sum(names, []), strict=True)
-    _take_states(contents, {name: content["state"].get(number, {}) for number, name in pairs})
-
-
-def _take_states(contents: Contents, states: Mapping[str, Mapping[str, Any]]) -> None:
-    for name, state in states.items():
-        shape = contents.tensors[name].shape if name in contents.tensors else None
-        for key in MOMENTS:
-            if key not in state:
-                continue
-            if state[key].shape != shape:
-                raise RunError(
-                    f"{contents.path}: {key} of {name} is {tuple(state[key].shape)}, and {name} "
-                    f"is {None if shape is None else tuple(shape)}"
-                )
-            contents.states.setdefault(key, {})[name] = state[key]
-        if "step" in state:
-            contents.updates[name] = int(state["step"])
-    if not contents.states:
-        known = {key for state in states.values() for key in state}
-        contents.note(
-            f"the state of the optimizer is not read: it has {', '.join(sorted(known)) or 'none'}, "
-            f"and AdamW's ({', '.join(MOMENTS[:2])}) is known here"
-        )
-
-
-def _unique(tensors: Named) -> list[str]:
-    """Names of tensors, of tied ones the first, in the order of the model's parameters."""
-    seen: dict[object, str] = {}
-    for name, tensor in tensors.items():
-        seen.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, name)
-    return list(seen.values())
-
-
-def _only_file(path: Path, names: Iterable[str]) -> Path:
-    """A path that is a file, or the first file of some patterns in a directory."""
-    if path.is_file():
-        return path
-    for pattern in names:
-        if match := sorted(path.glob(pattern)):
-            if len(match) > 1:
-                listed = ", ".join(file.name for file in match[:4])
-                raise SetpointError(f"{path} holds {len(match)} such files ({listed}); name one")
-            return match[0]
-    raise SetpointError(f"{path} holds none of the files {', '.join(names)}")
-
+from setpoint.interop.checkpoints.safe_read import METADATA, DistributedFiles, read_torch_file
+from setpoint.model.pretrained.weights import QKV, fused
 
 # nanoGPT, github.com/karpathy/nanoGPT: model.py and train.py
 
@@ -236,12 +43,12 @@ _NANOGPT_ARGS: Final = {
 
 
 def _read_nanogpt(path: Path, optimizer: bool) -> Contents:
-    file = _only_file(path, ["ckpt.pt"])
+    file = only_file(path, ["ckpt.pt"])
     content = read_torch_file(file)
     if not isinstance(content, dict) or not {"model", "model_args"} <= content.keys():
         raise SetpointError(f"{file} is no checkpoint of nanoGPT: it lacks model and model_args")
     args: dict[str, Any] = {**content["model_args"]}
-    contents = Contents(file, _tensors_in(file, content["model"]))
+    contents = Contents(file, tensors_in(file, content["model"]))
     contents.has_biases = bool(args.pop("bias", True))  # older files have no such key
     dropout = float(args.pop("dropout", 0.0))
     absent = [name for name in _NANOGPT_ARGS if name not in args]
@@ -260,10 +67,10 @@ def _read_nanogpt(path: Path, optimizer: bool) -> Contents:
     }
     contents.step = int(content.get("iter_num", 0))
     if optimizer and content.get("optimizer"):
-        names = _unique(contents.tensors)
+        names = unique_names(contents.tensors)
         decayed = [name for name in names if contents.tensors[name].ndim >= 2]
         others = [name for name in names if contents.tensors[name].ndim < 2]
-        _numbered_states(contents, [decayed, others], content["optimizer"])
+        take_numbered_states(contents, [decayed, others], content["optimizer"])
     return contents
 
 
@@ -323,7 +130,7 @@ _LITGPT_ROPE: Final = {
 
 def _litgpt_keys(file: Path) -> dict[str, Any] | None:
     """The keys of a config.json of what model_config.yaml describes."""
-    given: Any = {key: guess(value) for key, value in read_file(str(file)).data.items()}
+    given: Any = guessed(read_file(str(file)).data)
     usual = {"parallel_residual": True, "bias": True, "norm_class_name": "LayerNorm",
              "mlp_class_name": "GptNeoxMLP", "rotary_percentage": 0.25}  # fmt: skip
     for key, value in _LITGPT_PLAIN.items():
@@ -347,36 +154,35 @@ def _litgpt_keys(file: Path) -> dict[str, Any] | None:
     }
     scaling = given.get("rope_adjustments")
     if scaling:
-        values = {key: guess(value) for key, value in dict(scaling).items()}
-        if values.keys() != _LITGPT_ROPE.keys():
+        if scaling.keys() != _LITGPT_ROPE.keys():
             return None
-        words = {_LITGPT_ROPE[key]: value for key, value in values.items()}
+        words = {_LITGPT_ROPE[key]: value for key, value in scaling.items()}
         keys["rope_scaling"] = {"rope_type": "llama3", **words}
     return keys
 
 
 def _read_litgpt(path: Path, optimizer: bool) -> Contents:
-    file = _only_file(path, ["lit_model.pth"])
+    file = only_file(path, ["lit_model.pth"])
     content = read_torch_file(file)
     state: object = content
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         state = content["model"]
-    contents = Contents(file, _tensors_in(file, state))
+    contents = Contents(file, tensors_in(file, state))
     described = file.with_name("model_config.yaml")
     if described.is_file():
         try:
             contents.keys = _litgpt_keys(described)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SetpointError(f"{described} does not describe a model: {error}") from error
     if isinstance(content, dict) and isinstance(content.get("step_count"), int):
         contents.step = content["step_count"]
     saved = content.get("optimizer") if isinstance(content, dict) else None
     if optimizer and isinstance(saved, dict):
-        names = _unique(contents.tensors)
+        names = unique_names(contents.tensors)
         if all(isinstance(name, str) for name in saved["state"]):
-            _take_states(contents, saved["state"])
+            take_states(contents, saved["state"])
         else:
-            _numbered_states(contents, [names], saved)
+            take_numbered_states(contents, [names], saved)
     return contents
 
 
@@ -427,7 +233,7 @@ def _read_torchtune(path: Path, optimizer: bool) -> Contents:
     content = read_torch_file(file)
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]
-    contents = Contents(file, _tensors_in(file, content))
+    contents = Contents(file, tensors_in(file, content))
     if any(".lora_a." in name for name in contents.tensors):
         raise SetpointError(f"{file} holds the weights of an adapter; merge them in torchtune")
     places = [file.parent / "recipe_state.pt", *(
@@ -437,9 +243,9 @@ def _read_torchtune(path: Path, optimizer: bool) -> Contents:
     if optimizer and recipe is not None:
         saved = read_torch_file(recipe).get("optimizer")
         if isinstance(saved, dict) and all(isinstance(name, str) for name in saved["state"]):
-            _take_states(contents, saved["state"])
+            take_states(contents, saved["state"])
         elif isinstance(saved, dict):
-            _numbered_states(contents, [_unique(contents.tensors)], saved)
+            take_numbered_states(contents, [unique_names(contents.tensors)], saved)
     return contents
 
 
@@ -468,7 +274,7 @@ TORCHTUNE: Final = System(
 )
 
 
-# torchtitan, github.com/pytorch/torchtitan: components/checkpoint.py, models/*/state_dict_adapter.py
+# torchtitan, github.com/pytorch/torchtitan: components/checkpoint.py, models/llama3, models/qwen3
 
 _OPTIMIZER: Final = "optimizer."
 
@@ -477,7 +283,7 @@ def _read_titan(path: Path, optimizer: bool) -> Contents:
     if path.is_file():  # of torch.distributed.checkpoint.format_utils.dcp_to_torch_save, or Meta's
         content = read_torch_file(path)
         model = content.get("model", content) if isinstance(content, dict) else content
-        return Contents(path, _tensors_in(path, model))
+        return Contents(path, tensors_in(path, model))
     files = DistributedFiles(path)
     not_weights = (_OPTIMIZER, "lr_scheduler.", "dataloader.", "train_state.")
     names = [name for name in files.shapes if not name.startswith(not_weights)]
@@ -494,7 +300,7 @@ def _read_titan(path: Path, optimizer: bool) -> Contents:
             parameter, _, key = name.removeprefix(beginning).rpartition(".")
             states.setdefault(parameter, {})[key] = tensor
         if states:
-            _take_states(contents, states)
+            take_states(contents, states)
     return contents
 
 
@@ -555,7 +361,9 @@ def _read_megatron(path: Path, optimizer: bool) -> Contents:
         shapes = {name: tuple(tensor.shape) for name, tensor in contents.tensors.items()}
         for key in MOMENTS:
             beginning = f"{_OPTIMIZER}state.{key}."
-            mine = {name.removeprefix(beginning): name for name in known if name.startswith(beginning)}
+            mine = {
+                name.removeprefix(beginning): name for name in known if name.startswith(beginning)
+            }
             if any(files.shapes[names[mine[name]]] != shapes.get(name) for name in mine):
                 states = {}
                 contents.note(
@@ -567,7 +375,7 @@ def _read_megatron(path: Path, optimizer: bool) -> Contents:
             for name, full in mine.items():
                 states.setdefault(name, {})[key] = read[names[full]]
         if states:
-            _take_states(contents, states)
+            take_states(contents, states)
     return contents
 
 
@@ -615,12 +423,14 @@ def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[
             raise RunError(f"{path} is damaged: its metadata lacks {kind}.{name}")
         return found
 
+    by_layer = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+    if any(isinstance(metadata.get(f"{kind}.{name}"), list) for name in by_layer):
+        return None
     heads, width = value("attention.head_count"), value("embedding_length")
     head = value("attention.key_length", width // heads)
     scaling = metadata.get(f"{kind}.rope.scaling.type", "none")
-    listed = any(isinstance(value(name, 0), list) for name in ("attention.head_count_kv", "feed_forward_length"))  # fmt: skip
     partial = value("rope.dimension_count", head) != head
-    if "rope_freqs.weight" in tensors or listed or partial or scaling not in ("none", "linear"):
+    if "rope_freqs.weight" in tensors or partial or scaling not in ("none", "linear"):
         return None
     keys = {
         "model_type": kind,
@@ -646,7 +456,7 @@ def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[
 
 def _read_gguf(path: Path, optimizer: bool) -> Contents:
     del optimizer  # there is none in the format
-    file = _only_file(path, ["*.gguf"])
+    file = only_file(path, ["*.gguf"])
     content = read_gguf(file)
     if int(content.metadata.get("split.count", 1)) > 1:
         raise SetpointError(

@@ -1,0 +1,231 @@
+"""Layout of the checkpoints of a system: names of tensors, and how a model of ours is made of them.
+
+A system is a table like a family of `setpoint.model.pretrained`: modules of theirs by those of
+ours, and the families for which neighbours form rotated pairs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from setpoint.config import RunError, SetpointError
+from setpoint.model.config import TransformerConfig
+from setpoint.model.pretrained.weights import (
+    Names,
+    Piece,
+    TensorNames,
+    pieces_of,
+    renamed,
+)
+
+Named = dict[str, Tensor]
+MOMENTS: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+"""States of AdamW that have the shape of their parameter."""
+_TOP: Final = "~."
+"""Stands before names in tables, which have a common beginning; files have none."""
+
+
+@dataclass(slots=True)
+class Contents:
+    """What the files of a checkpoint hold, by the names of their system.
+
+    Arguments:
+        states: states of the optimizer of the shape of their parameter, by state and parameter.
+        updates: of the optimizer, by parameter.
+        step: of the training; None where files do not say.
+        keys: of a config.json of the model; None where files do not describe it.
+        has_biases: False if modules that have biases in config.json have none.
+        notes: what was not read, and why.
+    """
+
+    path: Path
+    tensors: Named
+    states: dict[str, Named] = field(default_factory=dict[str, Named])
+    updates: dict[str, int] = field(default_factory=dict[str, int])
+    step: int | None = None
+    keys: dict[str, Any] | None = None
+    has_biases: bool = True
+    notes: list[str] = field(default_factory=list[str])
+
+    def note(self, text: str) -> None:
+        """Note something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+class Stacked(NamedTuple):
+    """Tensors of one module of each layer, or of each expert, that files hold as one.
+
+    Arguments:
+        pattern: of its name.
+        each: name of one of them, with `{}` for its number.
+    """
+
+    pattern: str
+    each: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """A system and the layout of its checkpoints.
+
+    Arguments:
+        families: `model_type` of transformers that are read, and whether neighbours form the pairs
+            that are rotated, in place of halves of a head.
+        read: reads a path; the second argument says whether the optimizer's state is asked for.
+        layer: name of a layer, with `{}` for its number.
+        norms: name of the weights of norms.
+        grouped: modules in which the rows of queries, keys and values alternate by key-value head,
+            and their names when these lie one after the other.
+        other_names: replacements in names of files, for releases and options that differ in these.
+        surplus: patterns of names that are passed over.
+    """
+
+    title: str
+    families: Mapping[str, bool]
+    names: Names
+    layer: str
+    read: Callable[[Path, bool], Contents]
+    norms: str = "weight"
+    stacked: tuple[Stacked, ...] = ()
+    grouped: Mapping[str, str] = field(default_factory=dict[str, str])
+    other_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    surplus: tuple[str, ...] = ()
+
+    def pieces(
+        self, config: TransformerConfig, family: str, rows: Mapping[str, int], tokens: int
+    ) -> list[Piece]:
+        """How a model of ours is made of the tensors of `arranged`; see `pieces_of`."""
+        names = TensorNames(
+            names=self.names, layer=f"{_TOP}{self.layer}", interleaved=self.families[family]
+        )
+
+        def rename(name: str) -> str:
+            plain = name.removeprefix(_TOP)
+            return re.sub(r"(norm[^.]*)\.weight$", rf"\1.{self.norms}", plain)
+
+        return renamed(pieces_of(names, config, rows, tokens), rename)
+
+    def arranged(self, tensors: Mapping[str, Tensor], config: TransformerConfig) -> Named:
+        """The tensors by the names of the table, one for each module of each layer and expert."""
+        result: Named = {}
+        for name, tensor in tensors.items():
+            name = name.replace("_orig_mod.", "")  # of torch.compile
+            for old, new in self.other_names.items():
+                name = name.replace(old, new)
+            for each, part in self._unstacked(name, tensor):
+                module = next((m for m in self.grouped if f".{m}." in each), None)
+                if module is None:
+                    result[each] = part
+                else:
+                    result[each.replace(module, self.grouped[module])] = _ungrouped(part, config)
+        return result
+
+    def _unstacked(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
+        for pattern, each in self.stacked:
+            if tensor.ndim and (match := re.fullmatch(pattern, name)):
+                for number, part in enumerate(tensor.unbind()):
+                    yield from self._unstacked(match.expand(each).format(number), part)
+                return
+        yield name, tensor
+
+
+def _ungrouped(tensor: Tensor, config: TransformerConfig) -> Tensor:
+    """Rows of all queries, then keys, then values, of rows that alternate by key-value head."""
+    of_group = config.heads // config.kv_heads + 2
+    if tensor.shape[0] != config.kv_heads * of_group * config.head_dim:
+        return tensor  # which is reported with its shape
+    heads = tensor.view(config.kv_heads, of_group, config.head_dim, *tensor.shape[1:])
+    parts = heads.split([of_group - 2, 1, 1], 1)
+    return torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
+
+
+def tensors_in(path: Path, content: object) -> Named:
+    """The tensors of a state dict.
+
+    Raises:
+        SetpointError: it is none.
+    """
+    if not isinstance(content, dict) or not content:
+        raise SetpointError(f"{path} holds no state dict: names and their tensors")
+    odd = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
+    if odd:
+        raise SetpointError(f"{path}: {odd[0]} is a {type(content[odd[0]]).__name__}, no tensor")
+    return {str(name): value for name, value in content.items()}
+
+
+def take_numbered_states(contents: Contents, names: list[list[str]], content: Any) -> None:
+    """Take the state dict of a torch optimizer whose groups hold parameters of these names.
+
+    Raises:
+        RunError: it has other parameters.
+    """
+    groups: list[list[int]] = [list(group["params"]) for group in content["param_groups"]]
+    theirs, ours = ([len(group) for group in each] for each in (groups, names))
+    if theirs != ours:
+        raise RunError(
+            f"{contents.path}: the optimizer has groups of {theirs} parameters, and those of the "
+            f"model make groups of {ours}"
+        )
+    pairs = zip(chain.from_iterable(groups), chain.from_iterable(names), strict=True)
+    take_states(contents, {name: content["state"].get(number, {}) for number, name in pairs})
+
+
+def take_states(contents: Contents, states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Take the states of AdamW by parameter; those of other optimizers are noted.
+
+    Raises:
+        RunError: a state has another shape than its parameter.
+    """
+    for name, state in states.items():
+        shape = contents.tensors[name].shape if name in contents.tensors else None
+        for key in MOMENTS:
+            if key not in state:
+                continue
+            if state[key].shape != shape:
+                raise RunError(
+                    f"{contents.path}: {key} of {name} is {tuple(state[key].shape)}, and {name} "
+                    f"is {None if shape is None else tuple(shape)}"
+                )
+            contents.states.setdefault(key, {})[name] = state[key]
+        if "step" in state:
+            contents.updates[name] = int(state["step"])
+    if not contents.states:
+        known = {key for state in states.values() for key in state}
+        contents.note(
+            f"the state of the optimizer is not read: it has {', '.join(sorted(known)) or 'none'}, "
+            f"and AdamW's ({', '.join(MOMENTS[:2])}) is known here"
+        )
+
+
+def unique_names(tensors: Named) -> list[str]:
+    """Names of tensors, of tied ones the first, in the order of the model's parameters."""
+    seen: dict[object, str] = {}
+    for name, tensor in tensors.items():
+        seen.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, name)
+    return list(seen.values())
+
+
+def only_file(path: Path, names: Iterable[str]) -> Path:
+    """A path that is a file, or the first file of some patterns in a directory.
+
+    Raises:
+        SetpointError: there is none, or several files are of one pattern.
+    """
+    if path.is_file():
+        return path
+    for pattern in names:
+        if match := sorted(path.glob(pattern)):
+            if len(match) > 1:
+                listed = ", ".join(file.name for file in match[:4])
+                raise SetpointError(f"{path} holds {len(match)} such files ({listed}); name one")
+            return match[0]
+    raise SetpointError(f"{path} holds none of the files {', '.join(names)}")

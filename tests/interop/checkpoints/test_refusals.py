@@ -1,0 +1,152 @@
+"""Checkpoints that are hostile, damaged or of other models are refused in words."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.cli.main import main
+
+from . import written
+
+
+class Hostile:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return Path.touch, (self.path,)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main(["checkpoint", "import", *map(str, words)]) in (1, 2)
+    output = capsys.readouterr().err
+    assert "Traceback" not in output
+    return " ".join(output.split())
+
+
+def test_pickles_that_run_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / "made"
+    hostile = {"model": {"w": torch.ones(1)}, "model_args": {}, "config": Hostile(made)}
+    torch.save(hostile, tmp_path / "ckpt.pt")
+    out = tmp_path / "out"
+    text = refused(capsys, tmp_path / "ckpt.pt", out)
+    assert "Opening it would run code, so it is not opened" in text
+    assert "getattr" in text  # by which the function is named in the file
+    for name in ("lit_model.pth", "model.pt"):
+        torch.save({"x": Hostile(made)}, tmp_path / name)
+        assert "would run code" in refused(capsys, f"litgpt:{tmp_path / name}", out)
+    folder = written.save_distributed({"tok_embeddings.weight": torch.ones(2)}, tmp_path / "dcp")
+    for content in (Hostile(made), {"state_dict_metadata": Hostile(made)}):
+        (folder / ".metadata").write_bytes(pickle.dumps(content))
+        for name in ("", "torchtitan:", "megatron:"):
+            text = refused(capsys, f"{name}{folder}", out)
+            assert "pathlib.Path.touch. Opening it would run code" in text
+    assert not made.exists()
+    assert not out.exists()
+
+
+def test_tensors_of_distributed_checkpoints_that_run_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = written.decoder()
+    folder = written.save_distributed(written.titan(model), tmp_path / "dcp")
+    path = folder / "__0_0.distcp"
+    content = pickle.dumps(Hostile(tmp_path / "made"), protocol=2)
+    path.write_bytes(content + path.read_bytes()[len(content) :])  # in place of the first tensor
+    config = written.config_json(model, tmp_path / "config")
+    assert "would run code" in refused(capsys, folder, tmp_path / "out", "--model", config)
+    assert not (tmp_path / "made").exists()
+
+
+def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = written.decoder()
+    config = written.config_json(model, tmp_path / "config")
+    out = (tmp_path / "out", "--model", config)
+    folder = written.save_distributed(written.titan(model), tmp_path / "dcp")
+    whole = (folder / "__0_0.distcp").read_bytes()
+    (folder / "__0_0.distcp").write_bytes(whole[: len(whole) // 2])
+    assert "cannot be read" in refused(capsys, folder, *out)
+    (folder / "__0_0.distcp").unlink()
+    assert "lacks the file '__0_0.distcp'" in refused(capsys, folder, *out)
+    metadata = (folder / ".metadata").read_bytes()
+    for length in (0, 3, len(metadata) // 2, len(metadata) - 2):
+        (folder / ".metadata").write_bytes(metadata[:length])
+        assert "damaged" in refused(capsys, folder, *out)
+    path = tmp_path / "model.pt"
+    torch.save(written.tune(model), path)
+    content = path.read_bytes()
+    for cut in (0, 100, len(content) // 2):
+        path.write_bytes(content[:cut])
+        assert "damaged" in refused(capsys, f"torchtune:{path}", *out)
+
+
+def test_misfits_name_tensor_file_and_both_shapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = written.decoder()
+    other = written.config_json(written.decoder(intermediate_size=80), tmp_path / "other")
+    path = tmp_path / "model.pt"
+    torch.save(written.tune(model), path)
+    text = refused(capsys, path, tmp_path / "out", "--model", other)
+    assert str(path) in text
+    assert "layers.0.mlp.w1.weight (96, 64), the model's is (80, 64)" in text
+    short = {n: t for n, t in written.tune(model).items() if n != "layers.1.sa_norm.scale"}
+    torch.save(short | {"extra": torch.ones(2)}, path)
+    config = written.config_json(model, tmp_path / "config")
+    text = refused(capsys, path, tmp_path / "out", "--model", config)
+    assert "1 tensor is missing: layers.1.sa_norm.scale (64)" in text
+    assert "1 tensor is not in the model: extra (2)" in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    model = written.decoder()
+    torch.save(written.tune(model), tmp_path / "model.pt")
+    text = refused(capsys, tmp_path / "model.pt", out)
+    assert "does not say which model it is of. Valid: --model MODEL" in text
+    text = refused(capsys, f"torchtune:{tmp_path / 'none.pt'}", out)
+    assert "there is no file or directory" in text
+    assert "Did you mean torchtune" in refused(capsys, f"torchtun:{tmp_path / 'model.pt'}", out)
+    torch.save({"a": torch.ones(1)}, tmp_path / "a.pt")
+    assert "no checkpoint that is known here" in refused(capsys, tmp_path / "a.pt", out)
+    (tmp_path / "empty").mkdir()
+    for system in ("nanogpt", "litgpt", "torchtune", "torchtitan", "megatron", "gguf"):
+        refused(capsys, f"{system}:{tmp_path / 'empty'}", out)
+        refused(capsys, f"{system}:{tmp_path / 'a.pt'}", out)
+    arguments = {**written.nano_args(), "use_rmsnorm": True}
+    torch.save({"model": {"w": torch.ones(1)}, "model_args": arguments}, tmp_path / "ckpt.pt")
+    text = refused(capsys, tmp_path / "ckpt.pt", out)
+    assert "model_args has use_rmsnorm, so that it is of a program that differs" in text
+    family = written.config_json(written.decoder("gemma"), tmp_path / "gemma")
+    text = refused(capsys, tmp_path / "model.pt", out, "--model", family)
+    assert "checkpoints of torchtune are not read for models of the family gemma" in text
+
+
+def test_other_models_than_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = written.gpt2(activation_function="gelu")
+    content = {"model": written.nano(model), "model_args": written.nano_args(), "iter_num": 5}
+    torch.save(content, "ckpt.pt")
+    text = refused(capsys, "ckpt.pt", "out", "--job", "tiny", "--model.dim", "64")
+    assert "ckpt.pt is of another model than the job's" in text
+    assert "model.activation = swiglu; there it is gelu" in text
+    sizes = ["--model.dim=64", "--model.layers=2", "--model.heads=4", "--model.kv_heads=4",
+             "--model.ffn_dim=256", "--model.activation=gelu", "--model.ffn_bias=true",
+             "--model.qkv_bias=true", "--model.attention_output_bias=true", "--model.norm",
+             "{type = layer_norm, bias = true}", "--model.positions=learned",
+             "--model.max_sequence_length=32", "--model.norm_eps=1e-5",
+             "--batch.sequence_length=32"]  # fmt: skip
+    text = refused(capsys, "ckpt.pt", "out", "--job", "tiny", *sizes)
+    assert "transformer.wte.weight (128, 64), the model's is (257, 64)" in text
+    text = refused(capsys, "ckpt.pt", "out", "--model.dim", "64")
+    assert "--model.dim" in text and "has no effect without --job" in text
