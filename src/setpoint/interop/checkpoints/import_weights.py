@@ -39,7 +39,7 @@ from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES, locate
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.save import SHARD, save_pretrained
 from setpoint.model.pretrained.weights import ROWS, their_shapes
-from setpoint.optim.config import AdamW
+from setpoint.optim.config import AdamWConfig
 from setpoint.train.build.companions import companions_of
 from setpoint.train.config import Job
 from setpoint.train.position import Position
@@ -227,7 +227,7 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
     tokens = step * job.batch.global_size * job.batch.sequence_length
     state: dict[str, Any] = {"position": asdict(Position(step=step, tokens=tokens))}
     if contents.states:
-        if not isinstance(job.optimizer, AdamW):
+        if not isinstance(job.optimizer, AdamWConfig):
             raise SetpointError(
                 f"the state in {contents.path} is AdamW's, and optimizer.type = "
                 f"{type(job.optimizer).__setpoint__.tag}.\nValid: adamw"
@@ -246,7 +246,7 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
             for name in names
         } | {f"{name}/step": torch.tensor(float(*updates)) for name in names}
         state["optimizer"] = {
-            "type": AdamW.__name__,
+            "type": "AdamW",
             "groups": [{"name": None, "parameters": names, "counts": {}}],
             "parameters": {
                 name: {key: {"$tensor": f"{name}/{key}"} for key in ("step", *moments)}
