@@ -100,3 +100,19 @@ def test_what_it_leaves_to_python_needs_a_decision(tmp_path: Path) -> None:
     assert [p.path for p in read(tmp_path, inference=inference).problems] == [
         "inference.determinism.base_seed"
     ]
+
+
+@pytest.mark.parametrize(("pattern", "targets"), [
+    (r".*self_attn\.(q|v)_proj", [r"attention\.query$", r"attention\.value$"]),
+    (r".*(gate|down)_proj", [r"feed_forward\.gate$", r"feed_forward\.down$"]),
+    (r".*layers\.1\..*q_proj", None), ("(", None),
+])  # fmt: skip
+def test_patterns_of_modules_are_those_of_the_same_layers(
+    tmp_path: Path, pattern: str, targets: list[str] | None
+) -> None:
+    document = read(tmp_path, lora={"module_name_pattern": pattern, "params": {"r": 8}})
+    adapter: Any = document.data["adapter"]
+    assert adapter.get("targets") == targets
+    is_decision = "lora.module_name_pattern" in {report.key for report in document.reports}
+    is_problem = [problem.path for problem in document.problems] == ["lora.module_name_pattern"]
+    assert (targets is None) == (is_decision or is_problem)

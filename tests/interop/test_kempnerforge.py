@@ -174,3 +174,10 @@ def test_a_batch_of_none_is_a_problem(tmp_path: Path) -> None:
     assert [(problem.path, problem.message) for problem in problems] == [
         ("train.batch_size", "is not at least 1, but 0")
     ]
+
+
+def test_evaluation_reads_its_own_data(tmp_path: Path) -> None:
+    job = converted(tmp_path, eval={"enabled": True, "steps": 5, "dataset_path": "held"})
+    # 5 batches of 4 on each of 2 * 3 data ranks.
+    assert job.evaluation is not None and job.evaluation.sequences == 5 * 4 * 6
+    assert [getattr(source, "paths", None) for source in job.data.validation] == [("held/*.npy",)]

@@ -10,12 +10,18 @@ phases of the rate are shares of all steps; the seed is that of the pipeline ran
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
 
 INFERENCE = "a job of inference: evaluate or export the trained run with `setpoint infer`"
 SIGN = "a loss of your own has the sign"
+BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
+MODULES = {f"self_attn.{letter}_proj": f"attention.{word}" for letter, word in
+           (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output"))}  # fmt: skip
+MODULES |= {f"mlp.{name}_proj": f"feed_forward.{name}" for name in ("gate", "up", "down")}
+"""Names of linear layers of a layer, and what they are here."""
 PERIODS = {"last_step": "last_step", "disable": "never"}
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
@@ -36,14 +42,14 @@ KEYS = {
     "pipelining.schedule.num_stages_per_rank": Key(None),
     "pipelining.schedule.zero_bubble": Key(False),
     "timeout.init_timeout": Key(10_000, "parallel.timeout"),
-    "timeout.step_timeout": Key(100),
+    "timeout.step_timeout": Key(100, "parallel.step_timeout"),
     # Batch and loader.
     "batching.global_batch_size": Key(REQUIRED, "batch.global_size"),
     "batching.microbatch_size": Key(REQUIRED, "batch.micro_size"),
     "data_loading.num_workers": Key(0, "data.loader.workers"),
     "data_loading.pin_memory": Key(True, "data.loader.pin_memory"),
     "data_loading.persistent_workers": Key(False),
-    "auto_data.drop_last": Key(True),
+    "auto_data.drop_last": Key(True, refused="a batch may cross from one epoch into the next"),
     "auto_data.shuffle": Key(True, "data.shuffle"),
     # Data, as the examples name it.
     "data.dataset": Key(None),
@@ -56,7 +62,7 @@ KEYS = {
     "data.max_length": Key(None),
     "data.num_proc": Key(None),
     "data.presort_buffer_size": Key(None),
-    "data.presort_pack_size": Key(None),
+    "data.presort_pack_size": Key(None, idle="rows of a batch have lengths alike in any case"),
     # Model, with the parameters of Qwen 3.
     "model.layer.hidden_size": Key(None),
     "model.layer.intermediate_size": Key(None),
@@ -71,8 +77,8 @@ KEYS = {
     "model.max_position_ids": Key(None),
     "model.split_vocab_size": Key({}),
     "model.split_vocab_order": Key([]),
-    "model.pipeline_num_virtual_layers_pre": Key(0),
-    "model.pipeline_num_virtual_layers_post": Key(0),
+    "model.pipeline_num_virtual_layers_pre": Key(0, refused=BALANCED),
+    "model.pipeline_num_virtual_layers_post": Key(0, refused=BALANCED),
     "model_provider.checkpointing": Key(False),
     "model_stage_factory.source_checkpoint": Key(None, "model.pretrained"),
     "model_stage_factory.checkpoint_only_trainable_parameters": Key(False),
@@ -97,7 +103,7 @@ KEYS = {
     "lr_scheduler.scheduler.initial_multiplier": Key(None),
     "lr_scheduler.scheduler.phases": Key([]),
     "gradient_clipping.max_norm": Key(None, "optimizer.clip_norm"),
-    "gradient_clipping.log_total_steps": Key(None),
+    "gradient_clipping.log_total_steps": Key(None, refused="the norm is in each row of metrics"),
     "gradient_manager.grad_dtype": Key(None),
     "gradient_manager.bucket_size_mb": Key(None),
     # Records.
@@ -155,8 +161,6 @@ def _ranks(c: Conversion) -> None:
             c.report("differs", copies, text)
     if c.number("mesh.pipeline_parallel") > 1:
         _pipeline(c)
-    if c.number("mesh.pipeline_parallel") * c.number(replicate) * c.number(shard) * ranks > 1:
-        c.set("parallel.step_timeout", c.number("timeout.step_timeout"), "timeout.step_timeout")
 
 
 def _pipeline(c: Conversion) -> None:
@@ -202,7 +206,8 @@ def _model(c: Conversion) -> None:
         parts = c.value("model.split_vocab_size").values()
         sizes = [size for size in parts if isinstance(size, int)]
         if sizes:
-            c.set("model.vocab_size", sum(sizes), "model.split_vocab_size")
+            keys = ("model.split_vocab_size", "model.split_vocab_order")
+            c.set("model.vocab_size", sum(sizes), *keys)
         width = c.number("model.layer.intermediate_size")
         if experts := c.number("model.layer.num_experts"):
             c.set("model.moe.experts", experts, "model.layer.num_experts")
@@ -224,12 +229,28 @@ def _model(c: Conversion) -> None:
         c.set("adapter.alpha", float(c.number("lora.params.alpha") or rank), "lora.params.alpha")
         c.set("adapter.dropout", c.number("lora.params.dropout"), "lora.params.dropout")
         if pattern := c.value("lora.module_name_pattern"):
-            c.set("adapter.targets", [pattern], "lora.module_name_pattern")
-            text = "a pattern of d9d's names of modules; here q_proj is attention.query, and so on"
-            c.report("needs a decision", "lora.module_name_pattern", text)
+            _targets(c, str(pattern))
     only = "model_stage_factory.checkpoint_only_trainable_parameters"
     if c.value(only):
         c.set("checkpoint.save_frozen", False, only)
+
+
+def _targets(c: Conversion, pattern: str) -> None:
+    """The linear layers whose names, in d9d, match a pattern in every layer."""
+    key = "lora.module_name_pattern"
+    try:
+        matching = [{here for there, here in MODULES.items()
+                     if re.fullmatch(pattern, f"model.layers.{layer}.{there}")}
+                    for layer in (0, 1, 10)]  # fmt: skip
+    except re.error as error:
+        c.wrong(key, f"a regular expression ({error})")
+        return
+    if matching[0] and matching[0] == matching[1] == matching[2]:
+        targets = [f"{re.escape(name)}$" for name in MODULES.values() if name in matching[0]]
+        c.set("adapter.targets", targets, key)
+    else:
+        text = "a pattern of d9d's names of modules; here q_proj is attention.query, and so on"
+        c.report("needs a decision", key, text)
 
 
 def _data(c: Conversion) -> None:
@@ -390,7 +411,11 @@ DIALECT = Dialect(
     signature=("model_stage_factory.source_checkpoint", "determinism.base_seed",
                "checkpointing.save_dir", "logging.tracker.provider"),
     complete=_complete,
+    switches={"profiling.": "profiling.enabled", "data.shuffle_seed": "auto_data.shuffle"},
     prefixes={"trainer.": "", "model_provider.model.model.": "model.",
+              "data.global_batch_size": "batching.global_batch_size",
+              "data.microbatch_size": "batching.microbatch_size",
+              "data.num_workers": "data_loading.num_workers", "data.shuffle": "auto_data.shuffle",
               "auto_data.global_batch_size": "batching.global_batch_size",
               "auto_data.microbatch_size": "batching.microbatch_size",
               "auto_data.num_workers": "data_loading.num_workers",

@@ -740,4 +740,7 @@ DIALECT = Dialect(
     complete=_complete,
     prefixes=RENAMED,
     own_keys="user",
+    switches={f"{name}.": f"{name}.enabled" for name in
+              ("profiling", "heartbeat", "wandb", "mlflow", "ft", "activation_checkpoint", "fsdp")}
+    | {"compile.": "compile.enable"},
 )  # fmt: skip

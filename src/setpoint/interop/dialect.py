@@ -90,6 +90,7 @@ class Dialect:
         refused: files that are no training jobs, by a key that only they have, with the reason.
         complete: converts what depends on several keys.
         prepare: changes the values of the file before they are converted.
+        switches: keys without which others, by the beginnings of their names, have no effect.
         own_keys: the section of Setpoint for keys that are like none of the system, where a file
             may have keys of one's own.
         read: reads a file that is no TOML, YAML or JSON.
@@ -104,6 +105,7 @@ class Dialect:
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     prepare: Callable[[Conversion], None] | None = None
     own_keys: str = ""
+    switches: Mapping[str, str] = field(default_factory=dict[str, str])
     read: Callable[[str], Document] = read_file
 
     def key_of(self, name: str) -> str:
@@ -347,6 +349,12 @@ class Conversion:
         for name, value in self.values.items():
             key = known.get(name)
             if key is None or key.refused or key.idle or name in self._read or value == key.default:
+                continue
+            switch = next((s for start, s in self.dialect.switches.items()
+                           if name.startswith(start) and not self.value(s)), None)  # fmt: skip
+            if switch is not None:
+                text = f"in {self.dialect.name}, too: {switch} is off"
+                self.report("without effect", name, text)
                 continue
             text = "no field has its meaning beside the other values of the file"
             self.report("not converted", name, text)

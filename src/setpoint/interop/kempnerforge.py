@@ -508,12 +508,8 @@ def _evaluation(c: Conversion) -> None:
     else:
         c.wrong("eval.enabled", "possible without eval.dataset_path or eval.hf_dataset_name")
         return
-    c.set_items(
-        "evaluation.datasets",
-        [{"name": "eval", "sources": [source], "sequences": count}],
-        key,
-        *keys,
-    )
+    c.set_items("data.validation", [source], key)
+    c.set("evaluation.sequences", count, *keys)
 
 
 def _records(c: Conversion) -> None:
@@ -560,4 +556,7 @@ DIALECT = Dialect(
     signature=("train.grad_accum_steps", "distributed.dp_shard", "model.n_kv_heads",
                "scheduler.min_lr_ratio"),
     complete=_complete,
+    switches={"profiling.": "profiling.enable", "metrics.wandb_": "metrics.enable_wandb",
+              "metrics.tensorboard_dir": "metrics.enable_tensorboard", "eval.": "eval.enabled",
+              "model.moe_": "model.num_experts"},
 )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 from setpoint.interop.dialect import Conversion, Dialect, Key
 
 PRINTED = "it changes what is printed only"
+BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
 FLAVORS: dict[str, dict[str, int]] = {
     "debugmodel": {"dim": 256, "layers": 6, "heads": 16, "kv_heads": 16, "ffn_dim": 768},
     "8B": {"dim": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "ffn_dim": 14_336},
@@ -58,7 +59,7 @@ KEYS = {
     "training.mixed_precision_reduce": Key("float32"),
     "training.compile": Key(False),
     "training.gc_freq": Key(50, "resilience.gc.every", unit="{} steps"),
-    "training.gc_debug": Key(False),
+    "training.gc_debug": Key(False, refused="collections are not debugged"),
     "training.seed": Key(None, "seed"),
     "training.deterministic": Key(False, "deterministic"),
     "compile.enable": Key(False),
@@ -76,17 +77,21 @@ KEYS = {
     "parallelism.pipeline_parallel_schedule_csv": Key(""),
     "parallelism.pipeline_parallel_split_points": Key(None),
     "parallelism.module_fqns_per_model_part": Key(None),
-    "parallelism.pipeline_parallel_first_stage_less_layers": Key(1),
-    "parallelism.pipeline_parallel_last_stage_less_layers": Key(1),
-    "parallelism.pipeline_parallel_layers_per_stage": Key(None),
+    **dict.fromkeys(
+        (f"parallelism.pipeline_parallel_{name}_stage_less_layers" for name in ("first", "last")),
+        Key(1, refused=BALANCED),
+    ),
+    "parallelism.pipeline_parallel_layers_per_stage": Key(None, refused=BALANCED),
     "parallelism.pipeline_parallel_microbatch_size": Key(1),
     "parallelism.context_parallel_degree": Key(1, "parallel.ring"),
-    "parallelism.context_parallel_rotate_method": Key("allgather"),
+    "parallelism.context_parallel_rotate_method": Key(
+        "allgather", refused="keys and values are passed round; the sums are the same"
+    ),
     "parallelism.expert_parallel_degree": Key(1, "parallel.expert"),
     "parallelism.expert_tensor_parallel_degree": Key(1),
     "comm.init_timeout_seconds": Key(300, "parallel.timeout"),
-    "comm.train_timeout_seconds": Key(100),
-    "comm.trace_buf_size": Key(20_000),
+    "comm.train_timeout_seconds": Key(100, "parallel.step_timeout"),
+    "comm.trace_buf_size": Key(20_000, refused="a rank that hangs is named from its own records"),
     "comm.save_traces_folder": Key("comm_traces"),
     # Optimizer and schedule.
     "optimizer.name": Key("AdamW"),
@@ -111,22 +116,26 @@ KEYS = {
     "activation_checkpoint.selective_ac_option": Key("2"),
     "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": Key(None),
     "float8.enable_fsdp_float8_all_gather": Key(False),
-    "float8.precompute_float8_dynamic_scale_for_fsdp": Key(False),
+    "float8.precompute_float8_dynamic_scale_for_fsdp": Key(
+        False, refused="scales are computed when weights are gathered, to the same bits"
+    ),
     "float8.recipe_name": Key(None),
     "float8.filter_fqns": Key(None),
     "float8.emulate": Key(False),
     "float8.moe_fqns_prototype": Key(None),
     "mx.recipe_name": Key("mxfp8_cublas"),
     "mx.filter_fqns": Key(None),
-    "mx.mxfp8_dim1_cast_kernel_choice": Key("triton"),
+    "mx.mxfp8_dim1_cast_kernel_choice": Key("triton", refused="the kernel is torchao's choice"),
     "memory_estimation.enabled": Key(False),
-    "memory_estimation.disable_fake_mode": Key(False),
+    "memory_estimation.disable_fake_mode": Key(False, refused="`setpoint check --plan` computes"),
     # Records.
     "checkpoint.enable_checkpoint": Key(False),
     "checkpoint.folder": Key("checkpoint", idle="within a run always checkpoints/"),
     "checkpoint.interval": Key(500),
     "checkpoint.initial_load_path": Key(None),
-    "checkpoint.initial_load_model_only": Key(True),
+    "checkpoint.initial_load_model_only": Key(
+        True, refused="weights of Hugging Face's format come without a state of training"
+    ),
     "checkpoint.initial_load_in_hf": Key(False),
     "checkpoint.last_save_model_only": Key(True),
     "checkpoint.last_save_in_hf": Key(False),
@@ -143,8 +152,8 @@ KEYS = {
     "metrics.enable_tensorboard": Key(False),
     "metrics.save_tb_folder": Key("tb"),
     "metrics.enable_wandb": Key(False),
-    "metrics.disable_color_printing": Key(False),
-    "metrics.save_for_all_ranks": Key(False),
+    "metrics.disable_color_printing": Key(False, idle=PRINTED),
+    "metrics.save_for_all_ranks": Key(False, refused="the main rank tracks sums over all ranks"),
     "profiling.enable_profiling": Key(False),
     "profiling.save_traces_folder": Key("profile_traces"),
     "profiling.profile_freq": Key(10),
@@ -229,6 +238,9 @@ def _ranks(c: Conversion) -> None:
     key = "parallelism.fsdp_reshard_after_forward"
     if (name := c.choice(key, "default", "always", "never")) and name != "default":
         c.set("parallel.reshard", name == "always", key)
+    if c.value("parallelism.enable_async_tensor_parallel"):
+        key = "parallelism.enable_async_tensor_parallel"
+        c.set("parallel.async_tensor_parallel", True, key)
     if c.value("training.enable_cpu_offload"):
         c.set("parallel.sharding.offload", True, "training.enable_cpu_offload")
     if (degree := c.number("parallelism.expert_tensor_parallel_degree")) > 1:
@@ -293,6 +305,9 @@ def _memory(c: Conversion) -> None:
             c.wrong(every, "op or a positive int")
     if c.choice("training.mixed_precision_param", "bfloat16", "float32") == "bfloat16":
         c.set("precision.compute", "bf16", "training.mixed_precision_param")
+        reduce = c.choice("training.mixed_precision_reduce", "float32", "bfloat16")
+        if reduce == "bfloat16":
+            c.set("precision.reduce", "bf16", "training.mixed_precision_reduce")
     if "float8" in str(c.value("model.converters")):
         recipe = c.value("float8.recipe_name") or "tensorwise"
         c.set("precision.float8.recipe", recipe, "float8.recipe_name", "model.converters")
@@ -345,8 +360,8 @@ def _data(c: Conversion) -> None:
     c.set("evaluation.every", f"{c.number('validation.freq')} steps", "validation.freq")
     batches = c.number("validation.steps")
     count = batches * c.number("validation.local_batch_size") if batches > 0 else None
-    item = {"name": "validation", "sources": [evaluation]}
-    c.set("evaluation.datasets", [{**item, "sequences": count}], "validation.dataset")
+    c.set_items("data.validation", [evaluation], "validation.dataset")
+    c.set("evaluation.sequences", count, "validation.steps")
     if count:
         c.report("differs", "validation.steps", f"{count} sequences in all; there of each rank")
 
@@ -364,6 +379,12 @@ def _records(c: Conversion) -> None:
             c.set("checkpoint.mode", modes[mode], "checkpoint.async_mode")
         if c.value("checkpoint.last_save_model_only"):
             c.set("checkpoint.last", "weights", "checkpoint.last_save_model_only")
+            dtypes = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+            key = "checkpoint.export_dtype"
+            if (dtype := c.choice(key, *dtypes)) and dtype != "float32":
+                c.set("checkpoint.last_dtype", dtypes[dtype], key)
+        if c.value("checkpoint.enable_first_step_checkpoint"):
+            c.set("checkpoint.at", [1], "checkpoint.enable_first_step_checkpoint")
         if c.value("checkpoint.last_save_in_hf"):
             c.set("checkpoint.export", {}, "checkpoint.last_save_in_hf")
     if load := c.value("checkpoint.initial_load_path"):
@@ -402,4 +423,7 @@ DIALECT = Dialect(
               "checkpoint.model_weights_only": "checkpoint.last_save_model_only",
               "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
               "quantize.linear.float8.": "float8.", "quantize.dense.float8.": "float8."},
+    switches={"profiling.": "profiling.enable_profiling", "validation.": "validation.enabled",
+              "checkpoint.": "checkpoint.enable_checkpoint", "float8.": "model.converters",
+              "metrics.save_tb_folder": "metrics.enable_tensorboard"},
 )  # fmt: skip

@@ -412,9 +412,8 @@ def _data(c: Conversion) -> None:
         c.set("evaluation", None, "dataset_val")
         return
     c.set("evaluation.every", f"{period} steps", "run_val_every_n_steps")
-    item = {"name": "validation", "sources": known}
-    c.set("evaluation.datasets", [{**item, "sequences": None}], "dataset_val")
-    c.set("evaluation.best.data", "validation", "dataset_val")
+    c.set_items("data.validation", known, "dataset_val")
+    c.set("evaluation.sequences", None, "dataset_val")
     if c.given("batch_size_val"):
         text = "evaluation takes micro-batches of batch.micro_size"
         c.report("differs", "batch_size_val", text)

@@ -16,6 +16,7 @@ from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
 MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens"
 DISTILLATION = "there is no distillation; a loss of your own gets logits and targets"
 UNREAD = "the trainer does not read it"
+PREFETCH = "one unit is asked for ahead, or parallel.sharding.forward_prefetch of them"
 ATTENTION: dict[object, object] = {
     None: "auto",
     "eager": "eager",
@@ -32,7 +33,7 @@ KEYS = {
     "model.config_path": Key(None),
     "model.tokenizer_path": Key(None),
     "model.attn_implementation": Key("flash_attention_3", values=ATTENTION),
-    "model.merge_qkv": Key(True),
+    "model.merge_qkv": Key(True, refused="projections are those of the model in transformers"),
     "model.foundation": Key({}),
     "model.basic_modules": Key([]),
     "model.encoders": Key({}, refused=MEDIA, essential=True),
@@ -41,7 +42,7 @@ KEYS = {
     "model.deepep_buffer_size_gb": Key(2.0),
     "model.deepep_num_sms": Key(20),
     "model.deepep_async_combine": Key(False),
-    "model.rmsnorm_mode": Key("native"),
+    "model.rmsnorm_mode": Key("native", refused="PyTorch's kernel, or the compiler's"),
     "model.train_router": Key(True),
     # Data.
     "data.datasets": Key(REQUIRED),
@@ -52,23 +53,29 @@ KEYS = {
     "data.dataloader_num_workers": Key(8, "data.loader.workers"),
     "data.dataloader_prefetch_factor": Key(2, "data.loader.prefetch"),
     "data.dataloader_pin_memory": Key(True, "data.loader.pin_memory"),
-    "data.dataloader_drop_last": Key(True),
+    "data.dataloader_drop_last": Key(
+        True, refused="a batch may cross from one epoch into the next"
+    ),
     "data.shuffle_merged_datasets": Key(True, "data.shuffle"),
-    "data.shuffle_before_merging_datasets": Key(False),
+    "data.shuffle_before_merging_datasets": Key(
+        False, idle="all are shuffled together after that, or data.shuffle orders them"
+    ),
     "data.dataset_num_proc": Key(None),
     "data.dataset_shard_num": Key(None),
     "data.dataset_shard_idx": Key(None),
-    "data.num_dataset_shards_to_save": Key(None),
-    "data.skip_prepare_dataset": Key(False),
-    "data.push_dataset_to_hub": Key(None),
+    "data.num_dataset_shards_to_save": Key(None, refused="`setpoint data push --shards` has it"),
+    "data.skip_prepare_dataset": Key(False, refused="the folder is a source of type tokens"),
+    "data.push_dataset_to_hub": Key(None, refused="`setpoint data push` does so"),
     "data.hf_use_auth_token": Key(None),
-    "data.is_preprocess": Key(False),
+    "data.is_preprocess": Key(False, refused="`setpoint data prepare` does so"),
     "data.sample_packing_method": Key("sequential"),
     "data.sample_packing_sequence_len": Key(32_000, "batch.sequence_length"),
     "data.sample_packing_group_size": Key(100_000),
     "data.sample_packing_sequentially": Key(None, idle=UNREAD),
-    "data.sample_packing_mp_start_method": Key(None),
-    "data.sample_packing_bin_size": Key(None),
+    "data.sample_packing_mp_start_method": Key(None, idle="packing takes no processes here"),
+    "data.sample_packing_bin_size": Key(
+        None, refused="isolated documents need no limit on how many share a row"
+    ),
     "data.eval_sample_packing": Key(None, idle=UNREAD),
     "data.pad_to_multiple_of": Key(128, "data.packing.pad_to_multiple_of"),
     # Ranks.
@@ -79,21 +86,23 @@ KEYS = {
     "train.pipeline_parallel_size": Key(1, "parallel.pipeline"),
     "train.pipeline_parallel_schedule": Key("1F1B"),
     "train.pipeline_parallel_virtual_stages": Key(1),
-    "train.pp_variable_seq_lengths": Key(True),
+    "train.pp_variable_seq_lengths": Key(
+        True, refused="stages pad to the longest row of a step, which changes no number"
+    ),
     "train.expert_parallel_size": Key(1, "parallel.expert"),
     "train.ulysses_parallel_size": Key(1, "parallel.ulysses"),
     "train.ringattn_parallel_size": Key(1, "parallel.ring"),
     "train.cp_fsdp_mode": Key("all"),
     "train.reshard_after_forward": Key(None),
     "train.enable_full_shard": Key(True),
-    "train.enable_forward_prefetch": Key(True),
-    "train.enable_backward_prefetch": Key(None),
+    "train.enable_forward_prefetch": Key(True, refused=PREFETCH),
+    "train.enable_backward_prefetch": Key(None, refused=PREFETCH),
     "train.ep_outside": Key(False),
-    "train.ep_intranode": Key(True),
+    "train.ep_intranode": Key(True, idle="ep_outside orders the mesh"),
     # The loop.
     "train.seed": Key(42, "seed"),
     "train.enable_full_determinism": Key(False, "deterministic"),
-    "train.allow_cuda_launch_blocking": Key(False),
+    "train.allow_cuda_launch_blocking": Key(False, idle="it changes no number"),
     "train.micro_batch_size": Key(1, "batch.micro_size"),
     "train.gradient_accumulation_steps": Key(1, "batch.accumulation"),
     "train.num_train_epochs": Key(1),
@@ -111,8 +120,12 @@ KEYS = {
     "train.muon_nesterov": Key(True),
     "train.muon_ns_steps": Key(5),
     "train.muon_adjust_lr_fn": Key(None),
-    "train.muon_distributed_mode": Key("shard_local"),
-    "train.muon_ns_algorithm": Key("gram_newton_schulz"),
+    "train.muon_distributed_mode": Key(
+        "shard_local", refused="a divided matrix is orthogonalized whole"
+    ),
+    "train.muon_ns_algorithm": Key(
+        "gram_newton_schulz", refused="the iteration is that of torch.optim.Muon"
+    ),
     "train.lr_min": Key(1e-7),
     "train.lr_start": Key(0.0),
     "train.lr_warmup_ratio": Key(0.0),
@@ -122,7 +135,9 @@ KEYS = {
     "train.enable_mixed_precision": Key(True),
     "train.fsdp_reduce_dtype": Key("fp32"),
     "train.enable_gradient_checkpointing": Key(True),
-    "train.gradient_checkpointing_method": Key(None),
+    "train.gradient_checkpointing_method": Key(
+        None, refused="recompute_modules and moe_checkpoint_method have the parts"
+    ),
     "train.enable_reentrant": Key(False),
     "train.recompute_modules": Key(None),
     "train.moe_checkpoint_method": Key(None),
@@ -144,7 +159,7 @@ KEYS = {
     "train.save_hf_weights": Key(True),
     "train.load_checkpoint_path": Key(None),
     "train.load_optimizer": Key(True),
-    "train.repo_commit": Key(None),
+    "train.repo_commit": Key(None, refused="the record has the commit that runs"),
     "train.log_format": Key(
         "progress_bar", "tracking.progress", {"progress_bar": "bar", "structured": "lines"}
     ),
@@ -169,7 +184,7 @@ KEYS = {
     "lora.lora_b_init_std": Key(0.0),
     "lora.lora_target_modules": Key(None),
     "lora.unfuse_for_lora": Key(False),
-    "lora.save_lora_only": Key(False),
+    "lora.save_lora_only": Key(False, refused="`setpoint export --adapter` writes it alone"),
     "lora.quant_format": Key("nvfp4"),
     "lora.quant_group_size": Key(16, idle="each format has a group size of its own"),
     "lora.exclude_modules": Key(None),
@@ -374,6 +389,13 @@ def _memory(c: Conversion) -> None:
         c.set("memory.activation_offload.limit", limit, "train.activation_gpu_limit")
     if c.value("train.enable_fsdp_offload"):
         c.set("parallel.sharding.offload", True, "train.enable_fsdp_offload")
+    degrees = ("data_parallel_shard", "data_parallel_replicate", "tensor_parallel",
+               "pipeline_parallel", "ulysses_parallel", "ringattn_parallel")  # fmt: skip
+    has_ranks = any(c.number(f"train.{degree}_size") > 1 for degree in degrees)
+    modes = ("broadcast", "all_ranks", "grouped", "skip")
+    loads = c.choice("train.load_weights_mode", *modes) in ("broadcast", "grouped")
+    if loads and has_ranks and c.value("model.model_path"):
+        c.set("parallel.load_weights", "broadcast", "train.load_weights_mode")
     if c.value("train.init_device") == "cpu":
         c.set("parallel.init_device", "cpu", "train.init_device")
 
@@ -387,6 +409,7 @@ def _data(c: Conversion) -> None:
     items = [_source(c, entry, number, len(datasets)) for number, entry in enumerate(datasets)]
     c.set_items("data.sources", items, "data.datasets")
     c.set("data.held_out", 0)
+    c.value("data.select_columns")  # others are not read
     methods = {"sequential": "next_fit", "multipack": "first_fit_decreasing"}
     method = c.choice("data.sample_packing_method", *methods)
     if method is None:
@@ -513,6 +536,8 @@ DIALECT = Dialect(
     signature=("train.data_parallel_mode", "train.lr_decay_style", "data.sample_packing_method",
                "train.ulysses_parallel_size", "train.ckpt_manager"),
     complete=_complete,
+    switches={"train.wandb_": "train.use_wandb", "train.profile_": "train.enable_profiling",
+              "lora.": "lora.enable_lora"},
     refused=dict.fromkeys(
         ("model_path", "worker_connection_timeout", "skip_initial_checkpoint", "enable_packing"),
         "a configuration of xorl's training server, which clients send batches to: no training job",
