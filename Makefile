@@ -9,6 +9,7 @@
 # make torture  disturb runs in every way and compare them with undisturbed ones; writes
 #               docs/torture.md; TORTURE="--rounds 20 --seed 100" tries more
 # make torchft  replica groups that die and come back, with torchft beside .venv
+# make docs     build the documentation as a site into build/site
 # make lock     write the versions of all packages in .venv to requirements-dev.lock
 # make audit   look for known vulnerabilities of the packages in .venv; status 3 where the service
 #               that knows of them could not be asked about all
@@ -55,7 +56,7 @@ UV := $(shell command -v uv 2>/dev/null)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: lock bench-config bench-gpu bench-model bench-train test-gpu demo test quick lint golden coverage slow torture audit planted fuzz fuzz-configs bench deepspeed torchft clean
+.PHONY: docs lock bench-config bench-gpu bench-model bench-train test-gpu demo test quick lint golden coverage slow torture audit planted fuzz fuzz-configs bench deepspeed torchft clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -86,6 +87,10 @@ slow: $(VENV)/.dev
 
 torture: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.table $(TORTURE)
+
+docs: $(VENV)/.dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # Without the local build tag of torch, which names the machine's kind of build.
 lock: $(VENV)/.dev

@@ -3,10 +3,9 @@
 import json
 import random
 
-draw = random.Random(0)
+pairs = [(a, b) for a in range(40) for b in range(40)]
 with open("chats.jsonl", "w") as file:
-    for _ in range(1000):
-        a, b = draw.randint(0, 9), draw.randint(0, 9)
+    for a, b in random.Random(0).sample(pairs, 1000):
         messages = [
             {"role": "user", "content": f"How much is {a} and {b}?"},
             {"role": "assistant", "content": f"{a} and {b} is {a + b}."},
