@@ -20,7 +20,8 @@ def anchors(page: Path) -> set[str]:
 
 def test_links_lead_somewhere() -> None:
     broken: list[str] = []
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")]:
+    roots = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")
+    for page in [*(ROOT / name for name in roots), *DOCS.rglob("*.md")]:
         for path, anchor in LINK.findall(CODE.sub("", page.read_text())):
             target = (page.parent / path).resolve() if path else page
             if not target.exists() or (anchor and anchor[1:] not in anchors(target)):
