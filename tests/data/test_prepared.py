@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data import cache, prepare, store
 from setpoint.data.cache import corpora, locked, named_corpus, prepare_all
 from setpoint.data.config import Data, Prepare
@@ -34,7 +34,8 @@ from setpoint.data.sources.config import (
     Text,
     Tokens,
 )
-from setpoint.data.store import Corpus, stored_documents
+from setpoint.data.store import Corpus, PlacedRow, gather, slices, stored_documents
+from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.workers import WORKER
 from setpoint.units import ByteSize
@@ -267,6 +268,64 @@ def test_damage_is_named_and_never_used(
     assert_all_same(expected, corpora(data, ByteTokenizer()))
     told = capsys.readouterr().err
     assert message in told and "It is prepared again." in told
+
+
+def token_files(folder: Path) -> Tokens:
+    """Files of several dtypes, of which one holds a single document and one many."""
+    ids = np.random.default_rng(0).integers(0, 256, 60_000)
+    ids[::97] = 256
+    np.save(folder / "a.npy", ids.astype(np.uint16))
+    np.save(folder / "b.npy", ids.astype(np.int64)[1:97])
+    np.save(folder / "c.npy", ids[:50_000].astype(np.int32))
+    return Tokens(paths=(f"{folder}/*.npy",))
+
+
+@pytest.mark.parametrize("kind", ["files", "one document", "with text", "mixture", "filter", "ids"])
+def test_token_files_are_mapped_where_they_lie(tmp_path: Path, kind: str) -> None:
+    """The cache gets an index of them and no token, and all comes out as in memory."""
+    tokens = token_files(tmp_path)
+    tokenizer: Any = ByteTokenizer()
+    sources: tuple[Any, ...] = (tokens,)
+    if kind == "one document":
+        tokens.paths = (f"{tmp_path}/b.npy",)
+    elif kind == "filter":
+        tokens.filter = Filter(shortest=30, longest=80)
+    elif kind == "with text":
+        sources = (tokens, SMALL)
+    elif kind == "mixture":
+        tokens.weight = 1.0
+        sources = (tokens, Random(documents=60, length=200, weight=2.0))
+    elif kind == "ids":
+        tokenizer = resolve(TokenIds(count=300)).build()
+    data = data_of(tmp_path / "cache", sources, workers=1 + (kind == "mixture"))
+    expected = build_corpora(data, tokenizer, data.is_mixture)
+    found = corpora(data, tokenizer, data.is_mixture)
+    assert found.train[0].prepared is not None
+    assert_all_same(expected, cast(Corpora, found))
+    files = [path for path in tmp_path.glob("cache/*-*/*.npy") if "index" not in path.name]
+    copied = sum(np.load(path).nbytes for path in files if path.suffixes[0] in (".tokens", ".mask"))
+    others = [d for source in sources[1:] for d in source.build(where="").documents()]
+    assert copied == 2 * sum(document.size + 1 for document in others)
+    # What rows are made of: ranges within documents, across them and at both ends.
+    one, other = expected.train[0].tokens, found.train[0].tokens
+    assert isinstance(other, PlacedRow)
+    rng = np.random.default_rng(1)
+    starts = np.append(rng.integers(0, len(one), 200), [0, len(one) - 1])
+    stops = np.minimum(starts + np.append(rng.integers(0, 300, 200), [0, 1]), len(one))
+    pairs = zip(slices(one, starts, stops), slices(other, starts, stops), strict=True)
+    assert all(np.array_equal(mine, its) for mine, its in pairs)
+    assert np.array_equal(gather(one, starts, 40), gather(other, starts, 40))
+
+
+def test_a_token_file_that_is_gone_or_shorter_is_found_out(tmp_path: Path) -> None:
+    tokens, tokenizer = token_files(tmp_path), ByteTokenizer()
+    data = data_of(tmp_path / "cache", (tokens,))
+    corpora(data, tokenizer)
+    (folder,) = (tmp_path / "cache").glob("*-*/")
+    np.save(tmp_path / "c.npy", np.arange(200, dtype=np.int32))
+    with pytest.raises(SetpointError, match=r"is damaged: its token file .*c\.npy: "):
+        list(stored_documents(folder, "x", tokenizer))
+    assert_all_same(build_corpora(data, tokenizer), cast(Corpora, corpora(data, tokenizer)))
 
 
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:

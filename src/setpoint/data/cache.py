@@ -199,11 +199,15 @@ def _cached(
     size = size_of(inputs) if size is None else size
     large = config.above is not None and size > config.above
     key = key_of(request, tokenizer, inputs)
-    if not large and not (root / key.folder).is_dir():
-        stale = find_stale(root, key, inputs)
-        if stale:
-            _say(f"data: {stale}")
-        return None
+    if not (root / key.folder).is_dir():
+        if not large:
+            stale = find_stale(root, key, inputs)
+            if stale:
+                _say(f"data: {stale}")
+            return None
+        if any(isinstance(source, Tokens) for source in request.sources):
+            request = replace(request, in_place=True)
+            key = key_of(request, tokenizer, inputs)
     return open_or_prepare(request, key, inputs, config, tokenizer, show)
 
 

@@ -18,6 +18,22 @@ HASHED = 1 << 20
 """Tokens of a document that are hashed at a time."""
 
 
+class TokenPlace(NamedTuple):
+    """Position of the tokens of a document in a file that holds nothing but tokens from there on.
+
+    Arguments:
+        offset: bytes before the first token of the file.
+        total: tokens of the file.
+        first: number of the document's first token.
+    """
+
+    path: str
+    dtype: str
+    offset: int
+    total: int
+    first: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One text with a name, or the tokens of one: the unit of the split and of the record.
@@ -30,6 +46,7 @@ class Document:
             conversation is: no separator stands around it, its first token is read only and its
             last one a target only. None: it is plain text between separators, all of them targets.
         score: its place in an order of `data.curriculum`; None: its source reads none.
+        place: of `tokens` in the file that they are mapped from; None: they are in memory.
     """
 
     name: str
@@ -37,6 +54,7 @@ class Document:
     tokens: npt.NDArray[np.integer[Any]] | None = field(default=None, compare=False)
     trained: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
     score: float | None = field(default=None, compare=False)
+    place: TokenPlace | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:

@@ -28,12 +28,13 @@ import numpy.typing as npt
 
 from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import Show, documents_of, encoded, source_of
-from setpoint.data.document import Document
+from setpoint.data.document import Document, TokenPlace
 from setpoint.data.prepared import MANIFEST, Key, Request
 from setpoint.data.split import FEW, held_out_count, split_group
 from setpoint.data.store import (
     INDEX,
     INPUTS,
+    PLACE,
     Manifest,
     Side,
     count_bytes,
@@ -63,6 +64,8 @@ ROW = np.dtype(
         ("name_at", "<i8"),
         ("name_length", "<i4"),
         ("source", "<i4"),
+        ("file", "<i4"),  # number of the token file that it stays in, from 1; 0: the piece
+        ("bytes", "<i8"),  # of its tokens and a separator, if it stays in a token file
         ("held_out", "?"),
         ("masked", "?"),
         ("sha256", "u1", (32,)),
@@ -75,11 +78,13 @@ class Item(NamedTuple):
 
     Arguments:
         source: which of the sources it is from.
+        file: number of the token file that it stays in, from 1; 0: its tokens are copied.
     """
 
     document: Document
     source: int
     held_out: bool
+    file: int = 0
 
 
 class Done(NamedTuple):
@@ -91,6 +96,7 @@ class Done(NamedTuple):
     first: str
     last: str
     masked: bool
+    copied: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +111,10 @@ class Piece:
     def __reduce__(self) -> tuple[Any, ...]:
         # A list for each attribute: five times as fast as an object for each document.
         documents = [item.document for item in self.items]
-        attributes = ("name", "data", "tokens", "trained", "score")
+        attributes = ("name", "data", "tokens", "trained", "score", "place")
         columns = [[getattr(each, name) for each in documents] for name in attributes]
-        columns += [[item.source for item in self.items], [item.held_out for item in self.items]]
+        attributes = ("source", "held_out", "file")
+        columns += [[getattr(item, name) for item in self.items] for name in attributes]
         return _received, (self.folder, self.number, columns, self.where)
 
     def run(self, tokenizer: Tokenizer) -> Done:
@@ -126,16 +133,25 @@ class Piece:
         found = [ids.astype(dtype, copy=False) for ids in found]
         names = [each.name.encode("utf-8", "surrogateescape") for each in documents]
         masked = any(each.trained is not None for each in documents)
+        files = np.array([item.file for item in self.items], np.int32)
+        copied = files == 0
         masks = [
             np.ones(len(tokens), np.bool_) if each.trained is None else each.trained
-            for each, tokens in zip(documents, found, strict=True)
-            if masked
+            for each, tokens, copy in zip(documents, found, copied.tolist(), strict=True)
+            if masked and copy
         ]
         rows = np.zeros(len(documents), ROW)
         hashes = b"".join(hashlib.sha256(name).digest() for name in names)
         rows["hash"] = np.frombuffer(hashes, ">u8").reshape(-1, 4)
         rows["tokens"], rows["name_length"] = list(map(len, found)), list(map(len, names))
-        rows["at"] = np.cumsum(rows["tokens"]) - rows["tokens"]
+        sizes = rows["tokens"] * copied
+        rows["at"], rows["file"] = np.cumsum(sizes) - sizes, files
+        for number in np.flatnonzero(files).tolist():
+            place = documents[number].place
+            assert place is not None
+            rows["at"][number] = place.first
+            size = count_bytes(found[number], tokenizer.token_bytes)
+            rows["bytes"][number] = size + tokenizer.token_bytes[tokenizer.separator]
         rows["name_at"] = np.cumsum(rows["name_length"], dtype=np.int64) - rows["name_length"]
         rows["read"] = (self.number << 32) + np.arange(len(documents))
         rows["size"] = [each.size for each in documents]
@@ -146,14 +162,15 @@ class Piece:
         contents = bytes.fromhex("".join(each.record().sha256 for each in documents))
         rows["sha256"] = np.frombuffer(contents, np.uint8).reshape(-1, 32)
         stem = piece_stem(self.folder, self.number)
-        replace_file(Path(f"{stem}.tokens"), [raw(tokens) for tokens in found])
+        kept = (tokens for tokens, copy in zip(found, copied.tolist(), strict=True) if copy)
+        replace_file(Path(f"{stem}.tokens"), map(raw, kept))
         replace_file(Path(f"{stem}.names"), [b"".join(names)])
         if masked:
             replace_file(Path(f"{stem}.mask"), [raw(mask) for mask in masks])
         write_array(Path(f"{stem}.index.npy"), rows[in_order(rows)])
         done = Done(
             len(documents), int(rows["tokens"].sum()), int(rows["size"].sum()),
-            documents[0].name, documents[-1].name, masked,
+            documents[0].name, documents[-1].name, masked, int(copied.sum()),
         )  # fmt: skip
         with replacing(Path(f"{stem}.json")) as staged:
             write_file(staged, [json.dumps(done).encode()])
@@ -162,7 +179,8 @@ class Piece:
 
 def _received(folder: Path, number: int, columns: Sequence[Sequence[Any]], where: str) -> Piece:
     items = [
-        Item(Document(*each), source, held) for *each, source, held in zip(*columns, strict=True)
+        Item(Document(*each), source, held_out, file)
+        for *each, source, held_out, file in zip(*columns, strict=True)
     ]
     return Piece(folder, number, items, where)
 
@@ -189,6 +207,7 @@ class ShardDone(NamedTuple):
     """What was written of a shard.
 
     Arguments:
+        copied: of the tokens, those that stay in no token file.
         files: what each of its files is, by name.
         records: what the digest of its side is fed with.
         twice: a name that two documents have; empty where there is none.
@@ -196,6 +215,7 @@ class ShardDone(NamedTuple):
 
     documents: int
     tokens: int
+    copied: int
     bytes: int
     masked: bool
     files: dict[str, Written]
@@ -241,16 +261,21 @@ class Shard:
         lengths = rows["tokens"].astype(np.int64)
         starts = np.cumsum(lengths + 1) - lengths - 1
         total = int((lengths + 1).sum())
-        tokens = np.full(total, tokenizer.separator, dtype)
+        # Tokens that stay in their files take no place among those of the shard.
+        copied = rows["file"] == 0
+        sizes = (lengths + 1) * copied
+        places = np.where(copied, np.cumsum(sizes) - sizes, rows["at"])
+        tokens = np.full(int(sizes.sum()), tokenizer.separator, dtype)
         mask = np.ones(total if self.masked else 0, np.bool_)
         names: list[bytes] = [b""] * len(rows)
         # Piece by piece, so that no more than one is open.
         for number in np.unique(piece).tolist():
-            self._copy(number, np.flatnonzero(piece == number), rows, starts, tokens, mask, names)
+            numbers = np.flatnonzero(piece == number)
+            self._copy(number, numbers, rows, places, starts, tokens, mask, names)
         index = np.zeros(len(rows), INDEX)
-        for field in ("read", "score", "tokens", "size", "source", "sha256"):
+        for field in ("read", "score", "tokens", "size", "source", "file", "sha256"):
             index[field] = rows[field]
-        index["start"] = starts
+        index["start"], index["at"] = starts, places
         sizes = np.array([len(name) for name in names], np.int64)
         index["name_at"], index["name_length"] = np.cumsum(sizes) - sizes, sizes
         stem = str(self.folder / self.name)
@@ -264,7 +289,8 @@ class Shard:
         return ShardDone(
             documents=len(rows),
             tokens=total,
-            bytes=count_bytes(tokens, tokenizer.token_bytes),
+            copied=len(tokens),
+            bytes=count_bytes(tokens, tokenizer.token_bytes) + int(rows["bytes"].sum()),
             masked=bool(rows["masked"].any()),
             files=files,
             records=b"".join(
@@ -298,29 +324,33 @@ class Shard:
     def _copy(
         self,
         number: int,
-        places: npt.NDArray[np.int64],
+        numbers: npt.NDArray[np.int64],
         rows: npt.NDArray[Any],
+        places: npt.NDArray[np.int64],
         starts: npt.NDArray[np.int64],
         tokens: npt.NDArray[Any],
         mask: npt.NDArray[np.bool_],
         names: list[bytes],
     ) -> None:
+        chosen = rows[numbers]
         stem = piece_stem(self.pieces, number)
         source = _mapped(f"{stem}.tokens", tokens.dtype)
         text = _mapped(f"{stem}.names", np.dtype(np.uint8))
-        masks = (
-            _mapped(f"{stem}.mask", np.dtype(np.bool_)) if rows[places]["masked"].any() else mask
-        )
-        chosen = rows[places]
-        columns = [chosen[name].tolist() for name in ("at", "tokens", "name_at", "name_length")]
-        for place, start, at, count, name_at, length, masked in zip(
-            places.tolist(), starts[places].tolist(), *columns, chosen["masked"].tolist(),
+        masks = mask
+        if self.masked and (chosen["masked"] & (chosen["file"] == 0)).any():
+            masks = _mapped(f"{stem}.mask", np.dtype(np.bool_))
+        fields = ("at", "tokens", "name_at", "name_length", "masked", "file")
+        columns = (chosen[name].tolist() for name in fields)
+        for number, place, start, at, count, name_at, length, masked, file in zip(
+            numbers.tolist(), places[numbers].tolist(), starts[numbers].tolist(), *columns,
             strict=True,
         ):  # fmt: skip
-            tokens[start : start + count] = source[at : at + count]
-            names[place] = text[name_at : name_at + length].tobytes()
-            if masked:
-                mask[start : start + count] = masks[at : at + count]
+            names[number] = text[name_at : name_at + length].tobytes()
+            if not file:
+                tokens[place : place + count] = source[at : at + count]
+            if masked and self.masked:
+                if not file:  # of what stays in its file all tokens are targets
+                    mask[start : start + count] = masks[at : at + count]
                 mask[start + count] = False
 
 
@@ -371,7 +401,8 @@ def prepare(
     try:
         pieces.mkdir(parents=True, exist_ok=True)
         with Workers(tokenizer, workers) as pool:
-            done, few, notes = _tokenize(pieces, request, tokenizer, pool, show)
+            places: dict[TokenPlace, int] = {}
+            done, few, notes = _tokenize(pieces, request, tokenizer, pool, places, show)
             sides, files = _gather(partial, done, few, request, tokenizer, pool, show)
         data = "".join(f"{line}\n" for line in inputs).encode("utf-8", "surrogateescape")
         files[INPUTS] = replace_file(partial / INPUTS, [data])
@@ -384,6 +415,7 @@ def prepare(
             sides=tuple(sides),
             files={name: (each.size, each.digest) for name, each in sorted(files.items())},
             notes=notes,
+            token_files=tuple(place[:-1] for place in places),
         )
         replace_file(partial / MANIFEST, [manifest.text().encode()])
         write_seen(
@@ -415,9 +447,17 @@ def _not_written(partial: Path, error: OSError) -> str:
 
 
 def _tokenize(
-    pieces: Path, request: Request, tokenizer: Tokenizer, pool: Workers, show: Show | None
+    pieces: Path,
+    request: Request,
+    tokenizer: Tokenizer,
+    pool: Workers,
+    places: dict[TokenPlace, int],
+    show: Show | None,
 ) -> tuple[list[Done], set[int], tuple[str, ...]]:
     """Tokenize all documents; pieces of a process before are kept.
+
+    Arguments:
+        places: gets the token files whose documents stay in them, with their numbers from 1 on.
 
     Returns:
         what each piece holds, the groups of few documents, and what filters left out.
@@ -431,7 +471,7 @@ def _tokenize(
     works = (
         _Kept(done) if (done := _already(pieces, number, items)) is not None
         else Piece(pieces, number, items, request.where)
-        for number, items in enumerate(_pieces(_items(request, tokenizer, few, notes)))
+        for number, items in enumerate(_pieces(_items(request, tokenizer, few, notes, places)))
     )  # fmt: skip
     for _, done in pool.run(works):
         results.append(done)
@@ -470,12 +510,23 @@ def _already(pieces: Path, number: int, items: Sequence[Item]) -> Done | None:
 
 
 def _items(
-    request: Request, tokenizer: Tokenizer, few: set[int], notes: list[str]
+    request: Request,
+    tokenizer: Tokenizer,
+    few: set[int],
+    notes: list[str],
+    places: dict[TokenPlace, int],
 ) -> Iterator[Item]:
     """The documents; a group of few is split at once, and `few` gets its number.
 
     A group is what is split together: a source of a mixture, or all sources.
     """
+
+    def item(document: Document, held_out: bool) -> Item:
+        file, place = 0, document.place
+        if request.in_place and place is not None:
+            file = places.setdefault(place._replace(first=0), len(places) + 1)
+        return Item(document, source_of(document.name, request.names), held_out, file)
+
     sources = (_found(request, index, tokenizer, notes) for index in range(len(request.sources)))
     share = request.held_out if request.held_out < 1 else 0.0
     for group, found in enumerate(sources if request.mixed else [chain.from_iterable(sources)]):
@@ -483,14 +534,10 @@ def _items(
         if share and len(first) <= FEW:
             few.add(group)
             split = split_group(first, share)
-            yield from (_item(document, request, False) for document in split.train)
-            yield from (_item(document, request, True) for document in split.held_out)
+            yield from (item(document, False) for document in split.train)
+            yield from (item(document, True) for document in split.held_out)
         else:
-            yield from (_item(document, request, False) for document in chain(first, found))
-
-
-def _item(document: Document, request: Request, held_out: bool) -> Item:
-    return Item(document, source_of(document.name, request.names), held_out)
+            yield from (item(document, False) for document in chain(first, found))
 
 
 def _found(
@@ -526,9 +573,11 @@ def _gather(
     """Write the sides."""
     count = len(done)
     limits = _limits(folder / "pieces", count, few, request)
-    masked = any(each.masked for each in done)
+    # If all tokens stay in their files, which are targets follows from where documents end.
+    masked = any(each.masked for each in done) and any(each.copied for each in done)
     itemsize = np.min_scalar_type(tokenizer.vocab_size - 1).itemsize
     tokens = sum(each.tokens for each in done)
+    in_place = sum(each.copied for each in done) < sum(each.documents for each in done)
     sides: list[Side] = []
     files: dict[str, Written] = {}
     parts: list[tuple[str, str, int | None, bool]] = []
@@ -551,8 +600,9 @@ def _gather(
             )
             for k in range(shards)
         ]  # fmt: skip
-        sides.append(_side(folder, name, side, works, pool, tokenizer, files, request, show))
-        if not sides[-1].documents:
+        made = _side(folder, name, side, works, pool, tokenizer, files, request, in_place, show)
+        sides.append(made)
+        if not made.documents:
             raise SetpointError(_empty(folder / "pieces", count, request, source))
     return sides, files
 
@@ -596,12 +646,15 @@ def _side(
     tokenizer: Tokenizer,
     files: dict[str, Written],
     request: Request,
+    in_place: bool,
     show: Show | None,
 ) -> Side:
     """Write the shards of a side, and what is of all of them."""
     digest = hashlib.sha256(f"{tokenizer.name}\n".encode())
-    tokens, size, documents = 1, 0, 0
-    offsets: list[int] = []
+    # A separator stands before all.
+    tokens, size = 1, int(tokenizer.token_bytes[tokenizer.separator])
+    documents, copied = 0, 0
+    offsets: list[tuple[int, int]] = []
     shard: ShardDone
     masked = False
     for number, (_, shard) in enumerate(pool.run(works)):
@@ -611,22 +664,36 @@ def _side(
                 "Valid: one name for each source, so that its documents' names differ."
             )
         digest.update(shard.records)
-        offsets.append(tokens)
+        offsets.append((tokens, copied))
         tokens, size = tokens + shard.tokens, size + shard.bytes
-        documents += shard.documents
+        documents, copied = documents + shard.documents, copied + shard.copied
         masked = masked or shard.masked
         files.update(shard.files)
         if show is not None:
             show(f"writing {name}, shards", number + 1, len(works))
-    indexes = (np.load(folder / f"{work.name}.index.npy", mmap_mode="r") for work in works)
-    starts = (np.asarray(index["start"] + at) for index, at in zip(indexes, offsets, strict=True))
+
+    def indexes() -> Iterator[npt.NDArray[Any]]:
+        return (np.load(folder / f"{work.name}.index.npy", mmap_mode="r") for work in works)
+
+    indexed = zip(indexes(), offsets, strict=True)
+    starts = (np.asarray(index["start"] + first) for index, (first, _) in indexed)
     file = f"{name}.starts.npy"
     files[file] = write_parts(folder / file, np.dtype("<i8"), documents, starts)
     if len(request.sources) > 1 and works[0].source is None:
-        indexes = (np.load(folder / f"{work.name}.index.npy", mmap_mode="r") for work in works)
-        sources = (np.ascontiguousarray(index["source"]) for index in indexes)
+        sources = (np.ascontiguousarray(index["source"]) for index in indexes())
         file = f"{name}.sources.npy"
         files[file] = write_parts(folder / file, np.dtype("<i4"), documents, sources)
+    if in_place:
+
+        def places() -> Iterator[npt.NDArray[Any]]:
+            for index, (_, copied) in zip(indexes(), offsets, strict=True):
+                place = np.empty(len(index), PLACE)
+                place["file"] = index["file"]
+                place["at"] = index["at"] + copied * (index["file"] == 0)
+                yield place
+
+        file = f"{name}.places.npy"
+        files[file] = write_parts(folder / file, PLACE, documents, places())
     source = works[0].source
     chosen = request.names if source is None else request.names[source : source + 1]
     return Side(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Request:
         held_out: share of documents that is, or their number.
         mixed: whether each source has a corpus of its own.
         numbers: of the sources in the list that `where` is the path of; empty: all in a row.
+        in_place: whether token files are mapped where they lie, and only an index of them is kept.
     """
 
     side: str
@@ -75,6 +77,7 @@ class Request:
     held_out: float = 0.0
     mixed: bool = False
     numbers: tuple[int, ...] = ()
+    in_place: bool = False
 
     def where_of(self, index: int) -> str:
         """The path of one of the sources in the job."""
@@ -92,7 +95,12 @@ class Request:
             for source in self.sources
         ]
         kinds = [type(source).__qualname__ for source in self.sources]
+        here: dict[str, Any] = {}
+        if self.in_place:  # an index holds paths, which are those of one machine
+            paths = (path for source in self.sources for path in getattr(source, "paths", ()))
+            here = {"paths": [os.path.abspath(os.path.expanduser(path)) for path in paths]}
         return {
+            **here,
             "side": self.side,
             "sources": [
                 {"kind": kind, **source} for kind, source in zip(kinds, sources, strict=True)

@@ -183,6 +183,7 @@ def _cut(document: Document, held_out: float) -> list[Document]:
         at = line or next((p for p in range(at, size) if data[p] & 0xC0 != 0x80), size)
     if not 0 < at < size:
         return [document]
+    place = document.place
     return [
         Document(
             f"{name}[{side.start}:{side.stop}]",
@@ -190,6 +191,7 @@ def _cut(document: Document, held_out: float) -> list[Document]:
             None if tokens is None else tokens[side],
             None if trained is None else trained[side],
             document.score,
+            place and place._replace(first=place.first + side.start),
         )
         for side in (slice(0, at), slice(at, size))
     ]

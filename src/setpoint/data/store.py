@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -95,9 +95,88 @@ class JoinedRow:
                 yield self[begin + first : begin + last]
 
 
+class PlacedRow:
+    """Documents with a separator after each as one row, which lie in any order in several arrays.
+
+    Arguments:
+        arrays: such as token files, mapped into memory.
+        starts: (documents,) the first token of each in the row, which rise.
+        places: (documents,) `PLACE`, which array each lies in, and where.
+        size: of the row, which begins and ends with a separator.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[TokenRow],
+        starts: Ints,
+        places: npt.NDArray[Any],
+        size: int,
+        separator: npt.NDArray[Any],
+    ) -> None:
+        self.arrays, self.starts, self.places, self.size = tuple(arrays), starts, places, size
+        self.separator, self.dtype = separator, separator.dtype
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
+        """Items of a range, without a step: of one document as they lie there, else a copy."""
+        start, stop, step = key.indices(self.size)
+        assert step == 1
+        return next(self.slices(np.array([start]), np.array([max(stop, start)])))
+
+    def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
+        """Many ranges; several times faster than one after the other."""
+        # The documents that each range is of; -1: it begins before the first one.
+        firsts = np.searchsorted(self.starts, starts, "right") - 1
+        lasts = np.searchsorted(self.starts, stops)
+        columns = (each.tolist() for each in (starts, stops, firsts, lasts))
+        for start, stop, first, last in zip(*columns, strict=True):
+            begins = self.starts[max(first, 0) : last + 1].tolist()
+            if last == len(self.starts):
+                begins.append(self.size)
+            if first >= 0 and last - first == 1 and stop < begins[1]:
+                yield self._piece(first, start - begins[0], stop - begins[0])
+                continue
+            found = np.full(stop - start, self.separator[0], self.dtype)
+            for number, (begin, end) in enumerate(pairwise(begins), max(first, 0)):
+                low, high = max(begin, start), min(end - 1, stop)
+                if low < high:
+                    piece = self._piece(number, low - begin, high - begin)
+                    found[low - start : high - start] = piece
+            yield found
+
+    def _piece(self, document: int, start: int, stop: int) -> npt.NDArray[Any]:
+        file, first = self.places[document].item()
+        piece = self.arrays[file][first + start : first + stop]
+        return piece.astype(self.dtype, copy=False)
+
+
+class CompleteMask:
+    """Targets of documents that are complete, as a row: all tokens but the separators."""
+
+    dtype: np.dtype[Any] = np.dtype(np.bool_)
+
+    def __init__(self, starts: Ints, size: int) -> None:
+        self.starts, self.size = starts, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, key: slice, /) -> npt.NDArray[np.bool_]:
+        start, stop, _ = key.indices(self.size)
+        found = np.ones(max(stop - start, 0), np.bool_)
+        first, last = np.searchsorted(self.starts, [start + 1, stop + 1])
+        ends = self.starts[first:last] - 1
+        found[ends[ends > 0] - start] = False
+        if stop == self.size and len(found):
+            found[-1] = False
+        return found
+
+
 def slices(row: TokenRow, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
     """Ranges of a row, (B,) starts and stops."""
-    if isinstance(row, JoinedRow):
+    if isinstance(row, JoinedRow | PlacedRow):
         return row.slices(starts, stops)
     return (row[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
 
@@ -269,10 +348,14 @@ INDEX = np.dtype(
         ("name_at", "<i8"),
         ("name_length", "<i4"),
         ("source", "<i4"),
+        ("file", "<i4"),  # number of the token file that it stays in, from 1; 0: the shard
+        ("at", "<i8"),  # place of the first token there
         ("sha256", "u1", (32,)),
     ]
 )
 """A document of a shard."""
+PLACE = np.dtype([("file", "<i4"), ("at", "<i8")])
+"""Where the tokens of a document lie."""
 
 
 def raw(array: npt.NDArray[Any]) -> memoryview:
@@ -342,6 +425,7 @@ class Manifest:
         tokenizer: `Tokenizer.name`.
         files: by name, size and BLAKE3.
         notes: as `Corpus.notes`.
+        token_files: path, dtype, offset and tokens of files in which documents stay.
     """
 
     key: str
@@ -352,6 +436,7 @@ class Manifest:
     sides: tuple[Side, ...]
     files: dict[str, tuple[int, str]]
     notes: tuple[str, ...] = ()
+    token_files: tuple[tuple[str, str, int, int], ...] = ()
 
     def text(self) -> str:
         """As it is written."""
@@ -398,7 +483,11 @@ def read_manifest(folder: Path) -> Manifest:
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise ValueError(f"it names the file {name!r}, which lies elsewhere")
         notes = tuple(str(each) for each in found.pop("notes"))
-        return Manifest(**found, sides=sides, files=files, notes=notes)
+        token_files = tuple(
+            (str(path), str(dtype), int(offset), int(count))
+            for path, dtype, offset, count in found.pop("token_files")
+        )
+        return Manifest(**found, sides=sides, files=files, notes=notes, token_files=token_files)
     except OSError as error:
         raise DamagedData(
             f"{folder / MANIFEST} cannot be read: {error.strerror}.\n"
@@ -493,19 +582,32 @@ def open_side(folder: Path, manifest: Manifest, side: Side, tokenizer: Tokenizer
             f"job has '{tokenizer.name}'.\nValid: that tokenizer, or data prepared with this one."
         )
     before = np.array([tokenizer.separator], np.dtype(manifest.dtype))
+    starts = _mapped(folder / f"{side.name}.starts.npy", np.dtype("<i8"), side.documents)
+    tokens = _joined(folder, side, "tokens", before)
+    if manifest.token_files:
+        places = _mapped(folder / f"{side.name}.places.npy", PLACE, side.documents)
+        arrays = [tokens[1:] if len(tokens) == 1 else JoinedRow(tokens.parts[1:])]
+        arrays += [_token_file(folder, *file) for file in manifest.token_files]
+        tokens = PlacedRow(arrays, starts, places, side.tokens, before)
     mask = None
-    if side.masked:
+    if side.masked and f"{shard_name(side.name, 0)}.mask.npy" in manifest.files:
         mask = _joined(folder, side, "mask", np.ones(1, np.bool_))
+    elif side.masked:
+        mask = CompleteMask(starts, side.tokens)
+    for kind, row in (("tokens", tokens), ("mask", mask)):
+        if row is not None and len(row) != side.tokens:
+            what = f"the {kind} of {side.name} are {len(row):,}, and were {side.tokens:,}"
+            raise DamagedData(_damaged(folder, what))
     return Corpus(
         side=side.side,
-        tokens=_joined(folder, side, "tokens", before),
+        tokens=tokens,
         token_bytes=tokenizer.token_bytes,
         separator=tokenizer.separator,
         byte_count=side.bytes,
         files=StoredRecords(folder, side),
         digest=side.digest,
         sources=side.sources,
-        starts=_mapped(folder / f"{side.name}.starts.npy", np.dtype("<i8"), side.documents),
+        starts=starts,
         source=_sources(folder, side),
         trained=mask,
         notes=manifest.notes if side == manifest.sides[0] else (),
@@ -546,11 +648,14 @@ def _joined(folder: Path, side: Side, kind: str, first: npt.NDArray[Any]) -> Joi
         _mapped(folder / f"{shard_name(side.name, number)}.{kind}.npy", first.dtype)
         for number in range(side.shards)
     ]
-    row = JoinedRow([first, *(part for part in parts if len(part))])
-    if len(row) != side.tokens:
-        what = f"the {kind} of {side.name} are {len(row):,}, and were {side.tokens:,}"
-        raise DamagedData(_damaged(folder, what))
-    return row
+    return JoinedRow([first, *(part for part in parts if len(part))])
+
+
+def _token_file(folder: Path, path: str, dtype: str, offset: int, count: int) -> TokenRow:
+    try:
+        return np.asarray(np.memmap(path, dtype, "r", offset, (count,)))
+    except (OSError, ValueError) as error:
+        raise DamagedData(_damaged(folder, f"its token file {path}: {error}")) from error
 
 
 def shard_name(side: str, number: int) -> str:

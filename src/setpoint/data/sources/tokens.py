@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import Problem, SetpointError
-from setpoint.data.document import Document, Place, Placed
+from setpoint.data.document import Document, Place, Placed, TokenPlace
 from setpoint.data.prepared import MANIFEST, is_prepared, read_facts
 from setpoint.data.sources.config import HubDataset, Text, Tokens
 from setpoint.data.sources.files import (
@@ -112,6 +112,7 @@ class TokensSource:
                     raise self._error(wrong)
                 shape = (layout.count,)
                 ids = np.asarray(np.memmap(path, layout.dtype, "r", layout.offset, shape))
+            place = TokenPlace(str(path), layout.dtype.str, layout.offset, layout.count)
             ends = self._separators(ids, separator, tokenizer.vocab_size, path)
             if layout.documents is None:
                 spans = [(start + 1, end) for start, end in pairwise([-1, *ends, len(ids)])]
@@ -127,7 +128,7 @@ class TokensSource:
                 )
             for number, (start, end) in enumerate(spans):
                 numbered = f"{name}#{number:06d}" if len(spans) > 1 else name
-                yield Document(numbered, tokens=ids[start:end])
+                yield Document(numbered, tokens=ids[start:end], place=place._replace(first=start))
 
     def inputs(self) -> Iterator[str]:
         """Files and prepared folders, as `inputs_of` lists them."""
