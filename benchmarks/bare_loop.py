@@ -37,11 +37,8 @@ from setpoint.optim.config import AdamWConfig  # noqa: E402
 from setpoint.optim.schedule.config import Cosine  # noqa: E402
 from setpoint.train.build.components import Components, build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.loop import (  # noqa: E402
-    Callback,
-    Loop,
-    StepResult,
-)
+from setpoint.train.loop import Callback, Loop  # noqa: E402
+from setpoint.train.verdict import StepResult  # noqa: E402
 from support.session import training_loop  # noqa: E402
 
 TARGET = 0.98

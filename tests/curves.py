@@ -25,8 +25,9 @@ from setpoint.config.layers.presets import presets
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
+from setpoint.train.verdict import StepResult
 
 FOLDER = Path(__file__).parent / "golden" / "curves"
 # Data that is the same everywhere, which the library of the running Python is not; and few tokens.

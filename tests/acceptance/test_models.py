@@ -28,8 +28,9 @@ from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
+from setpoint.train.verdict import StepResult
 
 from ..train.small import small_job
 from . import plain_model

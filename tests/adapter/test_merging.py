@@ -12,10 +12,10 @@ from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import as_placed
+from setpoint.train.build.adapter import merge_adapters
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
-from setpoint.train.merging import merge_adapters
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
@@ -39,7 +39,7 @@ def test_a_merge_changes_weights_and_no_function(tmp_path: Path, variant: str) -
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     with torch.no_grad():
         expected = model(tokens)
-        merge_adapters(components, 7, 3)
+        merge_adapters(components.model, components.weights, components.optimizer, 7, 3)
         torch.testing.assert_close(model(tokens), expected, rtol=1e-5, atol=1e-5)
     for name, weight in model.named_parameters():
         if name.endswith((f"{CHILD}.b", ".gate.b")) and "embedding" not in name:
@@ -57,7 +57,14 @@ def test_the_state_of_the_adapter_goes_or_stays(tmp_path: Path, keeps: str) -> N
     trained = {name for name, each in held.items() if each.requires_grad}
     assert {name for name in trained if held[name] in components.optimizer.state} == trained
     assert job.adapter is not None and job.adapter.merge is not None
-    merge_adapters(components, 7, 3, job.adapter.merge.optimizer_state)
+    merge_adapters(
+        components.model,
+        components.weights,
+        components.optimizer,
+        7,
+        3,
+        job.adapter.merge.optimizer_state,
+    )
     left = {name for name in trained if held[name] in components.optimizer.state}
     own = {name for name in trained if f".{CHILD}." in name}
     # What else is trained keeps its state in any case.
@@ -69,7 +76,7 @@ def test_merges_come_at_multiples_of_the_interval(
 ) -> None:
     merges: list[tuple[int, str]] = []
     monkeypatch.setattr(
-        "setpoint.train.loop.merge_adapters",
+        "setpoint.train.build.adapter.merge_adapters",
         lambda _, seed, step, state: merges.append((step, state)),
     )
     job = job_of(tmp_path, "relora", "duration=7 steps")

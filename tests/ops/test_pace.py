@@ -59,13 +59,15 @@ class Steps:
         planning: float = 0.0,
     ) -> None:
         for _ in range(count):
+            is_first = not self.position.step
             self.spent.batches += 1
             self.spent.making += waited if making is None else making
             self.spent.planning += planning
             self.stepping += seconds
             self.waited += waited
             self.position = Position(step=self.position.step + 1)
-            self.callback.after_step(cast(Loop, self), cast(Any, None))
+            call = self.callback.after_first_step if is_first else self.callback.after_step
+            call(cast(Loop, self), cast(Any, None))
 
 
 def test_a_stretch_that_waits_is_warned_of_once_and_recorded_each_time() -> None:

@@ -17,7 +17,8 @@ import torch._dynamo  # which DDP imports, and takes seconds  # noqa: F401
 import setpoint.train.run as running
 from setpoint.config import SetpointError
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
+from setpoint.train.verdict import StepResult
 
 from ..train.small import small_job
 from .faulty_ranks import free_port

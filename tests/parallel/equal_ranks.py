@@ -26,9 +26,10 @@ from setpoint.shapes.placed import whole_of
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluate
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.opening import settings_of
 from setpoint.train.position import Position
+from setpoint.train.verdict import StepResult
 from setpoint.units.dtype import DType
 
 from ..ranks import fork

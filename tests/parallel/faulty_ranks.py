@@ -18,8 +18,9 @@ from torch.distributed import ProcessGroup
 from setpoint.config import SetpointError
 from setpoint.parallel.world import World
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
+from setpoint.train.verdict import StepResult
 
 from ..train.small import small_job
 

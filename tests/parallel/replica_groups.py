@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import setpoint.train.run as running
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
+from setpoint.train.verdict import StepResult
 
 from ..train.small import small_job
 from . import torchft_stand_in

@@ -15,9 +15,10 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Loop
 from setpoint.train.objective import Objective, Share
 from setpoint.train.position import Position
+from setpoint.train.verdict import StepResult
 
 from .small import rows
 

@@ -19,9 +19,10 @@ from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.profile import CollectCallback
 from setpoint.train.config import Job
 from setpoint.train.engine import Verdict
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.verdict import StepResult
 
 from ..profile.traces import read_trace, spans
 from .poison import Poisoned

@@ -22,8 +22,9 @@ from setpoint.shapes.batch import Count, StepBatch
 from setpoint.track.jsonl import NoEvents
 from setpoint.track.progress import make_progress
 from setpoint.train.build.components import build_components
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
+from setpoint.train.verdict import StepResult
 
 from ..ranks import fork
 from .poison import Poisoned

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+
+import pytest
 
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.position import Position
+from setpoint.train.verdict import StepResult
 
 from .small import small_job
 
@@ -33,3 +37,40 @@ def test_phases_decide_the_order_and_within_one_the_order_of_building(tmp_path: 
     order = ["2", "4", "3", "1"]
     assert seen == [*(f"start {name}" for name in order), *order]
     assert Callback.phase is Phase.OBSERVE
+
+
+class Paused(Noted):
+    """Is called after the first step, and after others where its pause is over."""
+
+    pause = 60.0
+
+    def after_first_step(self, loop: Loop, result: StepResult) -> None:
+        self.seen.append(f"first {result.step}")
+
+
+def test_the_first_step_and_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("setpoint.train.loop.time.monotonic", lambda: clock[0])
+    job, seen = small_job(tmp_path, "duration=5 steps"), list[str]()
+    paused = Paused("paused", Phase.OBSERVE, seen)
+    loop = Loop(job, build_components(job), [paused], StopRequest(), Position())
+    loop.engine.span = lambda name: (
+        clock.append(clock.pop() + 25.0 * (name == "clip")) or nullcontext()
+    )
+    loop.run()
+    # At 25, 50, 75, 100 and 125 s.
+    assert seen == ["start paused", "first 1", "paused"]
+
+
+def test_what_a_callback_does_not_do_is_not_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    for name in ("before_update", "after_launch", "after_step", "needs_result"):
+        monkeypatch.setattr(Callback, name, never)
+    job = small_job(tmp_path, "duration=2 steps")
+    loop = Loop(job, build_components(job), [Callback()], StopRequest(), Position())
+    loop.run()
+    assert loop.position.step == 2

@@ -284,7 +284,7 @@ def reductions(job: Job) -> list[bool]:
     replicas = TorchReplicas(job.parallel, World(torch.device("cpu")), Sharded())
     count = job.batch.accumulation
     for number in range(1, count + 1):
-        with replicas.micro_batch(last=number == count):
+        with replicas.micro_batch(number == count):
             pass
     return asked or [True] * count
 

@@ -15,8 +15,9 @@ from setpoint.config.composition import compose
 from setpoint.config.record.record import fingerprint, read_record
 from setpoint.train.config import Job
 from setpoint.train.contract import Accepted, check_contract, describe_accepted
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Loop
 from setpoint.train.run import Run, train
+from setpoint.train.verdict import StepResult
 
 from ..snapshots import compare
 from .small import Kept, events, rows, small_job, snapshot

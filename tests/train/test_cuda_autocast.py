@@ -17,8 +17,9 @@ from setpoint.model.layers import layers_of
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
+from setpoint.train.verdict import StepResult
 
 from ..cuda_autocast import cuda_autocast, operators
 from ..forks import forked

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setpoint.config import RunError
 from setpoint.config.values.user_code import allow_imports
-from setpoint.train.engine import naming_optimizer
+from setpoint.train.engine import raise_named
 from setpoint.train.run import train
 from setpoint.train.step_errors import explain
 
@@ -80,14 +80,14 @@ def test_what_others_know_better_passes(tmp_path: Path) -> None:
         RuntimeError("x does not have a deterministic implementation"),
         RunError("x"),
     ):
-        with pytest.raises(type(error)) as caught, naming_optimizer(theirs):
-            raise error
+        with pytest.raises(type(error)) as caught:
+            raise_named(error, theirs)
         assert caught.value is error
 
 
 def test_our_own_optimizers_are_not_blamed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="^x$"), naming_optimizer(small_job(tmp_path).optimizer):
-        raise ValueError("x")
+    with pytest.raises(ValueError, match="^x$"):
+        raise_named(ValueError("x"), small_job(tmp_path).optimizer)
 
 
 def test_other_errors_are_not_known() -> None:

@@ -16,8 +16,9 @@ from setpoint.config.record.record import fingerprint
 from setpoint.data.sources.config import Conversations
 from setpoint.data.store import Corpus
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import Run, train
+from setpoint.train.verdict import StepResult
 
 from .small import assert_same_run, events, small_job, write_config
 

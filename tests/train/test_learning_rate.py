@@ -15,10 +15,9 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.learning_rate import LearningRate
 from setpoint.train.loop import Loop
 from setpoint.train.position import UNITS as EVERY
-from setpoint.train.position import Position, is_over
+from setpoint.train.position import LearningRate, Position, is_over
 from setpoint.train.run import train
 
 from ..few import few

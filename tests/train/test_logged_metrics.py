@@ -20,8 +20,9 @@ from setpoint.shapes.logged import BEGINNINGS, TAKEN, log
 from setpoint.sweep.compare import Entry, cell_of
 from setpoint.sweep.metrics import MetricPath, Metrics
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
+from setpoint.train.verdict import StepResult
 
 from ..variants import forget, known
 from .small import rows, small_job

@@ -20,9 +20,10 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Outcome
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.verdict import StepResult
 
 from .small import events, rows, small_job
 

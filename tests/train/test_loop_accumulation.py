@@ -16,8 +16,9 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import StepBatch, total_count
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
+from setpoint.train.verdict import StepResult
 
 from ..few import few
 from ..loss.liger_stand_in import liger_stand_in

@@ -29,8 +29,9 @@ from setpoint.model.config import TransformerConfig
 from setpoint.plan.dry_run import dry_run
 from setpoint.precision.config import Float8, Float8Recipe
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
+from setpoint.train.verdict import StepResult
 
 from .small import essence, rows, small_job
 

@@ -10,10 +10,11 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.train import run_name
-from setpoint.train.loop import Loop, StepResult
+from setpoint.train.loop import Loop
 from setpoint.train.refusal import ContractRefused
 from setpoint.train.run import train
 from setpoint.train.run_name import find_run
+from setpoint.train.verdict import StepResult
 
 from .small import assert_same_run, events, rows, small_job, snapshot
 

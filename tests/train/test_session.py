@@ -12,9 +12,10 @@ import pytest
 from setpoint.config import Config, RunError, SetpointError, field, log_of
 from setpoint.config.schema.tree import add_section
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
 from setpoint.train.run_status import run_status
+from setpoint.train.verdict import StepResult
 
 from .small import events, small_job
 

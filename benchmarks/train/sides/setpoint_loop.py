@@ -6,8 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.opening import settings_of
+from setpoint.train.verdict import StepResult
 from support.session import training_loop
 from train.turns import Turns
 from train.work import Work

@@ -208,8 +208,11 @@ class CheckpointStore:
         for save in self._pending:
             save.finish_copies()
 
-    def poll(self) -> None:
+    def poll(self) -> bool:
         """Take note of saves that have ended; all ranks do so at the same point of the run.
+
+        Returns:
+            True while there are others.
 
         Raises:
             RunError: that one has failed; as `save` raises it.
@@ -217,8 +220,9 @@ class CheckpointStore:
         while self._pending:
             written = self._pending[0].written
             if self.world.any(not written.done()):
-                return
+                return True
             self._finish()
+        return False
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until all saves that have begun are there.

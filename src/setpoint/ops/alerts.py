@@ -24,7 +24,8 @@ from setpoint.files.threads import Periodic, Worker
 from setpoint.track.config import AlertConfig, Command, Webhook
 from setpoint.track.console import now
 from setpoint.track.redact import without_secrets
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
+from setpoint.train.verdict import StepResult
 
 if TYPE_CHECKING:
     from setpoint.train.session import Run

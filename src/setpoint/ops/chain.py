@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections import deque
 from contextlib import ExitStack, suppress
 from itertools import islice
@@ -48,11 +47,10 @@ class ChainCallback(Callback):
     minute, and when the session ends.
     """
 
-    phase = Phase.TIDY
+    phase, pause = Phase.TIDY, EVERY
 
     def __init__(self) -> None:
         self.chain: Chain | None = None
-        self.last = time.monotonic()
 
     def opened(self, run: Run, within: ExitStack) -> None:
         """Go on with the chain, and listen to events and checkpoints."""
@@ -83,10 +81,8 @@ class ChainCallback(Callback):
                 chain.seal()
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Seal the rows so far if it is due."""
-        if time.monotonic() - self.last >= EVERY:
-            self._seal()
-            self.last = time.monotonic()
+        """Seal the rows so far."""
+        self._seal()
 
     def close(self, loop: Loop) -> None:
         """Seal the last rows before the event of the end; an error shows again in `recorded`."""

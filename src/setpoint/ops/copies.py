@@ -15,8 +15,9 @@ from setpoint.ops.fetching import bring_back, fetch_undamaged, would_fetch
 from setpoint.ops.remote_run import remote_of
 from setpoint.ops.uploads import RECORD, Cadence, UploadReport, Uploads
 from setpoint.parallel.world import RemoteRankError, World
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run_status import command_again
+from setpoint.train.verdict import StepResult
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job

@@ -1,16 +1,16 @@
-"""Pace of steps: a warning where they wait for data, and the time that limits reserve for one."""
+"""Pace of steps: a warning where they wait for data."""
 
 from __future__ import annotations
 
 import math
 import os
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from setpoint.data.loader import Spent
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
+from setpoint.train.verdict import StepResult
 
 if TYPE_CHECKING:
     from setpoint.data.config import Loader
@@ -32,10 +32,10 @@ class DataWaitCallback(Callback):
     The first step of a session starts the workers and is left out.
     """
 
-    phase = Phase.OBSERVE
+    phase, pause = Phase.OBSERVE, SECONDS
 
     def __init__(self) -> None:
-        self.steps = -1
+        self.step = 0
         self.stepping = self.waited = 0.0
         self.spent = Spent()
         self.warned = False
@@ -45,30 +45,35 @@ class DataWaitCallback(Callback):
         self.section = run.job.data.loader
         self.events, self.note = run.events, run.progress.note
 
+    def after_first_step(self, loop: Loop, result: StepResult) -> None:
+        """Begin a stretch."""
+        self._begin(loop)
+
+    def rewound(self, loop: Loop) -> None:
+        """Begin a stretch."""
+        self._begin(loop)
+
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Look at the stretch that this step ends, if it does."""
-        self.steps += 1
-        if not self.steps:
-            self._begin(loop)
-            return
+        """Look at the stretch that this step ends, if it is long enough."""
         seconds, waited = loop.stepping - self.stepping, loop.waited - self.waited
-        if self.steps < STEPS or seconds < SECONDS:
+        if loop.position.step - self.step < STEPS or seconds < SECONDS:
             return
         if waited >= TOO_MUCH * seconds:
             self._warn(loop, waited, seconds)
         self._begin(loop)
 
     def _begin(self, loop: Loop) -> None:
-        self.steps, self.stepping, self.waited = 0, loop.stepping, loop.waited
+        self.step, self.stepping, self.waited = loop.position.step, loop.stepping, loop.waited
         self.spent = replace(loop.components.feed.spent)
 
     def _warn(self, loop: Loop, waited: float, seconds: float) -> None:
         step, share = loop.position.step, waited / seconds
+        steps = step - self.step
         spent = loop.components.feed.spent.since(self.spent)
         self.events.write(
             "data_wait",
             step=step,
-            steps=self.steps,
+            steps=steps,
             share=share,
             batches=spent.batches,
             planning=spent.planning,
@@ -77,34 +82,10 @@ class DataWaitCallback(Callback):
         if not self.warned:
             change = advice(self.section, spent, waited, seconds)
             self.note(
-                f"step {step}: {share:.0%} of the last {self.steps} steps were spent waiting for "
+                f"step {step}: {share:.0%} of the last {steps} steps were spent waiting for "
                 f"data; {change}"
             )
             self.warned = True
-
-
-class LimitsCallback(Callback):
-    """Measures from the end of a step to that of the next one, with all that follows it."""
-
-    phase = Phase.LAST
-
-    def __init__(self) -> None:
-        self.since = 0.0
-
-    def start(self, loop: Loop) -> None:
-        """Measure from here."""
-        self.since = time.monotonic()
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Let the limits know how long it was."""
-        now = time.monotonic()
-        if loop.stop.limits is not None:
-            loop.stop.limits.step_took(now - self.since)
-        self.since = now
-
-    def rewound(self, loop: Loop) -> None:
-        """Measure from here."""
-        self.since = time.monotonic()
 
 
 def advice(section: Loader, spent: Spent, waited: float, seconds: float) -> str:

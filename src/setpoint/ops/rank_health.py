@@ -20,7 +20,8 @@ from setpoint.track.config import System
 from setpoint.track.console import now
 from setpoint.track.heartbeat import Heart, Standing
 from setpoint.track.jsonl import JsonlWriter
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
+from setpoint.train.verdict import StepResult
 
 if TYPE_CHECKING:
     from setpoint.train.session import Run

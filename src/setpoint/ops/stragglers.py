@@ -12,7 +12,8 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook
 
 from setpoint.resilience.config import Stragglers
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
+from setpoint.train.verdict import StepResult
 
 if TYPE_CHECKING:
     from setpoint.track.jsonl import EventLog

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -37,14 +37,11 @@ class Replicas:
         self.model: Callable[..., Any] = model
         """The callable of training, which calls `whole`."""
         self.whole = model
+        self.micro_batch: Callable[[bool], AbstractContextManager[Any]] = nullcontext
+        """Context of a micro-batch of a step, True for the last, which an update follows."""
         self.on_last: Callable[[], None] = lambda: None
         """Called in a backward pass that has all gradients, and only waits for sums, where DDP
         makes them."""
-
-    @contextmanager
-    def micro_batch(self, last: bool) -> Iterator[None]:
-        """Run a micro-batch of a step, the last of which is followed by an update."""
-        yield
 
     def free(self) -> None:
         """Free the whole weights that a pass without gradients has left gathered.
@@ -73,6 +70,8 @@ class TorchReplicas(Replicas):
     ) -> None:
         super().__init__(model)
         self._is_sharded = hasattr(model, "set_requires_all_reduce")
+        if world.size > 1 or self._is_sharded:
+            self.micro_batch = self._micro_batch
         self._keeps = config.reshard is False
         self._first = FirstUnits(model) if self._is_sharded else None
         self._accumulates_whole = config.accumulates_whole
@@ -101,7 +100,7 @@ class TorchReplicas(Replicas):
                 self._buckets = _BucketViews(trained)
 
     @contextmanager
-    def micro_batch(self, last: bool) -> Iterator[None]:
+    def _micro_batch(self, last: bool) -> Iterator[None]:
         """Run a micro-batch: gradients go to the other ranks after the last one of a step only.
 
         Shards are the exception unless they accumulate whole gradients: these are divided among the

@@ -56,6 +56,7 @@ class ZeroReplicas(Replicas):
     ) -> None:
         super().__init__(model)
         self.model, self.holds_state = self._call, True
+        self.micro_batch = self._micro_batch
         self.optimizer, self.world = optimizer, world
         self.groups: list[list[nn.Parameter]] = [
             list(group["params"]) for group in optimizer.param_groups
@@ -79,7 +80,7 @@ class ZeroReplicas(Replicas):
             return self.engine(*args, **named)
 
     @contextmanager
-    def micro_batch(self, last: bool) -> Iterator[None]:
+    def _micro_batch(self, last: bool) -> Iterator[None]:
         """Run a micro-batch; the last of a step is followed by an update."""
         self.engine.set_gradient_accumulation_boundary(last)
         yield

@@ -68,6 +68,9 @@ def no_work(what: str, done: int, total: int | None, now: bool = False) -> None:
 class Progress:
     """Shows nothing; the base of those that do. Use as a context."""
 
+    moves = False
+    """True if `advance` does something."""
+
     def start(self) -> None:
         """Begin to show."""
 
@@ -243,6 +246,8 @@ class BarProgress(Progress):
         total_steps: after which the run ends; without it the bar follows `Reading.fraction`.
     """
 
+    moves = True
+
     def __init__(self, total_steps: int | None, stream: TextIO) -> None:
         from rich.console import Console  # rich takes a while to import
         from rich.progress import BarColumn, TextColumn
@@ -389,7 +394,7 @@ class LoggedProgress(Progress):
     """
 
     def __init__(self, inner: Progress, path: Path, total_steps: int | None) -> None:
-        self.inner = inner
+        self.inner, self.moves = inner, inner.moves
         self.path = path
         self.total_steps = total_steps
         self._lock = Lock()

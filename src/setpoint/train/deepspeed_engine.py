@@ -19,7 +19,7 @@ from setpoint.checkpoint.optimizer_state import capture_optimizer, saved_states
 from setpoint.config import SetpointError
 from setpoint.parallel.zero import ZeroReplicas
 from setpoint.shapes.placed import Placeable, in_memory
-from setpoint.train.engine import CompleteStep, Engine, Rates, Sums, naming_optimizer
+from setpoint.train.engine import CompleteStep, Engine, Rates, Sums, raise_named
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.loading import LoadedCheckpoint
@@ -48,9 +48,12 @@ class ZeroEngine(Engine):
         """See `Engine.update`."""
         for group in self.components.optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
-        with self.span("optimizer step"), naming_optimizer(self.job.optimizer):
-            norm = self.zero.update()
-        return self._completion(self._gather(sums, norm, []), lambda: None)
+        with self.span("optimizer step"):
+            try:
+                norm = self.zero.update()
+            except Exception as error:
+                raise_named(error, self.job.optimizer)
+        return self._gather(sums, norm).complete
 
 
 @dataclass(slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from setpoint.optim.clip import clip_gradients
 from setpoint.optim.config import OptimizerConfig
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import BySource
+from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.outcome import Routing
 from setpoint.train.objective import add_routing, sum_by_source
 from setpoint.train.step_errors import explain
@@ -27,10 +29,10 @@ from setpoint.train.verdict import StepResult, Verdict, judge, skip_flag
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.shapes.batch import Count, StepBatch
-    from setpoint.shapes.logged import Logged, MetricLog
+    from setpoint.shapes.logged import Logged
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
-    from setpoint.train.metrics import NormMetrics
+    from setpoint.train.norms import NormMetrics
 
 
 class Sums(NamedTuple):
@@ -81,7 +83,7 @@ class Engine:
     Arguments:
         span: measures the parts of a step, and names them in the traces of a profiler.
         norms: measures gradients, weights and updates; None: nothing does.
-        metrics: collects what the model and the loss log; None: nothing does.
+        metrics: collects what the model and the loss log.
         is_ahead: updates are left to the device, which knows bad numbers before the host.
         counted_elsewhere: parameters that the norm counts on another rank.
         to_host: brings numbers of the device to the host; its result waits for them.
@@ -91,7 +93,13 @@ class Engine:
         self.job, self.components = job, components
         self.span: Callable[[str], AbstractContextManager[Any]] = nullcontext
         self.norms: NormMetrics | None = None
-        self.metrics: MetricLog | None = None
+        self.metrics = MetricLog()
+        self.device = components.device
+        self.divides_sequences = components.sequence.size > 1
+        formats = job.precision
+        self.autocast = compute_in(formats.compute, formats.params, self.device)
+        # None where there is nothing to scale, as everywhere but in fp16.
+        self.scaler = components.scaler if components.scaler.is_enabled() else None
         self.is_graph = job.compile is not None and job.compile.scope == "graph"
         self.parameters = components.weights.parameters()
         self.counted_elsewhere: frozenset[Tensor] = frozenset()
@@ -111,19 +119,20 @@ class Engine:
         Arguments:
             total: counts of the step on all ranks.
         """
-        components, formats = self.components, self.job.precision
-        losses, routing = torch.zeros(2, device=components.device), None
+        components, device = self.components, self.device
+        losses, routing = torch.zeros(2, device=device), None
         by_source: Tensor | None = None
         for number, (batch, count) in enumerate(zip(step.batches, step.counts, strict=True), 1):
-            batch = components.sequence.cut(batch.to(components.device))
+            batch = batch.to(device)
+            if self.divides_sequences:
+                batch = components.sequence.cut(batch)
             weight_share = total.weight * count.tokens / total.tokens
             divisors: Sequence[float | Tensor] = (total.weight, total.targets, weight_share)
             if self.is_graph:  # which takes tensors, for any values
                 numbers = torch.tensor(divisors)
-                divisors = numbers.to(components.device, non_blocking=True).unbind()
-            computing = compute_in(formats.compute, formats.params, components.device)
-            with components.replicas.micro_batch(last=number == len(step.batches)):
-                with self.span("forward"), computing, collecting(self.metrics):
+                divisors = numbers.to(device, non_blocking=True).unbind()
+            with components.replicas.micro_batch(number == len(step.batches)):
+                with self.span("forward"), self.autocast, self.metrics:
                     loss, parts, chosen, per_token = components.objective.share(batch, *divisors)
                 with self.span("backward"):
                     self.backward(loss)
@@ -137,7 +146,7 @@ class Engine:
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of a micro-batch to those before."""
-        self.components.scaler.scale(loss).backward()
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def update(self, sums: Sums, rates: Rates) -> CompleteStep:
         """Clip, let the optimizer step, and move the biases of routers, unless the numbers are bad.
@@ -153,11 +162,12 @@ class Engine:
         Raises:
             RunError: an optimizer of the user's own fails.
         """
-        components = self.components
-        scaler, optimizer, section = components.scaler, components.optimizer, self.job.optimizer
+        components, scaler, section = self.components, self.scaler, self.job.optimizer
+        optimizer, weights = components.optimizer, components.weights
         for group in optimizer.param_groups:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
-        components.weights.grads_to_master()
+        if weights.pairs:
+            weights.grads_to_master()
         if components.replica_groups is not None:
             with self.span("communication"):
                 if sums.routing is None:
@@ -165,9 +175,10 @@ class Engine:
                 sums = sum_over_groups(
                     components.replica_groups, self.parameters, sums, self.sources
                 )
-        for name in rates.frozen & components.weights.held.keys():
-            components.weights.held[name].grad = None
-        scaler.unscale_(optimizer)
+        for name in rates.frozen & weights.held.keys():
+            weights.held[name].grad = None
+        if scaler is not None:
+            scaler.unscale_(optimizer)
         if self.norms is not None:
             self.norms.gradients()
         with self.span("clip"):
@@ -179,30 +190,36 @@ class Engine:
                 self.counted_elsewhere,
             )
         if components.replica_groups is not None and not components.replica_groups.commits():
-            scaler.update()
+            if scaler is not None:
+                scaler.update()
             optimizer.zero_grad(set_to_none=True)
             if self.norms is not None:
                 self.norms.pass_over()
             return complete_retaken
-        numbers = self._gather(sums, grad_norm, scaler.overflows(optimizer))
-        complete = self._completion(numbers, counts_of(optimizer, numbers.stays))
-        if self.is_ahead or complete().verdict is Verdict.TAKEN:
+        overflows = () if scaler is None else scaler.overflows(optimizer)
+        numbers = self._gather(sums, grad_norm, overflows)
+        numbers.undo = counts_of(optimizer, numbers.stays)
+        if self.is_ahead or numbers.complete().verdict is Verdict.TAKEN:
             with self.span("optimizer step"):
-                with naming_optimizer(section):
+                try:
                     step_unless(numbers.stays if self.is_ahead else None, optimizer)
-                components.weights.master_to_params()
+                except Exception as error:
+                    raise_named(error, section)
+                if weights.pairs:
+                    weights.master_to_params()
             if numbers.routing is not None:
                 counts, stays = numbers.routing.counts, numbers.stays
                 update_biases(components.model, counts, rates.done, rates.frozen, stays)
-        if self.norms is not None and (self.is_ahead or complete().policy is None):
+        if self.norms is not None and (self.is_ahead or numbers.complete().policy is None):
             self.norms.updated()
-        scaler.update()
+        if scaler is not None:
+            scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        return complete
+        return numbers.complete
 
-    def _gather(self, sums: Sums, norm: Tensor, overflows: list[Tensor]) -> _Numbers:
+    def _gather(self, sums: Sums, norm: Tensor, overflows: Sequence[Tensor] = ()) -> StepNumbers:
         """Bring the numbers of all ranks together, and let them go to the host."""
-        world, scaler = self.components.world, self.components.scaler
+        world, scaler = self.components.world, self.scaler
         losses, routing, by_source = sums.losses.double(), sums.routing, sums.by_source
         broken = (~norm.isfinite()).to(losses.device)
         over = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
@@ -224,54 +241,66 @@ class Engine:
             broken, over = (flag[0] > 0 for flag in others)
             for flag in overflows:  # by which the scale of the loss follows
                 flag.copy_(over)
-        scaled = scaler.is_enabled()
-        scale = [scaler.scale(torch.ones((), device=losses.device))] if scaled else []
-        logged = None if self.metrics is None else self.metrics.cut()
+        scale = [] if scaler is None else [scaler.scale(torch.ones((), device=losses.device))]
+        logged = self.metrics.cut() if self.metrics else None
         singles = [*scale, norm, broken, over, *(() if logged is None else logged.on_device)]
         numbers = [losses, *(() if by_source is None else (by_source,))]
         numbers += [single.to(losses.device).reshape(1) for single in singles]
         read = self.to_host(torch.cat([number.double() for number in numbers]))
         sources = 0 if by_source is None else len(by_source)
-        return _Numbers(skip_flag(losses, broken, over, scaled), routing, logged, sources, read)
+        stays = skip_flag(losses, broken, over, scaler is not None)
+        return StepNumbers(self, stays, routing, logged, sources, read)
 
-    def _completion(self, numbers: _Numbers, undo: Undo) -> CompleteStep:
-        """Make the function that reads the numbers of a step, judges it, and counts it on the host.
 
-        Arguments:
-            undo: takes the step back from the counts of the optimizer.
-        """
-        components, known = self.components, list[StepResult]()
+@dataclass(slots=True, eq=False)
+class StepNumbers:
+    """The numbers of a step, of all ranks, on their way to the host; of the norm this rank's own.
 
-        def complete() -> StepResult:
-            if known:
-                return known[0]
-            with self.span("device"):
-                loss, nats, *rest = numbers.read()
-            by_source, rest = rest[: numbers.sources], rest[numbers.sources :]
-            scaled = components.scaler.is_enabled()
-            scale = rest.pop(0) if scaled else 1.0
-            norm, broken, over, *logged = rest
-            if self.metrics is not None and numbers.logged is not None:
-                self.metrics.settle(numbers.logged, logged)
-            verdict, policy = judge(
-                loss, broken > 0, over > 0, scaled, components.non_finite, components.spikes
-            )
-            taken = verdict is Verdict.TAKEN
-            known.append(
-                StepResult(
-                    verdict, loss, nats, norm, policy, numbers.routing if taken else None,
-                    BySource(nats=tuple(by_source)),
-                )
-            )  # fmt: skip
-            if not taken:
-                undo()
-                if policy is None:
-                    components.scaler.skip(scale)
-                elif self.norms is not None:
-                    self.norms.pass_over()
-            return known[0]
+    Arguments:
+        stays: see `verdict.skip_flag`.
+        logged: metrics that were logged until then; None: none were.
+        sources: number of sums by source.
+        read: waits for loss, cross-entropy, sources, norm and so on.
+        undo: takes the step back from the counts of the optimizer on the host.
+        result: of `complete`.
+    """
 
-        return complete
+    engine: Engine
+    stays: Tensor
+    routing: Routing | None
+    logged: Logged | None
+    sources: int
+    read: Callable[[], list[float]]
+    undo: Undo | None = None
+    result: StepResult | None = None
+
+    def complete(self) -> StepResult:
+        """Read the numbers, judge the step, and count it on the host; see `CompleteStep`."""
+        if self.result is not None:
+            return self.result
+        engine, components = self.engine, self.engine.components
+        with engine.span("device"):
+            loss, nats, *rest = self.read()
+        by_source, rest = rest[: self.sources], rest[self.sources :]
+        scaled = engine.scaler is not None
+        scale = rest.pop(0) if scaled else 1.0
+        norm, broken, over, *logged = rest
+        if self.logged is not None:
+            engine.metrics.settle(self.logged, logged)
+        verdict, policy = judge(
+            loss, broken > 0, over > 0, scaled, components.non_finite, components.spikes
+        )
+        taken = verdict is Verdict.TAKEN
+        routing, sums = self.routing if taken else None, BySource(nats=tuple(by_source))
+        self.result = StepResult(verdict, loss, nats, norm, policy, routing, sums)
+        if not taken:
+            if self.undo is not None:
+                self.undo()
+            if policy is None:
+                components.scaler.skip(scale)
+            elif engine.norms is not None:
+                engine.norms.pass_over()
+        return self.result
 
 
 @torch.no_grad()
@@ -334,48 +363,20 @@ def routing_of(numbers: Tensor, like: Routing) -> Routing:
     return Routing(*(part.view(tensor.shape).to(tensor.dtype) for part, tensor in pairs))
 
 
-class _Numbers(NamedTuple):
-    """The numbers of a step, of all ranks; of the norm this rank's own.
-
-    Arguments:
-        stays: see `verdict.skip_flag`.
-        logged: metrics that were logged until then.
-        sources: number of sums by source.
-        read: waits for loss, cross-entropy, sources, norm and so on; see `Engine._completion`.
-    """
-
-    stays: Tensor
-    routing: Routing | None
-    logged: Logged | None
-    sources: int
-    read: Callable[[], list[float]]
-
-
-@contextmanager
-def naming_optimizer(config: OptimizerConfig) -> Iterator[None]:
-    """Name the optimizer where Setpoint has not written it and its step fails.
+def raise_named(error: Exception, config: OptimizerConfig) -> NoReturn:
+    """Raise what the step of an optimizer has raised, naming one that Setpoint has not written.
 
     Raises:
         RunError: in place of whatever it raises, unless that is about memory, or `explain` knows
             what it is about.
     """
-    try:
-        yield
-    except SetpointError:
-        raise
-    except Exception as error:
-        title = title_of(config)
-        if title is None or is_out_of_memory(error) or explain(error) is not None:
-            raise
-        raise RunError(
-            f"{title} failed in its step: {error_in_words(error)}. The gradients are dense "
-            f"tensors, one for each parameter of its groups; choose an optimizer that takes them"
-        ) from error
-
-
-def collecting(metrics: MetricLog | None) -> AbstractContextManager[None]:
-    """Collect what is logged in a forward pass."""
-    return nullcontext() if metrics is None else metrics
+    title = None if isinstance(error, SetpointError) else title_of(config)
+    if title is None or is_out_of_memory(error) or explain(error) is not None:
+        raise error
+    raise RunError(
+        f"{title} failed in its step: {error_in_words(error)}. The gradients are dense tensors, "
+        f"one for each parameter of its groups; choose an optimizer that takes them"
+    ) from error
 
 
 class HostCopy:

@@ -14,18 +14,12 @@ from setpoint.config import RunError
 from setpoint.parallel.determinism import seed_step
 from setpoint.parallel.hangs import has_progressed, step_begins, step_has_ended
 from setpoint.parallel.replicas import Replicas
-from setpoint.parallel.zero import ZeroReplicas
 from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog
-from setpoint.train.deepspeed_engine import ZeroEngine
 from setpoint.train.engine import CompleteStep, Engine, Rates, complete_retaken
-from setpoint.train.learning_rate import Freezing
-from setpoint.train.merging import merge_adapters
-from setpoint.train.metrics import NormMetrics
 from setpoint.train.objective import count_over_ranks
-from setpoint.train.pipeline_engine import PipelineEngine
-from setpoint.train.position import Position, is_due, is_over, share_done
+from setpoint.train.position import Freezing, Position, is_due, is_over, share_done
 from setpoint.train.step_clock import StepSync, StepTimes, measuring_waits
 from setpoint.train.verdict import StepResult, Verdict
 
@@ -77,6 +71,8 @@ class Callback:
     """
 
     phase: Phase = Phase.OBSERVE
+    pause = 0.0
+    """Least seconds between two calls of `after_step`."""
 
     def before_open(
         self, job: Job, directory: Path | None, world: World, show: Callable[[str], None]
@@ -132,7 +128,7 @@ class Callback:
         For that the host waits until a device has computed it. Else the next step is begun, and
         `after_step` is called before that changes the weights.
         """
-        return not _is_ours(self)
+        return not is_ours(self)
 
     def after_launch(self, loop: Loop) -> None:
         """Called at the end of each step, when a device may still compute it."""
@@ -140,8 +136,11 @@ class Callback:
     def before_update(self, loop: Loop) -> None:
         """Called in each step once its gradients are there, before anything follows from them."""
 
+    def after_first_step(self, loop: Loop, result: StepResult) -> None:
+        """Called after the first step of a session, before `after_step` of any callback."""
+
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Called after each step.
+        """Called after each step, or after `pause` seconds.
 
         Arguments:
             loop: `previous` and `position` enclose the step; `is_over` after the last one.
@@ -190,8 +189,15 @@ class Callback:
         """
 
 
-def _is_ours(callback: Callback) -> bool:
+def is_ours(callback: Callback) -> bool:
+    """True if a callback is Setpoint's own, so that it does only what it says."""
     return type(callback).__module__.partition(".")[0] == "setpoint"
+
+
+def overrides(callback: Callback, method: str) -> bool:
+    """True if a callback has a method of its own, so that there is something to call."""
+    function = getattr(getattr(callback, method), "__func__", None)
+    return function is not getattr(Callback, method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,12 +259,21 @@ class Loop:
         self.job = job
         self.components = components
         self.callbacks = sorted(callbacks, key=lambda callback: callback.phase)
+        # Those with something to do around each step; the next call of those that pause, by id.
+        self._before_update = self._overriding("before_update")
+        self._after_launch = self._overriding("after_launch")
+        self._after_step = self._overriding("after_step")
+        self._asked_for_result = self._overriding("needs_result")
+        self._due = {id(each): time.monotonic() + each.pause for each in callbacks if each.pause}
         self.stop = stop
         self.position = self.previous = position
         self.end_reason = ended
         self.roll_back, self.liveness = roll_back, liveness
         self.until = until
         self.engine: Engine = engine_of(job, components)
+        self.waits_always = not self.engine.is_ahead or any(
+            not is_ours(each) and each not in self._asked_for_result for each in self.callbacks
+        )
         measured = job.tracking.metrics.step_time
         self.times = StepTimes(measured != "none", measured == "device")
         self.engine.span = self.times
@@ -266,8 +281,10 @@ class Loop:
         self.ranks = StepSync(components.world, stop, self.metrics, self.times)
         params = components.weights.named_parameters()
         trained = [name for name, param in params if param.requires_grad]
-        self.freezing = Freezing(job.optimizer.frozen_spans, trained)
+        spans = job.optimizer.frozen_spans
+        self.freezing = Freezing(spans, trained) if spans else None
         self.merge = None if job.adapter is None else job.adapter.merge
+        self.noise_rank = components.world.noise_rank
         # The present phase, and True while a row for the present step is still to come.
         self.phase, self.can_log = Phase.STEP, False
         # The step whose numbers were not read yet, and the last one of this session whose were.
@@ -296,7 +313,8 @@ class Loop:
                 while self.goes_on:
                     is_first = self.result is None
                     self.launch()
-                    step_has_ended()
+                    if self.ranks.is_shared:
+                        step_has_ended()
                     if is_first or self.needs_result:
                         self.handle_pending()
                     self.can_log = False
@@ -316,9 +334,8 @@ class Loop:
         # A rank that left in the middle of a step would leave the others waiting for it.
         self.stop.defers = self.ranks.is_shared
         # Callbacks may be on some ranks only.
-        self.metrics.always = self.components.world.any(
-            any(not _is_ours(callback) for callback in self.callbacks)
-        )
+        has_others = any(not is_ours(callback) for callback in self.callbacks)
+        self.metrics.always = self.components.world.any(has_others)
         with ExitStack() as ending:
             ending.callback(self.components.feed.close)
             measured = self.job.tracking.metrics.step_time
@@ -328,14 +345,13 @@ class Loop:
                     self.components.replicas.on_last = self.times.waits_until_end
             for callback in self.callbacks:
                 ending.callback(callback.close, self)
-                with self._part_of(callback):
+                part = PARTS_OF_PHASES.get(callback.phase)
+                with nullcontext() if part is None else self.times(part):
                     callback.start(self)
             yield
 
-    def _part_of(self, callback: Callback) -> AbstractContextManager[Any]:
-        """The span that the time of a callback belongs to."""
-        part = PARTS_OF_PHASES.get(callback.phase)
-        return nullcontext() if part is None else self.times(part)
+    def _overriding(self, method: str) -> list[Callback]:
+        return [callback for callback in self.callbacks if overrides(callback, method)]
 
     @property
     def is_over(self) -> bool:
@@ -350,18 +366,18 @@ class Loop:
     @property
     def goes_on(self) -> bool:
         """True if there is another step; all ranks of a job give the same answer."""
-        return not self.is_at_limit and not self.is_over and not self.ranks.stop_requested
+        return not self.is_at_limit and not self.is_over and not self.ranks.is_stopping
 
     @property
     def needs_result(self) -> bool:
         """True if the numbers of the pending step are needed before the next one begins."""
         return (
-            not self.engine.is_ahead
+            self.waits_always
             or self.is_over
             or self.is_at_limit
             or self.ranks.saves_now
             or self.ranks.is_stopping
-            or any(callback.needs_result(self) for callback in self.callbacks)
+            or any(callback.needs_result(self) for callback in self._asked_for_result)
         )
 
     def is_due(self, period: Period) -> bool:
@@ -374,10 +390,10 @@ class Loop:
         self.metrics.begin(self.position.step + 1)
         if self.liveness is not None and self.is_due(self.job.resilience.liveness_every):
             self.liveness(self.position.step + 1)
-        started = self.ranks.begin_step()
+        began = self.ranks.began = time.perf_counter()
         with self.times(f"step {self.position.step + 1}"):
             pending = self.take_step()
-        self.stepping += time.perf_counter() - started
+        self.stepping += time.perf_counter() - began
         # A device that is ahead knows the verdict itself, and the host reads it later.
         verdict = Verdict.TAKEN if self.engine.is_ahead else pending.complete().verdict
         if verdict is Verdict.RETAKEN:
@@ -391,10 +407,13 @@ class Loop:
         self.stop.busy = True
         self.advance(pending.total.tokens, self.ranks.end_step())
         if self.merge is not None and self.is_due(self.merge.every):
-            step, seed = self.position.step, self.job.seed
-            assert seed is not None
-            merge_adapters(self.components, seed, step, self.merge.optimizer_state)
-        for callback in self.callbacks:
+            from setpoint.train.build.adapter import merge_adapters
+
+            assert self.job.seed is not None
+            parts = self.components.model, self.components.weights, self.components.optimizer
+            seed, step = self.job.seed, self.position.step
+            merge_adapters(*parts, seed, step, self.merge.optimizer_state)
+        for callback in self._after_launch:
             callback.after_launch(self)
 
     def take_step(self) -> PendingStep:
@@ -404,11 +423,8 @@ class Loop:
             RunError: if no target counts; an optimizer of the user's own fails; or as
                 `complete_pending` does, of the step before.
         """
-        components, position, groups = (
-            self.components,
-            self.position,
-            self.components.replica_groups,
-        )
+        components, position = self.components, self.position
+        groups = components.replica_groups
         assert self.job.seed is not None
         data: dict[str, Any] = {}
         if groups is not None:
@@ -416,7 +432,7 @@ class Loop:
             components.feed.divide(groups.rank, groups.size)
             data = components.feed.state_dict()
         replica = 0 if groups is None else groups.rank * components.world.size
-        seed_step(self.job.seed, position.step, components.world.noise_rank + replica)
+        seed_step(self.job.seed, position.step, self.noise_rank + replica)
         if components.noise is not None:
             components.noise.step = position.step
         lr = self.job.optimizer.lr * components.schedule.factor(position)
@@ -430,8 +446,8 @@ class Loop:
             total, by_source, epoch = count_over_ranks(batch, components.world, groups)
         if epoch is not None:
             components.feed.agree(epoch)
-        # All ranks have met now, whatever each has done since the last step.
-        step_begins(first=not self.stepping)
+        if self.ranks.is_shared:  # they have met now, whatever each has done since the last step
+            step_begins(first=not self.stepping)
         if groups is not None and groups.breaks:
             groups.commits()  # it does not, and tells the others
             return PendingStep(position, batch, total, by_source, lr, complete_retaken, data)
@@ -445,7 +461,7 @@ class Loop:
             )
         sums = self.engine.forward_backward(batch, total)
         self.handle_pending()
-        for callback in self.callbacks:
+        for callback in self._before_update:
             callback.before_update(self)
         next_position = replace(
             position,
@@ -457,7 +473,8 @@ class Loop:
         if self.engine.norms is not None:
             self.engine.norms.is_on = self._may_have_row(next_position)
         self.ranks.exchange()
-        complete = self.engine.update(sums, Rates(lr, done, self.freezing.now(position)))
+        frozen = frozenset[str]() if self.freezing is None else self.freezing.now(position)
+        complete = self.engine.update(sums, Rates(lr, done, frozen))
         return PendingStep(position, batch, total, by_source, lr, complete, data)
 
     def _may_have_row(self, next_position: Position) -> bool:
@@ -486,13 +503,22 @@ class Loop:
         """Read the numbers of the pending step, and call what follows it."""
         if self.pending is None:
             return
+        is_first = self.result is None
         result = self.complete_pending()
         if result.verdict is Verdict.ROLLED_BACK:
             self.rewind(result)
             return
-        for callback in self.callbacks:
+        for callback in self.callbacks if is_first else ():
+            callback.after_first_step(self, result)
+        for callback in self._after_step:
+            if callback.pause:
+                now = time.monotonic()
+                if now < self._due[id(callback)]:
+                    continue
+                self._due[id(callback)] = now + callback.pause
             self.phase = callback.phase
-            with self._part_of(callback):
+            part = PARTS_OF_PHASES.get(callback.phase)
+            with nullcontext() if part is None else self.times(part):
                 callback.after_step(self, result)
         self.phase = Phase.STEP
 
@@ -511,7 +537,7 @@ class Loop:
         if result.policy is non_finite:
             wrong = f"the loss is {result.loss:.6g} and the gradient norm {result.grad_norm:.6g}"
         else:
-            non_finite.reset()
+            non_finite.in_a_row = 0
             if spikes is not None and result.policy is spikes:
                 wrong = spikes.describe(result.loss)
         if spikes is not None and math.isfinite(result.loss):
@@ -609,10 +635,16 @@ class Loop:
 
 def engine_of(job: Job, components: Components) -> Engine:
     """Build the engine of a job: DeepSpeed's, that of a pipeline, or the plain one."""
-    if isinstance(components.replicas, ZeroReplicas):
+    if job.parallel.uses_deepspeed:
+        from setpoint.train.deepspeed_engine import ZeroEngine
+
         return ZeroEngine(job, components)
-    kind = Engine if components.pipeline is None else PipelineEngine
-    engine, metrics = kind(job, components), job.tracking.metrics
+    kind, metrics = Engine, job.tracking.metrics
+    if components.pipeline is not None:
+        from setpoint.train.pipeline_engine import PipelineEngine as kind
+    engine = kind(job, components)
     if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
+        from setpoint.train.norms import NormMetrics
+
         engine.norms = NormMetrics(metrics, components, engine.counted_elsewhere)
     return engine

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from setpoint.loss.cross_entropy import PerToken
 from setpoint.parallel.pipeline import Pipeline, Stage, add_loss
-from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import Batch
-from setpoint.train.engine import Engine, Sums, collecting
+from setpoint.train.engine import Engine, Sums
 from setpoint.train.objective import Objective, add_routing, sum_by_source
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class PipelineEngine(Engine):
 
     def forward_backward(self, step: StepBatch, total: Count) -> Sums:
         """See `Engine.forward_backward`."""
-        components, formats, scaler = self.components, self.job.precision, self.components.scaler
+        components, scaler = self.components, self.components.scaler
         losses = torch.zeros(2, device=components.device)
         scaler.scale(losses)  # makes its tensors, on ranks without a loss, too
         whole_rows = at_one_length([batch.to(components.device) for batch in step.batches])
@@ -59,9 +58,8 @@ class PipelineEngine(Engine):
             batch, count = batches[number], step.counts[number]
             if x is not None:
                 batch = replace(batch, inputs=x)
-            computing = compute_in(formats.compute, formats.params, components.device)
             span = self.span(f"forward of stage {stage.number}")
-            with span, computing, collecting(self.metrics):
+            with span, self.autocast, self.metrics:
                 output, auxiliary, chosen = self.objectives[stage](batch)
             if chosen is not None:
                 routing = add_routing(routing, chosen, count.tokens / total.tokens)
@@ -80,7 +78,7 @@ class PipelineEngine(Engine):
             return scaler.scale(share)
 
         rows, length = batches[0].inputs.shape
-        with self.span("pipeline"), components.replicas.micro_batch(last=True):
+        with self.span("pipeline"), components.replicas.micro_batch(True):
             self.pipeline.run((rows, length), compute)
         self.pipeline.sum_shared()
         return Sums(losses, routing, by_source)

@@ -1,10 +1,21 @@
-"""Position in a run: periods that are due, and whether the duration is over."""
+"""Position in a run, and what follows from it: periods due, the end, learning rate, freezing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
+from setpoint.optim.schedule.curves import Place, PlateauCurve
 from setpoint.units import Duration, Period
+
+if TYPE_CHECKING:
+    from setpoint.adapter.config import Merge
+    from setpoint.optim.config import FrozenSpan
+    from setpoint.optim.schedule.config import ScheduleConfig
+    from setpoint.shapes.scoring import Score
 
 UNITS = ("steps", "tokens", "epochs", "seconds")
 
@@ -61,3 +72,113 @@ def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
     # Counting multiples, not differences, makes a resumed run fire where the other one fires.
     done, earlier = now.in_unit(period.unit), before.in_unit(period.unit)
     return period.multiples_in(done) > period.multiples_in(earlier)
+
+
+class LearningRate:
+    """From the position of a run to the factor on the peak learning rate of the next step.
+
+    By tokens a place in steps is how many full batches the tokens make that were trained on, which
+    need not be whole. By epochs it is where the present epoch began. How far a step goes in time
+    is not known before it, and counts as 0.
+
+    Arguments:
+        tokens_per_step: tokens in a full batch.
+        epochs_per_step: the share of an epoch that a full batch is.
+        phases: first step and factor of each phase of the data, by rising steps.
+        merge: merges of an adapter, after which the rate may rise again.
+    """
+
+    def __init__(
+        self,
+        section: ScheduleConfig,
+        tokens_per_step: int,
+        epochs_per_step: float = 0.0,
+        phases: Sequence[tuple[int, float]] = (),
+        merge: Merge | None = None,
+    ) -> None:
+        self.curve: Any = section.build()
+        self.by = section.moved_by
+        self.tokens_per_step = tokens_per_step
+        self.phases = tuple(phases)
+        self.merge = merge
+        self.extent = {"steps": 1, "tokens": tokens_per_step, "epochs": epochs_per_step}
+        # The present epoch, and where its first step began; none before the first.
+        self.epoch, self.began = -1, Position()
+
+    def factor(self, position: Position) -> float:
+        """Compute the factor of the step that begins at a position.
+
+        Arguments:
+            position: not before the one of the last call.
+        """
+        factor = self.curve(self._place(position))
+        if self.merge is not None:
+            factor *= self.merge.rate_factor(position.step)
+        begun = [extra for first, extra in self.phases if first <= position.step]
+        return factor * begun[-1] if begun else factor
+
+    def _place(self, position: Position) -> Place:
+        if self.by == "epoch":
+            epoch = math.floor(position.epochs)
+            if epoch != self.epoch:
+                self.epoch, self.began = epoch, position
+            position = self.began
+        begin: dict[str, float] = {unit: position.in_unit(unit) for unit in UNITS}
+        if self.by == "tokens":
+            begin["steps"] = position.tokens / self.tokens_per_step
+        return Place(begin, self.extent)
+
+    def observe(self, scores: Mapping[str, Score]) -> None:
+        """Note the scores of an evaluation that was due; only a plateau uses them."""
+        if isinstance(self.curve, PlateauCurve):
+            data, _, metric = self.curve.config.monitor.rpartition(".")
+            self.curve.observe(scores[data].metric(metric))
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the schedule for a checkpoint, beside the position.
+
+        Returns:
+            plain values; empty where there is nothing.
+        """
+        state: dict[str, Any] = {}
+        if self.by == "epoch":
+            state["epoch"] = {"number": self.epoch, "began": asdict(self.began)}
+        if isinstance(self.curve, PlateauCurve):
+            state["plateau"] = self.curve.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken.
+
+        Arguments:
+            state: from `state_dict`, perhaps of another schedule that was given up since; what
+                this one has no use for is left alone.
+        """
+        if self.by == "epoch" and "epoch" in state:
+            self.began = Position(**state["epoch"]["began"])
+            self.epoch = state["epoch"]["number"]
+        if isinstance(self.curve, PlateauCurve) and "plateau" in state:
+            self.curve.load_state_dict(state["plateau"])
+
+
+class Freezing:
+    """Parameters that are frozen at a position.
+
+    Their gradients are computed and dropped before the optimizer sees them, so that it leaves them
+    and their state alone: structures that engines have built over the parameters stay valid.
+
+    Arguments:
+        names: of all parameters that are trained at some time.
+    """
+
+    def __init__(self, spans: Sequence[FrozenSpan], names: Iterable[str]) -> None:
+        candidates = list(names) if spans else []
+        self.spans = [
+            (span, frozenset(name for name in candidates if re.search(span.pattern, name)))
+            for span in spans
+        ]
+
+    def now(self, position: Position) -> frozenset[str]:
+        """The names of the parameters that are frozen in the step that begins at a position."""
+        frozen = (names for span, names in self.spans if span.holds(position.in_unit))
+        return frozenset().union(*frozen)

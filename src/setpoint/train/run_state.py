@@ -26,11 +26,10 @@ from setpoint.shapes.placed import part_here
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.build.job_data import where_in_data
-from setpoint.train.callbacks.log import meet
+from setpoint.train.callbacks.log import LossMean, meet
 from setpoint.train.config import Job
 from setpoint.train.deepspeed_engine import ZeroModel, ZeroTraining
 from setpoint.train.evaluation.scores import TRAINING, BestMetric, evaluation_point, go_on_from
-from setpoint.train.metrics import LossMean
 from setpoint.train.position import Position, is_over
 from setpoint.units import DType
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import current_thread, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed
@@ -40,6 +40,14 @@ NOTHING = nullcontext()
 Span = Callable[[str], AbstractContextManager[Any]]
 
 
+class _Span(NamedTuple):
+    """An open part, with the event of its start on a GPU; see `StepTimes.enter`."""
+
+    part: str
+    start: Any
+    trace: AbstractContextManager[Any] | None
+
+
 class StepTimes:
     """Adds up the seconds of the parts of steps; what one part does inside another counts once.
 
@@ -56,9 +64,8 @@ class StepTimes:
         self.is_on, self.on_device = is_on, on_device
         self.trace: Span = nullcontext
         self.seconds = dict.fromkeys((*PARTS, WAITING), 0.0)
-        # The parts that are open with the events of their starts, the innermost last, and the last
-        # reading of the host's clock.
-        self._open: list[tuple[str, Any]] = []
+        # The parts that are open, the innermost last, and the last reading of the host's clock.
+        self._open: list[_Span] = []
         self._since = 0.0
         # Of parts that a GPU computes: name, that of the part around, events of start and end.
         self._events: list[tuple[str, str | None, Any, Any]] = []
@@ -71,7 +78,29 @@ class StepTimes:
         trace = nullcontext if name in UNTRACED else self.trace
         if part is None or (self.on_device and part == "device"):
             return trace(name)
-        return _Part(self, part, None if trace is nullcontext else trace(name))
+        self.enter(part, NOTHING if trace is nullcontext else trace(name))
+        return self
+
+    def __enter__(self) -> None:
+        trace = self._open[-1].trace
+        assert trace is not None
+        trace.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        """End the innermost span, and a wait that has begun in it."""
+        trace = None
+        while trace is None:
+            part, start, trace = self._open.pop()
+            if trace is not None:
+                trace.__exit__(*error)
+            now = time.perf_counter()
+            if start is None:
+                self.seconds[part] += now - self._since
+            else:
+                outer = self._open[-1] if self._open else None
+                within = None if outer is None or outer.start is None else outer.part
+                self._events.append((part, within, start, self._event(part)))
+            self._since = now
 
     def waiting(self, stream: Any = None) -> AbstractContextManager[Any]:
         """Open a span in which the parts that a GPU computes, or none, wait for other ranks.
@@ -81,23 +110,24 @@ class StepTimes:
         Arguments:
             stream: that is to wait; None: the one that is current.
         """
-        part = self._open[-1][0] if self._open else None
+        part = self._open[-1].part if self._open else None
         # Python's own threads, such as one that saves, wait beside the step; those of autograd,
         # which Python takes for dummies, do so in its place.
         if not (part is None or part in ON_DEVICE) or not (
             get_ident() == self._thread or current_thread().name.startswith("Dummy-")
         ):
             return NOTHING
-        if not self.on_device:
-            return _Part(self, "communication" if part is None else WAITING, None)
-        if part is None or (stream or torch.cuda.current_stream()) != self._stream:
+        if self.on_device and (
+            part is None or (stream or torch.cuda.current_stream()) != self._stream
+        ):
             return NOTHING
-        return _Part(self, WAITING, None)
+        self.enter("communication" if part is None else WAITING, NOTHING)
+        return self
 
     def waits_until_end(self) -> None:
         """Begin to wait for other ranks until the open part ends, where that is backward."""
-        if self._open and self._open[-1][0] == "backward":
-            self.enter(WAITING)
+        if self._open and self._open[-1].part == "backward":
+            self.enter(WAITING, None)
 
     def read(self) -> dict[str, float]:
         """Seconds of each part so far; of a GPU, those of the events that have passed."""
@@ -116,27 +146,17 @@ class StepTimes:
         seconds["communication"] += self.seconds[WAITING]
         return seconds
 
-    def enter(self, part: str) -> None:
-        """Begin a part."""
-        now = time.perf_counter()
-        if self._open and self._open[-1][1] is None:
-            self.seconds[self._open[-1][0]] += now - self._since
-        self._open.append((part, self._event(part) if self.on_device else None))
-        self._since = now
+    def enter(self, part: str, trace: AbstractContextManager[Any] | None) -> None:
+        """Begin a part.
 
-    def leave(self, part: str) -> None:
-        """End a part, and those that are open in it."""
+        Arguments:
+            trace: names it in a profile; None: it ends with the span around it.
+        """
         now = time.perf_counter()
-        inner = ""
-        while inner != part:
-            inner, start = self._open.pop()
-            if start is None:
-                self.seconds[inner] += now - self._since
-            else:
-                around, timed = self._open[-1] if self._open else (None, None)
-                within = None if timed is None else around
-                self._events.append((inner, within, start, self._event(inner)))
-            self._since = now
+        if self._open and self._open[-1].start is None:
+            self.seconds[self._open[-1].part] += now - self._since
+        self._open.append(_Span(part, self._event(part) if self.on_device else None, trace))
+        self._since = now
 
     def _event(self, part: str) -> Any:
         """An event on the stream of a part that a GPU computes; None for the others."""
@@ -147,27 +167,6 @@ class StepTimes:
         event: Any = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-
-class _Part:
-    """An open span; leaner than a generator, as there are several in each micro-batch."""
-
-    __slots__ = ("part", "times", "traced")
-
-    def __init__(
-        self, times: StepTimes, part: str, traced: AbstractContextManager[Any] | None
-    ) -> None:
-        self.times, self.part, self.traced = times, part, traced
-
-    def __enter__(self) -> None:
-        self.times.enter(self.part)
-        if self.traced is not None:
-            self.traced.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        if self.traced is not None:
-            self.traced.__exit__(*error)
-        self.times.leave(self.part)
 
 
 @contextmanager
@@ -206,6 +205,7 @@ class StepSync:
     same on all ranks.
 
     Arguments:
+        began: start of the step, by `time.perf_counter`.
         saves_now: a checkpoint was asked for in the last step, on any rank.
     """
 
@@ -215,23 +215,21 @@ class StepSync:
         self.world, self.stop, self.metrics, self.times = world, stop, metrics, times
         self.is_shared = world.size > 1
         self.saves_now = False
+        self.began = 0.0
         # Stop flag after the last collective; None before the first.
         self._stopping: bool | None = None
-        # By the clock: the start of the step, less the seconds before it that this rank has not
-        # reported; the seconds that it has reported of the step; and their mean over all ranks.
-        self._began = self._unshared = self._reported = self._mean = 0.0
+        # Seconds before the step that this rank has not reported, those that it has reported of the
+        # step, and their mean over all ranks.
+        self._unshared = self._reported = self._mean = 0.0
 
     @property
     def is_stopping(self) -> bool:
-        """True if a stop was requested, as far as all ranks know."""
-        return bool(self._stopping) if self.is_shared else self.stop.requested
-
-    @property
-    def stop_requested(self) -> bool:
         """True to stop before the next step; all ranks give the same answer."""
-        if self.is_shared and self._stopping is None:
+        if not self.is_shared:
+            return self.stop.requested
+        if self._stopping is None:
             self._agree(self.world.any(self.stop.requested))
-        return self.is_stopping
+        return bool(self._stopping)
 
     def check(self) -> None:
         """Leave work that can be done again, on all ranks or on none.
@@ -246,40 +244,35 @@ class StepSync:
         if self._stopping:
             raise Abandoned
 
-    def begin_step(self) -> float:
-        """Begin to count the seconds of a step.
-
-        Returns:
-            the time by `time.perf_counter`.
-        """
-        now = time.perf_counter()
-        self._began = now - self._unshared
-        return now
-
     def exchange(self) -> None:
         """Exchange stop and save requests, logged metrics and seconds with the other ranks."""
-        self._reported = time.perf_counter() - self._began
-        flags = (self.stop.requested, self.stop.saves_now, bool(self.metrics))
-        with self.times("communication"):
-            stops, saves, logs, seconds = self.world.sum_numbers(*flags, self._reported)
-        self.saves_now, self.metrics.meets = saves > 0, logs > 0
+        flags = [self.stop.saves_now]
+        if self.is_shared:
+            self._reported = time.perf_counter() - self.began + self._unshared
+            flags += [self.stop.requested, bool(self.metrics)]
+            with self.times("communication"):
+                *sums, seconds = self.world.sum_numbers(*flags, self._reported)
+            flags = [number > 0 for number in sums]
+            self._mean = seconds / self.world.size
+        self.saves_now, *others = flags
         if self.saves_now:
             self.stop.answer_save()
-        if self.is_shared:
-            self._mean = seconds / self.world.size
-            self._agree(stops > 0)
+        if others:
+            is_stopping, self.metrics.meets = others
+            self._agree(is_stopping)
 
     def end_step(self) -> float:
         """The seconds that a step moves the position by, the mean over the ranks."""
-        spent = time.perf_counter() - self._began
+        spent = time.perf_counter() - self.began + self._unshared
         if not self.is_shared:
+            self._unshared = 0.0
             return spent
         self._unshared = spent - self._reported
         return self._mean
 
     def retake_step(self) -> None:
         """Let the seconds of a step that is taken again count for that."""
-        self._unshared = time.perf_counter() - self._began
+        self._unshared += time.perf_counter() - self.began
 
     def _agree(self, stopping: bool) -> None:
         """Note a stop request of any rank, and let all of them stop for the same reason.

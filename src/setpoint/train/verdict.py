@@ -170,10 +170,6 @@ class BadStepPolicy:
         """Count on from the rollbacks of sessions before."""
         self.target, self.rollbacks = target, rollbacks
 
-    def reset(self) -> None:
-        """Note a step that is not bad."""
-        self.in_a_row = 0
-
     def state_dict(self) -> dict[str, Any]:
         """State for a checkpoint; empty if nothing was skipped."""
         return {"in_a_row": self.in_a_row, "skipped": self.skipped} if self.skipped else {}
@@ -255,7 +251,7 @@ class SpikedSteps(BadStepPolicy):
         self.high = self.high + 1 if self.is_high(loss) else 0
         if trained_on:
             self.losses.append(loss)
-            self.reset()
+            self.in_a_row = 0
 
     def describe(self, loss: float) -> str:
         """Sentence on a step with a loss spike."""

@@ -26,9 +26,9 @@ from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.parameter import Parameter
+from setpoint.train.build.adapter import merge_adapters
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.loop import Loop
-from setpoint.train.merging import merge_adapters
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from tests.tensors import read
@@ -112,7 +112,7 @@ def test_a_merge_quantizes_the_base_again(tmp_path: Path) -> None:
     module: Any = components.model.get_submodule("layers.0.attention.query")
     merged, codes = module.adapted_weight().detach(), module.quantized.codes.clone()
     scale = module.quantized.scale.item()
-    merge_adapters(components, 7, 3)
+    merge_adapters(components.model, components.weights, components.optimizer, 7, 3)
     assert not module.adapter.b.any() and not torch.equal(module.quantized.codes, codes)
     assert (module.weight - merged).norm() < 0.12 * merged.norm()
     new = merged.abs().max().item() / (6 * 448)

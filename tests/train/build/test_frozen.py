@@ -21,9 +21,10 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_parameters import freeze, trained_and_frozen, training_bytes
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.verdict import StepResult
 
 from ...few import few
 from ..small import small_job

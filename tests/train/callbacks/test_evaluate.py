@@ -12,9 +12,10 @@ import pytest
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.train.build.components import build_components
 from setpoint.train.evaluation.scores import evaluate, scores_in
-from setpoint.train.loop import Callback, Loop, Phase, StepResult
+from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
 from setpoint.train.session import Run
+from setpoint.train.verdict import StepResult
 
 from ..small import events, rows, small_job, snapshot
 

@@ -16,9 +16,9 @@ from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
 from setpoint.train.callbacks.log import LogCallback
-from setpoint.train.loop import StepResult
 from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.verdict import StepResult
 
 from ...variants import forget, known
 from ..small import rows, small_job

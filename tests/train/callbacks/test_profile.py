@@ -15,9 +15,10 @@ from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.profile import ProfileCallback
-from setpoint.train.loop import Callback, Loop, StepResult
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.verdict import StepResult
 
 from ...few import few
 from ...profile.traces import read_trace, spans

@@ -10,7 +10,7 @@ def test_the_record_is_changed_once_and_not_before_the_first_update() -> None:
     callback, anything = RecordCallback(lambda: calls.append("changed")), cast(Any, None)
     callback.start(anything)
     callback.finish(anything)
+    callback.after_step(anything, anything)
     assert calls == []
-    callback.after_step(anything, anything)
-    callback.after_step(anything, anything)
+    callback.after_first_step(anything, anything)
     assert calls == ["changed"]

@@ -1,19 +1,24 @@
-"""Values of an adapter: its first ones, its update, and the base beneath it, on any ranks."""
+"""Values of an adapter: its first ones, its update, the base beneath it, and merges (ReLoRA)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from setpoint.adapter.apply import adapter_parameters
 from setpoint.adapter.low_rank import ExpertAdapter, LowRank, adapters_of
+from setpoint.adapter.plan import CHILD
 from setpoint.adapter.quantize.weight import QuantizedWeight
 from setpoint.model.build import materialize
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit, UniformInit, fill_by
 from setpoint.shapes.placed import put, whole_of
 from setpoint.shapes.stored import CHILD as QUANTIZED
+
+if TYPE_CHECKING:
+    from setpoint.precision.mixed_precision import OptimizerParams
 
 Base = nn.Parameter | QuantizedWeight
 
@@ -113,3 +118,47 @@ def whole_update(adapter: LowRank, params: Mapping[str, nn.Parameter]) -> Tensor
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+@torch.no_grad()
+def merge_adapters(
+    model: nn.Module,
+    weights: OptimizerParams,
+    optimizer: torch.optim.Optimizer,
+    seed: int,
+    step: int,
+    optimizer_state: Literal["drop", "keep"] = "keep",
+) -> None:
+    """Let weights be the merged ones, and adapters begin again, so that the function is the same.
+
+    W becomes W + scale * B A, with a magnitude m / |W + scale * B A| times that, row by row. A is
+    drawn anew, by the seed, its name and the step, B is zero, and a magnitude is the length that
+    the merged rows have. Where ranks hold parts, all of them take part; one weight at a time is
+    gathered.
+
+    Arguments:
+        optimizer_state: see `adapter.merge.optimizer_state`.
+    """
+    rules = adapter_rules(model, after_merge=True)
+    masters = dict(weights.named_parameters())
+    for path, (adapter, weight, params) in held_by_adapters(model).items():
+        # Those of the optimizer, which may be more exact than the model's.
+        held = {name: masters.get(f"{path}.{name}", param) for name, param in params.items()}
+        merged = whole_base(weight) + whole_update(adapter, held)
+        if "magnitude" in held:
+            lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
+            factor = whole_of(held["magnitude"]) / lengths
+            merged = merged * factor.unsqueeze(adapter.row_dim)
+        rounded = replace_base(weight, merged)
+        for name in ("a", "b"):
+            # Another name for each merge, by which it is drawn.
+            drawn = f"{path}.{name}@{step}"
+            fill_by({drawn: held[name]}, {drawn: rules[f"{path}.{name}"]}, seed)
+        if "magnitude" in held:
+            # Of the rounded weights, so that the factor is 1.
+            put(held["magnitude"], torch.linalg.vector_norm(rounded, dim=adapter.row_dim))
+    weights.master_to_params()
+    if optimizer_state == "drop":
+        for name, param in weights.named_parameters():
+            if f".{CHILD}." in name:
+                optimizer.state.pop(param, None)

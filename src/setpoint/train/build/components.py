@@ -81,8 +81,8 @@ from setpoint.train.build.job_parameters import (
 )
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
-from setpoint.train.learning_rate import LearningRate
 from setpoint.train.objective import Objective, PipelineObjective, build_pipeline, require_tokens
+from setpoint.train.position import LearningRate
 from setpoint.train.verdict import NonFiniteSteps, SpikedSteps
 from setpoint.units.dtype import DType
 

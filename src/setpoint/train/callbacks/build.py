@@ -12,6 +12,7 @@ from setpoint.train.callbacks.log import LogCallback, RecordCallback, SkippedSte
 from setpoint.train.callbacks.profile import (
     CollectCallback,
     EmptyCacheCallback,
+    LimitsCallback,
     MemoryCallback,
     ProfileCallback,
     watch_compiler,
@@ -27,7 +28,6 @@ OF_EVERY_RUN = (
     "setpoint.ops.chain:ChainCallback",
     "setpoint.ops.bad_batches:BadBatchesCallback",
     "setpoint.ops.pace:DataWaitCallback",
-    "setpoint.ops.pace:LimitsCallback",
 )
 
 
@@ -35,7 +35,9 @@ def build_callbacks(run: Run) -> list[Callback]:
     """Build Setpoint's own callbacks; their phases say in which order they run."""
     job, components, events, progress = run.job, run.components, run.events, run.progress
     use, trackers = run.utilization, run.trackers
-    evaluation = EvaluateCallback(trackers, progress, events, run.best)
+    evaluation = None
+    if job.evaluation is not None:
+        evaluation = EvaluateCallback(job.evaluation, trackers, progress, events, run.best)
     export = None
     if job.checkpoint.export is not None:
         export = ExportCallback(job.checkpoint.export, run)
@@ -53,13 +55,13 @@ def build_callbacks(run: Run) -> list[Callback]:
         callbacks.append(watch_compiler(job, components, events, progress))
     callbacks += [
         LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, run.mean),
-        evaluation,
         SaveCallback(run, evaluation, export) if job.checkpoint.save else NoSaveCallback(progress),
     ]
-    if export is not None:
-        callbacks.append(export)
+    callbacks += [callback for callback in (evaluation, export) if callback is not None]
     if any(isinstance(policy, SkipStep) for policy in job.resilience.policies.values()):
         callbacks.append(SkippedStepsCallback(events, progress))
+    if run.stop.limits is not None and run.stop.limits.ends:
+        callbacks.append(LimitsCallback(run.stop.limits))
     if job.memory.empty_cache.unit != "never":
         callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
     if job.resilience.gc is not None:

@@ -16,13 +16,16 @@ from setpoint.train.loop import Callback, Phase
 if TYPE_CHECKING:
     from setpoint.track.jsonl import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.evaluation.config import Evaluation
+    from setpoint.train.loop import Loop
+    from setpoint.train.verdict import StepResult
 
 
 class EvaluateCallback(Callback):
     """Evaluates when due and after the last step, and where asked for before the first one.
 
     Arguments:
+        section: `evaluation` of the job.
         events: records that training has stopped getting better.
     """
 
@@ -30,22 +33,18 @@ class EvaluateCallback(Callback):
 
     def __init__(
         self,
+        section: Evaluation,
         trackers: Trackers,
         progress: Progress,
         events: EventLog,
         best: BestMetric,
     ) -> None:
-        self.trackers = trackers
-        self.progress = progress
-        self.events = events
-        self.best = best
+        self.section, self.trackers = section, trackers
+        self.progress, self.events, self.best = progress, events, best
         self.made_up = False
 
     def start(self, loop: Loop) -> None:
         """Evaluate before the first step where asked for, and make up for what a stop cut short."""
-        section = loop.job.evaluation
-        if section is None:
-            return
         if self.best.due is not None:
             self.evaluate(loop, counts=self.best.due)
             self.made_up = self.best.due is None
@@ -57,20 +56,17 @@ class EvaluateCallback(Callback):
             apart[HELD_OUT] = loop.components.held_out
         for line in trained_on(loop.components.train_data, apart):
             self.progress.note(line)
-        if section.before_training and loop.position.step == 0 and self.best.step < 0:
+        if self.section.before_training and loop.position.step == 0 and self.best.step < 0:
             self.evaluate(loop, counts=True)
 
     def needs_result(self, loop: Loop) -> bool:
         """True if an evaluation is due that schedules and early stopping count."""
-        section = loop.job.evaluation
-        if section is None:
-            return False
-        return loop.is_due(section.every)
+        return loop.is_due(self.section.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Evaluate if it is due."""
         due = self.needs_result(loop)
-        if due or (loop.is_over and loop.job.evaluation is not None):
+        if due or loop.is_over:
             # What only the end asks for is not counted: a longer run would not have it.
             self.evaluate(loop, counts=due)
 
@@ -81,9 +77,8 @@ class EvaluateCallback(Callback):
 
     def finish(self, loop: Loop) -> None:
         """Evaluate where the loop was ended after its last step."""
-        section = loop.job.evaluation
         evaluated = self.best.due is not None or self.best.step == loop.position.step
-        if section is not None and loop.end_reason and not evaluated:
+        if loop.end_reason and not evaluated:
             self.evaluate(loop, counts=False)
 
     def close(self, loop: Loop) -> None:
@@ -93,8 +88,7 @@ class EvaluateCallback(Callback):
 
     def evaluate(self, loop: Loop, counts: bool) -> None:
         """Evaluate, write a row, and end the loop where patience is over."""
-        section, step = loop.job.evaluation, loop.position.step
-        assert section is not None
+        section, step = self.section, loop.position.step
         began = time.perf_counter()
         try:
             loop.scores = evaluate(loop.job, loop.components, loop.check, self.progress.work)
@@ -133,7 +127,6 @@ class EvaluateCallback(Callback):
         Returns:
             the metric of this very step, lower is better; None if it was not evaluated.
         """
-        section = loop.job.evaluation
-        if section is None or not loop.scores or self.best.step != loop.position.step:
+        if not loop.scores or self.best.step != loop.position.step:
             return None
-        return value_of(section, loop.scores)
+        return value_of(self.section, loop.scores)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from setpoint.memory.usage import process_peak
+from setpoint.model.moe.losses import expert_metrics
+from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
 from setpoint.track.trackers import Trackers
 from setpoint.train.loop import Callback, Phase
-from setpoint.train.metrics import LossMean
 from setpoint.train.position import share_done
 from setpoint.train.step_clock import PARTS
 from setpoint.train.verdict import skipped_metrics
@@ -22,11 +23,14 @@ from setpoint.train.verdict import skipped_metrics
 if TYPE_CHECKING:
     from setpoint.parallel.world import World
     from setpoint.shapes.logged import MetricLog
+    from setpoint.shapes.outcome import Routing
     from setpoint.track.jsonl import EventLog
-    from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.loop import Loop
     from setpoint.train.position import Position
+    from setpoint.train.verdict import StepResult
 
 
+_N = TypeVar("_N", int, float)
 SKIPPED = "skipped_steps"
 SECONDS, SHARES = (
     {part: f"{start}_{part}" for part in (*PARTS, "other")} for start in ("seconds", "share")
@@ -35,6 +39,105 @@ SECONDS, SHARES = (
 # What depends on the machine and the hour; everything else in a row is exact under resume.
 TIMING = ("time", "seconds", "tokens_per_second", "data_wait", "mfu", "evaluation_seconds",
           "peak_rss", "peak_gpu_memory", *SECONDS.values(), *SHARES.values())  # fmt: skip
+
+
+class LossMean:
+    """Mean loss since the last row, sums by source, and the moving average of all losses.
+
+    A checkpoint keeps the sums, so that a resumed run writes the same rows.
+
+    Arguments:
+        smoothing: weight of the past in the moving average of losses; None: there is none.
+    """
+
+    def __init__(self, smoothing: float | None = None) -> None:
+        self.sum, self.steps = 0.0, 0
+        # Of the last whole logging interval; and the mean of the last row of this session.
+        self.before: tuple[float, int] = (0.0, 0)
+        self.last: float | None = None
+        self.by_source = BySource()
+        # Choice of experts in the last step that was taken; and the columns of one by an earlier
+        # session.
+        self.routing: Routing | None = None
+        self._experts: dict[str, float] = {}
+        self.smoothing = smoothing
+        # The average as if it had begun at 0, and how far it is from having forgotten that.
+        self._average, self._weight = 0.0, 0.0
+
+    def add(self, loss: float, by_source: BySource = ONE_SOURCE) -> None:
+        """Take one more step."""
+        self.sum += loss
+        self.steps += 1
+        if self.smoothing is not None:
+            self._average = self.smoothing * self._average + (1 - self.smoothing) * loss
+            self._weight = self.smoothing * self._weight + 1 - self.smoothing
+        before = self.by_source
+        if self.steps == 1 or len(before.sequences) != len(by_source.sequences):
+            self.by_source = by_source  # also where a resume accepted other sources
+            return
+        if by_source is ONE_SOURCE:
+            return
+        self.by_source = BySource(
+            _sums(before.sequences, by_source.sequences),
+            _sums(before.targets, by_source.targets),
+            _sums(before.nats, by_source.nats),
+        )
+
+    @property
+    def ema(self) -> float | None:
+        """The moving average, without the bias of its beginning (Kingma and Ba, 2015, section 3).
+
+        NaN before the first finite loss; None where there is none.
+        """
+        if self.smoothing is None:
+            return None
+        return self._average / self._weight if self._weight else math.nan
+
+    @property
+    def experts(self) -> dict[str, float]:
+        """The figures of experts; waits for the device."""
+        return self._experts if self.routing is None else expert_metrics(self.routing)
+
+    def take(self, due: bool = True) -> float:
+        """Return the mean, NaN where no step had a finite loss, and begin anew.
+
+        Arguments:
+            due: a logging interval ends with this step; else the run does, maybe one step after an
+                interval, and the mean is over that interval as well.
+        """
+        total, steps = self.sum, self.steps
+        if due:
+            self.before = total, steps
+        else:
+            total, steps = total + self.before[0], steps + self.before[1]
+        self.sum, self.steps, self.by_source = 0.0, 0, BySource()
+        self.last = total / steps if steps else math.nan
+        return self.last
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a checkpoint."""
+        names = (("by_source", "sequences"), ("targets", "targets"), ("nats", "nats"))
+        of_sources = {key: list(getattr(self.by_source, name)) for key, name in names}
+        several = {key: numbers for key, numbers in of_sources.items() if numbers}
+        smooth = {} if self.smoothing is None else {"ema": [self._average, self._weight]}
+        before = {"before": [*self.before]} if self.before[1] else {}
+        experts = {"experts": known} if (known := self.experts) else {}
+        return {"sum": self.sum, "steps": self.steps, **before, **several, **smooth, **experts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with a sum; a run that loads weights begins with none."""
+        self.sum, self.steps = float(state.get("sum", 0.0)), int(state.get("steps", 0))
+        self.routing, self._experts = None, dict(state.get("experts", {}))
+        total, steps = state.get("before", (0.0, 0))
+        self.before = float(total), int(steps)
+        keys = ("by_source", "targets", "nats")
+        self.by_source = BySource(*(tuple(state.get(key, ())) for key in keys))
+        self._average, self._weight = map(float, state.get("ema", (0.0, 0.0)))
+
+
+def _sums(before: tuple[_N, ...], more: tuple[_N, ...]) -> tuple[_N, ...]:
+    """Source by source."""
+    return tuple(a + b for a, b in zip(before, more, strict=False))
 
 
 class LogCallback(Callback):
@@ -91,7 +194,7 @@ class LogCallback(Callback):
         self.pending = None if written or every.unit == "never" else result
         if written:
             self.write(loop, result, due)
-        else:
+        elif self.progress.moves:
             self.progress.advance(at.step)
 
     def rewound(self, loop: Loop) -> None:
@@ -276,10 +379,8 @@ class RecordCallback(Callback):
     phase = Phase.STEP
 
     def __init__(self, change: Callable[[], None]) -> None:
-        self.change: Callable[[], None] | None = change
+        self.change = change
 
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Write once."""
-        if self.change is not None:
-            self.change()
-            self.change = None
+    def after_first_step(self, loop: Loop, result: StepResult) -> None:
+        """Write."""
+        self.change()

@@ -1,7 +1,8 @@
-"""Callbacks that watch the machine: profiles, the compiler, memory and garbage collection."""
+"""Callbacks that watch the machine: profiles, compiler, memory, garbage and limits."""
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from setpoint.profile.config import Profiling
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
-    from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.loop import Loop
+    from setpoint.train.session_limits import SessionLimits
+    from setpoint.train.verdict import StepResult
 
 
 class ProfileCallback(Callback):
@@ -216,17 +219,13 @@ class MemoryCallback(Callback):
 
     def __init__(self, events: EventLog, progress: Progress) -> None:
         self.events, self.progress = events, progress
-        self.reported = False
 
     def start(self, loop: Loop) -> None:
         """Begin to look for the peak."""
         reset_peak(loop.components.device)
 
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Report, the first time."""
-        if self.reported:
-            return
-        self.reported = True
+    def after_first_step(self, loop: Loop, result: StepResult) -> None:
+        """Report."""
         components = loop.components
         held = dict(components.weights.named_parameters())
         known = components.replicas.local_bytes()
@@ -270,3 +269,26 @@ class CollectCallback(Callback):
     def close(self, loop: Loop) -> None:
         """Give back."""
         self.garbage.close()
+
+
+class LimitsCallback(Callback):
+    """Measures from the end of a step to that of the next one, with all that follows it."""
+
+    phase = Phase.LAST
+
+    def __init__(self, limits: SessionLimits) -> None:
+        self.limits, self.since = limits, 0.0
+
+    def start(self, loop: Loop) -> None:
+        """Measure from here."""
+        self.since = time.monotonic()
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Let the limits know how long it was."""
+        now = time.monotonic()
+        self.limits.step_took(now - self.since)
+        self.since = now
+
+    def rewound(self, loop: Loop) -> None:
+        """Measure from here."""
+        self.since = time.monotonic()

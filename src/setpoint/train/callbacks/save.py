@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.checkpoint.folder import directory_name, is_named, list_checkpoints
+from setpoint.checkpoint.folder import At, directory_name, is_named, list_checkpoints
 from setpoint.checkpoint.manifest import BASE
 from setpoint.config import ImportedComponent, RunError
 from setpoint.config.draft.walk import sections
@@ -24,7 +24,7 @@ from setpoint.parallel.world import RemoteRankError
 from setpoint.train.evaluation.scores import Averages
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.run_state import snapshot
-from setpoint.units import DType
+from setpoint.units import DType, Period
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from setpoint.checkpoint.config import Export
     from setpoint.track.progress import Progress
     from setpoint.train.callbacks.evaluate import EvaluateCallback
-    from setpoint.train.loop import Loop, StepResult
+    from setpoint.train.loop import Loop
     from setpoint.train.session import Run
+    from setpoint.train.verdict import StepResult
 
 
 OURS = sys.stdlib_module_names | {"setpoint", "torch"}
@@ -70,17 +71,22 @@ class SaveCallback(Callback):
 
     Arguments:
         run: with its states; the rows of a step are on disk before a checkpoint counts on them.
-        evaluation: has the metric of the present step.
+        evaluation: has the metric of the present step; None: nothing is evaluated.
         export: exports checkpoints once they are saved; None: nothing does.
     """
 
     phase = Phase.KEEP
 
     def __init__(
-        self, run: Run, evaluation: EvaluateCallback, export: ExportCallback | None
+        self, run: Run, evaluation: EvaluateCallback | None, export: ExportCallback | None
     ) -> None:
         self.run, self.store = run, run.store
         self.evaluation, self.export = evaluation, export
+        section = run.job.checkpoint
+        self.intervals: tuple[Period, ...] = section.intervals
+        self.steps: At = section.at
+        # True while saves are under way in the background.
+        self.writing = False
         # Progress as of the last checkpoint.
         self.saved: tuple[Any, ...] | None = None
         # True if copies may overlap with the next step, which then adds to the seconds of the save.
@@ -93,7 +99,8 @@ class SaveCallback(Callback):
         self.overlaps = can_overlap_save(loop)
         loop.stop.writing = lambda: self.store.is_writing
         is_new = self.run.resumed_at is None
-        if (is_new and loop.job.checkpoint.at_start) or self.evaluation.made_up:
+        made_up = self.evaluation is not None and self.evaluation.made_up
+        if (is_new and loop.job.checkpoint.at_start) or made_up:
             self.save(loop)
 
     def before_update(self, loop: Loop) -> None:
@@ -108,13 +115,13 @@ class SaveCallback(Callback):
 
     def needs_result(self, loop: Loop) -> bool:
         """True if a checkpoint is due."""
-        section = loop.job.checkpoint
-        due = any(loop.is_due(every) for every in section.intervals)
-        return due or is_named(section.at, loop.position.step) or loop.ranks.saves_now
+        due = any(loop.is_due(every) for every in self.intervals) or loop.ranks.saves_now
+        return due or (self.steps is not None and is_named(self.steps, loop.position.step))
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Report checkpoints that were written in the background, and save if it is due."""
-        self.store.poll()
+        if self.writing:
+            self.writing = self.store.poll()
         section = loop.job.checkpoint
         if self.needs_result(loop) and (section.last == "full" or not loop.is_over):
             self.save(loop)
@@ -128,7 +135,7 @@ class SaveCallback(Callback):
         section = loop.job.checkpoint
         # Only the main rank knows the rows that were written since.
         if not loop.components.world.on_main(lambda: self.saved == self.progress_of(loop)):
-            finished = loop.is_over and self.evaluation.best.due is None
+            finished = loop.is_over and self.run.best.due is None
             last = section.last if finished else "full"
             if last != "none":
                 self.save(loop, weights_only=last == "weights")
@@ -145,14 +152,17 @@ class SaveCallback(Callback):
 
     def progress_of(self, loop: Loop) -> tuple[Any, ...]:
         """Step, rows and metric, which the last checkpoint may lack."""
-        metric = self.evaluation.metric_at(loop)
-        return loop.position.step, self.run.trackers.state_dict(), metric
+        return loop.position.step, self.run.trackers.state_dict(), self.metric_at(loop)
+
+    def metric_at(self, loop: Loop) -> float | None:
+        """Value of this step that selects the best checkpoint; None if it was not evaluated."""
+        return None if self.evaluation is None else self.evaluation.metric_at(loop)
 
     def save(self, loop: Loop, weights_only: bool = False) -> None:
         """Save the present state."""
         loop.stop.saving = True
         began, blocked = time.perf_counter(), list[float]()
-        step, metric = loop.position.step, self.evaluation.metric_at(loop)
+        step, metric = loop.position.step, self.metric_at(loop)
         part = {"part": "weights"} if weights_only else {}
 
         def saved(path: Path) -> None:
@@ -180,7 +190,7 @@ class SaveCallback(Callback):
             unchanged = taken.unchanged if self.overlaps else ()
             self.store.save(step, tensors, taken.state, metric, texts, saved, unchanged=unchanged)
         blocked.append(time.perf_counter() - began)  # in the background it is written from here on
-        self.pending_seconds = blocked
+        self.pending_seconds, self.writing = blocked, True
         self.saved = self.progress_of(loop)
         loop.stop.saving = False
 
