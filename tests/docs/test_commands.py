@@ -71,11 +71,12 @@ def write_files(page: Path, folder: Path) -> None:
     """Write what the page, and the README of its folder, show as files."""
     beside = page.with_name("README.md")
     for source in [page] if page == beside or not beside.is_file() else [beside, page]:
-        for language in ("toml", "yaml", "json", "python"):
+        for language in ("toml", "yaml", "json", "python", "text"):
             for text in blocks(source, language):
                 name = file_name(text)
                 if name is None:
-                    assert language == "python", f"{name_of(source)}: no file name in {text!r}"
+                    where = f"{name_of(source)}: no file name in {text!r}"
+                    assert language in ("python", "text"), where
                     continue
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)

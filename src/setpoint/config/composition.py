@@ -252,8 +252,9 @@ class _Sources(Generic[C]):
         _refuse_name(source)
         if preset_named(source):  # whatever lies about under the same name
             return self._preset(source), []
-        if names_file(source) or os.path.isfile(source):
-            return self.open_file(self.open_foreign(source) or source)
+        foreign = self.open_foreign(source)
+        if foreign is not None or names_file(source) or os.path.isfile(source):
+            return self.open_file(foreign or source)
         if ":" in source and not os.path.exists(source):
             function = find_user_function(source.partition("(")[0])
             return self._checked(call_source(function, source, source), source), []

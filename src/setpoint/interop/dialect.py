@@ -32,8 +32,11 @@ DIALECTS = {
     "torchtune": "torchtune",
     "huggingface_trainer": "TrainingArguments",
     "axolotl": "Axolotl",
+    "megatron": "Megatron-LM",
 }
 """Modules of this package with a dialect each, and their names in text."""
+SUFFIXES = {"megatron": (".sh", ".args", ".txt")}
+"""Suffixes of files of a dialect beside those of TOML, YAML and JSON."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision", "not converted"]
 REQUIRED = object()
 NEAR = 0.0005
@@ -474,14 +477,16 @@ def split_dialect(source: str) -> tuple[str, str] | None:
     """The dialect and the file of `DIALECT:FILE`; None for other sources."""
     name, colon, file = source.partition(":")
     name = name.lower()
-    return (name, file) if colon and name in DIALECTS and names_file(file) else None
+    is_file = names_file(file) or file.endswith(SUFFIXES.get(name, ()))
+    return (name, file) if colon and name in DIALECTS and is_file else None
 
 
 def recognize(path: str) -> str | None:
     """The dialect of a file by its keys; None if they leave a doubt, or it is Setpoint's own."""
-    document = read_file(path)
-    for name in DIALECTS:
+    document = None if path.endswith(SUFFIXES["megatron"]) else read_file(path)
+    for name in DIALECTS if document else SUFFIXES:
         dialect = dialect_named(name)
+        document = document or dialect.read(path)
         keys = [key for key, _, _ in _leaves(document.data, dialect)]
         is_known = keys and all(key in dialect.keys or key in dialect.refused for key in keys)
         if is_known and any(key in keys for key in dialect.signature):

@@ -1,0 +1,781 @@
+"""Argument lists of Megatron-LM: shell scripts, plain lists of arguments, or YAML of its tests.
+
+Of a script nothing is run: variables, arrays and sums that stand in the same file are resolved, an
+`if` that compares them is followed, and the arguments are those after the name of a Python file.
+What the script takes from its own arguments or the environment needs a decision.
+
+Formulas, as Megatron-LM has them (core 0.15): data ranks = ranks / (tensor * pipeline * context);
+a step has global-batch-size sequences, or micro-batch-size of each data rank. The schedule counts
+samples; the rate of step s, from 0, is s / W of the peak in a warm-up, then min + (max - min) times
+a curve of (s - W) / (D - W). Decay applies to tensors of two dimensions or more. Biases, learned
+positions, LayerNorm, GELU, tied embeddings and dropout of 0.1 are on unless turned off.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable
+from typing import cast
+
+from setpoint.config import Document
+from setpoint.config.files.document import MIB, names_file
+from setpoint.config.files.read import read_file
+from setpoint.interop.dialect import Conversion, Dialect, phases_of
+from setpoint.interop.megatron_arguments import KEYS, LISTS
+from setpoint.interop.shell_script import evaluate, number_of, read_arguments
+
+PLACES = {"save": "runs", "tensorboard-dir": "tensorboard", "vocab-file": "vocab.json",
+          "merge-file": "merges.txt", "tokenizer-model": "tokenizer"}  # fmt: skip
+"""Paths in place of those that a script is given when it is started."""
+
+
+def _complete(c: Conversion) -> None:
+    """Convert what depends on several keys."""
+    _model(c)
+    _positions(c)
+    _experts(c)
+    total = _loop(c)
+    _ranks(c)
+    _precision(c)
+    _optimizer(c)
+    _schedule(c, total)
+    _memory(c)
+    _data(c)
+    _records(c)
+
+
+def _prepare(c: Conversion) -> None:
+    """Names without dashes; of what the script is given when it is started, no field."""
+    for name in [*c.values]:
+        plain = name.removeprefix("MODEL_ARGS.").removeprefix("--").replace("_", "-")
+        if plain != name:
+            c.values[plain], c.paths[plain] = c.values.pop(name), c.paths.pop(name)
+    for name, value in [*c.values.items()]:
+        key = KEYS.get(name)
+        words = cast("list[object]", value) if isinstance(value, list) else [value]
+        if any(isinstance(word, str) and "$" in word for word in words):
+            shown = " ".join(map(str, words))
+            c.report("needs a decision", name, f"{shown} is given when the script is started")
+            if name in PLACES:
+                c.values[name] = PLACES[name]
+            elif not name.endswith("data-path"):
+                del c.values[name]
+            else:
+                c.values[name] = words
+        elif key is None:
+            continue
+        elif (key.refused or key.idle) and value is False:
+            del c.values[name]
+        elif name in LISTS.split():
+            c.values[name] = str(value).split() if isinstance(value, str) else words
+        elif isinstance(key.default, str) and not isinstance(value, str) and value is not None:
+            c.values[name] = str(value)
+
+
+def _model(c: Conversion) -> None:
+    """A decoder with LayerNorm, GELU, biases and tied embeddings unless arguments say otherwise."""
+    layers, dim, heads = (c.number(k) for k in ("num-layers", "hidden-size", "num-attention-heads"))
+    for key, value in (
+        ("num-layers", layers),
+        ("hidden-size", dim),
+        ("num-attention-heads", heads),
+    ):
+        if type(value) is not int or not 1 <= value <= 1_000_000:
+            c.wrong(key, "given as a positive int")
+            return
+    c.set("model.type", "transformer")
+    c.set("model.layers", layers, "num-layers")
+    c.set("model.dim", dim, "hidden-size")
+    c.set("model.heads", heads, "num-attention-heads")
+    groups = (c.number("num-query-groups") or 1) if c.value("group-query-attention") else heads
+    c.set("model.kv_heads", groups, "num-query-groups", "group-query-attention")
+    if channels := c.number("kv-channels"):
+        c.set("model.head_dim", channels, "kv-channels")
+    gated, width = c.value("swiglu"), c.number("ffn-hidden-size")
+    usual = int(4 * dim * 2 / 3) // 64 * 64 if gated else 4 * dim
+    c.set("model.ffn_dim", width or usual, "ffn-hidden-size", "swiglu")
+    bias = not c.value("disable-bias-linear")
+    fused = bias and not c.value("no-bias-gelu-fusion")  # its kernel has the tanh
+    activations = {"swiglu": "swiglu", "squared-relu": "relu_squared", "openai-gelu": "gelu_tanh"}
+    chosen = next((key for key in activations if c.value(key)), "no-bias-gelu-fusion")
+    c.set("model.activation", activations.get(chosen, "gelu_tanh" if fused else "gelu"), chosen)
+    if c.value("quick-geglu"):
+        c.wrong("quick-geglu", "an activation of Setpoint's: use --swiglu or GELU")
+    c.set("model.ffn_bias", bias, "disable-bias-linear")
+    c.set("model.attention_output_bias", bias, "disable-bias-linear")
+    c.set("model.qkv_bias", bias or c.value("add-qkv-bias"), "add-qkv-bias", "disable-bias-linear")
+    if name := c.choice("normalization", "LayerNorm", "RMSNorm"):
+        rms = name == "RMSNorm"
+        c.set("model.norm.type", "rms_norm" if rms else "layer_norm", "normalization")
+        if c.value("apply-layernorm-1p"):
+            if rms:
+                c.set("model.norm.zero_centered", True, "apply-layernorm-1p")
+            else:
+                text = "weights of LayerNorm decay towards 0; centered at 0 there, towards 1"
+                c.report("differs", "apply-layernorm-1p", text)
+    c.set("model.qk_norm", c.value("qk-layernorm"), "qk-layernorm")
+    for key, reason in (("qk-l2-norm", "queries and keys have RMSNorm alone"),
+                        ("apply-residual-connection-post-layernorm", "norms are before or after"),
+                        ("init-method-xavier-uniform", "initial weights are normal")):  # fmt: skip
+        if c.value(key):
+            c.report("refused", key, reason)
+    if c.value("softmax-type") != "vanilla":
+        c.report("refused", "softmax-type", "the softmax of attention has no offset")
+    c.set("model.tie_embeddings", not c.value("untie-embeddings-and-output-weights"),
+          "untie-embeddings-and-output-weights")  # fmt: skip
+    dropout = c.number("hidden-dropout")
+    c.set("model.dropout", dropout, "hidden-dropout")
+    c.set("model.embedding_dropout", dropout, "hidden-dropout")
+    c.set("model.residual_init", "depth_scaled", "init-method-std")
+    length = c.number("max-position-embeddings") or c.number("seq-length")
+    c.set("model.max_sequence_length", length, "max-position-embeddings")
+    backends = {"auto": "auto", "flash": "auto", "fused": "sdpa_cudnn", "unfused": "eager",
+                "local": "eager"}  # fmt: skip
+    if name := c.choice("attention-backend", *backends):
+        c.set("model.attention_backend", backends[name], "attention-backend")
+    multiple = c.number("make-vocab-size-divisible-by") * c.number("tensor-model-parallel-size")
+    size, kind = c.number("vocab-size"), c.value("tokenizer-type")
+    if padded := c.number("padded-vocab-size"):
+        c.set("model.vocab_size", padded, "padded-vocab-size")
+        return
+    if kind == "GPT2BPETokenizer" or (not kind and c.value("merge-file")):
+        size = size or 50_257
+    elif kind == "NullTokenizer" and size:
+        size += 1  # the end of a document
+    if size and multiple > 0:
+        c.set("model.vocab_size", multiple * -(-size // multiple), "vocab-size", "tokenizer-type")
+    else:
+        c.set("model.vocab_multiple_of", multiple, "make-vocab-size-divisible-by")
+        if kind != "HuggingFaceTokenizer":
+            text = "the size is that of the tokenizer's files: set model.vocab_size"
+            c.report("needs a decision", "vocab-size", text)
+
+
+def _positions(c: Conversion) -> None:
+    """Learned positions, or rotary ones with their base, part and scaling; windows; MLA."""
+    kinds = {"learned_absolute": "learned", "rope": "rotary", "none": "none"}
+    kind = c.choice("position-embedding-type", *kinds)
+    if kind is None:
+        return
+    if c.value("use-rotary-position-embeddings"):
+        kind = "rope"
+    if c.value("no-position-embedding") and kind != "rope":
+        kind = "none"
+    c.set("model.positions", kinds[kind], "position-embedding-type", "no-position-embedding")
+    head = c.number("kv-channels") or (c.number("hidden-size") or 0) // (
+        c.number("num-attention-heads") or 1
+    )
+    if kind == "rope":
+        c.set("model.rope_base", float(c.number("rotary-base")), "rotary-base")
+        if (share := c.number("rotary-percent")) < 1:
+            c.set("model.rope_dim", 2 * int(head * share / 2), "rotary-percent")
+        if c.value("rotary-interleaved"):
+            text = "pairs of a head are its halves; neighbours there, which trains the same"
+            c.report("differs", "rotary-interleaved", text)
+        if c.value("use-rope-scaling"):
+            path = "model.rope_scaling"
+            c.set(f"{path}.type", "llama3", "use-rope-scaling")
+            c.set(f"{path}.factor", c.number("rope-scaling-factor"), "rope-scaling-factor")
+            c.set(f"{path}.original_length", 8192, "use-rope-scaling")
+        elif factor := c.number("rotary-seq-len-interpolation-factor"):
+            c.set("model.rope_scaling.type", "linear", "rotary-seq-len-interpolation-factor")
+            c.set("model.rope_scaling.factor", float(factor), "rotary-seq-len-interpolation-factor")
+        skipped = _pattern(c, "no-rope-freq", lambda at, n: (at + 1) % n == 0)
+        if skipped:
+            c.set("model.rope_pattern", [not skip for skip in skipped], "no-rope-freq")
+    if isinstance(window := c.value("window-size"), str):
+        sizes = re.findall(r"-?\d+", window)
+        windowed = _pattern(c, "window-attn-skip-freq", lambda at, n: (at + 1) % n != 0)
+        names = ["sliding" if slides else "full" for slides in windowed or [1]]
+        c.set("model.sliding_window", int(sizes[0]) + 1 if sizes else 1, "window-size")
+        c.set("model.attention_pattern", names, "window-attn-skip-freq", "window-size")
+    if c.value("multi-latent-attention"):
+        _latent(c)
+
+
+def _latent(c: Conversion) -> None:
+    """Latent attention, with YaRN where positions are scaled."""
+    for key, field in (("q-lora-rank", "query_rank"), ("kv-lora-rank", "kv_rank"),
+                       ("qk-pos-emb-head-dim", "rope_head_dim"), ("qk-head-dim", "nope_head_dim"),
+                       ("v-head-dim", "value_head_dim")):  # fmt: skip
+        if (value := c.number(key)) is not None:
+            c.set(f"model.mla.{field}", value, key)
+    for path in ("kv_heads", "head_dim"):
+        c.data["model"].pop(path, None)
+    c.set("model.positions", "rotary", "multi-latent-attention")
+    factor = c.number("rotary-scaling-factor")
+    if c.value("rope-type") != "rope" and factor > 1:
+
+        def scale(part: float) -> float:
+            return 0.1 * part * math.log(factor) + 1.0
+
+        whole = scale(c.number("mscale-all-dim"))
+        ratio = scale(c.number("mscale")) / whole
+        dim = c.number("qk-head-dim") + c.number("qk-pos-emb-head-dim")
+        c.set("model.rope_scaling.type", "yarn", "rotary-scaling-factor")
+        c.set("model.rope_scaling.factor", float(factor), "rotary-scaling-factor")
+        c.set("model.rope_scaling.original_length", 4096, "rotary-scaling-factor")
+        c.set("model.rope_scaling.attention_factor", ratio, "mscale", "mscale-all-dim")
+        c.set("model.attention_scale", whole**2 / math.sqrt(dim), "mscale-all-dim")
+
+
+def _pattern(c: Conversion, key: str, of_count: Callable[[int, int], bool]) -> list[bool] | None:
+    """A switch for each layer, from `[0]*3+[1]*9` or a count; null without the argument."""
+    value, layers = c.value(key), min(c.number("num-layers") or 0, 10_000)
+    if value is None:
+        return None
+    if isinstance(value, str) and re.fullmatch(r"[\d\[\]()+*, ]+", value):
+        try:
+            value = evaluate(ast.parse(value, mode="eval").body)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = None
+    if type(value) is int and value > 0:
+        return [of_count(at, value) for at in range(layers)]
+    if isinstance(value, list) and len(cast("list[object]", value)) == layers:
+        return [bool(item) for item in cast("list[object]", value)]
+    c.wrong(key, f"a count, or a list of {layers} numbers such as [0]+[1]*{max(0, layers - 1)}")
+    return None
+
+
+def _experts(c: Conversion) -> None:
+    """Experts: the section is absent where there are none."""
+    experts = c.number("num-experts")
+    if not experts:
+        return
+    path, layers = "model.moe", min(c.number("num-layers") or 0, 10_000)
+    c.set(f"{path}.experts", experts, "num-experts")
+    c.set(f"{path}.top_k", c.number("moe-router-topk"), "moe-router-topk")
+    dim = c.number("hidden-size") or 0
+    usual = int(4 * dim * 2 / 3) // 64 * 64 if c.value("swiglu") else 4 * dim
+    width = c.number("moe-ffn-hidden-size") or c.number("ffn-hidden-size") or usual
+    if width:
+        c.set(f"{path}.expert_dim", width, "moe-ffn-hidden-size", "ffn-hidden-size")
+    sparse = _pattern(c, "moe-layer-freq", lambda at, n: at % n == 0)
+    if not sparse or all(sparse):
+        c.data["model"].pop("ffn_dim", None)  # no layer has it
+    else:
+        dense = sparse.index(True) if True in sparse else layers
+        every = next((n for n in range(1, layers + 1)
+                      if all(is_on == (at >= dense and (at + 1) % n == 0)
+                             for at, is_on in enumerate(sparse))), None)  # fmt: skip
+        if every is None:
+            text = "layers with experts are every n-th, (i + 1) % n = 0, after some dense ones"
+            c.wrong("moe-layer-freq", f"such a pattern: {text}")
+        else:
+            c.set(f"{path}.first_dense", dense, "moe-layer-freq")
+            c.set(f"{path}.every", every, "moe-layer-freq")
+    if shared := c.number("moe-shared-expert-intermediate-size"):
+        count, rest = divmod(shared, width or shared)
+        if rest:
+            c.wrong("moe-shared-expert-intermediate-size", f"a multiple of {width}, of an expert")
+        c.set(f"{path}.shared_experts", count, "moe-shared-expert-intermediate-size")
+    sigmoid = c.choice("moe-router-score-function", "softmax", "sigmoid") == "sigmoid"
+    kind = "sigmoid_top_k" if sigmoid else "softmax_top_k"
+    c.set(f"{path}.router.type", kind, "moe-router-score-function")
+    normalize = sigmoid or not c.value("moe-router-pre-softmax")
+    c.set(f"{path}.router.normalize", normalize, "moe-router-pre-softmax")
+    if sigmoid:
+        has_bias = c.value("moe-router-enable-expert-bias")
+        rate = c.number("moe-router-bias-update-rate") if has_bias else 0.0
+        c.set(f"{path}.router.bias_rate", float(rate), "moe-router-bias-update-rate")
+    if factor := c.number("moe-router-topk-scaling-factor"):
+        c.set(f"{path}.route_scale", float(factor), "moe-router-topk-scaling-factor")
+    for key, field in (
+        ("moe-router-num-groups", "groups"),
+        ("moe-router-group-topk", "top_groups"),
+    ):
+        if value := c.number(key):
+            c.set(f"{path}.{field}", value, key)
+    kinds, weights = c.value("moe-router-load-balancing-type"), c.value("moe-aux-loss-coeff")
+    losses = {"aux_loss": "balance_loss", "seq_aux_loss": "sequence_balance_loss",
+              "global_aux_loss": "balance_loss", "none": ""}  # fmt: skip
+    c.set(f"{path}.balance_loss", 0.0, "moe-aux-loss-coeff")
+    names = [str(name) for name in cast("list[object]", kinds or ["aux_loss"])]
+    values = cast("list[object]", weights if isinstance(weights, list) else [weights or 0.0])
+    for at, name in enumerate(names):
+        value = values[min(at, len(values) - 1)] if values else 0.0
+        if name not in losses or not isinstance(value, int | float):
+            c.wrong(
+                "moe-router-load-balancing-type", "of " + ", ".join(losses) + " with a weight each"
+            )
+        elif losses[name] and value:
+            c.set(f"{path}.{losses[name]}", float(value), "moe-aux-loss-coeff")
+    if weight := c.number("moe-z-loss-coeff"):
+        c.set(f"{path}.router_z_loss", float(weight), "moe-z-loss-coeff")
+    if capacity := c.number("moe-expert-capacity-factor"):
+        c.set(f"{path}.capacity_factor", float(capacity), "moe-expert-capacity-factor")
+        c.value("moe-pad-expert-input-to-capacity")
+        if c.value("moe-token-drop-policy") == "probs":
+            text = "an expert drops its last tokens; there those of the lowest probability"
+            c.report("differs", "moe-token-drop-policy", text)
+    if c.value("moe-grouped-gemm"):
+        c.set(f"{path}.packed", True, "moe-grouped-gemm")
+    dispatcher = c.choice("moe-token-dispatcher-type", "allgather", "alltoall", "flex")
+    if dispatcher == "flex" and c.value("moe-enable-deepep"):
+        c.set("parallel.dispatch.type", "deepep", "moe-enable-deepep")
+        c.set("parallel.dispatch.sms", c.number("moe-deepep-num-sms"), "moe-deepep-num-sms")
+
+
+def _loop(c: Conversion) -> int | None:
+    """The batch and the number of steps, which are given as such or in samples."""
+    micro, whole = c.number("micro-batch-size"), c.number("global-batch-size")
+    if not micro:
+        c.wrong("micro-batch-size", "given")
+    else:
+        c.set("batch.micro_size", micro, "micro-batch-size")
+    if whole:
+        c.set("batch.global_size", whole, "global-batch-size")
+    else:
+        c.set("batch.accumulation", 1, "global-batch-size")
+    if length := c.number("seq-length"):
+        c.set("batch.sequence_length", length, "seq-length")
+    else:
+        c.wrong("seq-length", "given")
+    if c.value("rampup-batch-size"):
+        text = "the batch is that of the end from the start: set `batch` and the rate to it"
+        c.report("refused", "rampup-batch-size", text)
+    total = c.number("train-iters") or _steps(c, "train-samples")
+    end: list[str] = [f"{total} steps"] if total else []
+    if minutes := c.number("exit-duration-in-mins"):
+        end.append(f"{minutes} min")
+    if end:
+        c.set("duration", end if len(end) > 1 else end[0], "train-iters", "train-samples")
+    else:
+        c.report("needs a decision", "train-iters", "set duration")
+    c.value("calculate-per-token-loss")
+    return total
+
+
+def _steps(c: Conversion, key: str) -> int | None:
+    """Samples of a key in steps of the global batch."""
+    samples, whole = c.number(key), c.number("global-batch-size")
+    if samples and not whole:
+        c.report("needs a decision", key, "samples are steps of a global batch: set it")
+    return samples // whole if samples and whole else None
+
+
+def _ranks(c: Conversion) -> None:
+    """The mesh: optimizer state is divided by shards, whose weights stay whole in a step."""
+    c.set("parallel.device", "cuda")
+    seconds = 60 * c.number("distributed-timeout-minutes")
+    c.set("parallel.timeout", float(seconds), "distributed-timeout-minutes")
+    if later := c.number("distributed-timeout-seconds-after-init"):
+        c.set("parallel.step_timeout", float(later), "distributed-timeout-seconds-after-init")
+    strategy = c.value("data-parallel-sharding-strategy") if c.value("use-megatron-fsdp") else ""
+    is_whole = strategy == "optim_grads_params" or c.value("use-torch-fsdp2")
+    keys = ("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2")
+    if is_whole or strategy in ("optim", "optim_grads") or c.value(keys[0]) or (
+        c.number("expert-model-parallel-size") > 1
+    ):  # fmt: skip
+        c.set("parallel.shard", -1, *(key for key in keys if c.given(key)))
+        if not is_whole or c.value("torch-fsdp2-no-reshard-after-forward"):
+            c.set("parallel.reshard", False, *keys)
+        if (copies := c.number("num-distributed-optimizer-instances")) > 1:
+            c.set("parallel.replicate", copies, "num-distributed-optimizer-instances")
+    elif size := c.number("ddp-bucket-size"):
+        c.set("parallel.bucket_size", 4 * size / MIB, "ddp-bucket-size")
+    tensor, stages = (
+        c.number("tensor-model-parallel-size"),
+        c.number("pipeline-model-parallel-size"),
+    )
+    c.value("sequence-parallel")
+    if tensor > 1:
+        divides = c.value("sequence-parallel")
+        if stages > 1 and divides:
+            c.report("differs", "sequence-parallel", "off: stages send whole sequences")
+            divides = False
+        elif not divides and stages == 1 and c.number("attention-dropout"):
+            # Ranks that divide heads draw other numbers each, which here goes with this.
+            c.report("differs", "sequence-parallel", "on, for dropout in the heads of each rank")
+            divides = True
+        if not divides and c.number("attention-dropout"):
+            text = "none where heads are divided and stages as well: ranks would drop the same"
+            c.report("differs", "attention-dropout", text)
+            c.set("model.attention_dropout", 0.0, "attention-dropout")
+        c.set("parallel.sequence_parallel", divides, "sequence-parallel")
+        if c.value("tp-comm-overlap"):
+            c.set("parallel.async_tensor_parallel", True, "tp-comm-overlap")
+            c.set("compile", {}, "tp-comm-overlap")
+    if (ranks := c.number("context-parallel-size")) > 1:
+        kinds = c.value("cp-comm-type") or ["p2p"]
+        sizes = c.value("hierarchical-context-parallel-sizes")
+        if kinds == ["a2a"]:
+            c.set("parallel.ulysses", ranks, "context-parallel-size", "cp-comm-type")
+        elif (
+            kinds == ["a2a+p2p"] and isinstance(sizes, list) and len(cast("list[int]", sizes)) == 2
+        ):
+            inner, outer = cast("list[int]", sizes)
+            c.set("parallel.ulysses", inner, "hierarchical-context-parallel-sizes")
+            c.set("parallel.ring", outer, "hierarchical-context-parallel-sizes")
+        else:
+            c.set("parallel.ring", ranks, "context-parallel-size", "cp-comm-type")
+            if kinds not in (["p2p"], ["allgather"]):
+                c.report("differs", "cp-comm-type", "one exchange for all layers: a ring")
+    if c.number("num-experts"):
+        expert_tensor = c.number("expert-tensor-parallel-size")
+        degree = tensor if expert_tensor is None else expert_tensor
+        if degree > 1:
+            c.set("parallel.expert_tensor", degree, "expert-tensor-parallel-size")
+    if stages > 1:
+        layers = c.number("num-layers") or 0
+        parts = c.number("num-virtual-stages-per-pipeline-rank")
+        if each := c.number("num-layers-per-virtual-pipeline-stage"):
+            parts = layers // stages // each
+        name = "interleaved_1f1b" if parts and parts > 1 else "1f1b"
+        key = "num-layers-per-virtual-pipeline-stage"
+        c.set("parallel.pipelining.schedule", name, key)
+        if parts and parts > 1:
+            c.set("parallel.pipelining.stages_per_rank", parts, key)
+        for key in ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
+                    "pipeline-model-parallel-layout"):  # fmt: skip
+            if c.value(key) is not None:
+                c.report("needs a decision", key, "layers of each stage: parallel.pipelining.split")
+    if c.value("use-cpu-initialization"):
+        c.set("parallel.init_device", "cpu", "use-cpu-initialization")
+
+
+def _precision(c: Conversion) -> None:
+    """Weights in bf16 with copies in fp32 that the optimizer steps on, and float8."""
+    if c.value("bf16"):
+        for field, dtype in (("params", "bf16"), ("compute", "bf16"), ("master", "fp32")):
+            c.set(f"precision.{field}", dtype, "bf16")
+        low = c.value("grad-reduce-in-bf16") or c.value("main-grads-dtype") == "bf16"
+        c.set("precision.reduce", "bf16" if low else "fp32", "grad-reduce-in-bf16")
+        c.value("accumulate-allreduce-grads-in-fp32")
+    elif c.value("fp16"):
+        c.set("precision.compute", "fp16", "fp16")
+        c.set("precision.loss_scale.initial", c.number("initial-loss-scale"), "initial-loss-scale")
+        window = int(c.number("loss-scale-window"))
+        c.set("precision.loss_scale.growth_interval", window, "loss-scale-window")
+        text = "weights stay in fp32, and a scale falls at the first overflow, there at the second"
+        c.report("differs", "fp16", text)
+    if c.value("use-precision-aware-optimizer"):
+        states = {c.value("exp-avg-dtype"), c.value("exp-avg-sq-dtype")}
+        if states == {"bf16"}:
+            c.set("precision.optimizer_state", "bf16", "exp-avg-dtype", "exp-avg-sq-dtype")
+        elif states != {"fp32"}:
+            c.report("refused", "exp-avg-dtype", "optimizer state is in fp32 or bf16")
+    if c.value("fp8-format"):
+        recipes = {"tensorwise": "tensorwise", "mxfp8": "mxfp8", "delayed": "tensorwise",
+                   "blockwise": "rowwise"}  # fmt: skip
+        if name := c.choice("fp8-recipe", *recipes):
+            c.set("precision.float8.recipe", recipes[name], "fp8-recipe", "fp8-format")
+            if name in ("delayed", "blockwise"):
+                text = (
+                    "scales are of this step and a tensor or row; there of earlier ones, or blocks"
+                )
+                c.report("differs", "fp8-recipe", text)
+    if c.value("fp4-format"):
+        c.set("precision.float8.recipe", "nvfp4", "fp4-format")
+
+
+def _optimizer(c: Conversion) -> None:
+    """AdamW, SGD or Muon; decay leaves out biases and vectors."""
+    name, rate = c.choice("optimizer", "adam", "sgd", "muon", "dist_muon"), c.number("lr")
+    if name is None:
+        return
+    if not rate:
+        c.wrong("lr", "given")
+        return
+    kind = {"adam": "adamw", "sgd": "sgd"}.get(name, "muon")
+    c.set("optimizer.type", kind, "optimizer")
+    c.set("optimizer.lr", float(rate), "lr")
+    clip = c.number("clip-grad")
+    c.set("optimizer.clip_norm", float(clip) if clip else None, "clip-grad")
+    kinds = ["bias", "norm", "vector"]
+    if c.value("embedding-init-method-std") is not None:
+        kinds.append("embedding")
+        text = "embeddings have no decay as there, but the spread of other weights"
+        c.report("differs", "embedding-init-method-std", text)
+    if c.number("weight-decay"):
+        c.set("optimizer.no_decay", kinds, "weight-decay")
+    if kind != "sgd":
+        c.set(
+            "optimizer.betas",
+            [c.number("adam-beta1"), c.number("adam-beta2")],
+            "adam-beta1",
+            "adam-beta2",
+        )
+        c.set("optimizer.eps", c.number("adam-eps"), "adam-eps")
+    else:
+        c.set("optimizer.momentum", c.number("sgd-momentum"), "sgd-momentum")
+    if kind == "muon":
+        c.set("optimizer.momentum", c.number("muon-momentum"), "muon-momentum")
+        c.set("optimizer.steps", c.number("muon-num-ns-steps"), "muon-num-ns-steps")
+        c.set("optimizer.nesterov", c.value("muon-use-nesterov"), "muon-use-nesterov")
+        c.set("optimizer.adamw_lr", float(rate), "lr")
+        text = "steps are scaled by sqrt(max(1, out / in)), by the scale mode there"
+        c.report("differs", "muon-scale-mode", text)
+    if c.value("weight-decay-incr-style") != "constant":
+        c.report("refused", "weight-decay-incr-style", "decay is constant")
+    if own := c.number("decoupled-lr"):
+        group = {"pattern": "^(embedding|output)", "lr_multiplier": own / rate}
+        c.set_items("optimizer.groups", [group], "decoupled-lr")
+        if c.number("decoupled-min-lr") is not None:
+            text = "the floor is the same share of each group's rate"
+            c.report("differs", "decoupled-min-lr", text)
+    if c.value("optimizer-cpu-offload"):
+        c.set("parallel.sharding.offload", True, "optimizer-cpu-offload")
+        text = "weights and gradients are in host memory, too"
+        c.report("differs", "optimizer-cpu-offload", text)
+
+
+def _schedule(c: Conversion, total: int | None) -> None:
+    """A warm-up and a decay to an absolute floor over steps, or samples."""
+    names = {"constant": "constant", "linear": "linear", "cosine": "cosine",
+             "inverse-square-root": "inverse_sqrt", "WSD": "wsd"}  # fmt: skip
+    name, peak = c.choice("lr-decay-style", *names), c.number("lr")
+    end = c.number("lr-decay-iters") or _steps(c, "lr-decay-samples") or total
+    if name is None or not peak or not end:
+        return
+    fraction = c.number("lr-warmup-fraction")
+    warmup = c.number("lr-warmup-iters") or _steps(c, "lr-warmup-samples") or 0
+    if fraction is not None:
+        warmup = round(fraction * end)
+    keys = [
+        key
+        for key in ("lr-warmup-fraction", "lr-warmup-iters", "lr-warmup-samples")
+        if c.given(key)
+    ]
+    floor = c.number("min-lr") / peak
+    c.set("schedule.type", names[name], "lr-decay-style")
+    if (
+        name == "WSD"
+        and c.choice("lr-wsd-decay-style", "exponential", "linear", "cosine", "minus_sqrt")
+        == "exponential"
+    ):
+        _exponential(c, warmup, end, floor, min(total or end, 100_000))
+        return
+    c.set("schedule.warmup", f"{warmup} steps", *keys)
+    if warmup:
+        if start := c.number("lr-warmup-init"):
+            c.set("schedule.warmup_from", start / peak, "lr-warmup-init")
+        text = f"the first step has 1/{warmup} of the rate, not 0: the warm-up is one step ahead"
+        c.report("differs", keys[0], text)
+    if name == "constant":
+        return
+    c.set("schedule.floor", min(1.0, floor), "min-lr", "lr")
+    c.set("schedule.horizon", f"{end} steps", "lr-decay-iters", "lr-decay-samples", "train-iters")
+    if name == "inverse-square-root":
+        del c.data["schedule"]["horizon"]
+        c.set("schedule.timescale", f"{max(1, warmup)} steps", *keys)
+        if floor:
+            text = "the floor is approached; there the rate is cut off at it"
+            c.report("differs", "min-lr", text)
+    if name == "WSD":
+        part = c.number("lr-wsd-decay-iters") or _steps(c, "lr-wsd-decay-samples")
+        curve = {"linear": "linear", "cosine": "cosine"}.get(
+            c.value("lr-wsd-decay-style"), "one_minus_sqrt"
+        )
+        if not part:
+            c.wrong("lr-wsd-decay-iters", "given with the style WSD")
+            return
+        c.set(
+            "schedule.decay_length", f"{part} steps", "lr-wsd-decay-iters", "lr-wsd-decay-samples"
+        )
+        c.set("schedule.decay", curve, "lr-wsd-decay-style")
+
+
+def _exponential(c: Conversion, warmup: int, end: int, floor: float, total: int) -> None:
+    """WSD whose curve is 2 * 0.5^t - 1, in phases."""
+    part = c.number("lr-wsd-decay-iters") or _steps(c, "lr-wsd-decay-samples")
+    if not part:
+        c.wrong("lr-wsd-decay-iters", "given with the style WSD")
+        return
+    factors: list[float] = []
+    for step in range(total):
+        t = min(1.0, max(0.0, (step - end + part) / part))
+        curve = floor + (1 - floor) * (2 * 0.5**t - 1)
+        factors.append(step / warmup if step < warmup else curve)
+    c.set("schedule.type", "piecewise", "lr-decay-style")
+    c.set_items("schedule.phases", phases_of(factors), "lr-wsd-decay-style", "lr-wsd-decay-iters")
+
+
+def _memory(c: Conversion) -> None:
+    """Recomputation of whole layers, of attention, or of named parts."""
+    path, key = "memory.activation_checkpointing", "recompute-granularity"
+    kind = c.value(key) or ("selective" if c.value("recompute-activations") else None)
+    if c.value("checkpoint-activations"):
+        kind = "full"
+    modules = [str(name) for name in c.value("recompute-modules") or ["core_attn"]]
+    if c.value("moe-layer-recompute"):
+        kind, modules = "selective", ["moe"]
+    if kind == "full":
+        c.set(f"{path}.type", "full", key, "checkpoint-activations")
+        if c.value("recompute-method") == "block":
+            text = "all layers are recomputed; there the first of each stage"
+            c.report("differs", "recompute-method", text)
+        c.value("recompute-num-layers")
+    elif kind == "selective" and {"mlp", "moe", "shared_experts"} & {*modules}:
+        parts = ["attention"] * ("core_attn" in modules) + ["feed_forward"]
+        c.set(f"{path}.type", "parts", "recompute-modules", key)
+        c.set(f"{path}.parts", parts, "recompute-modules")
+    elif kind == "selective":
+        c.set(f"{path}.type", "operators", key, "recompute-activations")
+        c.set(f"{path}.save", ["matmul", "exchange"], "recompute-modules")
+    elif kind is not None:
+        c.wrong(key, "one of full, selective")
+    if c.number("cpu-offloading-num-layers"):
+        c.set("memory.activation_offload", {}, "cpu-offloading-num-layers")
+    if c.number("empty-unused-memory-level"):
+        c.set("memory.empty_cache", "1 steps", "empty-unused-memory-level")
+
+
+def _blend(c: Conversion, key: str) -> list[dict[str, object]]:
+    """Sources of one prefix, several prefixes, or weights with prefixes."""
+    words = cast("list[object]", c.value(key) or [])
+    weighted = len(words) > 1 and all(
+        isinstance(w, int | float) for w in map(number_of, words[::2])
+    )
+    pairs = [(None, word) for word in words]
+    if weighted:
+        if len(words) % 2:
+            c.wrong(key, "weights with a prefix each")
+            return []
+        pairs = [(number_of(words[at]), words[at + 1]) for at in range(0, len(words), 2)]
+    sources: list[dict[str, object]] = []
+    for number, (weight, prefix) in enumerate(pairs):
+        text = str(prefix)
+        source: dict[str, object] = {
+            "type": "tokens", "paths": [text if text.endswith(".bin") else f"{text}.bin"]
+        }  # fmt: skip
+        if weight is not None:
+            source["weight"] = float(weight)
+        if len(pairs) > 1:
+            source["name"] = f"source-{number}"
+        sources.append(source)
+    return sources
+
+
+def _data(c: Conversion) -> None:
+    """Files of tokens in one stream, of which the split holds a part out."""
+    key = "train-data-path" if c.given("train-data-path") else "data-path"
+    sources = _blend(c, key)
+    shares = [
+        number_of(part.strip(" '\"")) for part in str(c.value("split") or "969,30,1").split(",")
+    ]
+    if not all(isinstance(share, int | float) and share >= 0 for share in shares) or not sum(
+        shares
+    ):
+        c.wrong("split", "proportions such as 969,30,1")
+        shares = [1.0]
+    if c.value("mock-data"):
+        sources = [{"type": "random", "pattern": "uniform"}]
+    if sources:
+        c.set_items("data.sources", sources, key, "mock-data")
+    else:
+        c.report("needs a decision", "data-path", "set data.sources")
+    if validation := _blend(c, "valid-data-path"):
+        c.set_items("data.validation", validation, "valid-data-path")
+    else:
+        c.set("data.held_out", 1 - shares[0] / sum(shares), "split")
+    if c.value("test-data-path"):
+        c.report("differs", "test-data-path", "evaluate it with `setpoint evaluate` afterwards")
+    isolate = c.value("reset-attention-mask")
+    c.set("data.packing.isolate", bool(isolate), "reset-attention-mask", "reset-position-ids")
+    if c.value("reset-position-ids") != isolate:
+        text = "documents that do not see one another have positions of their own, and no others"
+        c.report("differs", "reset-position-ids", text)
+    if c.value("eod-mask-loss"):
+        c.report("needs a decision", "eod-mask-loss", "set loss.ignore_index to the token's id")
+    if c.value("dataloader-type") == "single":
+        c.set("data.shuffle", True, "dataloader-type")
+    model = c.value("tokenizer-model")
+    if c.value("tokenizer-type") == "HuggingFaceTokenizer" and isinstance(model, str):
+        c.set("tokenizer.type", "huggingface", "tokenizer-type")
+        c.set("tokenizer.path", model, "tokenizer-model")
+    elif not c.value("mock-data"):
+        c.set("tokenizer.type", "ids", "tokenizer-type", "data-path")
+        for key in ("vocab-file", "merge-file", "tokenizer-model"):
+            c.value(key)
+
+
+def _records(c: Conversion) -> None:
+    """Evaluation, checkpoints, trackers, profiles and garbage collection."""
+    batches, whole = c.number("eval-iters"), c.number("global-batch-size")
+    if not batches or (c.data["data"].get("held_out") == 0 and "validation" not in c.data["data"]):
+        c.set("evaluation", None, "eval-iters", "split")
+    else:
+        c.set("evaluation.every", f"{c.number('eval-interval')} steps", "eval-interval")
+        count = None if c.value("full-validation") else batches * whole if whole else 64
+        c.set("evaluation.sequences", count, "eval-iters", "global-batch-size")
+    if save := c.text("save"):
+        c.set("workspace", save, "save")
+    if interval := c.number("save-interval"):
+        c.set("checkpoint.every", f"{interval} steps", "save-interval")
+        c.set("checkpoint.keep", None, "save-interval")
+        if retained := c.number("save-retain-interval"):
+            c.set("checkpoint.keep", 1, "save-retain-interval")
+            c.set("checkpoint.keep_every", f"{retained} steps", "save-retain-interval")
+    elif not c.given("save"):
+        c.set("checkpoint.save", False, "save")
+    else:
+        c.set("checkpoint.every", "last_step", "save-interval")
+    if c.value("async-save"):
+        c.set("checkpoint.mode", "async", "async-save")
+    if c.value("no-save-optim"):
+        c.set("checkpoint.last", "weights", "no-save-optim")
+    for key in ("load", "pretrained-checkpoint"):
+        path = c.text(key)
+        if path and (path != c.value("save") or c.value("finetune")):
+            text = f"{path}: a checkpoint of Megatron's; its weights are model.pretrained"
+            c.report("needs a decision", key, text)
+    for key in (
+        "no-load-optim",
+        "no-load-rng",
+        "finetune",
+        "exit-on-missing-checkpoint",
+        "ckpt-step",
+    ):
+        c.value(key)
+    c.set("resilience.gc", None, "manual-gc")
+    if c.value("manual-gc"):
+        if interval := c.number("manual-gc-interval"):
+            c.set("resilience.gc", {"every": f"{interval} steps"}, "manual-gc-interval")
+        else:
+            text = "collection is left to Python; there none is between evaluations"
+            c.report("differs", "manual-gc", text)
+    if c.value("deterministic-mode"):
+        c.set("deterministic", True, "deterministic-mode")
+    if c.value("log-params-norm"):
+        c.set("tracking.metrics.param_norms", ["model"], "log-params-norm")
+    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
+    if directory := c.text("tensorboard-dir"):
+        trackers.append({"type": "tensorboard", "directory": directory})
+    if project := c.value("wandb-project"):
+        trackers.append({"type": "wandb", "project": project,
+                         "entity": c.value("wandb-entity") or None,
+                         "name": c.value("wandb-exp-name") or None})  # fmt: skip
+    c.set_items("tracking.trackers", trackers, "tensorboard-dir", "wandb-project")
+    if c.value("use-pytorch-profiler"):
+        start, end = c.number("profile-step-start"), c.number("profile-step-end")
+        c.set("profiling.wait", max(0, start - 1), "profile-step-start")
+        c.set("profiling.active", max(1, end - start), "profile-step-end", "profile-step-start")
+        if ranks := c.value("profile-ranks"):
+            c.set("profiling.ranks", ranks, "profile-ranks")
+    elif c.value("profile"):
+        c.report("refused", "profile", "traces are PyTorch's: [profiling]")
+        for key in ("profile-step-start", "profile-step-end"):
+            c.value(key)
+
+
+def _read(path: str) -> Document:
+    """A script or a list of arguments, or YAML with the arguments of Megatron's own tests."""
+    flags = {name for name, key in KEYS.items() if key.default is False}
+    return read_file(path) if names_file(path) else read_arguments(path, LISTS.split(), flags)
+
+
+DIALECT = Dialect(
+    name="Megatron-LM",
+    release="core 0.15",
+    keys=KEYS,
+    signature=("tensor-model-parallel-size", "micro-batch-size", "num-attention-heads"),
+    complete=_complete,
+    prefixes={"MODEL_ARGS.": "",
+              "persistent-save-interval": "save-interval", "batch-size": "micro-batch-size",
+              "model-parallel-size": "tensor-model-parallel-size", "warmup": "lr-warmup-fraction"},
+    prepare=_prepare,
+    read=_read,
+)  # fmt: skip

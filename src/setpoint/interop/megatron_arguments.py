@@ -1,0 +1,238 @@
+"""The arguments of Megatron-LM's pretraining scripts, release core 0.15, with their defaults."""
+
+from __future__ import annotations
+
+from setpoint.interop.dialect import Key
+
+ENCODERS = "Setpoint trains decoders: no encoder, no images, no retrieval"
+KERNELS = "a faster kernel or message of the same arithmetic"
+PRINTED = "it changes what is printed only"
+LISTS = """
+    rampup-batch-size recompute-modules profile-ranks iterations-to-skip cp-comm-type
+    hierarchical-context-parallel-sizes data-path train-data-path valid-data-path test-data-path
+    moe-router-load-balancing-type moe-aux-loss-coeff tiktoken-special-tokens spec mrope-section
+    high-priority-stream-groups
+"""
+"""Arguments that take several values."""
+FLAGS = """
+    group-query-attention use-rotary-position-embeddings no-position-embedding rotary-interleaved
+    use-rope-scaling apply-layernorm-1p apply-residual-connection-post-layernorm openai-gelu
+    squared-relu swiglu quick-geglu untie-embeddings-and-output-weights multi-latent-attention
+    disable-bias-linear add-qkv-bias qk-layernorm qk-l2-norm init-method-xavier-uniform
+    recompute-activations no-bias-gelu-fusion use-pytorch-profiler profile record-memory-history
+    use-cpu-initialization deterministic-mode calculate-per-token-loss sequence-parallel manual-gc
+    no-save-optim no-load-optim no-load-rng finetune exit-on-missing-checkpoint async-save fp16 bf16
+    grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32 use-distributed-optimizer
+    use-megatron-fsdp use-torch-fsdp2 torch-fsdp2-no-reshard-after-forward full-validation mock-data
+    reset-position-ids reset-attention-mask eod-mask-loss moe-router-pre-softmax moe-grouped-gemm
+    moe-router-enable-expert-bias moe-enable-deepep moe-pad-expert-input-to-capacity
+    use-precision-aware-optimizer optimizer-cpu-offload muon-use-nesterov checkpoint-activations
+    moe-layer-recompute tp-comm-overlap log-params-norm
+"""
+UNSET = """
+    num-layers hidden-size ffn-hidden-size num-attention-heads kv-channels num-query-groups
+    window-size window-attn-skip-freq max-position-embeddings no-rope-freq
+    rotary-seq-len-interpolation-factor padded-vocab-size vocab-size vocab-file merge-file
+    tokenizer-type tokenizer-model micro-batch-size global-batch-size rampup-batch-size
+    recompute-granularity recompute-method recompute-num-layers recompute-modules train-iters
+    train-samples exit-duration-in-mins exit-interval tensorboard-dir embedding-init-method-std lr
+    lr-decay-iters lr-decay-samples lr-wsd-decay-iters lr-wsd-decay-samples lr-warmup-fraction
+    decoupled-lr decoupled-min-lr save save-interval save-retain-interval load
+    pretrained-checkpoint ckpt-step loss-scale num-layers-per-virtual-pipeline-stage
+    num-virtual-stages-per-pipeline-rank decoder-first-pipeline-num-layers
+    decoder-last-pipeline-num-layers pipeline-model-parallel-layout
+    hierarchical-context-parallel-sizes start-weight-decay end-weight-decay data-path
+    train-data-path valid-data-path test-data-path split seq-length expert-tensor-parallel-size
+    num-experts moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-router-num-groups
+    moe-router-group-topk moe-router-topk-scaling-factor moe-z-loss-coeff
+    moe-expert-capacity-factor q-lora-rank fp8-format fp4-format
+    distributed-timeout-seconds-after-init
+    dataloader-type ddp-bucket-size check-weight-hash-across-dp-replicas-interval
+"""
+KEYS: dict[str, Key] = {
+    **dict.fromkeys(FLAGS.split(), Key(False)),
+    **dict.fromkeys(UNSET.split(), Key(None)),
+    "seed": Key(1234, "seed"),
+    "num-workers": Key(2, "data.loader.workers"),
+    "log-interval": Key(100, "tracking.every", unit="{} steps"),
+    "distributed-timeout-minutes": Key(10),
+    "distributed-backend": Key("nccl", "parallel.backend", {"nccl": "nccl", "gloo": "gloo"}),
+    "norm-epsilon": Key(1e-5, "model.norm_eps"),
+    "init-method-std": Key(0.02, "model.init_std"),
+    "attention-dropout": Key(0.1, "model.attention_dropout"),
+    "hidden-dropout": Key(0.1),
+    "attention-backend": Key("auto"),
+    "softmax-type": Key("vanilla"),
+    "position-embedding-type": Key("learned_absolute"),
+    "rotary-base": Key(10_000.0),
+    "rotary-percent": Key(1.0),
+    "rope-scaling-factor": Key(8.0),
+    "rope-type": Key(None),
+    "make-vocab-size-divisible-by": Key(128),
+    "normalization": Key("LayerNorm"),
+    "kv-lora-rank": Key(32),
+    "qk-head-dim": Key(128),
+    "qk-pos-emb-head-dim": Key(64),
+    "v-head-dim": Key(128),
+    "rotary-scaling-factor": Key(1.0),
+    "mscale": Key(1.0),
+    "mscale-all-dim": Key(0.0),
+    "optimizer": Key("adam"),
+    "weight-decay": Key(0.01, "optimizer.weight_decay"),
+    "weight-decay-incr-style": Key("constant"),
+    "clip-grad": Key(1.0),
+    "adam-beta1": Key(0.9),
+    "adam-beta2": Key(0.999),
+    "adam-eps": Key(1e-8),
+    "sgd-momentum": Key(0.9),
+    "muon-momentum": Key(0.9),
+    "muon-num-ns-steps": Key(5),
+    "muon-scale-mode": Key("spectral"),
+    "muon-extra-scale-factor": Key(1.0),
+    "lr-decay-style": Key("linear"),
+    "lr-wsd-decay-style": Key("exponential"),
+    "lr-warmup-iters": Key(0),
+    "lr-warmup-samples": Key(0),
+    "lr-warmup-init": Key(0.0),
+    "min-lr": Key(0.0),
+    "initial-loss-scale": Key(float(2**32)),
+    "min-loss-scale": Key(1.0),
+    "loss-scale-window": Key(1000.0),
+    "hysteresis": Key(2),
+    "tensor-model-parallel-size": Key(1, "parallel.tensor"),
+    "pipeline-model-parallel-size": Key(1, "parallel.pipeline"),
+    "context-parallel-size": Key(1),
+    "cp-comm-type": Key(None),
+    "expert-model-parallel-size": Key(1, "parallel.expert"),
+    "num-distributed-optimizer-instances": Key(1),
+    "data-parallel-sharding-strategy": Key("no_shard"),
+    "eval-iters": Key(100),
+    "eval-interval": Key(1000),
+    "manual-gc-interval": Key(0),
+    "empty-unused-memory-level": Key(0),
+    "cpu-offloading-num-layers": Key(0),
+    "profile-step-start": Key(10),
+    "profile-step-end": Key(12),
+    "profile-ranks": Key(None),
+    "wandb-project": Key(""),
+    "wandb-entity": Key(""),
+    "wandb-exp-name": Key(""),
+    "fp8-recipe": Key("delayed"),
+    "exp-avg-dtype": Key("fp32"),
+    "exp-avg-sq-dtype": Key("fp32"),
+    "main-grads-dtype": Key("fp32"),
+    "main-params-dtype": Key("fp32"),
+    "moe-layer-freq": Key(None),
+    "moe-router-load-balancing-type": Key(None),
+    "moe-router-score-function": Key("softmax"),
+    "moe-router-topk": Key(2),
+    "moe-router-bias-update-rate": Key(1e-3),
+    "moe-aux-loss-coeff": Key(None),
+    "moe-token-dispatcher-type": Key("allgather"),
+    "moe-deepep-num-sms": Key(20),
+    "moe-token-drop-policy": Key("probs"),
+    "mtp-num-layers": Key(None, refused="one token is predicted at a position", essential=True),
+}
+"""Arguments of release core 0.15 with their defaults, but for those below."""
+REFUSED = {
+    ENCODERS: """
+        encoder-num-layers decoder-num-layers encoder-seq-length decoder-seq-length
+        retro-project-dir retro-add-retriever vision-pretraining num-classes img-h img-w patch-dim
+        num-channels mask-prob short-seq-prob retriever-seq-length vocab-extra-ids
+        is-hybrid-model hybrid-override-pattern hybrid-attention-ratio hybrid-mlp-ratio
+        heterogeneous-layers-config-path heterogeneous-layers-config-encoded-json spec
+        mamba-state-dim mamba-head-dim mamba-num-groups mamba-num-heads mrope-section
+    """,
+    "training from rewards is not there": "perform-rl-step grpo-prompts-per-step grpo-group-size",
+    "conversations are a source of type conversations": "sft sft-tokenizer-prompt-format",
+    "the values of a file of its own are not read": """
+        yaml-cfg data-args-path per-split-data-args-path use-checkpoint-args
+        use-mp-args-from-checkpoint-args
+    """,
+    "no field has it": """
+        moe-input-jitter-eps moe-use-upcycling moe-upcycling-granularity moe-extended-tp
+        moe-router-force-load-balancing moe-apply-probs-on-input glu-linear-offset
+        activation-func-clamp-value apply-query-key-layer-scaling fp32-residual-connection
+        data-parallel-random-init iterations-to-skip skip-train
+        first-last-layers-bf16 num-layers-at-start-in-bf16 num-layers-at-end-in-bf16
+        mtp-loss-scaling-factor relative-attention-num-buckets relative-attention-max-distance
+        override-opt-param-scheduler use-checkpoint-opt-param-scheduler
+        non-persistent-save-interval non-persistent-ckpt-type optimizer-offload-fraction
+        multiple-validation-sets decrease-batch-size-if-needed
+        account-for-embedding-in-pipeline-split
+        account-for-loss-in-pipeline-split enable-full-sharding-in-hsdp fp16-lm-cross-entropy
+        check-for-spiky-loss check-for-large-grads error-injection-rate error-injection-type
+        inprocess-restart adlr-autoresume kitchen-config-file kitchen-recipe-number
+        delay-wgrad-compute muon-no-split-qkv muon-fp32-matmul-prec muon-tp-mode
+    """,
+}
+KEYS |= {
+    name: Key(None, refused=reason, essential=name in ("perform-rl-step", "is-hybrid-model", "sft"))
+    for reason, names in REFUSED.items()
+    for name in names.split()
+}
+IDLE = {
+    KERNELS: """
+        use-mcore-models use-legacy-models use-flash-attn transformer-impl no-masked-softmax-fusion
+        no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion cross-entropy-loss-fusion
+        cross-entropy-fusion-impl no-persist-layer-norm no-gradient-accumulation-fusion
+        no-async-tensor-model-parallel-allreduce use-te-activation-func attention-softmax-in-fp32
+        use-fused-weighted-squared-relu disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs
+        tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad disable-tp-comm-bulk-dgrad
+        disable-tp-comm-bulk-wgrad tp-comm-bootstrap-backend disable-tp-comm-split-ag
+        disable-tp-comm-split-rs overlap-grad-reduce overlap-param-gather
+        no-overlap-p2p-communication
+        overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step
+        no-align-grad-reduce no-align-param-gather no-scatter-gather-tensors-in-pipeline
+        use-ring-exchange-p2p defer-embedding-wgrad-compute wgrad-deferral-limit ddp-num-buckets
+        ddp-pad-buckets-for-high-nccl-busbw ddp-average-in-collective distribute-saved-activations
+        ddp-reduce-scatter-with-fp32-accumulation use-nccl-ub use-sharp sharp-enabled-group
+        disable-symmetric-registration no-gradient-reduce-div-fusion fsdp-double-buffer
+        suggested-communication-unit-size keep-fp8-transpose-cache nccl-communicator-config-path
+        use-tp-pp-dp-mapping pipeline-model-parallel-comm-backend high-priority-stream-groups
+        microbatch-group-size-per-virtual-pipeline-stage overlap-cpu-optimizer-d2h-h2d
+        use-torch-optimizer-for-cpu-offload no-pin-cpu-grads no-pin-cpu-params
+        moe-shared-expert-overlap moe-use-legacy-grouped-gemm moe-router-fusion moe-router-dtype
+        moe-router-padding-for-fp8 moe-permute-fusion overlap-moe-expert-parallel-comm
+        enable-cuda-graph cuda-graph-warmup-steps external-cuda-graph cuda-graph-impl
+        cuda-graph-scope te-rng-tracker inference-rng-tracker fp8-margin fp8-interval
+        fp8-amax-history-len fp8-amax-compute-algo no-fp8-wgrad fp8-param-gather fp4-recipe
+        fp4-param-gather reuse-grad-buf-for-mxfp8-param-ag init-model-with-meta-device
+        disable-bf16-reduced-precision-matmul no-clone-scatter-output-in-embedding
+        enable-experimental symmetric-ar-type disable-gloo-process-groups
+    """,
+    PRINTED: """
+        log-num-zeros-in-grad log-throughput log-progress timing-log-level
+        log-energy no-barrier-with-level-1-timing timing-log-option tensorboard-log-interval
+        tensorboard-queue-size log-timers-to-tensorboard no-log-loss-scale-to-tensorboard
+        log-validation-ppl-to-tensorboard log-memory-to-tensorboard log-world-size-to-tensorboard
+        wandb-save-dir logging-level log-straggler disable-straggler-on-startup
+        straggler-ctrlr-port straggler-minmax-count no-one-logger one-logger-project
+        one-logger-run-name one-logger-async app-tag-run-name app-tag-run-version
+        config-logger-dir moe-per-layer-logging memory-snapshot-path log-loss-scale-to-tensorboard
+        enable-one-logger log-learning-rate-to-tensorboard
+    """,
+    "data are mapped, and read as they are asked for": """
+        data-cache-path no-mmap-bin-files num-dataset-builder-threads mid-level-dataset-surplus
+        no-create-attention-mask-in-dataloader object-storage-cache-path sample-rate
+        allow-ambiguous-pad-tokens
+    """,
+    "checkpoints are Setpoint's own": """
+        no-save-rng ckpt-format dist-ckpt-format use-dist-ckpt auto-detect-ckpt-format
+        ckpt-fully-parallel-save no-ckpt-fully-parallel-save ckpt-fully-parallel-load
+        ckpt-assume-constant-structure dist-ckpt-strictness use-persistent-ckpt-worker
+        ckpt-convert-format ckpt-convert-save ckpt-convert-update-legacy-dist-opt-format
+        dist-ckpt-save-pre-mcore-014 dist-ckpt-optim-fully-reshardable no-initialization
+        distrib-optim-fully-reshardable-mem-efficient load-main-params-from-ckpt
+        no-strict-fsdp-dtensor-load no-use-tokenizer-model-from-checkpoint-args
+    """,
+    "it does not change what is trained": """
+        no-check-for-nan-in-loss-and-grad exit-signal-handler local-rank lazy-mpu-init test-mode
+        train-sync-interval rerun-mode result-rejected-tracker-filename no-manual-gc-eval
+        tiktoken-pattern tiktoken-num-special-tokens tiktoken-special-tokens tokenizer-metadata
+        legacy-tokenizer trust-remote-code disable-msc enable-msc bert-no-binary-head onnx-safe
+        enable-ft-package calc-ft-timeouts run-workload-inspector-server flash-decode
+        max-tokens-to-oom inference-max-seq-length inference-max-requests cache-mla-latents
+    """,
+}
+KEYS |= {name: Key(None, idle=reason) for reason, names in IDLE.items() for name in names.split()}

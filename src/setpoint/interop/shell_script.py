@@ -1,0 +1,271 @@
+"""Arguments of a command in a shell script, or in a plain list; nothing of a script is run.
+
+Variables, arrays and sums that stand in the same file are resolved, an `if` that compares them is
+followed, and the arguments are those after the name of a Python file. Words of loops are not read.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, cast
+
+from setpoint.config import Document
+from setpoint.config.files.document import MIB, FileError, Position
+from setpoint.config.files.read import decode, read_plain_file
+
+WORD = re.compile(
+    r"""(?P<skip>[ \t\r]+|\\\r?\n|(?<![^\s(;])\#[^\n]*)
+    |(?P<end>\n|;;|;|&&?|\|\|?|<<?<?-?|>>?)|(?P<open>\()|(?P<close>\))
+    |(?P<word>(?:\$\(\([^)\n]*(?:\)[^)\n]+)*\)\)|\$\([^)\n]*\)|\$\{[^}\n]*\}|'[^']*'
+    |"(?:\\.|\$\{[^}]*\}|[^"\\])*"|\\.|[^\s;&|()<>'"\\])+)|(?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+NAME = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+VARIABLE = re.compile(
+    r"\$\(\((?P<sum>[^)]*(?:\)[^)]+)*)\)\)|\$\{(?P<name>\w+)(?:\[[@*]\])?(?::?[-=](?P<default>[^}]*))?\}"
+    r"|\$(?P<plain>\w+)"
+)
+Word = tuple[str, int]
+"""A text and its place in the file."""
+
+
+class Script:
+    """A shell script as far as its assignments and its command go; nothing of it is run.
+
+    Arguments:
+        limit: the largest number of characters of one variable.
+    """
+
+    def __init__(self, name: str, text: str, limit: int = MIB) -> None:
+        self.name, self.text, self.limit = name, text, limit
+        self.variables: dict[str, list[Word]] = {}
+        self.arguments: list[Word] = []
+        branches: list[bool] = []  # of each `if` around a statement, whether it is followed
+        loops = 0
+        for words in self._statements():
+            first = words[0][0]
+            if first in ("for", "while", "until", "case", "function"):
+                loops += 1
+            elif first in ("done", "esac"):
+                loops = max(0, loops - 1)
+            elif first == "if":
+                branches.append(self._holds(words[1:]))
+            elif first == "elif" and branches:
+                branches[-1] = not branches[-1] and self._holds(words[1:])
+            elif first == "else" and branches:
+                branches[-1] = not branches[-1]
+                words = words[1:]
+            elif first == "fi" and branches:
+                branches.pop()
+            if first in ("then", "do"):
+                words = words[1:]
+            if words and all(branches) and not loops and words[0][0] not in ("if", "elif", "fi"):
+                self._statement(words)
+        if not self.arguments:  # no Python file: the words are the arguments
+            options = [word for words in self._statements() for word in words]
+            self.arguments = [w for word in options for w in self.expand(word)]
+
+    def _statements(self) -> Iterator[list[Word]]:
+        """Words up to the end of a line or of a command; those of an array follow its name."""
+        words: list[Word] = []
+        depth = 0
+        for match in WORD.finditer(self.text):
+            kind, place = match.lastgroup, match.start()
+            if kind == "open" and words and words[-1][0].endswith("=") and not depth:
+                depth = 1
+                words[-1] = (words[-1][0] + "(", words[-1][1])
+            elif kind == "close" and depth:
+                depth = 0
+            elif kind == "end" and not depth:
+                if words:
+                    yield words
+                words = []
+            elif kind == "word":
+                words.append((match.group(), place))
+        if words:
+            yield words
+
+    def _statement(self, words: list[Word]) -> None:
+        """An assignment, or the command that has the arguments."""
+        if words[0][0] in ("export", "declare", "local", "readonly", "set", "unset"):
+            words = words[1:]
+        while words and (match := NAME.fullmatch(words[0][0])):
+            name, adds, value = match.groups()
+            if value == "(":  # an array up to the end of the statement
+                items, words = [w for word in words[1:] for w in self.expand(word)], []
+            else:
+                items = [(self.resolve(value), words[0][1] + len(name) + len(adds) + 1)]
+                words = words[1:]
+            before = self.variables.get(name, []) if adds else []
+            if adds and value != "(" and before:
+                before, items = before[:-1], [(before[-1][0] + items[0][0], before[-1][1])]
+            if sum(len(text) for text, _ in [*before, *items]) > self.limit:
+                raise FileError(self.name, None, None, f"the variable {name} is too long")
+            self.variables[name] = [*before, *items]
+        if not words or self.arguments:
+            return
+        expanded = [w for word in words for w in self.expand(word)]
+        python = next((at for at, (text, _) in enumerate(expanded) if text.endswith(".py")), None)
+        if python is not None:
+            self.arguments = expanded[python + 1 :]
+
+    def expand(self, word: Word) -> list[Word]:
+        """The words that a word stands for; those of a variable keep their places."""
+        text, place = word
+        bare = text.strip('"')
+        match = VARIABLE.fullmatch(bare)
+        name = match and (match["name"] or match["plain"])
+        if name and name in self.variables:
+            items = self.variables[name]
+            return [piece for item in items for piece in self._split(*item)]
+        if text[:1] in ("'", '"') and text[-1:] == text[:1] and not bare.startswith("-"):
+            return [(self.resolve(text), place)]
+        return self._split(self.resolve(text), place)
+
+    def _split(self, text: str, place: int) -> list[Word]:
+        """The words of a text, without its quotes, at their places where the file has them."""
+        pieces: list[Word] = []
+        start, end = place, place + 2 * len(text) + 100
+        for match in re.finditer(r"'[^']*'|\"[^\"]*\"|[^\s\\]+", text):
+            word = match.group().strip("'\"")
+            at = self.text.find(word, start, end)
+            pieces.append((word, place if at < 0 else at))
+            start = start if at < 0 else at + len(word)
+        return pieces or ([(text, place)] if text else [])
+
+    def resolve(self, text: str) -> str:
+        """A text without quotes, with variables of the file and sums in place of their names."""
+        text = re.sub(r"\\\r?\n", " ", text)
+        if len(text) > 1 and text[0] == text[-1] == "'":
+            return text[1:-1]
+
+        def value(match: re.Match[str]) -> str:
+            if match["sum"] is not None:
+                inner = re.sub(
+                    r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: self._value(m[1]) or m[0], match["sum"]
+                )
+                try:
+                    return str(evaluate(ast.parse(inner.strip(), mode="eval").body))
+                except (ValueError, SyntaxError, MemoryError, RecursionError):
+                    return match[0]
+            known = self._value(match["name"] or match["plain"])
+            if known is not None:
+                return known
+            return match[0] if match["default"] is None else self.resolve(match["default"])
+
+        resolved = VARIABLE.sub(value, text) if "$" in text else text
+        if len(resolved) > self.limit:
+            raise FileError(self.name, None, None, "a variable is too long")
+        return (
+            re.sub(r"(?<!\\)[\"']", "", resolved)
+            if resolved[:1] in "\"'" or '"' in resolved
+            else resolved
+        )
+
+    def _value(self, name: str) -> str | None:
+        items = self.variables.get(name)
+        return None if items is None else " ".join(text for text, _ in items)
+
+    def _holds(self, words: list[Word]) -> bool:
+        """True if a comparison of `if` holds; one of files or commands does not."""
+        texts = [self.resolve(text) for text, _ in words]
+        texts = [
+            "" if text.startswith("$") else text
+            for text in texts
+            if text not in ("[", "[[", "]", "]]")
+        ]
+        match texts:
+            case [left, "=" | "==", right]:
+                return left == right
+            case [left, "!=", right]:
+                return left != right
+            case ["-z", *rest]:
+                return not "".join(rest)
+            case ["-n", *rest]:
+                return bool("".join(rest))
+            case _:
+                return False
+
+
+def read_arguments(path: str, several: Sequence[str], flags: Collection[str]) -> Document:
+    """Read arguments as data: `--name value ...` as a number, a text, a list, or true.
+
+    Arguments:
+        several: names of arguments that take several values.
+        flags: names of arguments that take none.
+
+    Raises:
+        FileError: the file is not there, too large, or not UTF-8.
+    """
+    data = read_plain_file(
+        path,
+        MIB,
+        lambda size: f"the file holds {size} bytes; at most 1 MiB",
+        lambda _: "no such file",
+    )
+    text = decode(data, "json", path)
+    script = Script(path, text)
+    values: dict[str, object] = {}
+    positions = Position(0)
+    name = ""
+    for word, place in script.arguments:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("_", "-")
+            values[name] = number_of(value) if equals else ([] if name in several else True)
+            positions.children.pop(name, None)
+            positions.add(name, place)
+        elif name:
+            items = values[name]
+            if isinstance(items, list):
+                cast("list[object]", items).append(number_of(word))
+            elif items is True and name not in flags:
+                values[name] = number_of(word)
+    return Document(path, "json", values, text, lambda: positions)
+
+
+OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+
+
+def evaluate(node: ast.expr) -> Any:
+    """A sum or product of ints and lists of ints, of a small size.
+
+    Raises:
+        ValueError: it is something else, or too large.
+    """
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.List):
+        return [evaluate(item) for item in node.elts]
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        left, right = evaluate(node.left), evaluate(node.right)
+        count = right if isinstance(left, list) else left
+        is_list = isinstance(left, list) or isinstance(right, list)
+        try:
+            if is_list and isinstance(node.op, ast.Mult) and not 0 <= int(count) <= 10_000:
+                raise ValueError("too long")
+            result = OPERATORS[type(node.op)](left, right)
+        except (TypeError, ZeroDivisionError) as error:
+            raise ValueError(str(error)) from None
+        if isinstance(result, int) and result.bit_length() > 128:
+            raise ValueError("too large")
+        return result
+    raise ValueError("neither a number nor a list")
+
+
+def number_of(word: object) -> Any:
+    """A number that a word says, or the word."""
+    if not isinstance(word, str):
+        return word
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except (ValueError, TypeError, OverflowError):
+            continue
+    return word

@@ -1,0 +1,217 @@
+"""Argument lists of Megatron-LM mean what they mean there, by its own formulas."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from setpoint.config import SetpointError, compose
+from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
+from setpoint.interop.shell_script import Script
+from setpoint.model.build import build_model
+from setpoint.plan.curve import draw_curve
+from setpoint.train.config import Job
+
+SCRIPT = r"""
+#!/bin/bash
+NODES=2
+RANKS=$(($NODES*4))  # of all nodes
+SAVE=${1:-"checkpoints"}; export DATA=$2
+LAYERS=4
+MODEL=(
+    --num-layers $LAYERS --hidden-size 64  # small
+    --num-attention-heads 4
+    --seq-length 32
+    #--swiglu
+    "--max-position-embeddings 64"
+)
+if [[ "$LAYERS" == "4" ]]; then
+    MODEL+=(--norm-epsilon 1e-6)
+else
+    MODEL+=(--norm-epsilon 1e-4)
+fi
+OPTIONS=" \
+    --micro-batch-size 2 \
+    --global-batch-size 16 --train-samples 960 \
+    --vocab-size=100 --tokenizer-type NullTokenizer \
+    --lr 1.0e-3 --lr-decay-style cosine --lr-warmup-samples 160 --min-lr 1e-4 \
+    --data-path 0.3 ${DATA}/a 0.7 b --split '90,10,0' \
+    --hidden-dropout 0 --attention-dropout 0 --bf16 --save $SAVE --save-interval 20"
+torchrun --nproc_per_node $RANKS pretrain_gpt.py ${MODEL[@]} \
+    $OPTIONS \
+    --use-distributed-optimizer | tee log.txt
+"""
+PLAIN = "--num-layers 4 --hidden-size 64\n--num-attention-heads 4 --seq-length 32 \\\n" + (
+    "--micro-batch-size 2\n--global-batch-size 16 --lr 1e-3 --train-iters 60 --data-path tokens\n"
+    "--hidden-dropout 0 --attention-dropout 0 --vocab-size 100\n"
+)
+
+
+def read(folder: Path, more: str = "", text: str = PLAIN) -> ConvertedDocument:
+    path = folder / "train.sh"
+    path.write_text(text + more)
+    return read_foreign("megatron", str(path))
+
+
+def converted(folder: Path, more: str = "", text: str = PLAIN, ranks: int = 8) -> Job:
+    document = read(folder, more, text)
+    assert document.problems == []
+    flags = [f"--parallel.world_size={ranks}"]
+    return compose(Job, None, files=[document], flags=flags).resolve()
+
+
+def test_a_script_is_read_without_being_run(tmp_path: Path) -> None:
+    document = read(tmp_path, text=SCRIPT)
+    job = compose(Job, None, files=[document], flags=["--parallel.world_size=8"]).resolve()
+    model: Any = job.model
+    assert (model.layers, model.norm_eps, model.vocab_size) == (4, 1e-6, 128)
+    assert (str(job.duration), job.batch.global_size, job.batch.micro_size) == ("60 steps", 16, 2)
+    assert (str(job.workspace), str(job.schedule.__getattribute__("warmup"))) == (
+        "checkpoints",
+        "10 steps",
+    )
+    first, second = job.data.sources
+    assert (getattr(first, "paths", ()), first.weight, second.weight) == (("$2/a.bin",), 0.3, 0.7)
+    assert {r.key for r in document.reports if r.kind == "needs a decision"} == {"data-path"}
+    assert document.where(("model", "layers")).endswith("train.sh:8:5")
+    assert document.where(("optimizer", "lr")).endswith("train.sh:23:5")
+    assert recognize(str(tmp_path / "train.sh")) == "megatron"
+
+
+def factor(step: int, config: dict[str, Any]) -> float:
+    """Megatron's rate of a step as a share of the peak of 1e-3, counted from 0."""
+    warmup, end, style = config["warmup"], config.get("end", 60), config["style"]
+    least = config.get("least", 0.0)
+    if step < warmup:
+        return step / warmup
+    if style == "constant":
+        return 1.0
+    if style == "inverse-square-root":
+        return math.sqrt(max(1, warmup) / step)
+    if step >= end:
+        return least
+    t = (step - warmup) / (end - warmup)
+    shape = {"linear": 1 - t, "cosine": (math.cos(math.pi * t) + 1) / 2}.get(style, 1.0)
+    if style == "WSD":
+        part = config["part"]
+        t = max(0.0, (step - (end - part)) / part)
+        shape = {"linear": 1 - t, "cosine": (math.cos(math.pi * t) + 1) / 2,
+                 "minus_sqrt": 1 - math.sqrt(t),
+                 "exponential": 2 * 0.5**t - 1}[config["wsd"]]  # fmt: skip
+    return least + (1 - least) * shape
+
+
+@pytest.mark.parametrize("config", [
+    {"style": "linear", "warmup": 10}, {"style": "cosine", "warmup": 6, "least": 0.1, "end": 40},
+    {"style": "constant", "warmup": 5}, {"style": "inverse-square-root", "warmup": 12},
+    {"style": "WSD", "wsd": "linear", "part": 20, "warmup": 5},
+    {"style": "WSD", "wsd": "minus_sqrt", "part": 30, "warmup": 0, "least": 0.2},
+    {"style": "WSD", "wsd": "exponential", "part": 20, "warmup": 5, "least": 0.1},
+])  # fmt: skip
+def test_rates_are_those_of_its_formula(tmp_path: Path, config: dict[str, Any]) -> None:
+    more = f"--lr-decay-style {config['style']} --lr-warmup-iters {config['warmup']}"
+    more += f" --min-lr {config.get('least', 0.0) * 1e-3} --lr-decay-iters {config.get('end', 60)}"
+    if config["style"] == "WSD":
+        more += f" --lr-wsd-decay-style {config['wsd']} --lr-wsd-decay-iters {config['part']}"
+    job = converted(tmp_path, more)
+    exact = config.get("wsd") == "exponential"  # in phases, which have the steps of Megatron
+    for point in draw_curve(job, None, 1, 1000).points:
+        step = point.step + (not exact and point.step < config["warmup"])
+        assert point.factor == pytest.approx(factor(step, config), abs=1e-3 if exact else 1e-9)
+
+
+def parameters(c: dict[str, Any]) -> int:
+    """Megatron's number of parameters of a decoder."""
+    dim, layers, heads = 64, 4, 4
+    kv, ffn, bias = c.get("kv", heads), c.get("ffn", 4 * dim), c.get("bias", True)
+    head, norm = dim // heads, 2 * dim if c.get("layer_norm", True) else dim
+    attention = dim * dim + 2 * dim * kv * head + dim * dim
+    attention += bias * (dim + 2 * kv * head + dim)
+    network = (3 if c.get("gated") else 2) * dim * ffn
+    network += bias * ((2 if c.get("gated") else 1) * ffn + dim)
+    if experts := c.get("experts"):
+        network = experts * network + dim * experts
+    rows = 128 * -(-100 // 128)
+    total = (
+        layers * (attention + network + 2 * norm) + norm + rows * dim * (2 - c.get("tied", True))
+    )
+    return total + dim * c.get("positions", 32)
+
+
+@pytest.mark.parametrize(("more", "config"), [
+    ("", {}), ("--max-position-embeddings 50", {"positions": 50}),
+    ("--swiglu --disable-bias-linear --normalization RMSNorm --position-embedding-type rope "
+     "--group-query-attention --num-query-groups 2 --untie-embeddings-and-output-weights",
+     {"gated": True, "bias": False, "layer_norm": False, "positions": 0, "kv": 2, "ffn": 128,
+      "tied": False}),
+    ("--num-experts 4 --moe-grouped-gemm --disable-bias-linear --ffn-hidden-size 96",
+     {"experts": 4, "bias": False, "ffn": 96}),
+])  # fmt: skip
+def test_parameters_are_those_of_its_formula(
+    tmp_path: Path, more: str, config: dict[str, Any]
+) -> None:
+    job = converted(tmp_path, more)
+    if config.get("gated"):
+        config = {**config, "ffn": int(4 * 64 * 2 / 3) // 64 * 64}
+    built = build_model(job.model, 128)
+    assert sum(p.numel() for p in built.parameters()) == parameters(config)
+
+
+def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
+    more = (
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --bf16 "
+        "--num-layers-per-virtual-pipeline-stage 1 --use-distributed-optimizer "
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    )
+    job = converted(tmp_path, more, ranks=16)
+    assert (job.parallel.tensor, job.parallel.pipeline, job.parallel.shard) == (2, 2, -1)
+    assert (job.parallel.pipelining.stages_per_rank, job.parallel.reshard) == (2, False)
+    assert (job.batch.global_size, job.batch.accumulation) == (16, 2)
+    p = job.precision
+    assert (p.params, p.compute, p.master, p.reduce) == ("bf16", "bf16", "fp32", "fp32")
+    assert getattr(job.memory.activation_checkpointing, "every", None) == 1
+    more = "--num-experts 8 --expert-model-parallel-size 4 --moe-aux-loss-coeff 1e-2"
+    job = converted(tmp_path, f"{more} --context-parallel-size 2 --disable-bias-linear", ranks=8)
+    moe: Any = getattr(job.model, "moe", None)
+    assert (job.parallel.expert, job.parallel.ring, moe.balance_loss) == (4, 2, 0.01)
+    assert (job.batch.global_size, job.batch.accumulation) == (16, 2)
+
+
+def test_what_is_reported(tmp_path: Path) -> None:
+    document = read(tmp_path, "--num-layer 3 --mtp-num-layers 1")
+    assert [p.path for p in document.problems] == ["num-layer", "mtp-num-layers"]
+    assert "num-layers" in str(document.problems[0].hint)
+    kinds = {
+        r.key: r.kind for r in read(tmp_path, "--log-throughput --rampup-batch-size 1 1 9").reports
+    }
+    assert (kinds["log-throughput"], kinds["rampup-batch-size"]) == ("without effect", "refused")
+    problems = read(tmp_path, "--num-experts 4 --moe-layer-freq ([0]*2+[1]*9)").problems
+    assert [p.path for p in problems] == ["moe-layer-freq"]
+    yaml = tmp_path / "model_config.yaml"
+    yaml.write_text(
+        "MODEL_ARGS:\n  --num-layers: 2\n  --hidden-size: 64\n  --num-attention-heads: 4\n"
+    )
+    assert read_foreign("megatron", str(yaml)).data["model"]["layers"] == 2  # pyright: ignore[reportIndexIssue]
+
+
+PIECES = st.sampled_from([
+    "--num-layers", " 4", "\n", "A=", "$A", "(", ")", '"', "'", "\\\n", "$((", "))",
+    "if [ ", "fi", "then", "${A[@]}", "${A:-", "}", "#", ";", "train.py", "*9",
+    "A+=", "[", "\x00",
+])  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=30))
+def test_any_text_is_read(pieces: list[str]) -> None:
+    Script("x.sh", "".join(pieces))
+
+
+def test_a_variable_that_grows_without_end_is_refused(tmp_path: Path) -> None:
+    text = "A=aaaaaaaaaa\n" + "A=$A$A$A$A$A$A$A$A\n" * 12 + "python train.py $A\n"
+    with pytest.raises(SetpointError, match="too long"):
+        read(tmp_path, text=text)
