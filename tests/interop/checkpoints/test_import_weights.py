@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,6 @@ from setpoint.cli.main import main
 from setpoint.model import load_pretrained
 
 from . import written
-
-SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {}
 
 
 def run(*words: object) -> None:
@@ -30,13 +30,49 @@ def agrees(folder: Path, model: Any) -> None:
     torch.testing.assert_close(written.logits(theirs), expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_torchtitan(tmp_path: Path, family: str) -> None:
+def test_torchtitan(tmp_path: Path, family: str, fused: bool) -> None:
     model = written.decoder(family)
     source = tmp_path / "checkpoint" / "step-7"
     tensors = written.titan(model, rotates_neighbours=family == "llama")
+    tensors = written.fused_titan(tensors) if fused else tensors
     written.save_distributed({**tensors, "train_state": {"step": torch.tensor(7)}}, source)
     run(source, tmp_path / "out", "--model", written.config_json(model, tmp_path / "config"))
+    agrees(tmp_path / "out", model)
+
+
+def test_torchtitan_on_two_ranks(tmp_path: Path) -> None:
+    """Each rank has written its rows; of an odd number one has more."""
+    model = written.decoder(intermediate_size=95)
+    torch.save(written.titan(model), tmp_path / "tensors.pt")
+    words = [sys.executable, "-m", "tests.interop.checkpoints.sharded", str(tmp_path)]
+    subprocess.run(words, check=True, timeout=300)
+    assert len([*(tmp_path / "step-3").glob("*.distcp")]) == 2
+    config = written.config_json(model, tmp_path / "config")
+    run(tmp_path / "step-3", tmp_path / "out", "--model", config)
+    agrees(tmp_path / "out", model)
+
+
+def test_scaled_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of Llama 3.1: litgpt says how, GGUF has the frequencies alone and needs --model."""
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+               "high_freq_factor": 4.0, "original_max_position_embeddings": 16}  # fmt: skip
+    model = written.decoder(rope_scaling=scaling)
+    text = written.lit_config(model) + (
+        "rope_adjustments:\n  factor: 8.0\n  low_freq_factor: 1.0\n  high_freq_factor: 4.0\n"
+        "  original_max_seq_len: 16\n"
+    )
+    torch.save(written.lit(model), tmp_path / "lit_model.pth")
+    (tmp_path / "model_config.yaml").write_text(text)
+    run(tmp_path / "lit_model.pth", tmp_path / "lit")
+    agrees(tmp_path / "lit", model)
+    tensors = {**written.gguf_tensors(model), "rope_freqs.weight": torch.ones(8)}
+    content = {name: written.plain(tensor) for name, tensor in tensors.items()}
+    path = written.write_gguf(tmp_path / "m.gguf", written.gguf_metadata(model), content)
+    assert main(["checkpoint", "import", str(path), str(tmp_path / "out")]) == 2
+    assert "does not say which model it is of" in capsys.readouterr().err
+    run(path, tmp_path / "out", "--model", written.config_json(model, tmp_path / "config"))
     agrees(tmp_path / "out", model)
 
 

@@ -136,6 +136,19 @@ def titan(model: Any, rotates_neighbours: bool = True) -> Tensors:
     return found
 
 
+def fused_titan(tensors: Tensors) -> Tensors:
+    """The same with the fused matrices of torchtitan since 2026."""
+    found = dict(tensors)
+    for number in range(LAYERS):
+        attention, mlp = (f"layers.{number}.{part}" for part in ("attention", "feed_forward"))
+        three = [found.pop(f"{attention}.w{letter}.weight") for letter in "qkv"]
+        found[f"{attention}.qkv_linear.wqkv.weight"] = grouped(*three)
+        two = [found.pop(f"{mlp}.w{part}.weight") for part in (1, 3)]
+        found[f"{mlp}.w13.weight"] = torch.stack(two)
+    found["lm_head.weight"] = found.pop("output.weight")
+    return found
+
+
 def tune(model: Any, rotates_neighbours: bool = True) -> Tensors:
     """The names of torchtune, in the order of its parameters."""
     outside, layers = parts(model)

@@ -67,10 +67,12 @@ class Stacked(NamedTuple):
     Arguments:
         pattern: of its name.
         each: name of one of them, with `{}` for its number.
+        numbers: in place of 0, 1, ...
     """
 
     pattern: str
     each: str
+    numbers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,7 @@ class System:
         layer: name of a layer, with `{}` for its number.
         norms: name of the weights of norms.
         grouped: modules in which the rows of queries, keys and values alternate by key-value head,
-            and their names when these lie one after the other.
+            and the names of the module where these follow each other, or of the three modules.
         other_names: replacements in names of files, for releases and options that differ in these.
         surplus: patterns of names that are passed over.
     """
@@ -96,7 +98,7 @@ class System:
     read: Callable[[Path, bool], Contents]
     norms: str = "weight"
     stacked: tuple[Stacked, ...] = ()
-    grouped: Mapping[str, str] = field(default_factory=dict[str, str])
+    grouped: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     other_names: Mapping[str, str] = field(default_factory=dict[str, str])
     surplus: tuple[str, ...] = ()
 
@@ -125,27 +127,30 @@ class System:
                 module = next((m for m in self.grouped if f".{m}." in each), None)
                 if module is None:
                     result[each] = part
-                else:
-                    result[each.replace(module, self.grouped[module])] = _ungrouped(part, config)
+                    continue
+                modules, parts = self.grouped[module], _ungrouped(part, config)
+                parts = parts if len(modules) > 1 else [torch.cat(parts)]
+                for new, rows in zip(modules, parts, strict=False):
+                    result[each.replace(module, new)] = rows
         return result
 
     def _unstacked(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        for pattern, each in self.stacked:
+        for pattern, each, numbers in self.stacked:
             if tensor.ndim and (match := re.fullmatch(pattern, name)):
                 for number, part in enumerate(tensor.unbind()):
-                    yield from self._unstacked(match.expand(each).format(number), part)
+                    word = numbers[number] if number < len(numbers) else number
+                    yield from self._unstacked(match.expand(each).format(word), part)
                 return
         yield name, tensor
 
 
-def _ungrouped(tensor: Tensor, config: TransformerConfig) -> Tensor:
-    """Rows of all queries, then keys, then values, of rows that alternate by key-value head."""
-    of_group = config.heads // config.kv_heads + 2
+def _ungrouped(tensor: Tensor, config: TransformerConfig) -> list[Tensor]:
+    """Rows of all queries, of keys, and of values, of rows that alternate by key-value head."""
+    of_group, rest = config.heads // config.kv_heads + 2, tensor.shape[1:]
     if tensor.shape[0] != config.kv_heads * of_group * config.head_dim:
-        return tensor  # which is reported with its shape
-    heads = tensor.view(config.kv_heads, of_group, config.head_dim, *tensor.shape[1:])
-    parts = heads.split([of_group - 2, 1, 1], 1)
-    return torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
+        return [tensor]  # which is reported with its shape
+    heads = tensor.view(config.kv_heads, of_group, config.head_dim, *rest)
+    return [part.reshape(-1, *rest) for part in heads.split([of_group - 2, 1, 1], 1)]
 
 
 def tensors_in(path: Path, content: object) -> Named:

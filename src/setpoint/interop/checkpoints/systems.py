@@ -214,7 +214,7 @@ LITGPT: Final = System(
         "norm": "transformer.ln_f",
         "output": "lm_head",
     },
-    grouped={"attn.attn": "attn.qkv"},  # before version 0.5
+    grouped={"attn.attn": ("attn.qkv",)},  # before version 0.5
 )
 
 
@@ -329,7 +329,11 @@ TORCHTITAN: Final = System(
         "norm": "norm",
         "output": "output",
     },
-    stacked=(Stacked(r"(.*\.moe\.experts)\.(w\d)", r"\1.{}.\2.weight"),),
+    stacked=(
+        Stacked(r"(.*\.moe\.experts)\.(w\d)", r"\1.{}.\2.weight"),
+        Stacked(r"(.*\.feed_forward)\.w13\.weight", r"\1.w{}.weight", ("1", "3")),
+    ),
+    grouped={"attention.wqkv": ("attention.wq", "attention.wk", "attention.wv")},
     other_names={".attention.qkv_linear.": ".attention.", "lm_head.weight": "output.weight"},
     surplus=(r"freqs_cis|rope_cache|rope\.(freqs|cache)", r".*\.moe\.tokens_per_expert"),
 )
@@ -398,7 +402,7 @@ MEGATRON: Final = System(
         "output": "output_layer",
     },
     stacked=(Stacked(r"(decoder\.layers)\.(?!\d)(.*)", r"\1.{}.\2"),),
-    grouped={"self_attention.linear_qkv": "self_attention.linear_qkv"},
+    grouped={"self_attention.linear_qkv": ("self_attention.linear_qkv",)},
     other_names={  # of Transformer Engine, whose linear layers contain the norm before them
         ".self_attention.linear_qkv.layer_norm_weight": ".input_layernorm.weight",
         ".mlp.linear_fc1.layer_norm_weight": ".pre_mlp_layernorm.weight",
