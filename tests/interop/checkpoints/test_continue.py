@@ -188,33 +188,38 @@ def test_nanogpt(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same(weights, as_transformers(training.parameters))
 
 
-def test_torchtitan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+LLAMA = {"wq": "self_attn.q_proj", "wk": "self_attn.k_proj", "wv": "self_attn.v_proj",
+         "wo": "self_attn.o_proj", "w1": "mlp.gate_proj", "w2": "mlp.down_proj",
+         "w3": "mlp.up_proj", "attention_norm": "input_layernorm",
+         "ffn_norm": "post_attention_layernorm", "tok_embeddings": "embed_tokens"}  # fmt: skip
+"""Modules of transformers by those of torchtitan."""
+
+
+def titan_as_transformers(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for name, tensor in parameters.items():
+        words = name.split(".")
+        if words[-2] in ("wq", "wk"):  # rows in halves, of neighbours
+            heads = tensor.view(-1, written.HEAD // 2, 2, written.WIDTH)
+            tensor = heads.transpose(1, 2).reshape(tensor.shape)
+        layer = f"layers.{words[1]}." if words[0] == "layers" else ""
+        found[f"model.{layer}{LLAMA.get(words[-2], words[-2])}.weight"] = tensor
+    return found | {"lm_head.weight": found.pop("model.output.weight")}
+
+
+def llama_training() -> Training:
     model = written.decoder(vocab_size=VOCAB)
     start = {n: t * 0.2 if t.ndim > 1 else t for n, t in written.titan(model).items()}
-
-    def as_transformers(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-        for name, tensor in parameters.items():
-            words = name.split(".")
-            if words[0] != "layers":
-                table = {"tok_embeddings": "model.embed_tokens", "norm": "model.norm",
-                         "output": "lm_head"}  # fmt: skip
-                found[f"{table[words[0]]}.weight"] = tensor
-                continue
-            table = {"wq": "self_attn.q_proj", "wk": "self_attn.k_proj", "wv": "self_attn.v_proj",
-                     "wo": "self_attn.o_proj", "w1": "mlp.gate_proj", "w2": "mlp.down_proj",
-                     "w3": "mlp.up_proj", "attention_norm": "input_layernorm",
-                     "ffn_norm": "post_attention_layernorm"}  # fmt: skip
-            if words[-2] in ("wq", "wk"):  # rows in halves, of neighbours
-                heads = tensor.view(-1, written.HEAD // 2, 2, written.WIDTH)
-                tensor = heads.transpose(1, 2).reshape(tensor.shape)
-            found[f"model.layers.{words[1]}.{table[words[-2]]}.weight"] = tensor
-        return found
-
     matrices = [name for name in start if start[name].ndim >= 2]
     vectors = [name for name in start if start[name].ndim < 2]
-    training = Training(model, start, as_transformers, [(matrices, DECAY), (vectors, 0.0)])
+    groups = [(matrices, DECAY), (vectors, 0.0)]
+    training = Training(model, start, titan_as_transformers, groups)
     training.run(BEFORE)
+    return training
+
+
+def test_torchtitan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training = llama_training()
     state = training.optimizer.state
     flat: dict[str, Any] = {n: t.detach() for n, t in training.parameters.items()}
     for name, parameter in training.parameters.items():
@@ -224,7 +229,63 @@ def test_torchtitan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = written.save_distributed(flat, folder / f"step-{BEFORE}")
     losses, weights = continued(folder, "llama", checkpoint, capsys)
     assert losses == pytest.approx(training.run(AFTER), abs=1e-6)
-    same(weights, as_transformers(training.parameters))
+    same(weights, titan_as_transformers(training.parameters))
+
+
+TUNE = {"wq": "attn.q_proj", "wk": "attn.k_proj", "wv": "attn.v_proj", "wo": "attn.output_proj",
+        "w1": "mlp.w1", "w2": "mlp.w2", "w3": "mlp.w3", "attention_norm": "sa_norm",
+        "ffn_norm": "mlp_norm"}  # fmt: skip
+"""Modules of torchtune by those of torchtitan."""
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_torchtune(folder: Path, capsys: pytest.CaptureFixture[str], numbered: bool) -> None:
+    """One group in the order of parameters on one device, names where it is distributed."""
+    training = llama_training()
+
+    def tune_name(name: str) -> str:
+        words = name.split(".")
+        kind = "scale" if "norm" in words[-2] else "weight"
+        layer = f"layers.{words[1]}." if words[0] == "layers" else ""
+        return f"{layer}{TUNE.get(words[-2], words[-2])}.{kind}"
+
+    mine = {tune_name(name): parameter for name, parameter in training.parameters.items()}
+    order = list(written.tune(written.decoder(vocab_size=VOCAB)))
+    keys: list[Any] = [*range(len(order))] if numbered else order
+    states = {key: training.optimizer.state[mine[n]] for key, n in zip(keys, order, strict=True)}
+    optimizer = {"state": states, "param_groups": [{"lr": RATE, "params": keys}]}
+    epoch = folder / "out" / "epoch_0"
+    (folder / "out" / "recipe_state").mkdir(parents=True)
+    epoch.mkdir()
+    torch.save({name: mine[name].detach() for name in order}, epoch / "torchtune_model.pt")
+    recipe = {"optimizer": optimizer, "epochs_run": 1, "total_epochs": 3, "seed": 7}
+    torch.save(recipe, folder / "out" / "recipe_state" / "recipe_state.pt")
+    losses, weights = continued(folder, "llama", epoch, capsys)
+    assert losses == pytest.approx(training.run(AFTER), abs=1e-6)
+    same(weights, titan_as_transformers(training.parameters))
+
+
+def test_megatron(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training = llama_training()
+
+    def layout(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        class Named:
+            """What `written.megatron` asks a model of transformers for."""
+
+            @staticmethod
+            def state_dict() -> dict[str, Tensor]:
+                return titan_as_transformers({n: t.detach() for n, t in tensors.items()})
+
+        return written.megatron(Named())
+
+    flat: dict[str, Any] = layout(training.parameters)
+    for key in ("exp_avg", "exp_avg_sq"):
+        states = {n: training.optimizer.state[p][key] for n, p in training.parameters.items()}
+        flat |= {f"optimizer.state.{key}.{name}": t for name, t in layout(states).items()}
+    checkpoint = written.save_distributed(flat, folder / f"iter_{BEFORE:07d}")
+    losses, weights = continued(folder, "llama", checkpoint, capsys)
+    assert losses == pytest.approx(training.run(AFTER), abs=1e-6)
+    same(weights, titan_as_transformers(training.parameters))
 
 
 def test_a_checkpoint_without_state_asks_for_a_new_one(

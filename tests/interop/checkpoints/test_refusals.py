@@ -150,3 +150,15 @@ def test_other_models_than_the_job(
     assert "transformer.wte.weight (128, 64), the model's is (257, 64)" in text
     text = refused(capsys, "ckpt.pt", "out", "--model.dim", "64")
     assert "--model.dim" in text and "has no effect without --job" in text
+
+
+def test_weights_of_a_job_that_are_of_another_system(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"a": torch.ones(1)}, "model.pt")
+    written.save_distributed({"a": torch.ones(1)}, tmp_path / "step-1")
+    for name in ("model.pt", "step-1"):
+        assert main(["train", "tiny", "--model.pretrained", name]) == 2
+        text = " ".join(capsys.readouterr().err.split())
+        assert "`setpoint checkpoint import` makes one of a checkpoint of another system" in text

@@ -16,6 +16,8 @@ MANIFEST: Final = "manifest.json"
 """The file that makes a directory a checkpoint of Setpoint."""
 
 _CHECKPOINTS: Final = "checkpoints"
+_OTHERS: Final = (".pt", ".pth", ".ckpt", ".bin", ".gguf")
+"""Suffixes of files of other systems."""
 
 
 class Place(NamedTuple):
@@ -63,13 +65,15 @@ def locate_here(name: str) -> Place | None:
             raise SetpointError(f"{name}: {_missing(path)}")
         return None
     if not path.is_dir():
-        raise SetpointError(f"{name} is a file; name the directory that holds {CONFIG}")
+        raise SetpointError(
+            f"{name} is a file; name the directory that holds {CONFIG}{_import_hint(path)}"
+        )
     if (path / ORIGINS).is_file() or (path / _CHECKPOINTS).is_dir():
         return Place(name, "checkpoint", _of_run(path))
     if not (path / CONFIG).is_file():
         raise SetpointError(
             f"{name} is a directory without {CONFIG}: neither a run or checkpoint of Setpoint nor "
-            f"a model of Hugging Face"
+            f"a model of Hugging Face{_import_hint(path)}"
         )
     return Place(name, "huggingface", path)
 
@@ -102,6 +106,14 @@ def _of_run(path: Path) -> Path:
     raise SetpointError(
         f"{path} is a run without a checkpoint: none was saved yet, or they are gone"
     )
+
+
+def _import_hint(path: Path) -> str:
+    """Advice about what may be a checkpoint of another system; empty if it is none."""
+    files = [path] if path.is_file() else [*path.glob("*.*")]
+    if not any(file.suffix in _OTHERS or file.name == ".metadata" for file in files):
+        return ""
+    return "; `setpoint checkpoint import` makes one of a checkpoint of another system"
 
 
 def _is_below_here(path: Path) -> bool:
