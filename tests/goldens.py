@@ -25,8 +25,8 @@ from setpoint.config.composition import compose
 from setpoint.config.draft.walk import leaves, sections
 from setpoint.config.layers.presets import modifiers, presets
 from setpoint.config.record.record import fingerprint
+from setpoint.config.schema.class_info import section_classes
 from setpoint.config.schema.field import FieldInfo
-from setpoint.config.schema.tree import section_classes
 from setpoint.config.values.node import value_or_missing
 from setpoint.config.words.names import dotted
 from setpoint.config.words.plain_data import MISSING, plain

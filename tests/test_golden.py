@@ -11,7 +11,7 @@ import pytest
 from setpoint.checkpoint.config import Checkpoint
 from setpoint.config import RUNTIME
 from setpoint.config.composition import Composition, compose
-from setpoint.config.schema.tree import all_fields
+from setpoint.config.schema.class_info import all_fields
 from setpoint.optim.config import AdamWConfig, MuonConfig
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import GarbageCollection

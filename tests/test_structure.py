@@ -170,8 +170,8 @@ def test_nothing_is_left_to_do(source_files: dict[str, SourceFile]) -> None:
 
 
 def test_tests_mirror_the_packages(source_files: dict[str, SourceFile]) -> None:
-    """`tests/a/b` tests the package `setpoint.a.b`; what is in no folder tests the whole."""
-    packages = {name.rpartition(".")[0] for name in source_files} | {"setpoint"}
+    """`tests/a/b` tests the package or module `setpoint.a.b`; what is in no folder the whole."""
+    packages = {name.rpartition(".")[0] for name in source_files} | {"setpoint", *source_files}
     problems: list[str] = []
     for folder in sorted({path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}):
         if folder.parts[:1] and folder.parts[0] in CROSS_CUTTING:

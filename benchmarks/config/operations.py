@@ -41,8 +41,7 @@ def setpoint(module: Any, folder: Path, groups: int) -> Steps:
     from setpoint.config.files.write import write_json
     from setpoint.config.layers.editor import Editor
     from setpoint.config.layers.flags import put_flags, read_flags
-    from setpoint.config.record.compare import differences
-    from setpoint.config.record.record import fingerprint
+    from setpoint.config.record.record import differences, fingerprint
     from setpoint.config.resolving.resolve import resolve
     from setpoint.config.values.origin import FILE, Origin
 

@@ -8,7 +8,7 @@ from setpoint.config import RUNTIME, Config, ConfigError, derive, derived, field
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import to_minimal, to_plain
 from setpoint.config.record.record import fingerprint
-from setpoint.config.schema.tree import add_section, added_sections
+from setpoint.config.schema.class_info import add_section, added_sections
 from setpoint.editor_schema.help import field_help
 
 

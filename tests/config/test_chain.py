@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import Config, SetpointError, resolve
 from setpoint.config.migrations import Retired, chain, migrate, migration, schema_of
-from setpoint.config.record.compare import recorded_differences
-from setpoint.config.record.record import read_record, recorded_fingerprint
+from setpoint.config.record.record import read_record, recorded_differences, recorded_fingerprint
 
 from . import history
 from .history import FIRST, Job

@@ -6,7 +6,7 @@ import pytest
 
 import setpoint as sp
 from setpoint.config import Config, ConfigError, resolve
-from setpoint.config.schema.declare import component
+from setpoint.config.schema.field import component
 from setpoint.config.types.compiler import Component
 
 from .components.sample import Imported, Optimizer, Plain

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from setpoint.config import Config, Free, derive, derived, field, resolve
 from setpoint.config.draft.copying import draft_of, frozen_value, pack, unpack
 from setpoint.config.draft.walk import dropped_values, leaves
-from setpoint.config.record.compare import differences
-from setpoint.config.record.record import fingerprint
+from setpoint.config.record.record import differences, fingerprint
 from setpoint.config.resolving.checks import cautions_of
 from setpoint.config.values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
 from setpoint.config.values.node import State, chain_of, is_frozen, state_of

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Free, Role, field, resolve
 from setpoint.config.draft.walk import leaves
-from setpoint.config.record.compare import ABSENT, differences
-from setpoint.config.record.record import fingerprint
+from setpoint.config.record.record import ABSENT, differences, fingerprint
 from setpoint.config.words.plain_data import plain
 
 from .helpers import resolved

@@ -20,9 +20,14 @@ from setpoint.config.draft.walk import shared_places, to_minimal, to_plain
 from setpoint.config.files.read import read_file
 from setpoint.config.files.write import write_json, write_toml, write_yaml
 from setpoint.config.layers import presets as registry
-from setpoint.config.record.compare import differences
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.record import fingerprint, minimal_toml, read_record, record_files
+from setpoint.config.record.record import (
+    differences,
+    fingerprint,
+    minimal_toml,
+    read_record,
+    record_files,
+)
 from setpoint.config.values.reference import may_refer
 from setpoint.train.config import Job
 

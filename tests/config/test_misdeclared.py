@@ -26,7 +26,7 @@ from setpoint.config import (
     resolve,
 )
 from setpoint.config.composition import compose
-from setpoint.config.schema.tree import add_section
+from setpoint.config.schema.class_info import add_section
 from setpoint.editor_schema.help import field_help
 
 from ..snapshots import compare

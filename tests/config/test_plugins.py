@@ -8,7 +8,7 @@ import pytest
 PLUGIN = '''
 import sys
 from setpoint.config import Config, field, preset, modifier
-from setpoint.config.schema.tree import add_section
+from setpoint.config.schema.class_info import add_section
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
 from setpoint.optim.config import OptimizerConfig

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 
 from setpoint.config import SetpointError, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.compare import recorded_differences
 from setpoint.config.record.record import (
     fingerprint,
     is_record,
     minimal_toml,
     read_record,
     record_files,
+    recorded_differences,
     recorded_fingerprint,
 )
 

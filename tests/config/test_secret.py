@@ -7,8 +7,7 @@ import pytest
 
 from setpoint.config import Config, ConfigError, Invalid, Secret, SetpointError, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.compare import differences
-from setpoint.config.record.record import record_files
+from setpoint.config.record.record import differences, record_files
 
 from .helpers import problems_of
 from .sample import Job, Tracker

@@ -10,9 +10,14 @@ from setpoint.config import RUNTIME, Config, ConfigError, SetpointError, field, 
 from setpoint.config.composition import compose
 from setpoint.config.draft.config import build
 from setpoint.config.draft.walk import leaves, shared, shared_places, to_minimal, to_plain
-from setpoint.config.record.compare import differences
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.record import canonical, fingerprint, read_record, record_files
+from setpoint.config.record.record import (
+    canonical,
+    differences,
+    fingerprint,
+    read_record,
+    record_files,
+)
 
 from ..snapshots import compare
 from .helpers import problems_of

@@ -10,7 +10,7 @@ from setpoint.config.draft.hints import (
     location_hint,
     unknown_key,
 )
-from setpoint.config.schema.tree import (
+from setpoint.config.schema.class_info import (
     all_fields,
     classes_at,
     field_of,

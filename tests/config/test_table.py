@@ -3,8 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Role, resolve
-from setpoint.config.record.compare import Entry, Table, compare, leaf_table, recorded_table
-from setpoint.config.record.record import record_files
+from setpoint.config.record.record import (
+    Entry,
+    Table,
+    compare,
+    leaf_table,
+    record_files,
+    recorded_table,
+)
 
 from .helpers import resolved
 from .sample import Job

@@ -5,7 +5,7 @@ import pytest
 from setpoint.config import Config, SetpointError, field
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import reached
-from setpoint.config.schema.tree import known_tags
+from setpoint.config.schema.class_info import known_tags
 from setpoint.config.values.node import chain_of
 
 from .helpers import LAYERS, problems_of, resolve_through

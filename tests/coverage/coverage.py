@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from setpoint.cli.main import COMMANDS, command_of
 from setpoint.config import Config, Invalid, Origin, SetpointError
+from setpoint.config.schema.class_info import all_fields
 from setpoint.config.schema.field import FieldInfo
-from setpoint.config.schema.tree import all_fields
 from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.infer.config import Inference

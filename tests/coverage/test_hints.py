@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import compose
-from setpoint.config.schema.tree import all_fields
+from setpoint.config.schema.class_info import all_fields
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from setpoint.cli.list import field_rows
 from setpoint.config import Config, all_fields
-from setpoint.config.schema.declare import CHECK, DEAD
+from setpoint.config.schema.field import CHECK, DEAD
 from setpoint.config.types.compound import section_classes
 from setpoint.editor_schema.help import class_help
 from setpoint.infer.config import Inference

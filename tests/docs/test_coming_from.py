@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from setpoint.config.schema.tree import all_fields
+from setpoint.config.schema.class_info import all_fields
 from setpoint.train.config import Job
 
 from .test_commands import DOCS

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from setpoint.config import Config, field
-from setpoint.config.components.section import ImportedComponent
+from setpoint.config.components import ImportedComponent
 from setpoint.editor_schema.document import json_schema
 
 from .helpers import complaints, validator

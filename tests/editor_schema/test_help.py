@@ -1,5 +1,5 @@
 from setpoint.config import Config
-from setpoint.config.schema.tree import all_fields
+from setpoint.config.schema.class_info import all_fields
 from setpoint.editor_schema.help import class_help, field_help
 
 from ..config.sample import AdamW, Job, Sgd, Transformer

@@ -37,9 +37,9 @@ from setpoint.config.draft.walk import sections, to_plain
 from setpoint.config.files.read import parse
 from setpoint.config.files.write import write_json
 from setpoint.config.record.record import fingerprint, minimal_toml, record_files
-from setpoint.config.schema.declare import field as declared
+from setpoint.config.schema.class_info import section_classes
 from setpoint.config.schema.field import FieldInfo
-from setpoint.config.schema.tree import section_classes
+from setpoint.config.schema.field import field as declared
 from setpoint.config.types.base import FieldType
 from setpoint.config.types.compound import (
     AnyOfType,

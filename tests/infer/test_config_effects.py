@@ -12,7 +12,7 @@ import torch
 
 from setpoint.config import Config, SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.schema.tree import section_classes
+from setpoint.config.schema.class_info import section_classes
 from setpoint.data.loader import Loader
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference

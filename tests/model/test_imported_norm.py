@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError, resolve
-from setpoint.config.components.section import partial
+from setpoint.config.components import partial
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model.initialize import ConstantInit, initialize
 from setpoint.model.transformer import Transformer

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError, resolve
-from setpoint.config.components.section import partial
+from setpoint.config.components import partial
 from setpoint.train.config import Job
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from setpoint.config.components.section import partial
+from setpoint.config.components import partial
 from setpoint.model.block_modules import build_norm
 from setpoint.model.config import LayerNormConfig, RMSNormConfig
 

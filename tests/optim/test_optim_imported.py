@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.config.components.section import partial
+from setpoint.config.components import partial
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import verify
 from setpoint.optim.config import ImportedOptimizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
-from setpoint.config.record.compare import differences
+from setpoint.config.record.record import differences
 from setpoint.train.config import Job
 from setpoint.units import Duration, Period
 

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.record.compare import ABSENT
+from setpoint.config.record.record import ABSENT
 from setpoint.report.table import Table
 
 ROWS = [

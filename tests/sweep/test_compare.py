@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.record.compare import ABSENT, leaf_table
+from setpoint.config.record.record import ABSENT, leaf_table
 from setpoint.sweep.compare import Entry, comparison, differing, entries, read_metrics
 from setpoint.sweep.metrics import Metrics
 from setpoint.sweep.record import SweepRecord, write_point

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import setpoint.train.run as running
-from setpoint.config.schema.tree import add_section
+from setpoint.config.schema.class_info import add_section
 from setpoint.model.config import ModelConfig
 from setpoint.parallel.world import World
 from setpoint.train.config import Job

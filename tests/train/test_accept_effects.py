@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import IDENTITY, SetpointError
-from setpoint.config.record.compare import recorded_differences
-from setpoint.config.record.record import fingerprint
+from setpoint.config.record.record import fingerprint, recorded_differences
 from setpoint.config.words.names import within
 from setpoint.train.contract import AT_START
 from setpoint.train.run import train

@@ -19,7 +19,7 @@ from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import Config, SetpointError
 from setpoint.config.record.record import fingerprint
-from setpoint.config.schema.tree import section_classes
+from setpoint.config.schema.class_info import section_classes
 from setpoint.config.values.user_code import allow_imports
 from setpoint.files.tensor_file import DTYPES
 from setpoint.infer.adopt import complete

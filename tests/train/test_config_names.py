@@ -11,7 +11,7 @@ import pytest
 
 from setpoint.config import Config, ConfigError, SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.schema.tree import all_fields
+from setpoint.config.schema.class_info import all_fields
 from setpoint.infer.config import Inference
 from setpoint.interop.names import OTHER_NAMES
 from setpoint.plan.preflight import preflight

@@ -21,8 +21,8 @@ from setpoint.checkpoint.config import Export
 from setpoint.config import Config
 from setpoint.config.draft.config import fields_of
 from setpoint.config.draft.walk import leaves, sections
-from setpoint.config.schema.declare import DEAD
-from setpoint.config.schema.tree import section_classes
+from setpoint.config.schema.class_info import section_classes
+from setpoint.config.schema.field import DEAD
 from setpoint.config.values.origin import DERIVED
 from setpoint.config.values.user_code import allow_imports
 from setpoint.config.words.names import dotted

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import Config, RunError, field
-from setpoint.config.schema.tree import add_section
+from setpoint.config.schema.class_info import add_section
 from setpoint.model.config import ModelConfig
 from setpoint.shapes.logged import BEGINNINGS, TAKEN, log
 from setpoint.sweep.compare import Entry, cell_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, RunError, SetpointError, field, log_of
-from setpoint.config.schema.tree import add_section
+from setpoint.config.schema.class_info import add_section
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train

@@ -19,7 +19,7 @@ def main() -> int:
     """Load, print the manual with all fields, or complete the name of a field."""
     file, *words = sys.argv[1:]
     if words[:1] == ["--complete"]:
-        from setpoint.config.schema.tree import all_fields
+        from setpoint.config.schema.class_info import all_fields
 
         paths = dict.fromkeys(f"--{path}" for path, _ in all_fields(tree.Tree))
         print("\n".join(path for path in paths if path.startswith(words[1])))

@@ -51,7 +51,7 @@ from setpoint.config import (
     read_record,
     resolve,
 )
-from setpoint.config.record.compare import Difference, compare
+from setpoint.config.record.record import Difference, compare
 from setpoint.files.lock import RunLock
 from setpoint.hub.fetch import is_url, protocol_problem
 from setpoint.ops.remote_survey import RemotePlace

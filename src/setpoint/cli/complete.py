@@ -16,7 +16,7 @@ from setpoint.config.draft.walk import TAG
 from setpoint.config.files.document import names_file
 from setpoint.config.layers.presets import modifiers, preset_named, presets
 from setpoint.config.resolving.checks import known_cautions
-from setpoint.config.schema.tree import known_tags
+from setpoint.config.schema.class_info import known_tags
 from setpoint.config.values.node import value_or_missing
 
 # NAME stands for the command that is completed, FUNCTION for a name in the shell; what is typed

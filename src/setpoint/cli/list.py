@@ -22,7 +22,7 @@ from setpoint.config.layers.presets import (
     presets,
 )
 from setpoint.config.resolving.checks import known_cautions
-from setpoint.config.schema.tree import known_tags
+from setpoint.config.schema.class_info import known_tags
 from setpoint.config.types.compound import section_classes
 from setpoint.config.words.text import for_flag
 from setpoint.editor_schema.help import class_help, field_help

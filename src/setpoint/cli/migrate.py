@@ -30,7 +30,7 @@ from setpoint.config.draft.walk import to_minimal
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.files.write import write_toml
 from setpoint.config.migrations import Tree, guessed, migrate, oldest_schema, schema_of
-from setpoint.config.record.compare import recorded_differences
+from setpoint.config.record.record import recorded_differences
 from setpoint.files.atomic import write_text
 from setpoint.interop.dialect import DIALECTS, read_foreign, recognize, split_dialect
 from setpoint.track.run_directory import RunDirectory

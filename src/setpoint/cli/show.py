@@ -34,8 +34,15 @@ from setpoint.config.draft.walk import Leaf, dropped_values, entries_of, to_mini
 from setpoint.config.files.document import names_file
 from setpoint.config.layers.list_edits import item_index
 from setpoint.config.layers.presets import presets
-from setpoint.config.record.compare import Difference, Entry, Table, compare
-from setpoint.config.record.record import ROLES, canonical, identity_leaves
+from setpoint.config.record.record import (
+    ROLES,
+    Difference,
+    Entry,
+    Table,
+    canonical,
+    compare,
+    identity_leaves,
+)
 from setpoint.config.words.names import within
 from setpoint.config.words.text import in_full
 

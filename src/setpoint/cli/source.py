@@ -27,7 +27,7 @@ from setpoint.config.files.document import FORMATS, MAX_BYTES, names_file
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.layers.environment import prefix_of
 from setpoint.config.layers.presets import preset_named, presets
-from setpoint.config.record.compare import Table, leaf_table, recorded_table
+from setpoint.config.record.record import Table, leaf_table, recorded_table
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
 from setpoint.config.values.user_code import find_user_function
 

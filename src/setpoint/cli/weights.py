@@ -44,7 +44,7 @@ from setpoint.config import (
 from setpoint.config.draft.walk import Leaf
 from setpoint.config.files.document import names_file
 from setpoint.config.layers.presets import preset_named
-from setpoint.config.record.compare import recorded_differences
+from setpoint.config.record.record import recorded_differences
 from setpoint.config.values.origin import COMMAND_LINE, DEFAULT, ENVIRONMENT, Recorded
 from setpoint.config.words.names import within
 from setpoint.infer.config import Inference, Weights

@@ -11,9 +11,8 @@ from importlib import import_module
 from typing import Any, TypeVar, cast
 
 from .files.document import Document, Position
-from .schema.class_info import versioned
+from .schema.class_info import classes_at, classes_below, versioned
 from .schema.field import IDENTITY, Role
-from .schema.tree import classes_at, classes_below
 from .values.node import Node
 from .values.origin import DERIVED, RECORD
 from .values.scalar import Struct

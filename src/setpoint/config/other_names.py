@@ -26,8 +26,8 @@ from .draft.hints import OtherName, foreign_table, other_name, other_name_hint, 
 from .layers.editor import Editor, Unknown
 from .layers.presets import preset_named
 from .resolving.resolve import determined
+from .schema.class_info import all_fields, classes_at, field_of
 from .schema.field import FieldInfo
-from .schema.tree import all_fields, classes_at, field_of
 from .types.base import takes
 from .types.compound import OptionalType, SectionType
 from .values.node import Node, value_or_missing

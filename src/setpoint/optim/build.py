@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from setpoint.config import SetpointError, call_component, error_in_words
-from setpoint.config.components.arguments import parameters_of, takes_parameter
+from setpoint.config.components import parameters_of, takes_parameter
 from setpoint.config.draft.config import owner_of
 from setpoint.optim.base import Given, given_groups
 from setpoint.optim.config import ImportedOptimizer, OptimizerConfig

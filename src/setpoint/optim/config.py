@@ -27,7 +27,7 @@ from setpoint.config import (
     resolve,
     rule,
 )
-from setpoint.config.components.arguments import (
+from setpoint.config.components import (
     converted_argument,
     parameters_of,
     takes_parameter,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, for_error
-from setpoint.config.record.compare import Table as Values
-from setpoint.config.record.compare import compare
+from setpoint.config.record.record import Table as Values
+from setpoint.config.record.record import compare
 from setpoint.report.table import Table
 from setpoint.sweep.metrics import TRAINING_LOSS, MetricPath, Metrics, require
 from setpoint.sweep.record import SWEEP_FILE, WAITING, is_point, read_record_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from setpoint.config import Problem, SetpointError, nearest
-from setpoint.config.schema.tree import added_sections
+from setpoint.config.schema.class_info import added_sections
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import METRICS as METRIC

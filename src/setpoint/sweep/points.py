@@ -26,7 +26,7 @@ from setpoint.config.layers.flags import Flag, put_flags, read_flags
 from setpoint.config.layers.presets import load_plugins
 from setpoint.config.layers.presets import modifiers as known_modifiers
 from setpoint.config.other_names import explain_foreign_keys
-from setpoint.config.schema.tree import classes_at, field_of
+from setpoint.config.schema.class_info import classes_at, field_of
 from setpoint.config.values.node import Node
 from setpoint.sweep.setting import (
     SOURCE,

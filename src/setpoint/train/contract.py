@@ -21,7 +21,7 @@ from setpoint.config import (
     read_record,
     resolve,
 )
-from setpoint.config.record.compare import Difference, recorded_differences
+from setpoint.config.record.record import Difference, recorded_differences
 from setpoint.config.words.names import within
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import ModelConfig, TransformerConfig

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from setpoint.config import ABSENT, DERIVED, MINIMAL, SetpointError
-from setpoint.config.record.compare import Difference
+from setpoint.config.record.record import Difference
 from setpoint.train.run_status import FINISHED, lengthened_from, run_status
 
 MANY = 8

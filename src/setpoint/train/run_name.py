@@ -152,7 +152,7 @@ def _has(record: Any, path: Path, value: object) -> bool:
 
 
 def _has_other_length(folder: str, job: Job) -> bool:
-    from setpoint.config.record.compare import recorded_differences
+    from setpoint.config.record.record import recorded_differences
 
     try:
         differences = recorded_differences(folder, job)

@@ -17,7 +17,7 @@ from setpoint.checkpoint.loading import LoadedCheckpoint, agree, load_directory
 from setpoint.checkpoint.manifest import MANIFEST
 from setpoint.checkpoint.places import CHECKPOINTS, checkpoint_to_load, split_url, verify_record
 from setpoint.config import IDENTITY, RunError, SetpointError, nearest
-from setpoint.config.record.compare import Difference, recorded_differences
+from setpoint.config.record.record import Difference, recorded_differences
 from setpoint.files.atomic import digest_file
 from setpoint.hub.fetch import is_url
 from setpoint.track.jsonl import read_jsonl

@@ -1,7 +1,7 @@
 """A small job whose sections take imported components."""
 
 from setpoint.config import Config, field
-from setpoint.config.components.section import ImportedComponent, Partial
+from setpoint.config.components import ImportedComponent, Partial
 
 
 class Optimizer(Config):

@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import Invalid
-from setpoint.config.components.arguments import ImportedName, kind_of, read_argument
-from setpoint.config.components.section import Partial
+from setpoint.config.components import ImportedName, Partial, kind_of, read_argument
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import SetpointError, resolve
-from setpoint.config.components.section import Partial, partial
+from setpoint.config.components import Partial, partial
 from setpoint.config.composition import compose
 from setpoint.config.values.user_code import allow_imports
 

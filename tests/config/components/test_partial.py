@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 import setpoint as sp
-from setpoint.config.components.section import Partial
+from setpoint.config.components import Partial
 
 from ...snapshots import compare
 from ..helpers import placeless

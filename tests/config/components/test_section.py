@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, ConfigError, field, resolve
-from setpoint.config.components.section import Partial, partial
+from setpoint.config.components import Partial, partial
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values, leaves, to_minimal, to_plain
-from setpoint.config.record.compare import differences
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.record import fingerprint, record_files
+from setpoint.config.record.record import differences, fingerprint, record_files
 from setpoint.config.resolving.checks import verify
 
 from ...snapshots import compare

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.config import ImportPath, Invalid
-from setpoint.config.components.arguments import (
+from setpoint.config.components import (
     converted_argument,
     parameters_of,
     read_argument,

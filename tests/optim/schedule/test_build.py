@@ -101,7 +101,7 @@ def test_against_the_closed_formula(name: str) -> None:
 
 
 def test_every_variant_is_held_against_its_formula() -> None:
-    from setpoint.config.schema.tree import section_classes
+    from setpoint.config.schema.class_info import section_classes
     from setpoint.train.config import Job
 
     variants = set(section_classes(Job.__setpoint__.fields["schedule"].type))

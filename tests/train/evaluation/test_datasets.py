@@ -10,7 +10,7 @@ import pytest
 from setpoint.config import SetpointError
 from setpoint.config.record.record import fingerprint
 from setpoint.config.resolving.checks import verify
-from setpoint.config.schema.declare import NEEDS
+from setpoint.config.schema.field import NEEDS
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_data import build_datasets, trained_on

@@ -9,7 +9,7 @@ import torch
 
 from setpoint.config import ConfigError, Problem, all_fields
 from setpoint.config.resolving.checks import verify
-from setpoint.config.schema.tree import classes_below
+from setpoint.config.schema.class_info import classes_below
 from setpoint.track.config import NORMS
 from setpoint.train.config import Job
 from setpoint.train.rules.conflicts import CONFLICTS, Conflict

@@ -14,7 +14,7 @@ from setpoint.config import PROGRAM, Config, ConfigError, Invalid, Origin, is_se
 from setpoint.config.composition import compose
 from setpoint.config.draft.config import fields_of
 from setpoint.config.draft.walk import sections
-from setpoint.config.schema.declare import DEAD, HOLDS
+from setpoint.config.schema.field import DEAD, HOLDS
 from setpoint.config.words.names import dotted
 from setpoint.infer.config import Inference
 

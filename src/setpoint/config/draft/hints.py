@@ -8,8 +8,8 @@ from functools import reduce
 from typing import Any, NamedTuple, cast
 
 from ..migrations import retired_hint, retired_hint_in
+from ..schema.class_info import all_fields, classes_at, field_of
 from ..schema.field import FieldInfo
-from ..schema.tree import all_fields, classes_at, field_of
 from ..types.base import EnumType, LiteralType, takes
 from ..types.compound import OptionalType, SectionType, unwrapped
 from ..values.node import Node

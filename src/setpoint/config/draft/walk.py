@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any, NamedTuple, cast
 
-from ..schema.class_info import ConfigMeta
+from ..schema.class_info import ConfigMeta, section_classes
 from ..schema.field import BUDGET, IDENTITY, RUNTIME, FieldInfo, Role
-from ..schema.tree import section_classes
 from ..types.base import PLAIN, FieldType
 from ..types.compound import REMOVE
 from ..values.containers import Free

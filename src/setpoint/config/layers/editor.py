@@ -16,8 +16,8 @@ from ..draft.hints import (
 )
 from ..draft.walk import TAG, reached
 from ..migrations import retired_hint
+from ..schema.class_info import classes_at, holds_secret, unknown_tag
 from ..schema.field import FieldInfo
-from ..schema.tree import classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType, read_item
 from ..types.compound import (
     ADDING,

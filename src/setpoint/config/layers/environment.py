@@ -7,8 +7,7 @@ from typing import Any, cast
 
 from ..draft.copying import bind
 from ..draft.walk import TAG, sections
-from ..schema.class_info import environmental
-from ..schema.tree import fields_at, holds_secret, section_classes
+from ..schema.class_info import environmental, fields_at, holds_secret, section_classes
 from ..types.base import FieldType
 from ..types.compound import REMOVE, MappingType, SectionType, SequenceType, TupleType, unwrapped
 from ..values.node import Node, chain_of, set_chain, value_or_missing

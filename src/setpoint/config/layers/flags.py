@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ..draft.hints import is_foreign_key, location_hint, switches
 from ..draft.walk import TAG
 from ..migrations import retired_hint
-from ..schema.tree import fields_at
+from ..schema.class_info import fields_at
 from ..types.base import BoolType, FieldType, takes
 from ..types.compound import AnyOfType, OptionalType, SectionType, unwrapped
 from ..values.node import Node

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from ..draft.walk import need_config, sections, value_at
-from ..schema.declare import CHECK, NEEDS, RULE, Need, RuleMark
-from ..schema.tree import classes_below
+from ..schema.class_info import classes_below
+from ..schema.field import CHECK, NEEDS, RULE, Need, RuleMark
 from ..values.containers import CheckedDict, CheckedList, Free
 from ..values.node import Node, chain_of, is_invalid, state_of, value_or_missing
 from ..values.origin import COMMAND_LINE, DERIVED, ENVIRONMENT, Origin, Recorded, short_name

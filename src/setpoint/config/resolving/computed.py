@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ..draft.copying import contains, references
 from ..draft.walk import missing_place, sections, value_at
-from ..schema.tree import classes_at
+from ..schema.class_info import classes_at
 from ..types.base import FieldType
 from ..types.compound import kind_at
 from ..values.containers import Free

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from ..draft.copying import Copies, bind, draft_of, freeze, one_layer
 from ..draft.walk import check_size, need_config, sections, value_at
-from ..schema.declare import DEAD, HOLDS
+from ..schema.field import DEAD, HOLDS
 from ..types.base import replace_in_item
 from ..values.node import (
     Layer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from setpoint.config import ImportPath, SetpointError
-from setpoint.config.schema.tree import added_sections
+from setpoint.config.schema.class_info import added_sections
 from setpoint.resilience.config import SkipStep
 from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.log import LogCallback, RecordCallback, SkippedStepsCallback

@@ -18,7 +18,7 @@ from setpoint.checkpoint.folder import At, directory_name, is_named, list_checkp
 from setpoint.checkpoint.manifest import BASE
 from setpoint.config import ImportedComponent, RunError
 from setpoint.config.draft.walk import sections
-from setpoint.config.schema.tree import added_sections
+from setpoint.config.schema.class_info import added_sections
 from setpoint.files.tensor_file import DTYPES
 from setpoint.parallel.world import RemoteRankError
 from setpoint.train.evaluation.scores import Averages
