@@ -1,5 +1,4 @@
 import functools
-import hashlib
 import json
 import math
 import os
@@ -19,7 +18,6 @@ from setpoint.config.record.record import (
     canonical,
     fingerprint,
     identity_leaves,
-    sha256,
 )
 from setpoint.config.words.plain_data import plain
 
@@ -110,19 +108,6 @@ def fingerprints(python: Path, place: tuple[str, str, str]) -> dict[str, str]:
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
-
-
-@pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 1000, 100_000])
-def test_the_digest_is_that_of_hashlib(size: int) -> None:
-    data = bytes(n % 251 for n in range(size))
-    assert sha256(data) == hashlib.sha256(data).hexdigest()
-
-
-def test_the_digest_without_the_interpreters_own_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "_sha2", None)
-    monkeypatch.setitem(sys.modules, "_sha256", None)
-    monkeypatch.delitem(sys.modules, "hashlib")
-    assert sha256(b"x") == hashlib.sha256(b"x").hexdigest()
 
 
 def test_the_order_of_fields_and_of_keys_does_not_count() -> None:

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -94,7 +95,10 @@ def run(arguments: Arguments) -> int:
             print(f"{name}: is of schema {root.__setpoint__.schema} now")
         else:
             for change in changes:
-                print("\n".join(_diff(change)))
+                shown = str(change.path) if change.is_record else os.path.relpath(change.path)
+                before, after = change.before.splitlines(), change.after.splitlines()
+                after_name = f"{shown} (migrated)"
+                print("\n".join(unified_diff(before, after, shown, after_name, lineterm="")))
     return 0
 
 
@@ -144,14 +148,6 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         changes.append(Change(path, before, text, is_record=True))
     return changes
-
-
-def _diff(change: Change) -> Iterator[str]:
-    from difflib import unified_diff
-
-    shown = str(change.path) if change.is_record else os.path.relpath(change.path)
-    before, after = change.before.splitlines(), change.after.splitlines()
-    yield from unified_diff(before, after, shown, f"{shown} (migrated)", lineterm="")
 
 
 def rewrite_document(document: Document, tree: Tree, schema: int) -> str:

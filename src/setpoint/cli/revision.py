@@ -119,7 +119,10 @@ def find_revision(name: str, what: str, imports: Sequence[str]) -> Revision:
     if repository and commit:
         start = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
         revision = Revision(repository, commit, "" if start == os.curdir else start, what)
-        if not (is_preset and _is_preset_of_setpoint(what, imports)):
+        # The history of a preset of Setpoint is that of Setpoint's own checkout.
+        function = presets.get(what.partition("(")[0].replace("_", "-"))
+        own = not imports if function is None else function.__module__.startswith("setpoint.")
+        if not (is_preset and own):
             return revision
         if {"src/setpoint/__init__.py", "setpoint/__init__.py"} & {*files_at(repository, commit)}:
             return revision
@@ -154,12 +157,6 @@ def _is_path(what: str) -> bool:
     """True for a file or folder, False for a preset or function."""
     what = what.partition("(")[0]
     return "." in what or "/" in what
-
-
-def _is_preset_of_setpoint(what: str, imports: Sequence[str]) -> bool:
-    """True for a preset of Setpoint, whose history is that of Setpoint's checkout."""
-    function = presets.get(what.partition("(")[0].replace("_", "-"))
-    return not imports if function is None else function.__module__.startswith("setpoint.")
 
 
 def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:

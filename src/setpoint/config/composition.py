@@ -15,7 +15,7 @@ from .draft.copying import draft_of
 from .draft.walk import Leaf, dropped_leaves, leaves, need_class, need_config
 from .files.document import FORMATS, names_file
 from .layers.editor import Editor
-from .layers.environment import apply_declared, apply_environment, declared_in
+from .layers.environment import apply_declared, apply_environment
 from .layers.extends import HEADERS, ExtendingFiles, file_beside, is_applied
 from .layers.flags import put_flags, read_flags
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
@@ -175,9 +175,9 @@ def _merge(
     editor = Editor(base if base is not None else root())
     editor.files = sources.files
     sweep = _put_files(editor, documents)
-    declared: Mapping[str, Origin] = declared_in(environ) if environ is not None else {}
+    declared = None
     if environ is not None:
-        apply_declared(editor, environ, declared)
+        declared = apply_declared(editor, environ)
         apply_environment(editor, environ)
     apply_modifiers(editor, modifiers)
     if flags:
@@ -188,7 +188,7 @@ def _merge(
         from .other_names import explain_foreign_keys
 
         explain_foreign_keys(editor)
-    if environ is not None and declared:
+    if environ is not None:
         apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__
     notes = [*sources.files.notes, *(note for document in documents for note in document.notes)]

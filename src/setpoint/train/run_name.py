@@ -21,7 +21,7 @@ from setpoint.config import (
     plain,
     same,
 )
-from setpoint.config.record.record import SHORT, canonical_json, identity_leaves, sha256
+from setpoint.config.record.record import SHORT, canonical_json, digest, identity_leaves
 from setpoint.config.values.origin import REFERENCE, Recorded
 from setpoint.config.words.names import MAX_NAME, MAX_PATH, Path, within
 from setpoint.track.config import MARK
@@ -70,7 +70,7 @@ def identity_mark(job: Job) -> str:
         for leaf in identity_leaves(job)
         if not within(leaf.key, "schedule")
     }
-    return MARK + sha256(canonical_json(values).encode("ascii"))[:16]
+    return MARK + digest(canonical_json(values))[:16]
 
 
 def find_run(job: Job) -> str:

@@ -150,8 +150,10 @@ class Config(Node, metaclass=ConfigMeta):
                 error = unknown_key(type(self), name)
                 error.secret = error.secret or is_secret_key(type(self), name)
                 raise error
-            stored = _read(info, value, origin)
-        except Invalid as error:
+            stored = info.read(value, origin)
+        except (Invalid, RecursionError) as raised:
+            too_deep = Invalid("is nested too deeply, or contains itself")
+            error = raised if isinstance(raised, Invalid) else too_deep
             if info is None:
                 # The whole tree is known only from its root; a section knows what is below it.
                 error.hint = error.hint or location_hint(type(self), name)
@@ -274,13 +276,6 @@ class Config(Node, metaclass=ConfigMeta):
         return [*type(self).__setpoint__.fields, *object.__dir__(self)]
 
 
-def _read(info: FieldInfo, value: object, origin: Origin) -> Any:
-    try:
-        return info.read(value, origin)
-    except RecursionError:
-        raise Invalid("is nested too deeply, or contains itself") from None
-
-
 def is_set(config: Config, name: str) -> bool:
     """True if any layer has given a field a value; for methods that derive from what is given.
 
@@ -357,7 +352,11 @@ def build(config: Node, runtime: dict[str, Any]) -> Any:
     known = built.get(id(config))
     if known is not None:
         _, before, result = known
-        if before.keys() != runtime.keys() or not all(_same(before[k], runtime[k]) for k in before):
+        alike = (
+            one is runtime.get(name) or (type(one) is str and one == runtime.get(name))
+            for name, one in before.items()
+        )
+        if before.keys() != runtime.keys() or not all(alike):
             raise SetpointError(
                 f"{type(config).__name__} stands in two places and is built with different "
                 f"run-time arguments; give each place a config of its own"
@@ -367,11 +366,6 @@ def build(config: Node, runtime: dict[str, Any]) -> Any:
     # The config is kept beside the result: its identity must not be given to another object.
     built[id(config)] = (config, runtime, result)
     return result
-
-
-def _same(one: Any, other: Any) -> bool:
-    """True if two run-time arguments are one object, or texts that say the same."""
-    return one is other or (type(one) is type(other) is str and one == other)
 
 
 def owner_of(cls: type[Node]) -> Any:

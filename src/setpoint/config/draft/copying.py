@@ -265,7 +265,8 @@ def _hand_over(old: Node, new: Node, moved: bool) -> None:
         reason = f"type = {known.tag} has no such field"
         try:
             before = type(old).__setpoint__.fields[name]
-            if info is not None and _is_of_variant(info, before, origin):
+            is_other = info is not None and info.written != before.written
+            if info is not None and origin.layer == PRESET and info.per_variant and is_other:
                 reason = f"type = {known.tag} has a default of its own, {info.written}"
             elif info is not None:
                 stored = info.read(value, origin)
@@ -286,12 +287,6 @@ def _hand_over(old: Node, new: Node, moved: bool) -> None:
             for origin, given in layers
             if (some := {k: v for k, v in given.items() if (k in kept) is is_kept})
         ]
-
-
-def _is_of_variant(info: FieldInfo, before: FieldInfo, origin: Origin) -> bool:
-    """True if a preset gave the value for a variant with another default."""
-    is_preset = origin.layer == PRESET
-    return is_preset and info.per_variant and info.written != before.written
 
 
 # References to sections: the section itself stands wherever one does.

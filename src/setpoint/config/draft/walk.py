@@ -424,16 +424,10 @@ def overridden(config: Node) -> Iterator[str]:
         itself = winner.layer == MODIFIER and winner.label == origin.label
         if itself or winner.layer in (DERIVED, REFERENCE) or last == value:
             continue
-        yield (
-            f"{leaf.key} = {_kind_or_value(value)} of --with {origin.label}, "
-            f"by {winner.describe(leaf.path)}"
-        )
-
-
-def _kind_or_value(value: object) -> str:
-    if isinstance(value, Node):
-        return type(value).__setpoint__.tag or "a section"
-    return for_error(value)
+        is_section = isinstance(value, Node)
+        text = (type(value).__setpoint__.tag or "a section") if is_section else for_error(value)
+        by = winner.describe(leaf.path)
+        yield f"{leaf.key} = {text} of --with {origin.label}, by {by}"
 
 
 Places = dict[int, Path]

@@ -28,22 +28,19 @@ def prefix_of(root: type[Node]) -> str:
     return f"{root.__setpoint__.environment_prefix}__"
 
 
-def declared_in(environ: Mapping[str, str]) -> Declared:
-    """The variables at hand that some field declares."""
-    names = sorted(environmental & environ.keys())
-    return {name: Origin(ENVIRONMENT, name) for name in names if environ[name]}
-
-
-def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declared) -> None:
+def apply_declared(
+    editor: Editor, environ: Mapping[str, str], declared: Declared | None = None
+) -> Declared:
     """Put the values of variables that fields declare into all sections of a draft.
 
     Called before the variables with the prefix, and again at the end for the sections that later
     layers have made: there a value goes below those of later layers. What a record says stays: such
     a variable belongs to where a program happens to run, and a run that goes on is the same.
     """
-    if not declared:
-        return
-    for path, section in list(sections(editor.root)):
+    if declared is None:
+        names = sorted(environmental & environ.keys())
+        declared = {name: Origin(ENVIRONMENT, name) for name in names if environ[name]}
+    for path, section in list(sections(editor.root)) if declared else ():
         for name, info in type(section).__setpoint__.fields.items():
             origin = declared.get(info.environment or "")
             chain = chain_of(section, name)
@@ -67,6 +64,7 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
                 section.store(name, stored, origin)
             if may_refer(stored):
                 bind(editor.root)
+    return declared
 
 
 def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:

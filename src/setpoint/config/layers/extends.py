@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import cast
 
 from ..files.document import Document
@@ -121,21 +120,16 @@ class ExtendingFiles:
                 )
                 continue
             fields = {k: v for k, v in document.data.items() if k == EXTENDS or k not in HEADERS}
-            yield (
-                "",
-                fields,
-                Origin(FILE, document.name, partial(_place_below, document, len(path))),
-            )
+
+            def below(place: Path, document: Document = document) -> str:
+                return document.where(place[len(path) :])
+
+            yield "", fields, Origin(FILE, document.name, below)
             self.close()
             applied.append(os.path.realpath(file))
             origin.order = origin.applied().order
         if outermost:
             del self._applied[path]
-
-
-def _place_below(document: Document, depth: int, place: Path) -> str:
-    """The place of a value in a file that has the fields of a section so deep in the tree."""
-    return document.where(place[depth:])
 
 
 def file_beside(file: str, name: str) -> str:

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..draft.config import Config
 from ..draft.copying import draft_of
@@ -45,12 +45,6 @@ PRESET_PREFIX = "@"
 WRITTEN_LAYERS = (FILE, ENVIRONMENT, COMMAND_LINE, SWEEP)
 
 
-class _Expected(NamedTuple):
-    """A module that brings a value when it is imported."""
-
-    module: str
-
-
 class Catalogue(MutableMapping[str, V]):
     """A mapping that knows some of its names before it has the values.
 
@@ -59,21 +53,22 @@ class Catalogue(MutableMapping[str, V]):
     """
 
     def __init__(self) -> None:
-        self._values: dict[str, V | _Expected] = {}
+        # The values, or the modules that bring them.
+        self._values: dict[str, V | str] = {}
 
     def expect(self, module: str, *names: str) -> None:
         """Make names known without importing what brings them."""
         for name in names:
-            self._values.setdefault(name, _Expected(module))
+            self._values.setdefault(name, module)
 
     def __getitem__(self, name: str) -> V:
         value = self._values[name]
-        if isinstance(value, _Expected):
+        if isinstance(value, str):
             # Another thread waits here. A module that asks for its own names while it is being
             # imported does not, and finds none.
-            import_module(value.module)
+            import_module(value)
             value = self._values[name]
-        if isinstance(value, _Expected):
+        if isinstance(value, str):
             raise KeyError(name)
         return value
 

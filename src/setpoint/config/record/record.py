@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple, TypeVar, cast
 
 from ..draft.walk import (
@@ -81,15 +80,13 @@ def minimal_toml(config: Node) -> str:
     """Only what differs from the defaults, each line with its origin as a comment."""
     touched = (leaf for leaf in leaves(config) if leaf.chain)
     comments = {
-        each.path: _comment(each) for leaf in touched for each in entries_of(config, leaf) or [leaf]
+        each.path: each.describe_origin()
+        if each.origin.layer != REFERENCE or len(each.chain) < 2
+        else f"= {for_error(each.value)}, {each.chain[-2][0].describe(each.path)}"
+        for leaf in touched
+        for each in entries_of(config, leaf) or [leaf]
     }
     return write_toml(to_minimal(config), comments)
-
-
-def _comment(leaf: Leaf) -> str:
-    if leaf.origin.layer == REFERENCE and len(leaf.chain) > 1:
-        return f"= {for_error(leaf.value)}, {leaf.chain[-2][0].describe(leaf.path)}"
-    return leaf.describe_origin()
 
 
 def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
@@ -368,7 +365,7 @@ def recorded_fingerprint(origins: Mapping[str, Mapping[str, Any]]) -> str:
     values = {
         key: entry["value"] for key, entry in origins.items() if entry["role"] == IDENTITY.name
     }
-    return sha256(canonical_json(values).encode("ascii"))
+    return digest(canonical_json(values))
 
 
 def _leaves(value: Any, key: str, origins: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -426,16 +423,14 @@ def fingerprint(config: Node) -> str:
     need_config(config, "fingerprint")
     if not is_frozen(config):
         raise SetpointError("only a resolved configuration has a fingerprint; resolve the draft")
-    return sha256(canonical(config).encode("ascii"))
+    return digest(canonical(config))
 
 
-def sha256(data: bytes) -> str:
-    """The digest by CPython's own code: `hashlib` loads OpenSSL, which takes longer than `json`."""
-    try:
-        module: Any = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
-    except ImportError:
-        module = import_module("hashlib")
-    return module.sha256(data).hexdigest()
+def digest(text: str) -> str:
+    """SHA-256 of a canonical form."""
+    import hashlib  # which a command that takes no fingerprint does not need
+
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 class Absent:

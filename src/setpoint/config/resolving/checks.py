@@ -78,8 +78,13 @@ def _checks_in(
     """Every check of some sections, with what it needs, but for files that nothing will read."""
     for path, section in placed:
         for name in type(section).__setpoint__.checks:
-            mark = mark_of(section, name)
-            needs = needs_in(section, mark)
+            mark: RuleMark = getattr(getattr(section, name), CHECK)
+            needs = mark.needs
+            if callable(needs):
+                try:
+                    needs = needs(section)
+                except UnresolvedError:  # a value that decides it is unknown
+                    needs = NEEDS
             if not ("files" in needs and path and path[0] in unread):
                 yield path, section, name, mark, needs
 
@@ -155,21 +160,6 @@ def _origins_inside(area: Free, path: Path) -> str:
         elif chain := area.chain(key):
             origins.append(chain[-1][0].describe((*path, key)))
     return ", ".join(dict.fromkeys(filter(None, origins)))
-
-
-def mark_of(section: Node | type[Node], name: str) -> RuleMark:
-    """The declaration of a check."""
-    return getattr(getattr(section, name), CHECK)
-
-
-def needs_in(section: Node, mark: RuleMark) -> tuple[Need, ...]:
-    """The needs of a check in a section; all of them where a value that decides that is unknown."""
-    if not callable(mark.needs):
-        return mark.needs
-    try:
-        return mark.needs(section)
-    except UnresolvedError:
-        return NEEDS
 
 
 def findings_of(section: Node, name: str, mark: RuleMark) -> Iterator[Problem]:
@@ -339,7 +329,8 @@ def cautions_of(config: Node) -> tuple[Caution, ...]:
 
 def known_cautions(root: type[Node]) -> dict[str, str]:
     """All cautions that the checks of a tree may yield: what each means, by its code, sorted."""
-    marks = (mark_of(cls, name) for cls in classes_below(root) for name in cls.__setpoint__.checks)
+    methods = (getattr(c, name) for c in classes_below(root) for name in c.__setpoint__.checks)
+    marks: Iterator[RuleMark] = (getattr(method, CHECK) for method in methods)
     return dict(sorted(item for mark in marks for item in mark.cautions.items()))
 
 

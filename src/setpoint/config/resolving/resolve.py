@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
-from ..draft.copying import Copies, bind, draft_of, freeze, one_layer
+from ..draft.copying import MANY_ORIGINS, Copies, bind, draft_of, freeze, one_layer
 from ..draft.walk import check_size, need_config, sections, value_at
 from ..schema.field import DEAD, HOLDS
 from ..types.base import replace_in_item
@@ -24,7 +24,7 @@ from ..values.node import (
     state_of,
     value_or_missing,
 )
-from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
+from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Recorded
 from ..words.errors import ConfigError, Problem
 from ..words.names import Path, dotted
 from ..words.plain_data import MISSING, same
@@ -58,13 +58,13 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
     if is_frozen(draft):
         draft = draft_of(draft)
     superseded: list[SupersededValue] = []
-    earlier: dict[float, tuple[Placed, Computation]] = {}
+    earlier: dict[object, tuple[Placed, Computation]] = {}
 
     def without_later_layers(layer: Origin) -> tuple[Placed, Computation]:
-        if layer.order not in earlier:
-            _, placed, computation = _determined(draft, problems, (), layer)
-            earlier[layer.order] = placed, computation
-        return earlier[layer.order]
+        key = RECORD if isinstance(layer, Recorded) else MANY_ORIGINS.get(layer.layer, layer.order)
+        if key not in earlier:  # once for all flags, variables, and values of a record
+            earlier[key] = _determined(draft, problems, (), layer)[1:]
+        return earlier[key]
 
     while True:
         root, placed, computation = _determined(draft, problems, superseded)

@@ -281,8 +281,11 @@ class ImportPath(Scalar):
             if other and not is_allowed(value.__name__, self.allowed()):
                 raise SetpointError(f"{self}: {not_allowed(value.__name__, self.allowed())}")
         home = getattr(value, "__module__", None)
-        if isinstance(home, str) and not _is_home(home, self.allowed()):
-            raise SetpointError(f"{self}: {not_allowed(home, self.allowed())}")
+        if isinstance(home, str) and not is_allowed(home, self.allowed()):
+            package, _, core = home.partition(".")  # the private core of an allowed package will do
+            tops = {one.partition(".")[0] for one in self.allowed()}
+            if not core.startswith("_") or package not in tops:
+                raise SetpointError(f"{self}: {not_allowed(home, self.allowed())}")
         if not callable(value):
             name = type(value).__name__
             kind = "a module" if isinstance(value, ModuleType) else f"an object of type {name}"
@@ -357,13 +360,6 @@ def _form(text: str) -> str:
         message = f"is not an import path: got {for_error(text)}"
         raise Invalid(message, EXAMPLES, hint=hint, kind=WRONG_KIND)
     return f"{module}:{name}" if colon and "." in name else ".".join(parts)
-
-
-def _is_home(module: str, allowed: tuple[str, ...]) -> bool:
-    """True if an object may come from a module: an allowed one, or its package's private core."""
-    package, _, rest = module.partition(".")
-    core = rest.startswith("_") and any(one.partition(".")[0] == package for one in allowed)
-    return core or is_allowed(module, allowed)
 
 
 def _is_module(package: object, name: str) -> bool:
