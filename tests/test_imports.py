@@ -38,7 +38,6 @@ SLOW = (
     "decimal",
     "difflib",
     "email",
-    "hashlib",
     "http",
     "inspect",
     "logging",

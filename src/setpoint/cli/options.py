@@ -290,6 +290,11 @@ class Command:
             # What follows has the spelling of the system whose file the source is.
             end = tokens.index("--")
             tokens, parsed.foreign = tokens[:end], [*tokens[end + 1 :]]
+            if not parsed.foreign:
+                raise SetpointError(
+                    "unexpected argument '--': overrides in the spelling of the system whose file "
+                    "the source is follow it, and nothing does"
+                )
             if "SOURCE" not in self.usage and "DIALECT" not in self.usage:
                 raise SetpointError(f"{self.title} takes no file of another system, and so no --")
         at = 0
