@@ -42,6 +42,11 @@ def test_of_a_long_run_the_turns_are_shown(flags: tuple[str, ...], turns: set[in
     assert curve.highest.factor == (3.0 if "schedule=piecewise" in flags else 1.0)
 
 
+def test_a_warm_up_below_the_precision_of_floats_is_drawn() -> None:
+    curve = draw_curve(job("schedule.warmup=5e-324 s"))
+    assert len(curve.points) == 300
+
+
 def test_some_updates() -> None:
     assert [p.step for p in draw_curve(job(), every=100).points] == [0, 100, 200, 299]
     assert [p.step for p in draw_curve(job(), steps=1).points] == [0]

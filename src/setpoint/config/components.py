@@ -145,7 +145,8 @@ def read_argument(value: Any, origin: Origin) -> Any:
 def _is_component(value: object) -> bool:
     if isinstance(value, Mapping):
         entries = cast(Mapping[object, object], value)
-        return entries.get("type") in COMPONENTS and "target" in entries
+        kind = entries.get("type")
+        return isinstance(kind, str) and kind in COMPONENTS and "target" in entries
     return isinstance(value, Config) or (callable(value) and not isinstance(value, str))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import ceil
+from math import ceil, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
@@ -173,7 +173,7 @@ def _turns(job: Job, run: _Run) -> list[int]:
         turns += [stop for _, stop in spans(lengths, whole, unit)]
     extent = run.extent[unit]  # none where a horizon is shorter than any float can be divided
     steps = [turn / extent for turn in turns] if extent else []
-    return [step for turn in steps for step in (ceil(turn) - 1, ceil(turn))]
+    return [step for turn in steps if isfinite(turn) for step in (ceil(turn) - 1, ceil(turn))]
 
 
 def _notes(job: Job) -> list[str]:

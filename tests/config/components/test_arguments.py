@@ -20,6 +20,7 @@ def test_plain_data_stays_plain() -> None:
     assert read(PlainScalar("1e-5")) == 1e-5
     assert read(PlainScalar("[1, {a: b}]")) == (1, {"a": "b"})
     assert read({"type": "linear"}) == {"type": "linear"}
+    assert read({"type": {"a": 1}, "target": 2}) == {"type": {"a": 1}, "target": 2}
     assert [kind_of(read(value)) for value in (1, "a", [], {}, [1], {"a": 1})] == ["plain"] * 6
 
 
