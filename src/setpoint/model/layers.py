@@ -10,8 +10,6 @@ from typing import Any, Literal
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from setpoint.model.moe.experts import PackedExperts
-from setpoint.model.moe.layer import Router
 from setpoint.shapes.parameter import Kind
 from setpoint.shapes.protocols import KnowsKinds
 
@@ -108,8 +106,8 @@ def parameter_kinds(model: nn.Module) -> dict[str, Kind]:
             kinds[name] = "output"
         elif _is_router(owners, path):
             kinds[name] = "router"
-        else:
-            kinds[name] = _by_dimensions(module, parameter.ndim)
+        else:  # of a convolution, or a user's experts, it is unknown which dimensions are matrices
+            kinds[name] = ("vector", "vector", "matrix", "tensor")[min(parameter.ndim, 3)]
     return kinds
 
 
@@ -143,14 +141,6 @@ def _is_conv1d(cls: type) -> bool:
     return cls.__name__ == "Conv1D" and cls.__module__.startswith("transformers.")
 
 
-def _by_dimensions(module: nn.Module, dims: int) -> Kind:
-    """Kind of a parameter without another one."""
-    if dims > 2 and not isinstance(module, PackedExperts):
-        # A convolution, or a user's experts: which dimensions are matrices is unknown.
-        return "tensor"
-    return "matrix" if dims >= 2 else "vector"
-
-
 def _is_norm(module: nn.Module, dims: int) -> bool:
     if isinstance(module, _NORMS):
         return True
@@ -163,7 +153,7 @@ def _is_router(owners: dict[str, nn.Module], path: str) -> bool:
     parent, _, own = path.rpartition(".")
     if not path:
         return False
-    if isinstance(owners[path], Router) or _ROUTER.search(type(owners[path]).__name__):
+    if any(_ROUTER.search(kind.__name__) for kind in type(owners[path]).__mro__):
         return True
     # Some routers are modules with a linear layer inside.
     if parent and _ROUTER.search(type(owners[parent]).__name__):

@@ -13,15 +13,13 @@ from setpoint.config import SetpointError
 from setpoint.model.attention.attention import (
     Attention,
     AttentionContext,
+    Chosen,
     LatentAttention,
     attention_context,
 )
 from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.block_modules import FeedForward, build_norm, compute_dtype
 from setpoint.model.initialize import FirstRows, Initializer, NormalInit
-from setpoint.model.moe.experts import PackedExperts
-from setpoint.model.moe.layer import MoELayer
-from setpoint.model.moe.losses import LayerRouting, combine
 from setpoint.model.parameters import (
     LAYER,
     embedding_rows,
@@ -37,6 +35,8 @@ from setpoint.shapes.protocols import ExpertPart
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
     from setpoint.model.moe.dispatch import TokenDispatcher
+    from setpoint.model.moe.layer import MoELayer
+    from setpoint.model.moe.losses import LayerRouting
     from setpoint.shapes.batch import ContextGroups, Lengths
 
 Head = Callable[[Tensor, Projection], Any]
@@ -64,6 +64,8 @@ class Block(nn.Module):
         self.feed_forward_norm = build_norm(config, config.dim) if before else None
         self.has_experts = config.moe is not None and config.moe.has_experts(layer)
         if self.has_experts:
+            from setpoint.model.moe.layer import MoELayer
+
             assert config.moe is not None
             self.feed_forward = MoELayer(config, config.moe.layers_with_experts(layer))
         else:
@@ -149,6 +151,7 @@ class Transformer(nn.Module):
         self.output = None if config.tie_embeddings else Output(config.dim, rows, bias=False)
         self.logit_scale = config.logit_scale * config.width_ratio
         self._context_groups: ContextGroups | None = None
+        self._backends: dict[Any, Chosen] = {}
 
     def forward(
         self,
@@ -195,6 +198,7 @@ class Transformer(nn.Module):
             self._context_groups,
             lengths=lengths,
             dtype=compute_dtype(x),
+            known=self._backends,
         )
         if tokens.dim() == 2:
             x = self._place(x, context.positions)
@@ -215,6 +219,8 @@ class Transformer(nn.Module):
             return x
         if self.config.moe is None or not self.training:
             return Outcome(result)
+        from setpoint.model.moe.losses import combine
+
         return Outcome(result, *combine(self.config, routings, x.device))
 
     def _embed(self, tokens: Tensor) -> Tensor:
@@ -267,9 +273,15 @@ class Transformer(nn.Module):
     def use_context(self, groups: ContextGroups) -> None:
         """See `setpoint.shapes.protocols.SequenceDivisible`."""
         self._context_groups = groups
-        for module in self.modules():
-            if isinstance(module, MoELayer):
-                module.context_group = groups.whole
+        for layer in self._expert_layers():
+            layer.context_group = groups.whole
+
+    def _expert_layers(self) -> list[MoELayer]:
+        if self.config.moe is None:
+            return []
+        from setpoint.model.moe.layer import MoELayer
+
+        return [module for module in self.modules() if isinstance(module, MoELayer)]
 
     def use_experts(self, dispatcher: TokenDispatcher) -> list[ExpertPart]:
         """Dispatch tokens to experts on other ranks; see `setpoint.shapes.protocols.HasExperts`.
@@ -281,16 +293,15 @@ class Transformer(nn.Module):
             raise SetpointError(
                 "parallel.expert: the model has no experts\nValid: 1, or set model.moe"
             )
+        if not self.config.moe.packed:
+            raise SetpointError(
+                "parallel.expert divides packed experts only\nValid: 1, or model.moe.packed = true"
+            )
         parts: list[ExpertPart] = []
-        for module in self.modules():
-            if isinstance(module, MoELayer):
-                if not isinstance(module.experts, PackedExperts):
-                    raise SetpointError(
-                        "parallel.expert divides packed experts only\n"
-                        "Valid: 1, or model.moe.packed = true"
-                    )
-                module.dispatcher = dispatcher
-                parts.append(ExpertPart(module.experts, module.experts.widths()))
+        for layer in self._expert_layers():
+            layer.dispatcher = dispatcher
+            experts: Any = layer.experts
+            parts.append(ExpertPart(experts, experts.widths()))
         return parts
 
     def make_cache(self) -> KeyValueCache:

@@ -13,7 +13,6 @@ from torch import Tensor
 from setpoint.config import RunError, SetpointError, error_in_words
 from setpoint.memory.usage import is_out_of_memory
 from setpoint.model.config import ModelConfig, TransformerConfig
-from setpoint.model.moe.layer import update_biases
 from setpoint.optim.base import Undo, counts_of, step_unless, takes_flag
 from setpoint.optim.build import title_of
 from setpoint.optim.clip import clip_gradients
@@ -208,6 +207,8 @@ class Engine:
                 if weights.pairs:
                     weights.master_to_params()
             if numbers.routing is not None:
+                from setpoint.model.moe.layer import update_biases
+
                 counts, stays = numbers.routing.counts, numbers.stays
                 update_biases(components.model, counts, rates.done, rates.frozen, stays)
         if self.norms is not None and (self.is_ahead or numbers.complete().policy is None):

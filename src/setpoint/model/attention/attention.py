@@ -217,26 +217,16 @@ class LatentAttention(nn.Module):
         latent, shared = context.update_cache(self.layer, self.kind, latent, shared)
         if context.cache is not None and x.shape[1] == 1:
             mixed = self._attend_to_latents(plain, turned, latent, shared, context)
-        else:
-            mixed = self._attend_to_heads(plain, turned, latent, shared, context)
-        return self.output(mixed.flatten(2))
-
-    def _attend_to_heads(
-        self,
-        plain: Tensor,
-        turned: Tensor,
-        latent: Tensor,
-        shared: Tensor,
-        context: AttentionContext,
-    ) -> Tensor:
-        """Project latents up to keys and values (B, L, H, ...) of each head."""
+            return self.output(mixed.flatten(2))
+        # Keys and values (B, L, H, ...) of each head.
         heads = self.key_value_up(latent).unflatten(
             -1, (-1, self.nope_head_dim + self.value_head_dim)
         )
         key, value = heads.split((self.nope_head_dim, self.value_head_dim), dim=-1)
         shared = shared.expand(-1, -1, key.shape[2], -1)
         query = torch.cat((plain, turned), dim=-1)
-        return self._attend(query, torch.cat((key, shared), dim=-1), value, context)
+        mixed = self._attend(query, torch.cat((key, shared), dim=-1), value, context)
+        return self.output(mixed.flatten(2))
 
     def _attend_to_latents(
         self,
@@ -341,6 +331,7 @@ def attention_context(
     *,
     lengths: Lengths | None = None,
     dtype: torch.dtype = torch.float32,
+    known: dict[Any, Chosen] | None = None,
 ) -> AttentionContext:
     """Prepare one forward pass: a backend, a mask and a rotation for each kind of layers.
 
@@ -354,6 +345,7 @@ def attention_context(
             documents are of whole sequences then.
         lengths: see `RowLayout`.
         dtype: of queries, keys and values.
+        known: backends of earlier calls, and of this one; None: they are chosen anew.
 
     Raises:
         ValueError: wrong shapes, negative positions for all rows, or a cache for a part of a
@@ -365,10 +357,12 @@ def attention_context(
         count *= groups.parts.size
         if cache is not None:
             raise ValueError("a cache takes whole sequences, and ranks divide this model's")
-    _check_shape("positions", positions, batch, count)
-    _check_shape("documents", documents, batch, count)
-    if positions is not None and positions.dim() == 1:
-        _refuse_padding(positions)
+    if positions is not None:
+        _check_shape("positions", positions, (batch, count), (count,))
+        if positions.dim() == 1:
+            _refuse_padding(positions)
+    if documents is not None:
+        _check_shape("documents", documents, (batch, count))
     if cache is not None:
         layout = cache.extend((batch, count), x.device, positions, documents)
     else:
@@ -387,6 +381,8 @@ def attention_context(
         positions = torch.arange(start, start + count, device=x.device)
     if groups is not None:
         positions = groups.parts.take(positions, dim=-1)
+    if known is None or torch.compiler.is_compiling():  # whose graphs guard what they read
+        known = {}
     turned: dict[tuple[float, bool], Rotation] = {}
     views: dict[Kind, KindView] = {}
     for kind in kinds_of(config):
@@ -394,9 +390,15 @@ def attention_context(
         first = 0 if cache is None or window is None else cache.trim(layout, window)
         masked, cached = layout.is_masked(window), cache is not None
         ring = groups is not None and groups.ring is not None
-        name, backend = choose_backend(
-            config, x.device, dtype, masked=masked, cached=cached, ring=ring
-        )
+        key = (x.device, dtype, masked, cached, ring)
+        if key not in known:
+            known[key] = choose_backend(
+                config, x.device, dtype, masked=masked, cached=cached, ring=ring
+            )
+        elif x.is_cuda:  # another model may have activated other flash operators
+            dropout = config.attention_dropout > 0
+            use_flash(known[key].name, x.device, query_size(config), dropout)
+        name, backend = known[key]
         if groups is not None:
             backend = over_ranks(backend, name, groups)
         mask = backend.prepare_mask(layout.without_first(first), window)
@@ -434,9 +436,8 @@ def _rotation(
     return known[base, own]
 
 
-def _check_shape(name: str, given: Tensor | None, batch: int, count: int) -> None:
-    shapes = [(batch, count), (count,)] if name == "positions" else [(batch, count)]
-    if given is not None and tuple(given.shape) not in shapes:
+def _check_shape(name: str, given: Tensor, *shapes: tuple[int, ...]) -> None:
+    if tuple(given.shape) not in shapes:
         valid = " or ".join(map(str, shapes))
         raise ValueError(f"{name} have shape {tuple(given.shape)}; tokens need {valid}")
 

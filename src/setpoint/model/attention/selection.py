@@ -293,7 +293,7 @@ def kind_of(config: TransformerConfig, layer: int) -> Kind:
 
 def kinds_of(config: TransformerConfig) -> list[Kind]:
     """Kinds of attention of a model's layers."""
-    return list(dict.fromkeys(kind_of(config, layer) for layer in range(config.layers)))
+    return list(dict.fromkeys(config.attention_pattern[: config.layers]))
 
 
 def attention_scale(config: TransformerConfig) -> float | None:

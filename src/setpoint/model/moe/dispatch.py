@@ -11,7 +11,6 @@ from torch.autograd.function import once_differentiable
 
 from setpoint.model.block_modules import cast_once
 from setpoint.model.config import TransformerConfig
-from setpoint.model.moe.deepep import DeepEPDispatcher
 from setpoint.model.moe.experts import Assignments, gather, spread, sum_choices
 from setpoint.parallel.config import DeepEP
 from setpoint.shapes.peers import (
@@ -178,6 +177,8 @@ def build_dispatcher(
     dispatcher: TokenDispatcher = run_locally
     if group is not None and isinstance(dispatch, DeepEP):
         assert isinstance(model, TransformerConfig) and model.moe is not None
+        from setpoint.model.moe.deepep import DeepEPDispatcher
+
         dispatcher = DeepEPDispatcher(group, model.moe.experts, dispatch)
     elif group is not None:
         dispatcher = AllToAllDispatcher(group)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from setpoint.config import SetpointError
 from setpoint.model.block_modules import VALUES, FeedForward, activation, cast_once
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit, PerExpert
+from setpoint.shapes.parameter import Kind
 from setpoint.shapes.peers import compute_sent
 from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import GroupedProducts
@@ -450,6 +451,10 @@ class PackedExperts(nn.Module):
             for name in self.projections
         }
         return rules | {f"{name}_bias": ConstantInit(0.0) for name in self.biased}
+
+    def parameter_kinds(self) -> dict[str, Kind]:
+        """See `setpoint.shapes.protocols.KnowsKinds`."""
+        return {n: "bias" if n.endswith("_bias") else "matrix" for n in self._parameters}
 
     def product_weights(self) -> list[str]:
         """See `setpoint.shapes.placed.HasProducts`."""

@@ -15,7 +15,6 @@ from setpoint.data.sources.config import Conversations, SourceConfig
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.vocabulary import TEMPLATE, TOKENIZER, find_tokenizer
 from setpoint.model.config import HuggingFaceConfig
-from setpoint.model.huggingface.architecture import config_keys
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import CONFIG, GENERATION, TOKENIZER_FILES
 from setpoint.model.pretrained.run import DESCRIPTION
@@ -72,7 +71,10 @@ def companions_of(
         files |= _read({GENERATION: start / GENERATION, DESCRIPTION: start / config})
     if isinstance(model, HuggingFaceConfig):
         # Without what the section overrides, which is in its record.
-        keys = config_keys(model) if keys is None else keys
+        if keys is None:
+            from setpoint.model.huggingface.architecture import config_keys
+
+            keys = config_keys(model)
         files[DESCRIPTION] = json.dumps(keys, indent=2).encode()
     templates = [*_templates(sources, tokenizer)]
     if not files and not templates:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.adapter.plan import AdapterReport
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled, compile_step
 from setpoint.config import SetpointError
@@ -57,12 +56,6 @@ from setpoint.shapes.parameter import Parameter
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
-from setpoint.train.build.adapter import (
-    adapter_rules,
-    materialize_adapter,
-    start_adapter,
-    start_magnitudes,
-)
 from setpoint.train.build.companions import Companions, companions_of
 from setpoint.train.build.job_data import (
     build_datasets,
@@ -89,6 +82,7 @@ from setpoint.units.dtype import DType
 if TYPE_CHECKING:
     import torch
 
+    from setpoint.adapter.plan import AdapterReport
     from setpoint.adapter.quantize.weight import StepNoise
     from setpoint.model.moe.dispatch import TokenDispatcher
     from setpoint.parallel.expert_ranks import ExpertRanks
@@ -427,11 +421,18 @@ def build_model_parts(
             has_more = cut or job.adapter is not None
             undivided = skeleton(job.model, vocab_size) if has_more else None
             components.pretrained = start_from(job.model, model, begins, dtype, undivided, one)
-            materialize_adapter(model, begins, dtype)
-            start_adapter(model, job.seed)
+            if adapted is not None:
+                from setpoint.train.build.adapter import materialize_adapter, start_adapter
+
+                materialize_adapter(model, begins, dtype)
+                start_adapter(model, job.seed)
         else:
             (empty or materialize)(model, begins, dtype)
-            if empty is None:
+            if empty is None and adapted is None:
+                initialize(model, job.seed)
+            elif empty is None:
+                from setpoint.train.build.adapter import adapter_rules, start_magnitudes
+
                 initialize(model, job.seed, adapter_rules(model))
                 start_magnitudes(model)
     else:
@@ -448,7 +449,9 @@ def build_model_parts(
             components.pretrained = start_from(job.model, model, one=one)
         _use_float8(job, model, device)
         adapted = add_adapter(job, model)
-        if empty is None:
+        if empty is None and adapted is not None:
+            from setpoint.train.build.adapter import start_adapter
+
             start_adapter(model, job.seed)
         components.all_trained = trained_parameters(model) if cut else None
         stages = divide_model(job, world, model if is_planned else model.to(begins))

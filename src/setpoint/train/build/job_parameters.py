@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from setpoint.adapter.plan import AdapterReport, Described, describe, report_of
 from setpoint.config import SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import TransformerConfig
@@ -33,6 +32,7 @@ from setpoint.shapes.parameter import Parameter
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from setpoint.adapter.plan import AdapterReport, Described
     from setpoint.optim.config import OptimizerConfig
     from setpoint.optim.grouping import Groups
     from setpoint.train.config import Job
@@ -127,12 +127,16 @@ def adapted(job: Job, vocabulary: int) -> Described | None:
         or not model.parameters_known
     ):
         return None
+    from setpoint.adapter.plan import describe
+
     base = list(parameters_of(model, vocabulary))
     return describe(job.adapter, base, fused_parts_of(model))
 
 
 def adapter_report(job: Job, adapter: Described) -> AdapterReport:
     """Count what is adapted, trained and frozen, `optimizer.frozen` included."""
+    from setpoint.adapter.plan import report_of
+
     frozen = [param for param in adapter.trained if is_frozen(job.optimizer, param.name)]
     names = {param.name for param in frozen}
     trained = [param for param in adapter.trained if param.name not in names]
