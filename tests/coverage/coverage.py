@@ -1,12 +1,13 @@
 """Answers to the configuration keys of four training systems, and what keeps them true.
 
-`answers.toml` has a line for each key, in a table for each capability. It says one of
+The dialects of these systems say which field a key becomes by itself, and why there is no such
+thing. `answers.toml` has a line for each key, in a table for each capability, with what they do not
+say, one of
 
     fields = ["model.dim", "checkpoint.mode=async", "inference:batch.micro_size"]
     values = { silu = "model.activation=swiglu", npu = "no: REASON" }
     commands = ["setpoint export --dtype"]
     fixed = "the value of the key that always holds"
-    refused = "why there is no such thing"
 
 A field without a value takes the key's own values, by the type and default in `takes`. `values` has
 each of the documented `choices`. `tests` show it, and name the field or its value; `note` says what
@@ -32,6 +33,7 @@ from setpoint.config.schema.field import FieldInfo
 from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.infer.config import Inference
+from setpoint.interop.dialect import Dialect, Key, dialect_named
 from setpoint.train.config import Job
 
 HERE = Path(__file__).parent
@@ -43,8 +45,9 @@ SAMPLES = {"int": "2", "float": "0.5", "bool": "true", "str": "a", "path": "a", 
 INDEX = """# Coverage
 
 What Setpoint has for the configuration keys of four training systems: DanLing, d9d, KempnerForge,
-xorl. Generated from `tests/coverage/answers.toml` by `python -m tests.coverage.make`; tests look up
-each field, whether it takes the value, each command, and whether the named test is about it.
+xorl. Generated from the dialects in `setpoint/interop/` and from `tests/coverage/answers.toml` by
+`python -m tests.coverage.make`; tests look up each field, whether it takes the value, each command,
+and whether the named test is about it.
 
 *Answered*: a field with a value, or a command, gives its meaning, and a test shows it
 ([list](keys.md)). *Fixed*: one value of the key always holds. *Refused*: left out, for a reason.
@@ -110,7 +113,22 @@ def rows(file: str = "answers.toml") -> list[Row]:
 def _row(capability: str, name: str, parts: dict[str, Any]) -> Row:
     plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in parts.items()}
     plain["values"] = tuple(parts.get("values", {}).items())
+    key = dialect_key(name)
+    if key is not None and not {*parts} & {"fields", "values", "commands", "fixed"}:
+        plain |= {"fields": (key.path,)} if key.path else {"refused": key.refused or key.idle}
     return Row(capability, name, **plain)
+
+
+def dialect_key(name: str) -> Key | None:
+    """The declaration of a key in the dialect of its system; None for one inside a list."""
+    system, _, key = name.partition(" ")
+    return _dialects()[system].keys.get(key) if system in _dialects() else None
+
+
+@functools.cache
+def _dialects() -> dict[str, Dialect]:
+    dialects = map(dialect_named, ("danling", "d9d", "kempnerforge", "xorl"))
+    return {dialect.name: dialect for dialect in dialects}
 
 
 def problems_of(row: Row) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from .coverage import ROOT, Row, outdated, problems_of, rows
+from .coverage import ROOT, Row, dialect_key, outdated, problems_of, rows, split
 
 
 def test_every_key_has_one_true_row() -> None:
@@ -22,6 +22,16 @@ def test_every_key_has_one_true_row() -> None:
     assert {row.name.partition(" ")[0] for row in answers} == {
         "DanLing", "d9d", "KempnerForge", "xorl",
     }  # fmt: skip
+
+
+def test_dialects_and_answers_agree() -> None:
+    """A key that a dialect converts to a field by itself is answered with that field, too."""
+    for row in rows():
+        key = dialect_key(row.name)
+        if key is not None and key.path:
+            assert key.path in {split(setting)[1] for setting in row.settings}, row.name
+        if row.state in ("fixed", "refused"):
+            assert key is None or not key.path, row.name
 
 
 def test_weaknesses_have_tests() -> None:

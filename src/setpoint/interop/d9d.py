@@ -119,10 +119,10 @@ KEYS = {
     "checkpointing.period_steps": Key(REQUIRED),
     "checkpointing.num_to_keep": Key(None, "checkpoint.keep"),
     "profiling.enabled": Key(False),
-    "profiling.traces_dir": Key("traces"),
+    "profiling.traces_dir": Key("traces", "profiling.directory"),
     "profiling.period_steps": Key(10),
-    "profiling.warmup_steps": Key(1),
-    "profiling.active_steps": Key(1),
+    "profiling.warmup_steps": Key(1, "profiling.warmup"),
+    "profiling.active_steps": Key(1, "profiling.active"),
     "export_to": Key(None),
 }
 """All keys, with the defaults of the schemas."""
@@ -396,10 +396,7 @@ def _records(c: Conversion) -> None:
         warmup, active = c.number("profiling.warmup_steps"), c.number("profiling.active_steps")
         period = "profiling.period_steps"
         c.set("profiling.wait", max(0, c.number(period) - warmup - active), period)
-        c.set("profiling.warmup", warmup, "profiling.warmup_steps")
-        c.set("profiling.active", active, "profiling.active_steps")
         c.set("profiling.repeat", None, period)
-        c.set("profiling.directory", c.value("profiling.traces_dir"), "profiling.traces_dir")
     if c.value("export_to"):
         c.set("checkpoint.export", {}, "export_to")
 

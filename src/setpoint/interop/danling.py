@@ -106,12 +106,12 @@ KEYS = {
     "comm.init_timeout_seconds": Key(None),
     "comm.train_timeout_seconds": Key(None),
     "ft.enabled": Key(False),
-    "ft.process_group": Key("gloo"),
+    "ft.process_group": Key("gloo", "parallel.torchft.process_group"),
     "ft.process_group_timeout_ms": Key(10_000),
     "ft.process_group_timeout_seconds": Key(None),
-    "ft.replica_id": Key(0),
-    "ft.group_size": Key(1),
-    "ft.min_replica_size": Key(1),
+    "ft.replica_id": Key(0, "parallel.torchft.replica_id"),
+    "ft.group_size": Key(1, "parallel.torchft.group_size"),
+    "ft.min_replica_size": Key(1, "parallel.torchft.min_replica_size"),
     # Data.
     **_named("dataloader", "batch_size shuffle num_workers prefetch_factor pin_memory timeout"),
     "dataloader.drop_last": Key(None, refused="a batch may cross from one epoch into the next"),
@@ -183,21 +183,21 @@ KEYS = {
     "gc.generation": Key(1),
     "gc.disable_automatic": Key(True),
     "profiling.enabled": Key(False),
-    "profiling.wait": Key(1),
-    "profiling.warmup": Key(1),
-    "profiling.active": Key(3),
-    "profiling.repeat": Key(None),
-    "profiling.record_shapes": Key(False),
-    "profiling.profile_memory": Key(False),
-    "profiling.with_stack": Key(False),
-    "profiling.with_flops": Key(False),
-    "profiling.trace_dir": Key("profiles"),
+    "profiling.wait": Key(1, "profiling.wait"),
+    "profiling.warmup": Key(1, "profiling.warmup"),
+    "profiling.active": Key(3, "profiling.active"),
+    "profiling.repeat": Key(None, "profiling.repeat"),
+    "profiling.record_shapes": Key(False, "profiling.shapes"),
+    "profiling.profile_memory": Key(False, "profiling.memory"),
+    "profiling.with_stack": Key(False, "profiling.stacks"),
+    "profiling.with_flops": Key(False, "profiling.flops"),
+    "profiling.trace_dir": Key("profiles", "profiling.directory"),
     "profiling.operator_table_rows": Key(None),
     **dict.fromkeys(("profiling.activities", "profiling.with_modules", "profiling.acc_events",
                      "profiling.use_cuda", "profiling.post_processing_timeout_seconds"),
                     Key(None, refused="the profiler has no such option here")),
     "heartbeat.enabled": Key(False),
-    "heartbeat.interval_seconds": Key(60.0),
+    "heartbeat.interval_seconds": Key(60.0, "resilience.heartbeat.every"),
     "heartbeat.dir_name": Key("heartbeats", refused=NO_CHOICE.format("heartbeats/ in a run")),
     "performance.peak_flops": Key(None, "tracking.peak_flops"),
     **dict.fromkeys((f"performance.{kind}_flops_per_{unit}" for kind in ("model", "hardware")
@@ -302,13 +302,10 @@ def _ranks(c: Conversion) -> None:
             c.set(f"parallel.{field}", seconds, f"comm.{key}_timeout_seconds")
     if c.value("ft.enabled"):
         seconds = c.number("ft.process_group_timeout_seconds")
-        milliseconds = c.number("ft.process_group_timeout_ms")
-        values = {"process_group": c.value("ft.process_group"),
-                  "timeout": milliseconds / 1000 if seconds is None else seconds,
-                  "replica_id": c.number("ft.replica_id"), "group_size": c.number("ft.group_size"),
-                  "min_replica_size": c.number("ft.min_replica_size")}  # fmt: skip
-        for field, value in values.items():
-            c.set(f"parallel.torchft.{field}", value, "ft.enabled")
+        if seconds is None:
+            seconds = c.number("ft.process_group_timeout_ms") / 1000
+        keys = ("ft.process_group_timeout_seconds", "ft.process_group_timeout_ms")
+        c.set("parallel.torchft.timeout", seconds, *keys)
     if stack != "parallel":
         c.set("parallel.replicate", -1, "stack")
         for key in c.values:
@@ -651,7 +648,7 @@ def _checkpoints(c: Conversion, total: int | None) -> None:
     if mode is None:
         mode = "async" if c.value("checkpoint.async_enabled") else "disabled"
     modes = {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"}
-    if mode in modes:
+    if isinstance(mode, str) and mode in modes:
         c.set("checkpoint.mode", modes[mode], "checkpoint.async_mode", "checkpoint.async_enabled")
     else:
         c.wrong("checkpoint.async_mode", "one of " + ", ".join(modes))
@@ -715,20 +712,12 @@ def _records(c: Conversion, total: int | None) -> None:
         c.set("resilience.gc.generation", c.number("gc.generation"), "gc.generation")
         automatic = not c.value("gc.disable_automatic")
         c.set("resilience.gc.automatic", automatic, "gc.disable_automatic")
-    if c.value("heartbeat.enabled"):
-        seconds = c.number("heartbeat.interval_seconds")
-        c.set("resilience.heartbeat.every", seconds, "heartbeat.interval_seconds")
     if c.value("skip_nonfinite_loss") or c.value("skip_nonfinite_grad"):
         keys = ("skip_nonfinite_grad", "skip_nonfinite_loss")
         c.set("resilience.non_finite.type", "skip", *keys)
-    if c.value("profiling.enabled"):
-        fields = {"wait": "wait", "warmup": "warmup", "active": "active", "repeat": "repeat",
-                  "shapes": "record_shapes", "memory": "profile_memory", "stacks": "with_stack",
-                  "flops": "with_flops", "directory": "trace_dir"}  # fmt: skip
-        for here, there in fields.items():
-            c.set(f"profiling.{here}", c.value(f"profiling.{there}"), f"profiling.{there}")
-        if (rows := c.number("profiling.operator_table_rows")) is not None:
-            c.set("profiling.top", rows, "profiling.operator_table_rows")
+    key = "profiling.operator_table_rows"
+    if c.value("profiling.enabled") and c.value(key) is not None:
+        c.set("profiling.top", c.number(key), key)
 
 
 DIALECT = Dialect(

@@ -93,7 +93,8 @@ class Dialect:
         refused: files that are no training jobs, by a key that only they have, with the reason.
         complete: converts what depends on several keys.
         prepare: changes the values of the file before they are converted.
-        switches: keys without which others, by the beginnings of their names, have no effect.
+        switches: keys, with a space between, of which one must be on for others, by the beginnings
+            of their names, to have an effect.
         own_keys: the section of Setpoint for keys that are like none of the system, where a file
             may have keys of one's own.
         read: reads a file that is no TOML, YAML or JSON.
@@ -344,7 +345,7 @@ class Conversion:
             elif key.idle:
                 if is_changed:
                     self.report("without effect", name, f"in {self.dialect.name}, too: {key.idle}")
-            elif key.path:
+            elif key.path and self._switch_that_is_off(name) is None:
                 value = self.value(name)
                 if value is not None or key.default is None:
                     self._set_plain(name, key, value)
@@ -353,14 +354,20 @@ class Conversion:
             key = known.get(name)
             if key is None or key.refused or key.idle or name in self._read or value == key.default:
                 continue
-            switch = next((s for start, s in self.dialect.switches.items()
-                           if name.startswith(start) and not self.value(s)), None)  # fmt: skip
-            if switch is not None:
+            if (switch := self._switch_that_is_off(name)) is not None:
                 text = f"in {self.dialect.name}, too: {switch} is off"
                 self.report("without effect", name, text)
                 continue
             text = "no field has its meaning beside the other values of the file"
             self.report("not converted", name, text)
+
+    def _switch_that_is_off(self, name: str) -> str | None:
+        """The switch of a key, if it is off; None if it is on or the key has none."""
+        for start, switch in self.dialect.switches.items():
+            keys = switch.split()
+            if name.startswith(start) and name not in keys and not any(map(self.value, keys)):
+                return keys[0]
+        return None
 
     def _set_plain(self, name: str, key: Key, value: object) -> None:
         if value is None:

@@ -85,11 +85,11 @@ KEYS = {
     ),
     # Experts.
     "model.num_experts": Key(0),
-    "model.moe_top_k": Key(2),
-    "model.moe_frequency": Key(1),
+    "model.moe_top_k": Key(2, "model.moe.top_k"),
+    "model.moe_frequency": Key(1, "model.moe.every"),
     "model.moe_router": Key("softmax_topk"),
     "model.moe_shared_experts": Key(0),
-    "model.moe_aux_loss_weight": Key(0.01),
+    "model.moe_aux_loss_weight": Key(0.01, "model.moe.balance_loss"),
     "model.moe_capacity_factor": Key(0.0),
     "model.moe_sequence_aux_loss_weight": Key(0.0),
     "model.moe_gradient_scale": Key(False),
@@ -177,7 +177,7 @@ KEYS = {
     "profiling.enable": Key(False),
     "profiling.start_step": Key(5),
     "profiling.end_step": Key(8),
-    "profiling.trace_dir": Key("profiler_traces"),
+    "profiling.trace_dir": Key("profiler_traces", "profiling.directory"),
 } | dict.fromkeys(VISION, Key(None, refused=IMAGES, essential=True))
 """All keys, with the defaults of the configuration classes."""
 
@@ -254,11 +254,6 @@ def _experts(c: Conversion) -> None:
     if not experts:
         return
     c.set("model.moe.experts", experts, "model.num_experts")
-    c.set("model.moe.top_k", c.number("model.moe_top_k"), "model.moe_top_k")
-    c.set("model.moe.every", c.number("model.moe_frequency"), "model.moe_frequency")
-    c.set(
-        "model.moe.balance_loss", c.number("model.moe_aux_loss_weight"), "model.moe_aux_loss_weight"
-    )
     packed = bool(c.value("model.moe_packed_experts")) or c.number("distributed.ep") > 1
     c.set("model.moe.packed", packed, "model.moe_packed_experts", "distributed.ep")
     router = c.value("model.moe_router")
@@ -546,7 +541,6 @@ def _records(c: Conversion) -> None:
         c.set("profiling.wait", max(0, start - 1), "profiling.start_step")
         c.set("profiling.warmup", 1, "profiling.start_step")
         c.set("profiling.active", end - start, "profiling.end_step", "profiling.start_step")
-        c.set("profiling.directory", c.value("profiling.trace_dir"), "profiling.trace_dir")
 
 
 DIALECT = Dialect(

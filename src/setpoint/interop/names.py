@@ -1,4 +1,7 @@
-"""Names and values of other systems for the fields of a job, from `names.toml`, and conversions.
+"""Names and values of other systems for the fields of a job, and conversions.
+
+A key that a dialect converts to one field by itself is a name of that field. `names.toml` has those
+of systems without a dialect, and of keys that are converted with others.
 
 A conversion gives an exact value, or none: then the hint names the field alone.
 """
@@ -15,7 +18,9 @@ from typing import Any, cast
 from setpoint.config.draft.hints import OtherName
 from setpoint.config.layers.presets import preset_named
 from setpoint.config.other_names import ForeignKey, Replacement
+from setpoint.config.words.names import folded
 from setpoint.config.words.text import for_shell
+from setpoint.interop.dialect import DIALECTS, dialect_named
 from setpoint.units import Duration
 
 TRACKERS = ("wandb", "tensorboard", "mlflow", "comet", "aim", "trackio")
@@ -358,6 +363,35 @@ def _conversion(kind: str) -> Conversion | None:
     return CONVERSIONS[kind] if kind else None
 
 
+def _dialect_names() -> dict[str, OtherName]:
+    """Keys with one field, by their paths; by the last word where all dialects mean that field."""
+    entries: dict[str, OtherName] = {}
+    meanings: dict[str, set[str]] = {}
+    for dialect in map(dialect_named, DIALECTS):
+        for name, key in dialect.keys.items():
+            meanings.setdefault(folded(name.rpartition(".")[2]), set()).add(key.path or name)
+            answer = ""
+            if key.unit:
+                answer = partial(_answer, partial(_with_unit, key.unit), key.path)
+            elif key.values is not None:
+                answer = partial(_answer, partial(_choice, key.values), key.path)
+            if key.path:
+                entries[folded(name)] = OtherName((key.path,), answer)
+    for name, entry in [*entries.items()]:
+        word, ours = name.rpartition(".")[2], entry.fields[0].rpartition(".")[2]
+        if word != ours and meanings[word] == {*entry.fields}:
+            entries.setdefault(word, entry)
+        elif word == name:
+            del entries[name]  # one of our names, or a word with several meanings
+    return entries
+
+
+def _choice(values: Mapping[object, object], key: ForeignKey, path: str) -> Answer:
+    """The value of the field for a choice by name."""
+    word = next((value for value in (key.value, key.truth) if value in values), None)
+    return None if word is None else Replacement({path: values[word]})
+
+
 def _entries(fields: Mapping[str, list[str]], notes: list[dict[str, Any]]) -> dict[str, OtherName]:
     """The table by name; a name that several fields have may mean either of them."""
     entries: dict[str, OtherName] = {}
@@ -384,7 +418,7 @@ def _answer(convert: Conversion, path: str, key: ForeignKey) -> Answer:
 
 
 TABLE = tomllib.loads((Path(__file__).parent / "names.toml").read_text(encoding="utf-8"))
-OTHER_NAMES = _entries(TABLE["fields"], TABLE["notes"])
+OTHER_NAMES = _dialect_names() | _entries(TABLE["fields"], TABLE["notes"])
 NAMES = {
     path: [name for name, entry in OTHER_NAMES.items() if entry.fields == (path,)]
     for path in ("optimizer.lr", "batch.micro_size", "batch.accumulation")

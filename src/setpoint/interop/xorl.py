@@ -171,16 +171,16 @@ KEYS = {
     "train.enable_profiling": Key(False),
     "train.profile_start_step": Key(1),
     "train.profile_end_step": Key(2),
-    "train.profile_trace_dir": Key("./trace"),
-    "train.profile_record_shapes": Key(True),
-    "train.profile_profile_memory": Key(True),
-    "train.profile_with_stack": Key(True),
+    "train.profile_trace_dir": Key("./trace", "profiling.directory"),
+    "train.profile_record_shapes": Key(True, "profiling.shapes"),
+    "train.profile_profile_memory": Key(True, "profiling.memory"),
+    "train.profile_with_stack": Key(True, "profiling.stacks"),
     "train.profile_rank0_only": Key(True),
     # Adapters.
     "lora.enable_lora": Key(False),
     "lora.enable_qlora": Key(False),
-    "lora.lora_rank": Key(16),
-    "lora.lora_alpha": Key(16),
+    "lora.lora_rank": Key(16, "adapter.rank"),
+    "lora.lora_alpha": Key(16, "adapter.alpha"),
     "lora.lora_b_init_std": Key(0.0),
     "lora.lora_target_modules": Key(None),
     "lora.unfuse_for_lora": Key(False),
@@ -470,8 +470,6 @@ def _adapter(c: Conversion) -> None:
         return
     switch = "lora.enable_qlora" if is_quantized else "lora.enable_lora"
     c.set("adapter.type", "qlora" if is_quantized else "lora", switch)
-    c.set("adapter.rank", c.number("lora.lora_rank"), "lora.lora_rank")
-    c.set("adapter.alpha", float(c.number("lora.lora_alpha")), "lora.lora_alpha")
     if std := c.number("lora.lora_b_init_std"):
         c.set("adapter.b_std", std, "lora.lora_b_init_std")
     if targets := c.names("lora.lora_target_modules"):
@@ -522,9 +520,6 @@ def _records(c: Conversion) -> None:
         c.set("profiling.wait", max(0, start - 1), "train.profile_start_step")
         c.set("profiling.warmup", int(start > 0), "train.profile_start_step")
         c.set("profiling.active", end - start, "train.profile_end_step", "train.profile_start_step")
-        for name, key in (("shapes", "record_shapes"), ("memory", "profile_memory"),
-                          ("stacks", "with_stack"), ("directory", "trace_dir")):  # fmt: skip
-            c.set(f"profiling.{name}", c.value(f"train.profile_{key}"), f"train.profile_{key}")
         if not c.value("train.profile_rank0_only"):
             c.set("profiling.ranks", None, "train.profile_rank0_only")
 
@@ -536,8 +531,9 @@ DIALECT = Dialect(
     signature=("train.data_parallel_mode", "train.lr_decay_style", "data.sample_packing_method",
                "train.ulysses_parallel_size", "train.ckpt_manager"),
     complete=_complete,
-    switches={"train.wandb_": "train.use_wandb", "train.profile_": "train.enable_profiling",
-              "lora.": "lora.enable_lora"},
+    switches={"train.wandb_project": "train.use_wandb", "train.wandb_name": "train.use_wandb",
+              "train.wandb_tags": "train.use_wandb", "train.profile_": "train.enable_profiling",
+              "lora.": "lora.enable_lora lora.enable_qlora"},
     refused=dict.fromkeys(
         ("model_path", "worker_connection_timeout", "skip_initial_checkpoint", "enable_packing"),
         "a configuration of xorl's training server, which clients send batches to: no training job",
