@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import setpoint as sp
 from setpoint.config import RUNTIME, Config, Problem, SetpointError, field
 from setpoint.config.composition import Composition, compose
 from setpoint.sweep.points import Composer, Points, read_command_line, resolve_points
@@ -54,7 +55,7 @@ class Root(Config):
     rule: Rule = field(factory=Plain)
     """The rule."""
 
-    @rule
+    @sp.rule
     def _check_parts(self) -> list[Problem]:
         if self.size % self.parts:
             return [Problem("parts", f"do not divide {self.size}", also=("size",))]
