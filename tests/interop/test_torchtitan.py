@@ -12,7 +12,7 @@ from setpoint.cli.main import main
 from setpoint.config import compose
 from setpoint.config.files.write import write_toml
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
-from setpoint.interop.torchtitan import FLAVORS
+from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 from setpoint.model.config import TransformerConfig
 from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
@@ -81,7 +81,7 @@ def test_ranks_and_batch_are_its_own(tmp_path: Path) -> None:
     assert (job.batch.micro_size, job.batch.accumulation, job.batch.global_size) == (1, 4, 8)
 
 
-@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("flavor", FLAVORS["llama3"])
 def test_widths_are_those_of_its_formula(tmp_path: Path, flavor: str) -> None:
     """FFN: 2 / 3 of 4 * dim, times a multiplier, rounded up to a multiple."""
     model = converted(tmp_path, model={"flavor": flavor}).model
@@ -98,6 +98,8 @@ def test_decisions_and_unknown_flavors(tmp_path: Path) -> None:
     assert kinds["training.dataset"] == kinds["model.tokenizer_path"] == "needs a decision"
     assert recognize(str(tmp_path / "job.toml")) == "torchtitan"
     problems = read(tmp_path, model={"name": "llama4", "flavor": "17bx16e"}).problems
+    assert [problem.path for problem in problems] == ["model.name"]
+    problems = read(tmp_path, model={"name": "qwen3", "flavor": "9B"}).problems
     assert [problem.path for problem in problems] == ["model.flavor"]
 
 
@@ -108,3 +110,70 @@ def test_a_command_prints_a_note_once(
     Path("job.toml").write_text('[model]\nname = "llama3"\nflavor = "debugmodel"\n')
     assert main(["diff", *["torchtitan:job.toml"] * 2, "--optimizer.lr", "1"]) == 1
     assert capsys.readouterr().err.count("model.flavor: differs") == 1
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_named_configurations_are_jobs(name: str) -> None:
+    document = read_foreign("torchtitan", name, ["--training.steps", "700"])
+    assert document.problems == []
+    job = compose(Job, None, files=[document], flags=["--parallel.world_size=64"]).resolve()
+    assert str(job.duration) == "700 steps"
+    assert getattr(job.optimizer, "lr", None) == PRESETS[name]["optimizer.lr"]
+    ranks = 64 // PRESETS[name].get("parallelism.tensor_parallel_degree", 1)
+    assert job.batch.global_size == PRESETS[name]["training.local_batch_size"] * ranks
+
+
+@pytest.mark.parametrize("flavor", FLAVORS["qwen3"])
+def test_parameters_of_qwen3_are_those_of_transformers(tmp_path: Path, flavor: str) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from setpoint.model.parameters import count_parameters_of
+
+    model = converted(tmp_path, model={"name": "qwen3", "flavor": flavor}).model
+    assert isinstance(model, TransformerConfig)
+    sizes: dict[str, Any] = {
+        "hidden_size": model.dim, "num_hidden_layers": model.layers, "head_dim": model.head_dim,
+        "num_attention_heads": model.heads, "num_key_value_heads": model.kv_heads,
+        "vocab_size": model.vocab_size, "tie_word_embeddings": model.tie_embeddings,
+        "intermediate_size": model.ffn_dim,
+    }  # fmt: skip
+    kind = "qwen3"
+    if model.moe is not None:
+        kind = "qwen3_moe"
+        sizes |= {"num_experts": model.moe.experts, "moe_intermediate_size": model.moe.expert_dim}
+    with torch.device("meta"):
+        theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
+    expected = sum(parameter.numel() for parameter in theirs.parameters())
+    assert count_parameters_of(model, model.vocab_size or 0).parameters == expected
+
+
+def test_a_command_line_of_today(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "MODULE=${MODULE:-llama3}\nCONFIG=qwen3_1_7b\n"
+        "torchrun --nproc_per_node=8 -m torchtitan.train --module ${MODULE} --config ${CONFIG} \\\n"
+        "  --optimizer.lr=1e-4 --parallelism.tensor_parallel_degree 2 --checkpoint.enable\n"
+    )
+    document = read_foreign("torchtitan", str(path))
+    assert document.problems == []
+    job = compose(Job, None, files=[document], flags=["--parallel.world_size=8"]).resolve()
+    assert (getattr(job.optimizer, "lr", None), job.parallel.tensor) == (1e-4, 2)
+    assert (job.checkpoint.save, getattr(job.model, "layers", None)) == (True, 28)
+    assert document.where(("optimizer", "lr")).endswith("run.sh:4:3")
+    path.write_text("--config llama9_8b\n")
+    paths = {problem.path for problem in read_foreign("torchtitan", str(path)).problems}
+    assert "model.name" in paths
+
+
+@pytest.mark.parametrize("length", [4096, 8192])
+def test_latent_attention_of_deepseek(tmp_path: Path, length: int) -> None:
+    """Positions are scaled, and the softmax by the square of mscale, beyond 4096 tokens."""
+    training = {"seq_len": length}
+    model = converted(
+        tmp_path, 8, model={"name": "deepseek_v3", "flavor": "671B"}, training=training
+    ).model
+    assert isinstance(model, TransformerConfig) and model.mla is not None
+    scale = (0.1 * math.log(40) + 1) ** 2 / math.sqrt(128 + 64)
+    assert model.attention_scale == (pytest.approx(scale) if length > 4096 else None)
+    assert (model.rope_scaling is None) == (length == 4096)

@@ -35,7 +35,7 @@ DIALECTS = {
     "megatron": "Megatron-LM",
 }
 """Modules of this package with a dialect each, and their names in text."""
-SUFFIXES = {"megatron": (".sh", ".args", ".txt")}
+SUFFIXES = {"megatron": (".sh", ".args", ".txt"), "torchtitan": (".sh", ".args")}
 """Suffixes of files of a dialect beside those of TOML, YAML and JSON."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision", "not converted"]
 REQUIRED = object()
@@ -98,6 +98,7 @@ class Dialect:
         own_keys: the section of Setpoint for keys that are like none of the system, where a file
             may have keys of one's own.
         read: reads a file that is no TOML, YAML or JSON.
+        presets: named configurations, by their names, which stand in place of a file.
     """
 
     name: str
@@ -111,6 +112,9 @@ class Dialect:
     own_keys: str = ""
     switches: Mapping[str, str] = field(default_factory=dict[str, str])
     read: Callable[[str], Document] = read_file
+    presets: Mapping[str, Mapping[str, object]] = field(
+        default_factory=dict[str, Mapping[str, object]]
+    )
 
     def key_of(self, name: str) -> str:
         """The key that a name in a file stands for."""
@@ -484,8 +488,10 @@ def split_dialect(source: str) -> tuple[str, str] | None:
     """The dialect and the file of `DIALECT:FILE`; None for other sources."""
     name, colon, file = source.partition(":")
     name = name.lower()
+    if not colon or name not in DIALECTS:
+        return None
     is_file = names_file(file) or file.endswith(SUFFIXES.get(name, ()))
-    return (name, file) if colon and name in DIALECTS and is_file else None
+    return (name, file) if is_file or file in dialect_named(name).presets else None
 
 
 def recognize(path: str) -> str | None:
@@ -511,9 +517,13 @@ def read_foreign(name: str, path: str, typed: Sequence[str] = ()) -> ConvertedDo
         SetpointError: if the file cannot be read, or an override is none.
     """
     dialect = dialect_named(name)
-    if not os.path.exists(path):
+    if os.path.exists(path):
+        document = dialect.read(path)
+    elif path in dialect.presets:
+        document = Document(path, "json", {"config": path}, "", lambda: Position(0))
+    else:
         raise SetpointError(f"there is no file {path}")
-    conversion = Conversion(dialect, dialect.read(path))
+    conversion = Conversion(dialect, document)
     conversion.override(typed)
     conversion.convert()
     return ConvertedDocument(path, dialect, conversion)

@@ -108,9 +108,10 @@ class Script:
         if not words or self.arguments:
             return
         expanded = [w for word in words for w in self.expand(word)]
-        python = next((at for at, (text, _) in enumerate(expanded) if text.endswith(".py")), None)
-        if python is not None:
-            self.arguments = expanded[python + 1 :]
+        for at, (text, _) in enumerate(expanded):
+            if text.endswith(".py") or (at and expanded[at - 1][0] == "-m"):
+                self.arguments = expanded[at + 1 :]
+                break
 
     def expand(self, word: Word) -> list[Word]:
         """The words that a word stands for; those of a variable keep their places."""
@@ -190,12 +191,15 @@ class Script:
                 return False
 
 
-def read_arguments(path: str, several: Sequence[str], flags: Collection[str]) -> Document:
+def read_arguments(
+    path: str, several: Sequence[str], flags: Collection[str], sign: str = "-"
+) -> Document:
     """Read arguments as data: `--name value ...` as a number, a text, a list, or true.
 
     Arguments:
         several: names of arguments that take several values.
         flags: names of arguments that take none.
+        sign: between the words of names.
 
     Raises:
         FileError: the file is not there, too large, or not UTF-8.
@@ -214,7 +218,7 @@ def read_arguments(path: str, several: Sequence[str], flags: Collection[str]) ->
     for word, place in script.arguments:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
-            name = name.replace("_", "-")
+            name = name.replace("_", sign).replace("-", sign)
             values[name] = number_of(value) if equals else ([] if name in several else True)
             positions.children.pop(name, None)
             positions.add(name, place)

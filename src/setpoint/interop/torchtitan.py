@@ -1,4 +1,7 @@
-"""torchtitan's TOML files, up to release 0.1: tables of its JobConfig.
+"""torchtitan's TOML files, up to release 0.1: tables of its JobConfig; and its names of today.
+
+A name such as `llama3_8b` is one of `torchtitan_registry`, alone or as `--config` of a script, with
+the arguments that override it.
 
 Formulas, as torchtitan has them: ranks = replicate * shard * context * tensor * pipeline, and
 experts are divided over shards and context. A step has global_batch_size rows, or local_batch_size
@@ -9,19 +12,18 @@ round(T * decay_ratio) steps, or from the end of the warm-up; the factor of step
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, cast
 
+from setpoint.config import Document
+from setpoint.config.files.document import names_file
+from setpoint.config.files.read import read_file
 from setpoint.interop.dialect import Conversion, Dialect, Key
+from setpoint.interop.shell_script import read_arguments
+from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 
 PRINTED = "it changes what is printed only"
 BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
-FLAVORS: dict[str, dict[str, int]] = {
-    "debugmodel": {"dim": 256, "layers": 6, "heads": 16, "kv_heads": 16, "ffn_dim": 768},
-    "8B": {"dim": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "ffn_dim": 14_336},
-    "70B": {"dim": 8192, "layers": 80, "heads": 64, "kv_heads": 8, "ffn_dim": 28_672},
-    "405B": {"dim": 16_384, "layers": 126, "heads": 128, "kv_heads": 8, "ffn_dim": 53_248},
-}
-"""Sizes of the flavors of llama3; others are given as a [model] of your own."""
 DATASETS = {
     "c4": {"type": "huggingface", "path": "allenai/c4", "subset": "en", "streaming": True},
     "c4_validation": {"type": "huggingface", "path": "allenai/c4", "subset": "en",
@@ -190,18 +192,34 @@ def _complete(c: Conversion) -> None:
 
 
 def _model(c: Conversion) -> None:
-    """A flavor of llama3."""
-    flavor = str(c.value("model.flavor"))
-    if c.value("model.name") != "llama3" or flavor not in FLAVORS:
-        known = ", ".join(FLAVORS)
-        c.wrong("model.flavor", f"one of {known} of llama3, which alone have a [model] here")
+    """A flavor of a model."""
+    name, flavor = str(c.value("model.name")), str(c.value("model.flavor"))
+    if name not in FLAVORS:
+        c.wrong("model.name", f"one of {', '.join(FLAVORS)}, which have a [model] here")
+        return
+    if flavor not in FLAVORS[name]:
+        c.wrong("model.flavor", f"one of {', '.join(FLAVORS[name])} of {name}")
         return
     c.set("model.type", "transformer", "model.name")
-    for field, value in FLAVORS[flavor].items():
+    for field, value in FLAVORS[name][flavor].items():
         c.set(f"model.{field}", value, "model.flavor")
-    c.set("model.rope_base", 500_000.0, "model.flavor")
-    c.set("model.max_sequence_length", c.number("training.seq_len"), "training.seq_len")
+    length = c.number("training.seq_len")
+    c.set("model.max_sequence_length", length, "training.seq_len")
     c.set("model.init_std", 0.02)
+    if "moe" in FLAVORS[name][flavor]:
+        if FLAVORS[name][flavor]["moe"]["router"]["type"] == "softmax_top_k":
+            text = "experts are balanced by no bias, which goes with a sigmoid; there by one"
+            c.report("differs", "model.name", text)
+        if all(FLAVORS[name][flavor].get(part) for part in ("moe", "ffn_dim")) and not (
+            FLAVORS[name][flavor]["moe"].get("first_dense")
+        ):  # fmt: skip
+            del c.data["model"]["ffn_dim"]
+    if name == "deepseek_v3" and length > 4096:
+        part = 1.0 if flavor in ("236B", "671B") else 0.70
+        scale = 0.1 * part * math.log(40) + 1.0
+        c.set("model.rope_scaling", {"type": "yarn", "factor": 40.0, "original_length": 4096,
+                                     "attention_factor": 1.0}, "training.seq_len")  # fmt: skip
+        c.set("model.attention_scale", scale**2 / math.sqrt(192), "training.seq_len")
     text = (
         "initial spreads: embeddings of 1 and an output of 1 / sqrt(dim) there, 0.02 here; "
         "projections to the residual stream by the depth of their layer there, of the model here"
@@ -315,8 +333,11 @@ def _memory(c: Conversion) -> None:
         if c.value(gather):
             c.set("precision.float8.gather", True, gather)
         if skip := c.names("float8.filter_fqns"):
-            names = [part for name in skip for part in name.split(",") if part]
+            parts = [part for name in skip for part in name.split(",") if part]
+            names = [part for part in parts if part not in ("router.gate", "auto_filter_small_kn")]
             c.set("precision.float8.skip", names, "float8.filter_fqns")
+            if "auto_filter_small_kn" in parts:
+                c.set("precision.float8.skip_small", True, "float8.filter_fqns")
         if c.value("float8.emulate"):
             c.set("precision.float8.emulate", True, "float8.emulate")
     if c.value("training.compile") or c.value("compile.enable"):
@@ -412,17 +433,49 @@ def _records(c: Conversion) -> None:
             c.set("profiling.snapshot", True, "profiling.enable_memory_snapshot")
 
 
+def _read(path: str) -> Document:
+    """A TOML file, or a script or a list of arguments."""
+    return read_file(path) if names_file(path) else read_arguments(path, (), (), sign="_")
+
+
+def _prepare(c: Conversion) -> None:
+    """Put what a named configuration has below what is given."""
+    name = c.values.pop("config", None)
+    c.values.pop("module", None)
+    if name is None:
+        return
+    if not isinstance(name, str) or name not in PRESETS:
+        c.wrong("model.name", f"of a known configuration, but {name}: {', '.join(PRESETS)}")
+        return
+    for key, value in PRESETS[name].items():
+        if value is not None and key not in c.values:
+            c.values[key], c.paths[key] = value, ("config",)
+    for key, value in [*c.values.items()]:  # lists of a command line
+        default = c.dialect.keys[key].default if key in c.dialect.keys else None
+        if isinstance(default, list) and isinstance(value, str):
+            c.values[key] = cast("list[object]", value.split(","))
+
+
 DIALECT = Dialect(
     name="torchtitan",
     release="0.1",
     keys=KEYS,
     signature=("model.flavor", "parallelism.data_parallel_shard_degree", "job.dump_folder"),
     complete=_complete,
+    presets=PRESETS,
+    prepare=_prepare,
+    read=_read,
     prefixes={"training.batch_size": "training.local_batch_size",
               "model.model_weights_only": "checkpoint.last_save_model_only",
               "checkpoint.model_weights_only": "checkpoint.last_save_model_only",
               "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
-              "quantize.linear.float8.": "float8.", "quantize.dense.float8.": "float8."},
+              "quantize.linear.float8.": "float8.", "quantize.dense.float8.": "float8.",
+              "checkpoint.enable": "checkpoint.enable_checkpoint",
+              "dataloader.dataset": "training.dataset", "hf_assets_path": "model.hf_assets_path",
+              "dataloader.dataset_path": "training.dataset_path", "dump_folder": "job.dump_folder",
+              "validator.enable": "validation.enabled", "validator.": "validation.",
+              "debug.seed": "training.seed", "debug.deterministic": "training.deterministic",
+              "validation.enable": "validation.enabled"},
     switches={"profiling.": "profiling.enable_profiling", "validation.": "validation.enabled",
               "checkpoint.": "checkpoint.enable_checkpoint", "float8.": "model.converters",
               "metrics.save_tb_folder": "metrics.enable_tensorboard"},

@@ -1,0 +1,148 @@
+"""Models of torchtitan by name and flavor, and its named configurations.
+
+Until release 0.1 a TOML file chose a flavor; since then a configuration has a name, and a command
+line overrides it: `--module llama3 --config llama3_8b --training.steps 100`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def _llama3(dim: int, layers: int, heads: int, kv_heads: int, ffn_dim: int) -> dict[str, Any]:
+    """A decoder of Llama 3, with the vocabulary of its tokenizer."""
+    return {"dim": dim, "layers": layers, "heads": heads, "kv_heads": kv_heads,
+            "ffn_dim": ffn_dim, "rope_base": 500_000.0}  # fmt: skip
+
+
+def _qwen3(
+    dim: int, layers: int, heads: int, kv_heads: int, ffn_dim: int, **more: Any
+) -> dict[str, Any]:
+    """A decoder of Qwen 3, of which the small ones tie embeddings."""
+    return {
+        "dim": dim, "layers": layers, "heads": heads, "kv_heads": kv_heads, "head_dim": 128,
+        "ffn_dim": ffn_dim, "qk_norm": True, "norm_eps": 1e-6, "rope_base": 1_000_000.0,
+        "vocab_size": 151_936, **more,
+    }  # fmt: skip
+
+
+def _experts(experts: int, top_k: int, dim: int, **more: Any) -> dict[str, Any]:
+    """Experts whose load is balanced by biases alone."""
+    return {
+        "experts": experts, "top_k": top_k, "expert_dim": dim, "balance_loss": 0.0,
+        "router": {"type": "softmax_top_k", "normalize": True}, **more,
+    }  # fmt: skip
+
+
+def _deepseek(
+    dim: int, layers: int, heads: int, ffn_dim: int, query_rank: int | None, moe: dict[str, Any],
+    vocab_size: int = 102_400,
+) -> dict[str, Any]:  # fmt: skip
+    """A decoder of DeepSeek V3 with latent attention, whose first layers are dense."""
+    return {
+        "dim": dim, "layers": layers, "heads": heads, "ffn_dim": ffn_dim, "rope_base": 10_000.0,
+        "vocab_size": vocab_size, "moe": moe, "mla": {
+            "query_rank": query_rank, "kv_rank": 512, "rope_head_dim": 64, "nope_head_dim": 128,
+            "value_head_dim": 128}}  # fmt: skip
+
+
+PLAIN = {"type": "softmax_top_k", "normalize": False}
+SIGMOID = {"type": "sigmoid_top_k", "bias_rate": 1e-3}
+FLAVORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "llama3": {
+        "debugmodel": _llama3(256, 6, 16, 16, 768),
+        "8B": _llama3(4096, 32, 32, 8, 14_336),
+        "70B": _llama3(8192, 80, 64, 8, 28_672),
+        "405B": _llama3(16_384, 126, 128, 8, 53_248),
+    },
+    "qwen3": {
+        "debugmodel": _qwen3(256, 8, 16, 8, 3072, vocab_size=2048, tie_embeddings=True),
+        "0.6B": _qwen3(1024, 28, 16, 8, 3072, tie_embeddings=True),
+        "1.7B": _qwen3(2048, 28, 16, 8, 6144, tie_embeddings=True),
+        "4B": _qwen3(2560, 36, 32, 8, 9728, tie_embeddings=True),
+        "8B": _qwen3(4096, 36, 32, 8, 12_288),
+        "14B": _qwen3(5120, 40, 40, 8, 17_408),
+        "32B": _qwen3(5120, 64, 64, 8, 25_600),
+        "debugmodel_moe": _qwen3(256, 8, 16, 8, 3072, vocab_size=2048, moe=_experts(64, 8, 768)),
+        "30B-A3B": _qwen3(2048, 48, 32, 4, 6144, moe=_experts(128, 8, 768)),
+        "235B-A22B": _qwen3(4096, 94, 64, 4, 12_288, rope_base=5_000_000.0,
+                            moe=_experts(128, 8, 1536)),
+    },
+    "deepseek_v3": {
+        "debugmodel": _deepseek(256, 6, 16, 1024, None, _experts(
+            8, 3, 256, shared_experts=2, first_dense=1, router=PLAIN), vocab_size=2048),
+        "16B": _deepseek(2048, 27, 16, 10_944, None, _experts(
+            64, 6, 1408, shared_experts=2, first_dense=1, router=PLAIN)),
+        "236B": _deepseek(5120, 60, 128, 12_288, 1536, _experts(
+            160, 6, 1536, shared_experts=2, first_dense=1, router=PLAIN, route_scale=16.0,
+            groups=8, top_groups=3)),
+        "671B": _deepseek(7168, 61, 128, 18_432, 1536, _experts(
+            256, 8, 2048, shared_experts=1, first_dense=3, router=SIGMOID, route_scale=2.5,
+            groups=8, top_groups=4), vocab_size=129_280),
+    },
+}  # fmt: skip
+"""Fields of [model] by names and flavors."""
+
+
+def _named(module: str, flavor: str, assets: str, batch: int, length: int, steps: int, lr: float,
+           **more: object) -> dict[str, Any]:  # fmt: skip
+    """A configuration of today, whose recomputation chooses by operations."""
+    keys = {
+        "model.name": module, "model.flavor": flavor,
+        "model.hf_assets_path": f"./assets/hf/{assets}",
+        "training.local_batch_size": batch, "training.seq_len": length, "training.steps": steps,
+        "training.dataset": "c4", "optimizer.lr": lr, "activation_checkpoint.mode": "selective",
+        "activation_checkpoint.selective_ac_option": "op",
+        **{name.replace("__", "."): value for name, value in more.items()},
+    }  # fmt: skip
+    if assets == "tests":
+        keys |= {"model.hf_assets_path": "./tests/assets/tokenizer", "training.dataset": "c4_test",
+                 "metrics.log_freq": 1, "lr_scheduler.warmup_steps": 2,
+                 "lr_scheduler.decay_ratio": 0.8}  # fmt: skip
+    return keys
+
+
+def _llama(flavor: str, batch: int, steps: int, lr: float, **more: object) -> dict[str, Any]:
+    """A configuration of Llama 3, with traces and TensorBoard."""
+    return _named("llama3", flavor, f"Llama-3.1-{flavor}", batch, 8192, steps, lr,
+                  profiling__enable_profiling=True, profiling__profile_freq=100,
+                  metrics__enable_tensorboard=True, **more)  # fmt: skip
+
+
+FULL = {"activation_checkpoint__mode": "full", "activation_checkpoint__selective_ac_option": "2"}
+DEEPSEEK = {"lr_scheduler__decay_ratio": 0.8, "lr_scheduler__decay_type": "cosine",
+            "lr_scheduler__min_lr_factor": 0.1, "compile__enable": True,
+            "compile__components": ["loss"],
+            "parallelism__pipeline_parallel_schedule": "Interleaved1F1B"}  # fmt: skip
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "llama3_debugmodel": _named("llama3", "debugmodel", "tests", 8, 2048, 10, 8e-4),
+    "llama3_8b": _llama("8B", 1, 1000, 3e-4),
+    "llama3_70b": _llama("70B", 8, 1000, 1.5e-4, parallelism__tensor_parallel_degree=8, **FULL),
+    "llama3_405b": _llama(
+        "405B", 2, 3000, 8e-5, parallelism__tensor_parallel_degree=8, compile__enable=True,
+        parallelism__enable_async_tensor_parallel=True, lr_scheduler__warmup_steps=600,
+        model__converters=["float8"], float8__enable_fsdp_float8_all_gather=True,
+        float8__filter_fqns=["output"], **FULL),
+    "qwen3_debugmodel": _named("qwen3", "debugmodel", "tests", 8, 2048, 10, 8e-4),
+    "qwen3_0_6b": _named("qwen3", "0.6B", "Qwen3-0.6B", 4, 4096, 10, 3e-4,
+                         lr_scheduler__warmup_steps=2),
+    "qwen3_1_7b": _named("qwen3", "1.7B", "Qwen3-1.7B", 4, 4096, 100, 8e-4,
+                         lr_scheduler__warmup_steps=20),
+    "qwen3_14b": _named("qwen3", "14B", "Qwen3-14B", 4, 4096, 3000, 8e-4,
+                        lr_scheduler__warmup_steps=600, **FULL),
+    "qwen3_30b_a3b": _named("qwen3", "30B-A3B", "Qwen3-30B-A3B", 2, 4096, 3000, 8e-4,
+                            lr_scheduler__warmup_steps=600, **FULL),
+    "qwen3_32b": _named("qwen3", "32B", "Qwen3-32B", 2, 4096, 3000, 8e-4,
+                        lr_scheduler__warmup_steps=600, **FULL),
+    "qwen3_moe_debug": {**_named("qwen3", "debugmodel_moe", "tests", 4, 4096, 10, 3e-4),
+                        "lr_scheduler.decay_ratio": None},
+    "deepseek_v3_debugmodel": _named("deepseek_v3", "debugmodel", "tests", 8, 2048, 10, 8e-4),
+    "deepseek_v3_16b": _named("deepseek_v3", "16B", "deepseek-moe-16b-base", 4, 4096, 1000, 2.2e-4,
+                              parallelism__expert_parallel_degree=8, **DEEPSEEK),
+    "deepseek_v3_671b": _named(
+        "deepseek_v3", "671B", "DeepSeek-V3.1-Base", 4, 4096, 10_000, 2.2e-4,
+        parallelism__expert_parallel_degree=2, lr_scheduler__warmup_steps=2000,
+        model__converters=["float8"], float8__filter_fqns=["output", "router.gate"], **DEEPSEEK),
+}  # fmt: skip
+"""Keys of named configurations that are not at their defaults."""
