@@ -150,7 +150,7 @@ BREAKS = [
     ),
     Break("data/order.py", "words *= _SECOND", "words *= _FIRST", "data test_curves.py"),
     Break(
-        "data/split.py",
+        "data/reading.py",
         "return Split(ordered[count:], ordered[:count])",
         "return Split(ordered, ordered[:count])",
         "data",

@@ -28,12 +28,12 @@ import numpy.typing as npt
 import torch
 
 from setpoint.cli.output import table
+from setpoint.data.corpus import Corpus, JoinedRow
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
 from setpoint.data.order import RowOrder
 from setpoint.data.rows import training_rows
 from setpoint.data.sampler import EpochCursor, Sampler
-from setpoint.data.store import Corpus, JoinedRow
 from setpoint.shapes.batch import Batch, Count
 
 SHARD, DOCUMENT, VOCABULARY = 100_000_000, 1000, 50_257

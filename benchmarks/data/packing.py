@@ -29,11 +29,11 @@ from datasets import Dataset, disable_progress_bars
 from setpoint.cli.output import table
 from setpoint.config import resolve
 from setpoint.data.config import Packing
+from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.packing import build_packed
 from setpoint.data.rows import DocumentRows
 from setpoint.data.sampler import EpochCursor, Sampler
-from setpoint.data.store import Corpus
 from setpoint.memory.host_memory import retain_freed_memory
 from setpoint.shapes.batch import IGNORE_INDEX
 

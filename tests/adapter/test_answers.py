@@ -10,8 +10,8 @@ import pytest
 
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
+from setpoint.data.corpus import Corpus
 from setpoint.data.sources.synthetic import QuestionsSource, question
-from setpoint.data.store import Corpus
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.inference import infer
 from setpoint.infer.tasks import Export, Generation

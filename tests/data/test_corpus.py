@@ -13,18 +13,17 @@ from hypothesis import strategies as st
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data
 from setpoint.data.corpus import (
+    Corpus,
     build_corpora,
     build_corpus,
     build_named_corpus,
-    documents_of,
     files_digest,
 )
 from setpoint.data.document import Document, FileRecord
 from setpoint.data.evaluation import cut_rows
+from setpoint.data.reading import documents_of, split_position
 from setpoint.data.rows import training_rows
 from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
-from setpoint.data.split import split_position
-from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.config import Bytes
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX

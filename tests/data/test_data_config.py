@@ -9,10 +9,10 @@ import pytest
 from setpoint.config import IDENTITY, Config, ConfigError, SetpointError, resolve
 from setpoint.config.record.record import fingerprint
 from setpoint.data.config import Data, Mixture, Phase
+from setpoint.data.corpus import Corpus
 from setpoint.data.sources.config import Questions, Random, SourceConfig, Stdlib, Text
 from setpoint.data.sources.synthetic import RandomSource
 from setpoint.data.sources.texts import StdlibSource, TextSource
-from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.editor_schema.help import class_help, field_help

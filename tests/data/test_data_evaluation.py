@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data.config import Data, Packing
-from setpoint.data.corpus import build_corpus
+from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import EvaluationFeed, cut_rows, evaluation_rows
 from setpoint.data.rows import DocumentRows, training_rows
 from setpoint.data.sources.config import Conversations, Questions, Random, SourceConfig, Tokens
-from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
-from setpoint.data.corpus import build_corpus
+from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
 from setpoint.data.order import RowOrder
 from setpoint.data.rows import training_rows
 from setpoint.data.sampler import EpochCursor, Sampler
-from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count
 

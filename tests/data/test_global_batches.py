@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data, Packing
-from setpoint.data.corpus import build_corpus
+from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.lanes import build_streamed
 from setpoint.data.loader import Feed
@@ -33,7 +33,6 @@ from setpoint.data.sampler import (
     shares_of,
 )
 from setpoint.data.sources.config import Text
-from setpoint.data.store import Corpus
 from setpoint.data.stream import open_streams
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count

@@ -27,14 +27,14 @@ SECONDS = 60.0
 PROGRAM = """
 import json, os, signal, sys, time
 import numpy as np, torch
-from setpoint.data.store import Corpus
+from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
 from setpoint.data.order import RowOrder
 from setpoint.data.sampler import EpochCursor, Sampler
 from multiprocessing.reduction import ForkingPickler
 from setpoint.data.loader import Shared
-from setpoint.data.store import JoinedRow
+from setpoint.data.corpus import JoinedRow
 from setpoint.data.rows import training_rows
 from setpoint.shapes.batch import Count
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from setpoint.data.config import Data
-from setpoint.data.corpus import build_corpora
-from setpoint.data.ngram import ngram_baselines, ngram_bits
+from setpoint.data.corpus import Corpus, build_corpora
+from setpoint.data.evaluation import ngram_baselines, ngram_bits
 from setpoint.data.sources.config import Random
 from setpoint.data.sources.synthetic import RandomSource
-from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
 Gram = tuple[int, ...]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Packing
-from setpoint.data.corpus import build_corpus
+from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import cut_rows
 from setpoint.data.loader import Feed
@@ -26,7 +26,6 @@ from setpoint.data.packing import (
 )
 from setpoint.data.rows import Cut, DocumentRows, MixedRows, MixedSequences, Parts, training_rows
 from setpoint.data.sampler import EpochCursor, Sampler
-from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Count
 

@@ -23,9 +23,8 @@ from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data import cache, prepare, store
 from setpoint.data.cache import corpora, locked, named_corpus, prepare_all
 from setpoint.data.config import Data, Prepare
-from setpoint.data.corpus import Corpora, build_corpora
+from setpoint.data.corpus import Corpora, Corpus, PlacedRow, build_corpora, gather, slices
 from setpoint.data.document import Document
-from setpoint.data.prepared import MANIFEST
 from setpoint.data.sources.config import (
     Conversations,
     Filter,
@@ -34,7 +33,7 @@ from setpoint.data.sources.config import (
     Text,
     Tokens,
 )
-from setpoint.data.store import Corpus, PlacedRow, gather, slices, stored_documents
+from setpoint.data.store import MANIFEST, stored_documents
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.workers import WORKER

@@ -20,11 +20,10 @@ from setpoint.config.resolving.checks import verify as verify_job
 from setpoint.data.cache import corpora, prepare_all
 from setpoint.data.config import Data, Prepare
 from setpoint.data.corpus import build_corpora
-from setpoint.data.prepared import MANIFEST
 from setpoint.data.push import reshard
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.tokens import file_problems, token_count
-from setpoint.data.store import open_side, read_manifest, verify
+from setpoint.data.store import MANIFEST, open_side, read_manifest, verify
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.config import Job
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
-from setpoint.data.split import split_documents, split_mixture, split_position, training_documents
+from setpoint.data.reading import split_documents, split_mixture, split_position, training_documents
 
 NAMES = st.lists(st.text("abc/._0", min_size=1, max_size=8), min_size=2, max_size=40, unique=True)
 

@@ -23,10 +23,10 @@ from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.lanes import LEAST_AHEAD, LaneCursor, build_streamed
 from setpoint.data.loader import Feed
 from setpoint.data.order import shuffled
+from setpoint.data.reading import split_position
 from setpoint.data.rows import DocumentRows, MixedSequences
 from setpoint.data.sampler import Sampler, Schedule, Shares, describe_position, merged_state
 from setpoint.data.sources.config import Filter, HubDataset, Random, Text
-from setpoint.data.split import split_position
 from setpoint.data.stream import Stream, hold_out, open_streams
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.data.store import JoinedRow, gather, slices
+from setpoint.data.corpus import JoinedRow, gather, slices
 
 PARTS = st.lists(st.lists(st.integers(0, 60000), max_size=7), min_size=1, max_size=5)
 

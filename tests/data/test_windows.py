@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
+from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import cut_rows
 from setpoint.data.rows import DocumentRows, Parts, training_rows
-from setpoint.data.store import Corpus
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
 

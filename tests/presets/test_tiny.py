@@ -8,7 +8,7 @@ import setpoint.presets  # registers the presets
 from setpoint.config import resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.record import fingerprint
-from setpoint.data.ngram import ngram_baselines
+from setpoint.data.evaluation import ngram_baselines
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import eval_slice

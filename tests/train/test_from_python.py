@@ -13,8 +13,8 @@ import pytest
 
 from setpoint.config import ConfigError, SetpointError, compose
 from setpoint.config.record.record import fingerprint
+from setpoint.data.corpus import Corpus
 from setpoint.data.sources.config import Conversations
-from setpoint.data.store import Corpus
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import Run, train

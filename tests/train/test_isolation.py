@@ -17,11 +17,10 @@ from setpoint.compile.apply import compile_model
 from setpoint.compile.config import Compile
 from setpoint.config import resolve
 from setpoint.data.config import Packing
-from setpoint.data.corpus import build_corpus
+from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import cut_rows
 from setpoint.data.packing import build_packed
-from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
 from setpoint.loss.fused import linear_missing

@@ -45,7 +45,7 @@ def test_a_duration_in_epochs_ends_with_the_stream(tmp_path: Path) -> None:
     outcome = train(streamed(tmp_path, "duration=2 epochs", "evaluation.every=1 epochs"))
     # 2 * 60 documents of 16 or 17 tokens, of which a fifth is held out, in rows of 17, 4 a step
     assert outcome.final_position.epochs == 2.0
-    assert outcome.components.feed.state_dict()["epoch"] == 2
+    assert outcome.components.feed.state_dict()["sources"][""]["epoch"] == 2
     again = train(streamed(tmp_path, "duration=2 epochs", "evaluation.every=1 epochs"))
     assert again.final_position.step == outcome.final_position.step
 

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from setpoint.config import compose, resolve
-from setpoint.data.ngram import ngram_baselines
+from setpoint.data.evaluation import ngram_baselines
 from setpoint.train.config import Job
 from setpoint.train.finish import print_summary
 from setpoint.train.run import Run, train

@@ -414,8 +414,8 @@ def data_stats(arguments: Arguments) -> int:
 def _stats(data: JobData) -> dict[str, Any]:
     import numpy as np
 
+    from setpoint.data.corpus import Corpus
     from setpoint.data.inspection import duplicates, histogram, lengths_of, source_stats
-    from setpoint.data.store import Corpus
     from setpoint.train.build.job_data import phases_of
 
     job, held_out = data.job, data.corpora.held_out

@@ -18,18 +18,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from setpoint.config import RunError, SetpointError
-from setpoint.data.corpus import Corpora, Show, build_corpora, build_named_corpus
+from setpoint.data.corpus import Corpora, Corpus, build_corpora, build_named_corpus
 from setpoint.data.prepare import prepare
-from setpoint.data.prepared import Key, Request, brief_changes, is_prepared, key_of, size_of
+from setpoint.data.reading import Show
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.tokens import prepared_folders
 from setpoint.data.store import (
-    Corpus,
     DamagedData,
+    Key,
     Manifest,
+    Request,
+    brief_changes,
+    is_prepared,
+    key_of,
     open_side,
     read_inputs,
     read_manifest,
+    size_of,
     verify,
 )
 from setpoint.data.stream import Stream, hold_out, open_streams

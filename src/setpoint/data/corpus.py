@@ -1,49 +1,346 @@
-"""Sources read, tokenized and laid in a row in memory: one corpus for each side."""
+"""Documents of one side as one row of tokens, in memory or in files that are mapped.
+
+Sources are read, tokenized and laid in a row in memory here; `setpoint.data.store` maps rows from
+the cache of prepared data.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
 from setpoint.config import SetpointError
 from setpoint.config.resolving.checks import describe_value
 from setpoint.data.config import Data
-from setpoint.data.document import Document, FileRecord, Source, TokenSource
+from setpoint.data.document import DataIdentity, Document, FileRecord
+from setpoint.data.reading import (
+    Show,
+    documents_of,
+    source_of,
+    split_documents,
+    split_mixture,
+    split_position,
+)
 from setpoint.data.sources.config import SourceConfig
-from setpoint.data.sources.files import JSONL, format_of
-from setpoint.data.sources.limits import DocumentFilter
-from setpoint.data.split import split_documents, split_mixture, split_position
-from setpoint.data.store import Corpus, count_bytes
 from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
-from setpoint.data.tokenizers.vocabulary import beyond_vocabulary
+
+Ints = npt.NDArray[np.int64]
+
+
+class TokenRow(Protocol):
+    """What sequences are cut from; an array is one."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of its items."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: slice, /) -> npt.NDArray[Any]: ...
+
+
+class JoinedRow:
+    """Arrays of one type as one row, none of which is copied.
+
+    Arguments:
+        parts: such as the files of prepared data, mapped into memory; at least one.
+    """
+
+    def __init__(self, parts: Sequence[npt.NDArray[Any]]) -> None:
+        # Plain arrays: slices of mapped ones take five times as long.
+        self.parts = tuple(np.asarray(part) for part in parts)
+        sizes = np.array([len(part) for part in self.parts], np.int64)
+        self.ends = np.cumsum(sizes)
+        self.firsts = self.ends - sizes
+        self.dtype: np.dtype[Any] = np.result_type(*self.parts)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
+        """Items of a range, without a step: of one part as they lie there, else a copy."""
+        start, stop, step = key.indices(len(self))
+        assert step == 1
+        number = int(np.searchsorted(self.ends, start, "right"))
+        pieces: list[npt.NDArray[Any]] = []
+        while start < stop:
+            first = int(self.firsts[number])
+            pieces.append(self.parts[number][start - first : stop - first])
+            start, number = int(self.ends[number]), number + 1
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
+
+    def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
+        """Many ranges; several times faster than one after the other."""
+        numbers = np.searchsorted(self.ends, starts, "right").clip(max=len(self.parts) - 1)
+        before = self.firsts[numbers]
+        found = (numbers.tolist(), (starts - before).tolist(), (stops - before).tolist())
+        for number, first, last in zip(*found, strict=True):
+            part = self.parts[number]
+            if last <= len(part):
+                yield part[first:last]
+            else:
+                begin = int(self.firsts[number])
+                yield self[begin + first : begin + last]
+
+
+class PlacedRow:
+    """Documents with a separator after each as one row, which lie in any order in several arrays.
+
+    Arguments:
+        arrays: such as token files, mapped into memory.
+        starts: (documents,) the first token of each in the row, which rise.
+        places: (documents,) `PLACE`, which array each lies in, and where.
+        size: of the row, which begins and ends with a separator.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[TokenRow],
+        starts: Ints,
+        places: npt.NDArray[Any],
+        size: int,
+        separator: npt.NDArray[Any],
+    ) -> None:
+        self.arrays, self.starts, self.places, self.size = tuple(arrays), starts, places, size
+        self.separator, self.dtype = separator, separator.dtype
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
+        """Items of a range, without a step: of one document as they lie there, else a copy."""
+        start, stop, step = key.indices(self.size)
+        assert step == 1
+        return next(self.slices(np.array([start]), np.array([max(stop, start)])))
+
+    def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
+        """Many ranges; several times faster than one after the other."""
+        # The documents that each range is of; -1: it begins before the first one.
+        firsts = np.searchsorted(self.starts, starts, "right") - 1
+        lasts = np.searchsorted(self.starts, stops)
+        columns = (each.tolist() for each in (starts, stops, firsts, lasts))
+        for start, stop, first, last in zip(*columns, strict=True):
+            begins = self.starts[max(first, 0) : last + 1].tolist()
+            if last == len(self.starts):
+                begins.append(self.size)
+            if first >= 0 and last - first == 1 and stop < begins[1]:
+                yield self._piece(first, start - begins[0], stop - begins[0])
+                continue
+            found = np.full(stop - start, self.separator[0], self.dtype)
+            for number, (begin, end) in enumerate(pairwise(begins), max(first, 0)):
+                low, high = max(begin, start), min(end - 1, stop)
+                if low < high:
+                    piece = self._piece(number, low - begin, high - begin)
+                    found[low - start : high - start] = piece
+            yield found
+
+    def _piece(self, document: int, start: int, stop: int) -> npt.NDArray[Any]:
+        file, first = self.places[document].item()
+        piece = self.arrays[file][first + start : first + stop]
+        return piece.astype(self.dtype, copy=False)
+
+
+class CompleteMask:
+    """Targets of documents that are complete, as a row: all tokens but the separators."""
+
+    dtype: np.dtype[Any] = np.dtype(np.bool_)
+
+    def __init__(self, starts: Ints, size: int) -> None:
+        self.starts, self.size = starts, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, key: slice, /) -> npt.NDArray[np.bool_]:
+        start, stop, _ = key.indices(self.size)
+        found = np.ones(max(stop - start, 0), np.bool_)
+        first, last = np.searchsorted(self.starts, [start + 1, stop + 1])
+        ends = self.starts[first:last] - 1
+        found[ends[ends > 0] - start] = False
+        if stop == self.size and len(found):
+            found[-1] = False
+        return found
+
+
+def slices(row: TokenRow, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
+    """Ranges of a row, (B,) starts and stops."""
+    if isinstance(row, JoinedRow | PlacedRow):
+        return row.slices(starts, stops)
+    return (row[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def gather(row: TokenRow, starts: Ints, width: int) -> Ints:
+    """Cut windows, (B,) starts -> (B, width); past the end the last item is repeated."""
+    size = len(row)
+    if isinstance(row, np.ndarray) and (starts <= size - width).all():
+        views = as_strided(row, (size - width + 1, width), row.strides * 2, writeable=False)
+        return views[starts].astype(np.int64)
+    found = np.empty((len(starts), width), row.dtype)
+    for window, items in zip(found, slices(row, starts, starts + width), strict=True):
+        window[: len(items)] = items
+        if len(items) < width:
+            window[len(items) :] = row[size - 1 : size]
+    return found.astype(np.int64)
+
+
+COUNTED = 1 << 16
+LOOKED_AT = 1 << 24
+"""Tokens of which it is looked at once whether they are targets."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Corpus:
+    """The documents of one side in a row: separator, document, separator, ..., separator.
+
+    Because a separator stands before the first document and after the last, predicting every
+    token but the first predicts each byte and each document's end exactly once. Documents that say
+    which of their tokens are targets are complete without the separators, which are no part of
+    their training rows.
+
+    Arguments:
+        side: "train", "held_out" or the name of a text that is only evaluated on, for messages.
+        tokens: (T,) ids, in memory or in mapped files; 2 bytes each while the vocabulary allows.
+        token_bytes: (V,) bytes each id stands for; 0 for the separator.
+        byte_count: bytes of text as the tokenizer sees it, the sum of `token_bytes` over `tokens`.
+        files: name, size and SHA-256 of each document, in order.
+        digest: SHA-256 over the tokenizer's name and `files`; equal digests mean equal tokens.
+        sources: names of the sources that the documents are from.
+        starts: (documents,) the first token of each.
+        source: (documents,) which of `sources` each is from.
+        trained: (T,) bool, which tokens are targets; None: all.
+        notes: lines for the start of a run: what filters left out, and cautions about texts.
+        prepared: the folder of prepared data that it is mapped from; None: it is in memory.
+        read_at: gives (documents,) numbers that rise in the order in which the sources gave them;
+            None: they lie in that order.
+        scores: gives (documents,) their scores; None where a source has none.
+    """
+
+    side: str
+    tokens: TokenRow
+    token_bytes: npt.NDArray[np.int64]
+    separator: int
+    byte_count: int
+    files: Sequence[FileRecord]
+    digest: str
+    sources: tuple[str, ...]
+    starts: npt.NDArray[np.int64]
+    source: npt.NDArray[np.integer[Any]]
+    trained: TokenRow | None = None
+    notes: tuple[str, ...] = ()
+    prepared: str | None = None
+    read_at: Callable[[], npt.NDArray[np.integer[Any]]] | None = None
+    scores: Callable[[], npt.NDArray[np.float64]] | None = None
+
+    def ordered(self, by: str, descending: bool = False) -> Ints:
+        """The documents, (documents,), in an order; those that are alike as they were read.
+
+        Arguments:
+            by: `sources`, as the sources gave them, `length` or `score`.
+        """
+        read = np.arange(len(self.starts))
+        if self.read_at is not None:
+            read = np.argsort(self.read_at(), kind="stable")
+        if by == "sources":
+            return read
+        keys = np.diff(self.starts, append=len(self.tokens))
+        if by == "score":
+            assert self.scores is not None, "the rules of `data` ask for scores"
+            keys = self.scores()
+        keys = keys[read]
+        return read[np.argsort(-keys if descending else keys, kind="stable")]
+
+    def reads(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The first token that is read of each document, and how many are; the targets are one on.
+
+        A document is read from the separator before it to its last token, a complete one from its
+        first token to the last but one.
+        """
+        starts = np.asarray(self.starts, np.int64) - 1
+        lengths = np.diff(starts, append=len(self.tokens) - 1)
+        complete = self.complete(np.arange(len(starts)))
+        return starts + complete, lengths - 2 * complete
+
+    def complete(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether documents, in order, are complete: the separator behind one is no target."""
+        found = np.zeros(len(documents), np.bool_)
+        if self.trained is None:
+            return found
+        ends = np.append(self.starts[1:], len(self.tokens))[documents] - 1
+        first = 0
+        while first < len(ends):
+            begin = int(ends[first])
+            last = max(int(np.searchsorted(ends, begin + LOOKED_AT)), first + 1)
+            trained = self.trained[begin : int(ends[last - 1]) + 1]
+            found[first:last] = ~trained[ends[first:last] - begin]
+            first = last
+        return found
+
+    def sources_along(self, starts: Ints, lengths: Ints) -> Ints:
+        """Which of `sources` the tokens of ranges are from, (P,) each -> (sum of lengths,).
+
+        A separator ends its document.
+        """
+        # A search for each token would take longer than to cut it: one for each range, and the
+        # documents between.
+        first = np.maximum(np.searchsorted(self.starts, starts, "right") - 1, 0)
+        counts = np.searchsorted(self.starts, starts + lengths) - first
+        before, places = np.cumsum(counts) - counts, np.cumsum(lengths) - lengths
+        documents = np.arange(counts.sum()) + np.repeat(first - before, counts)
+        part = np.repeat(np.arange(len(starts)), counts)
+        begins = np.maximum(self.starts[documents] - starts[part], 0) + places[part]
+        begins[before] = places
+        spans = np.diff(begins, append=lengths.sum())
+        return np.repeat(self.source[documents].astype(np.int64), spans)
+
+    def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
+        """A corpus of some of the tokens, with the bytes of those that are predicted."""
+        size = count_bytes(tokens[predicted], self.token_bytes)
+        return replace(self, tokens=tokens, trained=predicted, byte_count=size)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, V."""
+        return len(self.token_bytes)
+
+    @property
+    def identity(self) -> DataIdentity:
+        """What it is recognised by."""
+        return DataIdentity(
+            self.side, self.digest, len(self.tokens), self.byte_count, self.files, self.prepared
+        )
+
+
+def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
+    """How many bytes tokens stand for; in pieces, since all at once takes 8 bytes a token.
+
+    Where nearly all tokens are one byte, the others are counted, which takes a tenth of the time.
+    """
+    others = [(token, int(token_bytes[token]) - 1) for token in np.flatnonzero(token_bytes != 1)]
+
+    def count(piece: TokenArray) -> int:
+        if len(others) > 4:
+            return int(token_bytes[piece].sum())
+        found = (more * int(np.count_nonzero(piece == token)) for token, more in others)
+        return len(piece) + sum(found)
+
+    return sum(count(tokens[at : at + COUNTED]) for at in range(0, len(tokens), COUNTED))
+
 
 PIECE = 1 << 24
 """Bytes of a document that are tokenized between two reports where a tokenizer allows it."""
 LARGE = 1 << 25
 """Bytes of a document above which tokenizing it whole takes seconds."""
-
-
-class Show(Protocol):
-    """Told how far a piece of work is, as `setpoint.track.progress.Progress.work`."""
-
-    def __call__(self, what: str, done: int, total: int | None, now: bool = False) -> None:
-        """See `setpoint.track.progress.Progress.work`."""
-        ...
-
-
-SHOWN = 60  # characters of a wrong value that a message repeats
-WITH_NUL = "with NUL bytes, as UTF-16 read as UTF-8 has them"
-BLANK = "of white space only"
-RARE = 0.01
-"""Share of documents of white space below which they are not worth a caution."""
 
 
 def build_corpus(
@@ -144,14 +441,6 @@ class _Row:
         for start, mask in self.masks:
             targets[start : start + len(mask)] = mask
         return targets
-
-
-def source_of(name: str, sources: Sequence[str]) -> int:
-    """Which source a document is from: that of the longest name which its own begins with."""
-    if len(sources) <= 1:
-        return 0
-    found = [i for i, source in enumerate(sources) if name.startswith(source)]
-    return max(found, key=lambda i: len(sources[i]), default=0)
 
 
 def encoded(
@@ -334,150 +623,6 @@ def read_sources(
     for index, source in enumerate(config.sources):
         if not source.is_streamed:
             yield from documents_of(source, f"data.sources.{index}", tokenizer, notes)
-
-
-def documents_of(
-    section: SourceConfig, where: str, tokenizer: Tokenizer, notes: list[str] | None = None
-) -> Iterator[Document]:
-    """The documents of one source that its filter keeps.
-
-    Arguments:
-        notes: gets a line about what the filter left out, and cautions, at the end.
-
-    Raises:
-        SetpointError: the source cannot be read, or gives anything but documents of its name.
-    """
-    documents = _checked_documents(section, where, tokenizer)
-    limits = None if section.filter is None else DocumentFilter(section.filter, where=where)
-    texts = TextChecks(section.name)
-    kept = texts.watch(documents if limits is None else limits.apply(documents))
-    yield from kept if getattr(tokenizer, "separates", True) else map(_complete, kept)
-    if notes is not None:
-        summary = limits.summary(section.name) if limits is not None else ""
-        notes += [f"filter: {summary}"] * bool(summary) + texts.cautions()
-
-
-def _complete(document: Document) -> Document:
-    """A document that nothing separates from others: all tokens but the first are targets."""
-    if document.tokens is None or document.trained is not None:
-        return document
-    trained = np.broadcast_to(np.True_, len(document.tokens))
-    return replace(document, trained=trained)
-
-
-class TextChecks:
-    """Counts texts that are legal and seldom meant: with NUL bytes, or of white space only.
-
-    Arguments:
-        source: name of their source, for messages.
-    """
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.documents = 0
-        self.first: dict[str, str] = {}  # names of documents
-        self.counts: Counter[str] = Counter()
-
-    def watch(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """Pass documents on, and look at their texts."""
-        for document in documents:
-            self.documents += 1
-            data = document.data
-            if b"\0" in data:
-                self._count(WITH_NUL, document.name)
-            elif data[:1].isspace() and data.isspace():
-                self._count(BLANK, document.name)
-            yield document
-
-    def _count(self, kind: str, name: str) -> None:
-        self.counts[kind] += 1
-        self.first.setdefault(kind, name)
-
-    def cautions(self) -> list[str]:
-        """A line for each kind of text that occurs; a rare document of white space is none."""
-        if self.counts[BLANK] < RARE * self.documents:
-            del self.counts[BLANK]
-        return [
-            f"caution: {self.source}: {count:,} of {self.documents:,} documents {kind}: "
-            f"{self.first[kind]}" + (f" and {count - 1:,} more" if count > 1 else "")
-            for kind, count in self.counts.items()
-        ]
-
-
-def _checked_documents(
-    section: SourceConfig, where: str, tokenizer: Tokenizer
-) -> Iterator[Document]:
-    """The documents of a source, which may be a user's class, each checked."""
-    source: object = section.build(where=where)
-    kind = type(source)
-    method = "tokenized" if hasattr(source, "tokenized") else "documents"
-    title = f"{where}: {method}() of {kind.__module__}.{kind.__qualname__} gave "
-    if method == "tokenized":
-        found: object = cast("TokenSource", source).tokenized(tokenizer)
-    else:
-        found = cast("Source", source).documents()
-    if not isinstance(found, Iterable):
-        raise SetpointError(f"{title}{_brief(found)}.\n{WANTED_DOCUMENTS}")
-    for document in cast("Iterable[object]", found):
-        if not isinstance(document, Document):
-            raise SetpointError(f"{title}an item that is {_brief(document)}.\n{WANTED_DOCUMENTS}")
-        name, data = cast("object", document.name), cast("object", document.data)
-        if not isinstance(name, str):
-            raise SetpointError(
-                f"{title}a document whose name is {_brief(name)}.\n{WANTED_DOCUMENTS}"
-            )
-        if not isinstance(data, bytes):
-            hint = " Encode it: text.encode()." if isinstance(data, str) else ""
-            raise SetpointError(
-                f"{title}the document {name!r}, whose data is {_brief(data)}.\n"
-                f"{WANTED_DOCUMENTS}{hint}"
-            )
-        if document.tokens is not None:
-            _require_ids(document, tokenizer, where)
-        if not name.startswith(section.name):
-            raise SetpointError(
-                f"{title}a document named {name!r}, and {where}.name = {section.name!r}.\n"
-                f"Valid: names that begin with config.name, such as '{section.name}/{name}', so "
-                "that those of two sources differ."
-            )
-        yield document
-
-
-def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
-    tokens, trained = document.tokens, document.trained
-    assert tokens is not None
-    if trained is not None and trained.shape != tokens.shape:
-        raise SetpointError(
-            f"{where}: the document '{document.name}' has {len(tokens)} tokens, and says of "
-            f"{len(trained)} whether they are trained.\nValid: one for each token."
-        )
-    low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
-    if low < 0 or high >= tokenizer.vocab_size:
-        wrong = low if low < 0 else high
-        at = int(np.flatnonzero(tokens == wrong)[0])
-        file, _, number = document.name.partition("#")
-        row = re.match(r"\d+", number)
-        unit = "line" if format_of(file) == JSONL else "row"
-        place = f"{file}, {unit} {int(row[0]) + 1:,}" if row else f"the document '{document.name}'"
-        size = tokenizer.vocab_size
-        raise SetpointError(
-            f"{where}: {beyond_vocabulary(place, wrong, at, size)}.\n"
-            f"Valid: 0 to {size - 1}; tokens of this tokenizer."
-        )
-
-
-WANTED_DOCUMENTS = (
-    "Valid: an iterator of setpoint.data.document.Document(name, data), name a str that begins "
-    "with config.name, data UTF-8 as bytes."
-)
-
-
-def _brief(value: object) -> str:
-    """A value of any kind, short, with its type."""
-    if value is None:
-        return "None"
-    text = repr(value)
-    return f"{text if len(text) <= SHOWN else text[:SHOWN] + '...'}, of type {type(value).__name__}"
 
 
 def files_digest(tokenizer_name: str, files: Sequence[FileRecord]) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from setpoint.data.corpus import Corpus
 from setpoint.data.rows import Rows, Sequences
-from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
 from setpoint.shapes.batch import IGNORE_INDEX

@@ -18,11 +18,10 @@ import numpy as np
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
-from setpoint.data.corpus import build_corpus, encoded
+from setpoint.data.corpus import Corpus, Ints, build_corpus, encoded
 from setpoint.data.packing import Packer, pieces_of
 from setpoint.data.rows import DocumentRows, Parts
 from setpoint.data.sampler import Deal
-from setpoint.data.store import Corpus, Ints
 from setpoint.data.stream import Block, LanePosition, Reader, Spot, Stream
 from setpoint.data.tokenizers.tokenizer import TokenArray
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
+from setpoint.data.corpus import LOOKED_AT, Corpus, Ints
 from setpoint.data.order import shuffled
 from setpoint.data.rows import DocumentRows, Parts
 from setpoint.data.sampler import EpochCursor
-from setpoint.data.store import LOOKED_AT, Corpus, Ints
 
 COUNTED_GROUPS = 32
 """Groups up to which the rows of an epoch are counted; of more, as many are, spread evenly."""

@@ -27,17 +27,18 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import RunError, SetpointError
-from setpoint.data.corpus import Show, documents_of, encoded, source_of
+from setpoint.data.corpus import count_bytes, encoded
 from setpoint.data.document import Document, TokenPlace
-from setpoint.data.prepared import MANIFEST, Key, Request
-from setpoint.data.split import FEW, held_out_count, split_group
+from setpoint.data.reading import FEW, Show, documents_of, held_out_count, source_of, split_group
 from setpoint.data.store import (
     INDEX,
     INPUTS,
+    MANIFEST,
     PLACE,
+    Key,
     Manifest,
+    Request,
     Side,
-    count_bytes,
     raw,
     replace_file,
     shard_name,

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import RunError
-from setpoint.data.prepared import MANIFEST
 from setpoint.data.store import (
     INPUTS,
+    MANIFEST,
     Manifest,
     Side,
     StoredRecords,
@@ -33,7 +33,7 @@ from setpoint.files.atomic import Written, write_file
 from setpoint.hub.upload import Uploaded, upload_dataset
 
 if TYPE_CHECKING:
-    from setpoint.data.store import TokenRow
+    from setpoint.data.corpus import TokenRow
     from setpoint.data.tokenizers.config import TokenizerConfig
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 

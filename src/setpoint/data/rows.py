@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 
 from setpoint.config import SetpointError
+from setpoint.data.corpus import Corpus, Ints, TokenRow, gather, slices
 from setpoint.data.document import DataIdentity
-from setpoint.data.store import Corpus, Ints, TokenRow, gather, slices
 from setpoint.shapes.batch import IGNORE_INDEX, PADDING, TENSORS, Batch, Lengths
 
 if TYPE_CHECKING:

@@ -1,10 +1,11 @@
-"""Documents of one side as one row of tokens, in memory or in files that are mapped.
+"""Prepared data: a folder of files that are mapped, its manifest, and the key it is cached under.
 
 A folder of prepared data holds shards, ranges of the split's hash of document names, which follow
 one another as documents do in memory. A shard is `SIDE-NUMBER.tokens.npy` (documents with
 a separator after each), `.index.npy` (a row per document: `INDEX`), `.names`, and `.mask.npy` where
 documents say which tokens are targets. `SIDE.starts.npy` and `SIDE.sources.npy` are of all shards
-of a side. `manifest.json` is written last.
+of a side. Documents of token files may stay there: `SIDE.places.npy` (a row per document: `PLACE`)
+says where. `manifest.json` is written last.
 """
 
 from __future__ import annotations
@@ -12,332 +13,35 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import as_strided
 
-from setpoint.config import SetpointError
-from setpoint.data.document import DataIdentity, Document, FileRecord
-from setpoint.data.prepared import FORMAT, KIND, MANIFEST
+from setpoint.config import SetpointError, to_plain
+from setpoint.data.corpus import CompleteMask, Corpus, JoinedRow, PlacedRow, TokenRow
+from setpoint.data.document import Document, FileRecord
 from setpoint.files.atomic import Written, digest_file, replacing, write_file
 
 if TYPE_CHECKING:
-    from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
+    from setpoint.data.sources.config import SourceConfig
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 
-Ints = npt.NDArray[np.int64]
-
-
-class TokenRow(Protocol):
-    """What sequences are cut from; an array is one."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of its items."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, key: slice, /) -> npt.NDArray[Any]: ...
-
-
-class JoinedRow:
-    """Arrays of one type as one row, none of which is copied.
-
-    Arguments:
-        parts: such as the files of prepared data, mapped into memory; at least one.
-    """
-
-    def __init__(self, parts: Sequence[npt.NDArray[Any]]) -> None:
-        # Plain arrays: slices of mapped ones take five times as long.
-        self.parts = tuple(np.asarray(part) for part in parts)
-        sizes = np.array([len(part) for part in self.parts], np.int64)
-        self.ends = np.cumsum(sizes)
-        self.firsts = self.ends - sizes
-        self.dtype: np.dtype[Any] = np.result_type(*self.parts)
-
-    def __len__(self) -> int:
-        return int(self.ends[-1])
-
-    def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
-        """Items of a range, without a step: of one part as they lie there, else a copy."""
-        start, stop, step = key.indices(len(self))
-        assert step == 1
-        number = int(np.searchsorted(self.ends, start, "right"))
-        pieces: list[npt.NDArray[Any]] = []
-        while start < stop:
-            first = int(self.firsts[number])
-            pieces.append(self.parts[number][start - first : stop - first])
-            start, number = int(self.ends[number]), number + 1
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
-
-    def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
-        """Many ranges; several times faster than one after the other."""
-        numbers = np.searchsorted(self.ends, starts, "right").clip(max=len(self.parts) - 1)
-        before = self.firsts[numbers]
-        found = (numbers.tolist(), (starts - before).tolist(), (stops - before).tolist())
-        for number, first, last in zip(*found, strict=True):
-            part = self.parts[number]
-            if last <= len(part):
-                yield part[first:last]
-            else:
-                begin = int(self.firsts[number])
-                yield self[begin + first : begin + last]
-
-
-class PlacedRow:
-    """Documents with a separator after each as one row, which lie in any order in several arrays.
-
-    Arguments:
-        arrays: such as token files, mapped into memory.
-        starts: (documents,) the first token of each in the row, which rise.
-        places: (documents,) `PLACE`, which array each lies in, and where.
-        size: of the row, which begins and ends with a separator.
-    """
-
-    def __init__(
-        self,
-        arrays: Sequence[TokenRow],
-        starts: Ints,
-        places: npt.NDArray[Any],
-        size: int,
-        separator: npt.NDArray[Any],
-    ) -> None:
-        self.arrays, self.starts, self.places, self.size = tuple(arrays), starts, places, size
-        self.separator, self.dtype = separator, separator.dtype
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
-        """Items of a range, without a step: of one document as they lie there, else a copy."""
-        start, stop, step = key.indices(self.size)
-        assert step == 1
-        return next(self.slices(np.array([start]), np.array([max(stop, start)])))
-
-    def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
-        """Many ranges; several times faster than one after the other."""
-        # The documents that each range is of; -1: it begins before the first one.
-        firsts = np.searchsorted(self.starts, starts, "right") - 1
-        lasts = np.searchsorted(self.starts, stops)
-        columns = (each.tolist() for each in (starts, stops, firsts, lasts))
-        for start, stop, first, last in zip(*columns, strict=True):
-            begins = self.starts[max(first, 0) : last + 1].tolist()
-            if last == len(self.starts):
-                begins.append(self.size)
-            if first >= 0 and last - first == 1 and stop < begins[1]:
-                yield self._piece(first, start - begins[0], stop - begins[0])
-                continue
-            found = np.full(stop - start, self.separator[0], self.dtype)
-            for number, (begin, end) in enumerate(pairwise(begins), max(first, 0)):
-                low, high = max(begin, start), min(end - 1, stop)
-                if low < high:
-                    piece = self._piece(number, low - begin, high - begin)
-                    found[low - start : high - start] = piece
-            yield found
-
-    def _piece(self, document: int, start: int, stop: int) -> npt.NDArray[Any]:
-        file, first = self.places[document].item()
-        piece = self.arrays[file][first + start : first + stop]
-        return piece.astype(self.dtype, copy=False)
-
-
-class CompleteMask:
-    """Targets of documents that are complete, as a row: all tokens but the separators."""
-
-    dtype: np.dtype[Any] = np.dtype(np.bool_)
-
-    def __init__(self, starts: Ints, size: int) -> None:
-        self.starts, self.size = starts, size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, key: slice, /) -> npt.NDArray[np.bool_]:
-        start, stop, _ = key.indices(self.size)
-        found = np.ones(max(stop - start, 0), np.bool_)
-        first, last = np.searchsorted(self.starts, [start + 1, stop + 1])
-        ends = self.starts[first:last] - 1
-        found[ends[ends > 0] - start] = False
-        if stop == self.size and len(found):
-            found[-1] = False
-        return found
-
-
-def slices(row: TokenRow, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
-    """Ranges of a row, (B,) starts and stops."""
-    if isinstance(row, JoinedRow | PlacedRow):
-        return row.slices(starts, stops)
-    return (row[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
-
-
-def gather(row: TokenRow, starts: Ints, width: int) -> Ints:
-    """Cut windows, (B,) starts -> (B, width); past the end the last item is repeated."""
-    size = len(row)
-    if isinstance(row, np.ndarray) and (starts <= size - width).all():
-        views = as_strided(row, (size - width + 1, width), row.strides * 2, writeable=False)
-        return views[starts].astype(np.int64)
-    found = np.empty((len(starts), width), row.dtype)
-    for window, items in zip(found, slices(row, starts, starts + width), strict=True):
-        window[: len(items)] = items
-        if len(items) < width:
-            window[len(items) :] = row[size - 1 : size]
-    return found.astype(np.int64)
-
-
-COUNTED = 1 << 16
-LOOKED_AT = 1 << 24
-"""Tokens of which it is looked at once whether they are targets."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Corpus:
-    """The documents of one side in a row: separator, document, separator, ..., separator.
-
-    Because a separator stands before the first document and after the last, predicting every
-    token but the first predicts each byte and each document's end exactly once. Documents that say
-    which of their tokens are targets are complete without the separators, which are no part of
-    their training rows.
-
-    Arguments:
-        side: "train", "held_out" or the name of a text that is only evaluated on, for messages.
-        tokens: (T,) ids, in memory or in mapped files; 2 bytes each while the vocabulary allows.
-        token_bytes: (V,) bytes each id stands for; 0 for the separator.
-        byte_count: bytes of text as the tokenizer sees it, the sum of `token_bytes` over `tokens`.
-        files: name, size and SHA-256 of each document, in order.
-        digest: SHA-256 over the tokenizer's name and `files`; equal digests mean equal tokens.
-        sources: names of the sources that the documents are from.
-        starts: (documents,) the first token of each.
-        source: (documents,) which of `sources` each is from.
-        trained: (T,) bool, which tokens are targets; None: all.
-        notes: lines for the start of a run: what filters left out, and cautions about texts.
-        prepared: the folder of prepared data that it is mapped from; None: it is in memory.
-        read_at: gives (documents,) numbers that rise in the order in which the sources gave them;
-            None: they lie in that order.
-        scores: gives (documents,) their scores; None where a source has none.
-    """
-
-    side: str
-    tokens: TokenRow
-    token_bytes: npt.NDArray[np.int64]
-    separator: int
-    byte_count: int
-    files: Sequence[FileRecord]
-    digest: str
-    sources: tuple[str, ...]
-    starts: npt.NDArray[np.int64]
-    source: npt.NDArray[np.integer[Any]]
-    trained: TokenRow | None = None
-    notes: tuple[str, ...] = ()
-    prepared: str | None = None
-    read_at: Callable[[], npt.NDArray[np.integer[Any]]] | None = None
-    scores: Callable[[], npt.NDArray[np.float64]] | None = None
-
-    def ordered(self, by: str, descending: bool = False) -> Ints:
-        """The documents, (documents,), in an order; those that are alike as they were read.
-
-        Arguments:
-            by: `sources`, as the sources gave them, `length` or `score`.
-        """
-        read = np.arange(len(self.starts))
-        if self.read_at is not None:
-            read = np.argsort(self.read_at(), kind="stable")
-        if by == "sources":
-            return read
-        keys = np.diff(self.starts, append=len(self.tokens))
-        if by == "score":
-            assert self.scores is not None, "the rules of `data` ask for scores"
-            keys = self.scores()
-        keys = keys[read]
-        return read[np.argsort(-keys if descending else keys, kind="stable")]
-
-    def reads(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The first token that is read of each document, and how many are; the targets are one on.
-
-        A document is read from the separator before it to its last token, a complete one from its
-        first token to the last but one.
-        """
-        starts = np.asarray(self.starts, np.int64) - 1
-        lengths = np.diff(starts, append=len(self.tokens) - 1)
-        complete = self.complete(np.arange(len(starts)))
-        return starts + complete, lengths - 2 * complete
-
-    def complete(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether documents, in order, are complete: the separator behind one is no target."""
-        found = np.zeros(len(documents), np.bool_)
-        if self.trained is None:
-            return found
-        ends = np.append(self.starts[1:], len(self.tokens))[documents] - 1
-        first = 0
-        while first < len(ends):
-            begin = int(ends[first])
-            last = max(int(np.searchsorted(ends, begin + LOOKED_AT)), first + 1)
-            trained = self.trained[begin : int(ends[last - 1]) + 1]
-            found[first:last] = ~trained[ends[first:last] - begin]
-            first = last
-        return found
-
-    def sources_along(self, starts: Ints, lengths: Ints) -> Ints:
-        """Which of `sources` the tokens of ranges are from, (P,) each -> (sum of lengths,).
-
-        A separator ends its document.
-        """
-        # A search for each token would take longer than to cut it: one for each range, and the
-        # documents between.
-        first = np.maximum(np.searchsorted(self.starts, starts, "right") - 1, 0)
-        counts = np.searchsorted(self.starts, starts + lengths) - first
-        before, places = np.cumsum(counts) - counts, np.cumsum(lengths) - lengths
-        documents = np.arange(counts.sum()) + np.repeat(first - before, counts)
-        part = np.repeat(np.arange(len(starts)), counts)
-        begins = np.maximum(self.starts[documents] - starts[part], 0) + places[part]
-        begins[before] = places
-        spans = np.diff(begins, append=lengths.sum())
-        return np.repeat(self.source[documents].astype(np.int64), spans)
-
-    def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
-        """A corpus of some of the tokens, with the bytes of those that are predicted."""
-        size = count_bytes(tokens[predicted], self.token_bytes)
-        return replace(self, tokens=tokens, trained=predicted, byte_count=size)
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids, V."""
-        return len(self.token_bytes)
-
-    @property
-    def identity(self) -> DataIdentity:
-        """What it is recognised by."""
-        return DataIdentity(
-            self.side, self.digest, len(self.tokens), self.byte_count, self.files, self.prepared
-        )
-
-
-def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
-    """How many bytes tokens stand for; in pieces, since all at once takes 8 bytes a token.
-
-    Where nearly all tokens are one byte, the others are counted, which takes a tenth of the time.
-    """
-    others = [(token, int(token_bytes[token]) - 1) for token in np.flatnonzero(token_bytes != 1)]
-
-    def count(piece: TokenArray) -> int:
-        if len(others) > 4:
-            return int(token_bytes[piece].sum())
-        found = (more * int(np.count_nonzero(piece == token)) for token, more in others)
-        return len(piece) + sum(found)
-
-    return sum(count(tokens[at : at + COUNTED]) for at in range(0, len(tokens), COUNTED))
-
-
+KIND = "setpoint prepared data"
+FORMAT = 1
+MANIFEST = "manifest.json"
+MIXING = ("weight", "epochs")
+"""Fields of a source that say how often it is read, and not what it holds."""
+_SIZE = re.compile(r"(?:size=)?(\d+)\b")
 INDEX = np.dtype(
     [
         ("read", "<i8"),
@@ -770,3 +474,171 @@ def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[
                 tokens=np.array(corpus.tokens[start : start + count]),
                 trained=trained,
             )
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether a folder holds prepared data, of any version, whole or damaged."""
+    try:
+        with (folder / MANIFEST).open("rb") as file:
+            return KIND.encode() in file.read(200)
+    except OSError:
+        return False
+
+
+class Facts(NamedTuple):
+    """What a manifest says that can be compared without reading the data.
+
+    Arguments:
+        tokenizer: `Tokenizer.name`.
+        sizes: bytes of each file.
+    """
+
+    tokenizer: str
+    sizes: dict[str, int]
+
+
+def read_facts(folder: Path) -> Facts | None:
+    """The facts of prepared data; None where the manifest is damaged, which reading it says."""
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sizes = {str(name): int(size) for name, (size, _) in found["files"].items()}
+        return Facts(str(found["tokenizer"]), sizes)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Corpora that are wanted.
+
+    Arguments:
+        side: of the corpus of documents that are not held out.
+        where: the path of `sources` in the job, for messages.
+        held_out: share of documents that is, or their number.
+        mixed: whether each source has a corpus of its own.
+        numbers: of the sources in the list that `where` is the path of; empty: all in a row.
+        in_place: whether token files are mapped where they lie, and only an index of them is kept.
+    """
+
+    side: str
+    sources: tuple[SourceConfig, ...]
+    where: str
+    held_out: float = 0.0
+    mixed: bool = False
+    numbers: tuple[int, ...] = ()
+    in_place: bool = False
+
+    def where_of(self, index: int) -> str:
+        """The path of one of the sources in the job."""
+        return f"{self.where}.{self.numbers[index] if self.numbers else index}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sources."""
+        return tuple(source.name for source in self.sources)
+
+    def described(self) -> dict[str, Any]:
+        """What is asked for, but for the content of files."""
+        sources = [
+            {name: value for name, value in to_plain(source).items() if name not in MIXING}
+            for source in self.sources
+        ]
+        kinds = [type(source).__qualname__ for source in self.sources]
+        here: dict[str, Any] = {}
+        if self.in_place:  # an index holds paths, which are those of one machine
+            paths = (path for source in self.sources for path in getattr(source, "paths", ()))
+            here = {"paths": [os.path.abspath(os.path.expanduser(path)) for path in paths]}
+        return {
+            **here,
+            "side": self.side,
+            "sources": [
+                {"kind": kind, **source} for kind, source in zip(kinds, sources, strict=True)
+            ],
+            "held_out": self.held_out,
+            "mixed": self.mixed,
+        }
+
+    def most_tokens(self) -> int | None:
+        """Upper bound of the tokens of all sources; None: unknown."""
+        sizes = [source.most_tokens() for source in self.sources]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def inputs(self) -> list[str] | None:
+        """A line for each file or table that is read, with what changes when its content does.
+
+        Returns:
+            None where a source cannot say.
+        """
+        lines: list[str] = []
+        for index, source in enumerate(self.sources):
+            built: object = source.build(where=self.where_of(index))
+            inputs = getattr(built, "inputs", None)
+            if inputs is None:
+                return None
+            found = cast("Callable[[], Iterable[str] | None]", inputs)()
+            if found is None:
+                return None
+            lines += found
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The name of a folder in the cache.
+
+    Arguments:
+        request: hash of what is asked for, with the tokenizer.
+        inputs: hash of the state of the files.
+    """
+
+    request: str
+    inputs: str
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder."""
+        return f"{self.request}-{self.inputs}"
+
+
+def key_of(request: Request, tokenizer: Tokenizer, inputs: Sequence[str]) -> Key:
+    """The key of prepared data."""
+    chat = getattr(tokenizer, "chat", None)
+    facts = [chat.controls, chat.variables, chat.templates] if chat is not None else None
+    of_tokenizer = [tokenizer.name, tokenizer.vocab_size, facts]
+    asked = json.dumps([FORMAT, of_tokenizer, request.described()], sort_keys=True, default=list)
+    state = hashlib.sha256()
+    for line in inputs:
+        data = line.encode("utf-8", "surrogateescape")
+        state.update(f"{len(data)} ".encode() + data)
+    return Key(hashlib.sha256(asked.encode()).hexdigest()[:16], state.hexdigest()[:16])
+
+
+def size_of(inputs: Sequence[str]) -> int:
+    """Bytes of the files, of those whose size is known."""
+    states = (_SIZE.match(line.rpartition("\t")[2]) for line in inputs)
+    return sum(int(found[1]) for found in states if found)
+
+
+def changed_names(
+    before: Iterable[str], now: Iterable[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """Names of inputs that are gone, new and changed."""
+    old, new = _states(before), _states(now)
+    return (
+        [name for name in old if name not in new],
+        [name for name in new if name not in old],
+        [name for name in new if old.get(name, new[name]) != new[name]],
+    )
+
+
+def _states(lines: Iterable[str]) -> dict[str, str]:
+    parts = (line.rpartition("\t") for line in lines)
+    return {name: state for name, _, state in parts}
+
+
+def brief_changes(before: Iterable[str], now: Iterable[str]) -> str:
+    """The first few inputs that are new, gone or changed."""
+    gone, new, changed = changed_names(before, now)
+    found = [f"{name} is new" for name in new] + [f"{name} is gone" for name in gone]
+    found += [f"{name} changed" for name in changed]
+    return ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")

@@ -20,13 +20,11 @@ import numpy as np
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Data
-from setpoint.data.corpus import Show, build_corpus, files_digest
+from setpoint.data.corpus import Corpus, build_corpus, files_digest
 from setpoint.data.document import DataIdentity, Document, FileRecord, Place, StreamSource
 from setpoint.data.order import shuffled
+from setpoint.data.reading import DocumentFilter, Show, split_position
 from setpoint.data.sources.config import SourceConfig
-from setpoint.data.sources.limits import DocumentFilter
-from setpoint.data.split import split_position
-from setpoint.data.store import Corpus
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 SAMPLED = 10_000

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.data.prepared import is_prepared
 from setpoint.data.sources.config import Tokens
 from setpoint.memory.config import CheckpointedParts, Operators
 from setpoint.plan.gpus import FORMATS, GpuSpec, Links, Network, group_of
@@ -70,18 +69,16 @@ def document_length(job: Job) -> float | None:
     """
     if not job.data.packing.isolate:
         return None
-    folders = [
-        Path(folder)
-        for source in job.data.sources
-        if isinstance(source, Tokens)
-        for folder in source.paths
-        if is_prepared(Path(folder))
-    ]
-    if len(folders) < len(job.data.sources):
+    sources = job.data.sources
+    paths = [Path(path) for each in sources if isinstance(each, Tokens) for path in each.paths]
+    if len(paths) < len(sources):
         return 0.0
     # numpy, which most plans do without
-    from setpoint.data.store import first_lengths
+    from setpoint.data.store import first_lengths, is_prepared
 
+    folders = [path for path in paths if is_prepared(path)]
+    if len(folders) < len(sources):
+        return 0.0
     longest = job.batch.sequence_length
     lengths = [min(each, longest) for folder in folders for each in first_lengths(folder, SAMPLE)]
     return sum(each * each for each in lengths) / max(1, sum(lengths))

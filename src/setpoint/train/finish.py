@@ -10,8 +10,8 @@ from setpoint.checkpoint.places import format_newest
 from setpoint.config import RunError, error_in_words, fingerprint
 from setpoint.config.record.record import SHORT
 from setpoint.config.values.user_code import was_quit
-from setpoint.data.ngram import ngram_baselines
-from setpoint.data.store import Corpus
+from setpoint.data.corpus import Corpus
+from setpoint.data.evaluation import ngram_baselines
 from setpoint.resilience.signals import PREEMPTED
 from setpoint.track.console import print_table, short_time
 from setpoint.track.jsonl import read_jsonl

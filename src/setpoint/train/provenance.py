@@ -13,8 +13,7 @@ from typing import Any
 from setpoint.config import SetpointError
 from setpoint.config.words.names import within
 from setpoint.data.document import DataIdentity
-from setpoint.data.prepared import changed_names
-from setpoint.data.store import read_inputs
+from setpoint.data.store import changed_names, read_inputs
 from setpoint.files.atomic import write_text
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl

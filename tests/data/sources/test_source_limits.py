@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.corpus import documents_of
 from setpoint.data.document import Document
+from setpoint.data.reading import DocumentFilter, documents_of
 from setpoint.data.sources.config import Filter, Random
-from setpoint.data.sources.limits import DocumentFilter
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
 TEXTS = ["", "ab", "abcdef", "€€", "abcdefghij"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
-from setpoint.data.corpus import documents_of
+from setpoint.data.reading import documents_of
 from setpoint.data.sources import texts
 from setpoint.data.sources.config import Text
 from setpoint.data.sources.texts import TextSource, text_files

@@ -16,9 +16,10 @@ from pyarrow import parquet
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Packing
-from setpoint.data.corpus import build_corpus, documents_of
+from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document, StreamSource
 from setpoint.data.packing import build_packed
+from setpoint.data.reading import documents_of
 from setpoint.data.sources.config import HubDataset, SourceConfig, Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 

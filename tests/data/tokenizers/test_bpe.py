@@ -12,8 +12,8 @@ import pytest
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data
+from setpoint.data.reading import split_position
 from setpoint.data.sources.config import Conversations, Filter, Random, Text
-from setpoint.data.split import split_position
 from setpoint.data.tokenizers.bpe import train_bpe
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.vocabulary import TOKENIZER

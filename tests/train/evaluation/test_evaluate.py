@@ -14,9 +14,9 @@ import torch
 from torch.nn import functional as F
 
 from setpoint.config.values.user_code import allow_imports
+from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationFeed
 from setpoint.data.sources.config import Conversations
-from setpoint.data.store import Corpus
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Inference, Weights
 from setpoint.infer.loaded_model import load

@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from setpoint.config import Problem, SetpointError
 from setpoint.data.document import Document, Place, Placed, TokenPlace
-from setpoint.data.prepared import MANIFEST, is_prepared, read_facts
 from setpoint.data.sources.config import HubDataset, Text, Tokens
 from setpoint.data.sources.files import (
     HERE,
@@ -44,7 +43,7 @@ from setpoint.data.sources.records import (
     value_at,
     wrong_kind,
 )
-from setpoint.data.store import stored_documents
+from setpoint.data.store import MANIFEST, is_prepared, read_facts, stored_documents
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.tokenizers.vocabulary import beyond_vocabulary
 from setpoint.hub.fetch import fetch_files, is_url, split_hub_id

@@ -11,12 +11,10 @@ from typing import Any
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Data
-from setpoint.data.corpus import Show, documents_of
 from setpoint.data.document import Document
+from setpoint.data.reading import DocumentFilter, Show, documents_of, training_documents
 from setpoint.data.sources.chat import NAMED, template_tokens
 from setpoint.data.sources.config import Filter
-from setpoint.data.sources.limits import DocumentFilter
-from setpoint.data.split import training_documents
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.tokenizers.vocabulary import EXTRA, SETTINGS, TEMPLATE, TOKENIZER
 from setpoint.version import VERSION

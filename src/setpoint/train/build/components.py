@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled, compile_step
 from setpoint.config import SetpointError
+from setpoint.data.corpus import Corpus
 from setpoint.data.document import DataIdentity
 from setpoint.data.evaluation import EvaluationFeed, cut_rows
 from setpoint.data.loader import Feed, loader_options
 from setpoint.data.rows import DocumentRows, Sequences
 from setpoint.data.sampler import Sampler, merged_state
-from setpoint.data.store import Corpus
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.model.build import materialize, move_buffers, skeleton

@@ -10,6 +10,7 @@ import numpy as np
 
 from setpoint.config import SetpointError
 from setpoint.data.cache import named_corpus
+from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_rows
 from setpoint.data.lanes import build_streamed
 from setpoint.data.order import RowOrder
@@ -25,7 +26,6 @@ from setpoint.data.sampler import (
     planned_rows,
     shares_of,
 )
-from setpoint.data.store import Corpus
 from setpoint.data.stream import Stream
 from setpoint.model.config import marks_padding
 from setpoint.track.progress import Work, no_work

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setpoint.data.corpus import Corpus
 from setpoint.data.rows import DocumentRows
-from setpoint.data.store import Corpus
 from setpoint.model.layers import evaluating
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import Batch

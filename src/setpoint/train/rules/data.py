@@ -246,8 +246,8 @@ def template_problems(job: Job) -> Iterator[Problem]:
 @rule(needs="files", when=lambda job: any(sources_of(job, Tokens)))
 def token_problems(job: Job) -> Iterator[Problem]:
     """Prepared data, or a separator, of another tokenizer."""
-    from setpoint.data.prepared import read_facts
     from setpoint.data.sources.tokens import prepared_folders
+    from setpoint.data.store import read_facts
     from setpoint.data.tokenizers.vocabulary import tokenizer_name, vocabulary_size
 
     size, name = vocabulary_size(job.tokenizer), tokenizer_name(job.tokenizer)

@@ -1,0 +1,471 @@
+"""The documents of sources: read, checked, filtered, and split into training and validation.
+
+The documents with the lowest hashes of their names are held out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple, Protocol, cast
+
+import numpy as np
+
+from setpoint.config import SetpointError
+from setpoint.data.document import Document, Source, TokenSource
+from setpoint.data.sources.config import Filter, SourceConfig
+from setpoint.data.sources.files import JSONL, format_of
+from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.data.tokenizers.vocabulary import beyond_vocabulary
+
+SHOWN = 60  # characters of a wrong value that a message repeats
+WITH_NUL = "with NUL bytes, as UTF-16 read as UTF-8 has them"
+BLANK = "of white space only"
+RARE = 0.01
+"""Share of documents of white space below which they are not worth a caution."""
+WANTED_DOCUMENTS = (
+    "Valid: an iterator of setpoint.data.document.Document(name, data), name a str that begins "
+    "with config.name, data UTF-8 as bytes."
+)
+FEW = 2
+"""Up to so many documents are cut in two by a share, since none can be spared whole."""
+LINE = 1 << 16  # how far from its place a cut may lie to be at the start of a line
+
+
+class Show(Protocol):
+    """Told how far a piece of work is, as `setpoint.track.progress.Progress.work`."""
+
+    def __call__(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+        """See `setpoint.track.progress.Progress.work`."""
+        ...
+
+
+def source_of(name: str, sources: Sequence[str]) -> int:
+    """Which source a document is from: that of the longest name which its own begins with."""
+    if len(sources) <= 1:
+        return 0
+    found = [i for i, source in enumerate(sources) if name.startswith(source)]
+    return max(found, key=lambda i: len(sources[i]), default=0)
+
+
+def documents_of(
+    section: SourceConfig, where: str, tokenizer: Tokenizer, notes: list[str] | None = None
+) -> Iterator[Document]:
+    """The documents of one source that its filter keeps.
+
+    Arguments:
+        notes: gets a line about what the filter left out, and cautions, at the end.
+
+    Raises:
+        SetpointError: the source cannot be read, or gives anything but documents of its name.
+    """
+    documents = _checked_documents(section, where, tokenizer)
+    limits = None if section.filter is None else DocumentFilter(section.filter, where=where)
+    texts = TextChecks(section.name)
+    kept = texts.watch(documents if limits is None else limits.apply(documents))
+    yield from kept if getattr(tokenizer, "separates", True) else map(_complete, kept)
+    if notes is not None:
+        summary = limits.summary(section.name) if limits is not None else ""
+        notes += [f"filter: {summary}"] * bool(summary) + texts.cautions()
+
+
+def _complete(document: Document) -> Document:
+    """A document that nothing separates from others: all tokens but the first are targets."""
+    if document.tokens is None or document.trained is not None:
+        return document
+    trained = np.broadcast_to(np.True_, len(document.tokens))
+    return replace(document, trained=trained)
+
+
+class TextChecks:
+    """Counts texts that are legal and seldom meant: with NUL bytes, or of white space only.
+
+    Arguments:
+        source: name of their source, for messages.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.documents = 0
+        self.first: dict[str, str] = {}  # names of documents
+        self.counts: Counter[str] = Counter()
+
+    def watch(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """Pass documents on, and look at their texts."""
+        for document in documents:
+            self.documents += 1
+            data = document.data
+            if b"\0" in data:
+                self._count(WITH_NUL, document.name)
+            elif data[:1].isspace() and data.isspace():
+                self._count(BLANK, document.name)
+            yield document
+
+    def _count(self, kind: str, name: str) -> None:
+        self.counts[kind] += 1
+        self.first.setdefault(kind, name)
+
+    def cautions(self) -> list[str]:
+        """A line for each kind of text that occurs; a rare document of white space is none."""
+        if self.counts[BLANK] < RARE * self.documents:
+            del self.counts[BLANK]
+        return [
+            f"caution: {self.source}: {count:,} of {self.documents:,} documents {kind}: "
+            f"{self.first[kind]}" + (f" and {count - 1:,} more" if count > 1 else "")
+            for kind, count in self.counts.items()
+        ]
+
+
+def _checked_documents(
+    section: SourceConfig, where: str, tokenizer: Tokenizer
+) -> Iterator[Document]:
+    """The documents of a source, which may be a user's class, each checked."""
+    source: object = section.build(where=where)
+    kind = type(source)
+    method = "tokenized" if hasattr(source, "tokenized") else "documents"
+    title = f"{where}: {method}() of {kind.__module__}.{kind.__qualname__} gave "
+    if method == "tokenized":
+        found: object = cast("TokenSource", source).tokenized(tokenizer)
+    else:
+        found = cast("Source", source).documents()
+    if not isinstance(found, Iterable):
+        raise SetpointError(f"{title}{_brief(found)}.\n{WANTED_DOCUMENTS}")
+    for document in cast("Iterable[object]", found):
+        if not isinstance(document, Document):
+            raise SetpointError(f"{title}an item that is {_brief(document)}.\n{WANTED_DOCUMENTS}")
+        name, data = cast("object", document.name), cast("object", document.data)
+        if not isinstance(name, str):
+            raise SetpointError(
+                f"{title}a document whose name is {_brief(name)}.\n{WANTED_DOCUMENTS}"
+            )
+        if not isinstance(data, bytes):
+            hint = " Encode it: text.encode()." if isinstance(data, str) else ""
+            raise SetpointError(
+                f"{title}the document {name!r}, whose data is {_brief(data)}.\n"
+                f"{WANTED_DOCUMENTS}{hint}"
+            )
+        if document.tokens is not None:
+            _require_ids(document, tokenizer, where)
+        if not name.startswith(section.name):
+            raise SetpointError(
+                f"{title}a document named {name!r}, and {where}.name = {section.name!r}.\n"
+                f"Valid: names that begin with config.name, such as '{section.name}/{name}', so "
+                "that those of two sources differ."
+            )
+        yield document
+
+
+def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
+    tokens, trained = document.tokens, document.trained
+    assert tokens is not None
+    if trained is not None and trained.shape != tokens.shape:
+        raise SetpointError(
+            f"{where}: the document '{document.name}' has {len(tokens)} tokens, and says of "
+            f"{len(trained)} whether they are trained.\nValid: one for each token."
+        )
+    low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
+    if low < 0 or high >= tokenizer.vocab_size:
+        wrong = low if low < 0 else high
+        at = int(np.flatnonzero(tokens == wrong)[0])
+        file, _, number = document.name.partition("#")
+        row = re.match(r"\d+", number)
+        unit = "line" if format_of(file) == JSONL else "row"
+        place = f"{file}, {unit} {int(row[0]) + 1:,}" if row else f"the document '{document.name}'"
+        size = tokenizer.vocab_size
+        raise SetpointError(
+            f"{where}: {beyond_vocabulary(place, wrong, at, size)}.\n"
+            f"Valid: 0 to {size - 1}; tokens of this tokenizer."
+        )
+
+
+def _brief(value: object) -> str:
+    """A value of any kind, short, with its type."""
+    if value is None:
+        return "None"
+    text = repr(value)
+    return f"{text if len(text) <= SHOWN else text[:SHOWN] + '...'}, of type {type(value).__name__}"
+
+
+class DocumentFilter:
+    """What passes a filter, counted.
+
+    Arguments:
+        where: dotted path of the source, for messages.
+    """
+
+    def __init__(self, config: Filter, *, where: str) -> None:
+        self.config = config
+        self.where = where
+        self.counts: Counter[str] = Counter()
+
+    def apply(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """The documents that are kept, truncated where that is the policy.
+
+        Raises:
+            SetpointError: one is too long, and that is an error; or none is left.
+        """
+        is_empty = True
+        for document in documents:
+            limited = self.limited(document)
+            if limited is not None:
+                is_empty = False
+                yield limited
+        if self.counts["of"] and is_empty:
+            raise SetpointError(
+                f"{self.where}.filter: of {self.counts['of']:,} documents none is left "
+                f"({self._reasons()}).\nValid: wider limits."
+            )
+
+    def limited(self, document: Document) -> Document | None:
+        """The document, perhaps truncated; None where it is left out.
+
+        Raises:
+            SetpointError: it is too long, and that is an error.
+        """
+        self.counts["of"] += 1
+        config = self.config
+        length = len(document.data if document.tokens is None else document.tokens)
+        if config.shards is not None:
+            name = document.name.encode("utf-8", "surrogateescape")
+            # Other bytes of the hash than those of the split.
+            number = int.from_bytes(hashlib.sha256(name).digest()[8:16], "big")
+            if number % config.shards != config.shard:
+                self.counts["of other shards"] += 1
+                return None
+        if length < config.shortest:
+            self.counts["too short"] += 1
+            return None
+        if config.longest is None or length <= config.longest:
+            return document
+        if config.too_long == "error":
+            unit = "bytes" if document.tokens is None else "tokens"
+            raise SetpointError(
+                f"{self.where}.filter.longest: the document '{document.name}' has {length:,} "
+                f"{unit}, more than {config.longest:,}.\n"
+                "Valid: a higher limit, or too_long = 'truncate' or 'drop'."
+            )
+        if config.too_long == "drop":
+            self.counts["too long"] += 1
+            return None
+        self.counts["truncated"] += 1
+        return _truncated(document, config.longest)
+
+    def summary(self, name: str) -> str:
+        """Counts of what was left out or cut; empty where all were kept as they are."""
+        reasons = self._reasons()
+        return f"{name}: of {self.counts['of']:,} documents {reasons}" if reasons else ""
+
+    def _reasons(self) -> str:
+        names = ("too short", "too long", "of other shards", "truncated")
+        return ", ".join(f"{self.counts[n]:,} {n}" for n in names if self.counts[n])
+
+
+def _truncated(document: Document, length: int) -> Document:
+    if document.tokens is not None:
+        trained = document.trained
+        mask = None if trained is None else trained[:length]
+        return replace(document, tokens=document.tokens[:length], trained=mask)
+    while length and document.data[length] & 0xC0 == 0x80:  # inside a character
+        length -= 1
+    return replace(document, data=document.data[:length])
+
+
+class Split(NamedTuple):
+    """Documents to train on and documents to evaluate on, both in the order of their hashes."""
+
+    train: list[Document]
+    held_out: list[Document]
+
+
+def split_position(name: str) -> float:
+    """Position of a name in [0, 1): uniform over names, and the same everywhere and always.
+
+    Returns:
+        the first 53 bits of the name's SHA-256 as a fraction, which a float represents exactly.
+    """
+    return (int.from_bytes(_digest(name)[:8], "big") >> 11) / 2**53
+
+
+def held_out_count(documents: int, held_out: float) -> int:
+    """Number of documents to hold out, at least one and not all of them.
+
+    Arguments:
+        held_out: a share below 1, or a number of documents; 0: none.
+
+    Raises:
+        SetpointError: the number leaves no document to train on.
+    """
+    if not held_out:
+        return 0
+    if held_out < 1:
+        return min(max(round(held_out * documents), 1), documents - 1)
+    if held_out >= documents:
+        few = "a share below 1, which cuts it in two"
+        if documents > 1:
+            few = f"a whole number up to {documents - 1}, or a share below 1"
+        what = "document" if held_out == 1 else "documents"
+        raise SetpointError(
+            f"data.held_out: {held_out:.15g} {what} of {documents} would leave none to train on.\n"
+            f"Valid: {few}."
+        )
+    return int(held_out)
+
+
+def split_documents(
+    documents: Iterable[Document], held_out: float, divisible: bool = True
+) -> Split:
+    """Hold out a share or a number of documents: those whose names have the lowest hashes.
+
+    One more document moves at most two others. Both sides come in the order of the hash, not of
+    the path: neighbours in a folder resemble each other, so any first part of a side is a fair
+    sample of it. By share, one or two documents are cut in two, and their ends are held out;
+    conversations and other documents with a mask are never cut.
+
+    Arguments:
+        documents: with unique names; those without bytes are dropped.
+        held_out: share of documents, in [0, 1), or their number; 0 holds none out.
+        divisible: whether documents without a mask may be cut.
+
+    Returns:
+        both sides, neither empty unless `held_out` is 0.
+
+    Raises:
+        SetpointError: no bytes at all, two documents with one name, or an empty side.
+    """
+    ordered = _ordered(documents)
+    split = split_group(ordered, held_out, divisible)
+    if held_out and not split.held_out:
+        raise SetpointError(_too_little(ordered, held_out, divisible))
+    return split
+
+
+def split_mixture(
+    sources: Sequence[Sequence[Document]], held_out: float
+) -> tuple[list[list[Document]], list[Document]]:
+    """Split each source of a mixture by itself; a number of documents is of all sources together.
+
+    Returns:
+        the training documents of each source, which may be none, and the documents of all that
+        are held out.
+
+    Raises:
+        SetpointError: as `split_documents`.
+    """
+    ordered = _ordered(document for documents in sources for document in documents)
+    if held_out >= 1:
+        held = ordered[: held_out_count(len(ordered), held_out)]
+        names = {document.name for document in held}
+        parts = [[d for d in _filled(documents) if d.name not in names] for documents in sources]
+        return parts, held
+    splits = [split_group(documents, held_out) for documents in sources]
+    held = [document for split in splits for document in split.held_out]
+    if held_out and not held:
+        raise SetpointError(_too_little(ordered, held_out))
+    return [split.train for split in splits], _filled(held)
+
+
+def training_documents(
+    read: Callable[[], Iterator[Document]], held_out: float, divisible: bool = True
+) -> Iterator[Document]:
+    """The training side of `split_documents` in the order of reading, without all in memory.
+
+    Arguments:
+        read: gives the documents anew at each call; they are read twice, for their names first.
+        divisible: whether few may be cut; texts of conversations are none.
+    """
+    positions = [split_position(document.name) for document in read() if document.size]
+    if held_out < 1 and len(positions) <= FEW:
+        yield from split_documents(read(), held_out, divisible).train if positions else ()
+        return
+    count = held_out_count(len(positions), held_out)
+    limit = heapq.nsmallest(count + 1, positions)[-1]
+    yield from (d for d in read() if d.size and split_position(d.name) >= limit)
+
+
+def _filled(documents: Iterable[Document]) -> list[Document]:
+    return sorted((d for d in documents if d.size), key=lambda d: _digest(d.name))
+
+
+def _ordered(documents: Iterable[Document]) -> list[Document]:
+    """Documents that hold anything, by the hashes of their names, which are unique."""
+    ordered = _filled(documents)
+    if not ordered:
+        raise SetpointError(
+            "data.sources: no source holds a single byte of text.\nValid: a source with text."
+        )
+    for before, after in pairwise(ordered):
+        if before.name == after.name:
+            raise SetpointError(
+                f"data.sources: two documents are called '{after.name}'.\n"
+                "Valid: one name for each source, so that its documents' names differ."
+            )
+    return ordered
+
+
+def split_group(documents: Iterable[Document], held_out: float, divisible: bool = True) -> Split:
+    """`split_documents` where either side may be empty: a single conversation is trained on."""
+    ordered = _filled(documents)
+    if not ordered:
+        return Split([], [])
+    divisible = divisible and all(
+        document.trained is None or bool(document.trained.all()) for document in ordered
+    )
+    if 0 < held_out < 1 and len(ordered) <= FEW and divisible:
+        parts = [_cut(document, held_out) for document in ordered]
+        ends = [part[1] for part in parts if len(part) > 1]
+        return Split(_filled(part[0] for part in parts), _filled(ends))
+    count = held_out_count(len(ordered), held_out)
+    return Split(ordered[count:], ordered[:count])
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+
+
+def _cut(document: Document, held_out: float) -> list[Document]:
+    """A document and its end, cut at the start of a line where there is one near by.
+
+    Returns:
+        the document alone where one of both would be empty.
+    """
+    tokens, trained, data, name = document.tokens, document.trained, document.data, document.name
+    size = len(data) if tokens is None else len(tokens)
+    at = round(size * (1 - held_out))
+    if tokens is None:
+        line = data.find(b"\n", max(at - 1, 0), min(at + LINE, size - 1)) + 1
+        # Never inside a character of UTF-8, whose bytes but the first are 10xxxxxx.
+        at = line or next((p for p in range(at, size) if data[p] & 0xC0 != 0x80), size)
+    if not 0 < at < size:
+        return [document]
+    place = document.place
+    return [
+        Document(
+            f"{name}[{side.start}:{side.stop}]",
+            data[side] if tokens is None else b"",
+            None if tokens is None else tokens[side],
+            None if trained is None else trained[side],
+            document.score,
+            place and place._replace(first=place.first + side.start),
+        )
+        for side in (slice(0, at), slice(at, size))
+    ]
+
+
+def _too_little(ordered: Sequence[Document], held_out: float, divisible: bool = True) -> str:
+    """Message for documents of which none can be held out, and none can be cut."""
+    first = ordered[0]
+    size = f"{first.size} bytes" if first.tokens is None else f"{len(first.tokens)} tokens"
+    what = f"the only document, '{first.name}', has {size}"
+    if len(ordered) > 1:
+        what = f"each of the {len(ordered)} documents has a few bytes, '{first.name}' {size}"
+    if not divisible or first.trained is not None:
+        what = f"the only document, '{first.name}', is a conversation, which is not cut"
+    return (
+        f"data.held_out: {held_out:g} holds nothing out: {what}.\n"
+        "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."
+    )
