@@ -1,5 +1,6 @@
 # make demo     train the preset `tiny` and let it write
 # make test     the tests, in three processes: about eight minutes on two cores
+# make test-docs  what the documentation and the examples show, run as readers run it
 # make quick    those of the configuration and of what needs no run: under a minute
 # make lint     style, formatting and types
 # make golden   show what has changed in the resolved presets and their losses, and write it down
@@ -56,7 +57,7 @@ UV := $(shell command -v uv 2>/dev/null)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: docs lock bench-config bench-gpu bench-model bench-train test-gpu demo test quick lint golden coverage slow torture audit planted fuzz fuzz-configs bench deepspeed torchft clean
+.PHONY: test-docs docs lock bench-config bench-gpu bench-model bench-train test-gpu demo test quick lint golden coverage slow torture audit planted fuzz fuzz-configs bench deepspeed torchft clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -76,7 +77,12 @@ demo: $(VENV)/.train
 	  "docs/README.md" "all tasks, from fine-tuning a chat model to many GPUs"
 
 test: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal \
+	  -m "not slow and not documentation"
+
+test-docs: $(VENV)/.dev
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal \
+	  -m documentation tests/docs tests/test_examples.py
 
 quick: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal \

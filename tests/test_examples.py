@@ -13,6 +13,7 @@ from .conftest import ROOT
 from .docs.test_commands import blocks, run, shown_commands
 from .forks import Forks
 
+pytestmark = pytest.mark.documentation
 PAGE = ROOT / "examples/README.md"
 SECTIONS = re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 SMALL = "SETPOINT__BATCH__SEQUENCE_LENGTH=64 SETPOINT__EVALUATION__SEQUENCES=8"

@@ -27,6 +27,7 @@ import pytest
 from ..forks import SETPOINT, Forks
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.documentation
 DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",

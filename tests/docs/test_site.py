@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from .fields import ROOT
+
+pytestmark = pytest.mark.documentation
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
