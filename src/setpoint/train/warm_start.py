@@ -246,7 +246,7 @@ def _select(
         )
     if job.checkpoint.resharding == "refuse":
         refuse_resharding(str(path), job)
-    if "loader" not in entries:
+    if "loader" not in entries and "loader" in saved.state:
         _refuse_rows(job, path, differences)
     left = _left_weights(job, components, saved)
     state: dict[str, Any] = {k: v for k, v in saved.state.items() if k not in entries}
