@@ -9,11 +9,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from setpoint.cli.list import field_rows
 from setpoint.cli.main import COMMANDS, command_of
 from setpoint.cli.output import manual
-from setpoint.infer.config import Inference
-from setpoint.train.config import Job
 
 SOURCE = Path(__file__).parents[1] / "src/setpoint"
 REPOSITORY = re.compile(
@@ -23,7 +20,7 @@ REPOSITORY = re.compile(
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
-    pages = {"commands": commands(), "fields": fields(), "python": python()}
+    pages = {"commands": commands(), "python": python()}
     for name, text in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
@@ -41,29 +38,6 @@ def commands() -> str:
         parts.append(f"## {name}\n\n{about[0].upper()}{about[1:]}.\n")
         parts.append(f"```text\n{manual(command_of(name))}\n```\n")
     return "\n".join(parts)
-
-
-def fields() -> str:
-    """All fields of both jobs, by section."""
-    parts = ["# Fields\n", "`setpoint list fields WORDS` searches these in a terminal.\n"]
-    for title, root in (("Training job", Job), ("Inference job", Inference)):
-        parts.append(f"## {title}\n")
-        section = None
-        for row in field_rows(root):
-            path = row["path"]
-            top = path.partition(".")[0] if "." in path else ""
-            if top and top != section:
-                section = top
-                parts.append(f"\n### {top}\n" if root is Job else f"\n### {top} of inference\n")
-            facts = [row["type"]]
-            if "default" in row:
-                facts.append(f"default `{row['default']}`")
-            facts += [word for word in ("required", "derived") if word in row]
-            facts += [row[key] for key in ("range", "role") if row.get(key)]
-            of = row.get("variant") or ", ".join(row.get("variants", []))
-            name = f"`{path}`" + (f" ({of})" if of else "")
-            parts.append(f"- {name}: {'; '.join(map(str, facts))}. {row['help']}")
-    return "\n".join(parts) + "\n"
 
 
 def python() -> str:
