@@ -63,12 +63,18 @@ def test_the_ranks_of_training_come_from_the_launcher(cli: CommandLine) -> None:
         ("a.txt", "--data.sources '[{type: text, paths: [a.txt]}]'"),
         ("--seed 3 a.txt", "--data.sources '[{type: text, paths: [a.txt]}]'"),
         ("small.toml", "--file small.toml"),
+        ("--set model.dim=3", "write the override as --model.dim=3"),
+        ("--", "unexpected argument '--'"),
     ],
 )
 def test_words_that_belong_elsewhere(cli: CommandLine, words: str, said: str) -> None:
     cli.file("a.txt", "a line of text\n" * 99)
     cli.file("b.txt", "a line of text\n" * 99)
     assert said in cli.refused(f"check tiny {words}")
+
+
+def test_the_command_comes_first(cli: CommandLine) -> None:
+    assert "the command comes first: setpoint check" in cli.refused("--seed 3 check tiny")
 
 
 def test_a_file_that_is_not_there(cli: CommandLine) -> None:

@@ -146,7 +146,7 @@ def test_overrides_have_the_spelling_of_the_system(
     assert text.startswith("# setpoint convert xorl:job.yaml -- --train.lr 2e-4") and "c/d" in text
     assert "[compile]" in text or "compile =" in text
     for words, message in (
-        (["show", "tiny", "--", "--train.lr=1"], "is no file of one"),
+        (["show", "tiny", "--", "--train.lr=1"], "DIALECT:FILE; got tiny"),
         (["list", "--", "a=1"], "takes no file of another system"),
         (["show", "xorl:job.yaml", "--", "lr"], "is no override of xorl"),
         (["show", "xorl:job.yaml", "--", "--train.lrr", "1"], "Did you mean train.lr?"),

@@ -9,7 +9,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from setpoint.cli.options import IMPORT, INFERENCE, JSON, Arguments, Command, Option, Program
+from setpoint.cli.options import (
+    IMPORT,
+    INFERENCE,
+    JOB_KIND,
+    JSON,
+    Arguments,
+    Command,
+    Option,
+    Program,
+)
 from setpoint.cli.output import bold, emit, styled, styles, table
 from setpoint.cli.source import prepare
 from setpoint.config import Config, FieldInfo, SetpointError, all_fields, did_you_mean, plain
@@ -254,7 +263,7 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
 @Command(
     "schema",
     Option("--output FILE", "Write to a file instead of standard output."),
-    Option("--job training|inference", "Kind of job; default: training."),
+    JOB_KIND,
     IMPORT,
 )
 def schema(arguments: Arguments) -> int:

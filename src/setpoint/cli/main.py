@@ -207,6 +207,9 @@ def _dispatch(words: list[str]) -> int:
     if name not in COMMANDS:
         from setpoint.config import SetpointError, did_you_mean
 
+        later = next((word for word in rest if word in COMMANDS), "")
+        if later and name.startswith("-"):
+            raise SetpointError(f"the command comes first: setpoint {later} ... {name} ...")
         meant = did_you_mean(name, [*COMMANDS, "--help", "--version"], " ")
         raise SetpointError(f"there is no command {name!r}.{meant} Commands: {', '.join(COMMANDS)}")
     command = command_of(name)

@@ -32,6 +32,7 @@ from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.files.write import write_toml
 from setpoint.config.migrations import Tree, guessed, migrate, oldest_schema, schema_of
 from setpoint.config.record.record import recorded_differences
+from setpoint.config.words.errors import wrapped_list
 from setpoint.files.atomic import write_text
 from setpoint.interop.dialect import DIALECTS, read_foreign, recognize, split_dialect
 from setpoint.track.run_directory import RunDirectory
@@ -363,7 +364,7 @@ def _indents(text: str) -> dict[str, int]:
     "convert DIALECT:FILE",
     Option("--output FILE", "Write to a file instead of standard output."),
     STRICT,
-    about=f"DIALECT is one of {', '.join(DIALECTS)}.",
+    about=wrapped_list("DIALECT is one of ", [*DIALECTS]),
 )
 def convert(arguments: Arguments) -> int:
     """Write a configuration file of another system as a file of Setpoint.

@@ -107,8 +107,8 @@ class Option(NamedTuple):
             if words and not (kind and word.isdecimal()):
                 listed = ", ".join(words)
                 valid = f"{listed} or a number" if kind else f"one of {listed}"
-                meant = did_you_mean(word, words, " ")
-                raise SetpointError(f"{self.name} is {valid}; got {word!r}.{meant}")
+                meant = did_you_mean(word, words, ". ")
+                raise SetpointError(f"{self.name} is {valid}; got {word!r}{meant}")
             if kind:
                 self._check_number(word, kind)
 
@@ -154,7 +154,8 @@ COMMON = (WITH, FILE, IMPORT, STRICT)
 """Options of each command that composes a configuration."""
 RANKED = (*COMMON, WORLD_SIZE, JSON)
 """Options of commands that print one, for any number of ranks."""
-NOT_OF_SCRIPTS = (WORLD_SIZE, STRICT, HELP, STDIN, STDIN_FORMAT)
+JOB_KIND = Option("--job training|inference", "Kind of job; default: training.")
+NOT_OF_SCRIPTS = (WORLD_SIZE, STRICT, JOB_KIND, HELP, STDIN, STDIN_FORMAT)
 """Options that scripts do not have, and those that are added."""
 
 

@@ -157,6 +157,10 @@ def _dispatch(program: Program, words: list[str], configs: list[Any]) -> int:
     try:
         configs.append(_opened(parsed))
     except SetpointError as error:
+        if parsed.source in COMMANDS:
+            raise SetpointError(
+                f"the command comes first: {program.name} {parsed.source} [SOURCE] [OVERRIDES]"
+            ) from None
         close = nearest(parsed.source or "", COMMANDS, 1, likeness=0.75)
         if not close or not str(error).startswith("there is no preset"):
             raise

@@ -104,8 +104,8 @@ def open_source(
             return composition
     if given.foreign and (not isinstance(source, str) or dialect_and_file(source) is None):
         raise SetpointError(
-            f"words after -- are overrides in the spelling of another system, and {label} is no "
-            f"file of one: give it as DIALECT:FILE"
+            f"words after -- are overrides in the spelling of another system, for a SOURCE that is "
+            f"a file of it, DIALECT:FILE; got {label}"
         )
     _set_ranks_and_device(composition, given)
     composition.notes[:0] = notes

@@ -124,7 +124,7 @@ class Editor:
             meant: what is suggested for an unknown key; looked for in the whole tree if empty.
 
         Raises:
-            ConfigError: with what was found so far, when it is more than anybody reads.
+            ConfigError: with what was found so far, when it is too much to read.
         """
         for part in error.parts:
             full, foreign = (*path, *part.at), False

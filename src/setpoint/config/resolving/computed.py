@@ -195,7 +195,7 @@ class Computation:
             return MISSING
         try:
             return info.read(self.observe(owner, method), Origin(DERIVED))
-        except Exception:  # nobody asked for the value, so that no fault of it is reported
+        except Exception:  # no layer needs the value, so that no fault of it is reported
             return MISSING
 
     def _compute(self, pending: Pending, inside: Path) -> None:
