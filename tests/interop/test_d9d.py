@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from setpoint.cli.main import main
 from setpoint.config import compose
+from setpoint.infer.config import Inference
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
 from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
@@ -96,10 +98,8 @@ def test_what_it_leaves_to_python_needs_a_decision(tmp_path: Path) -> None:
     kinds = {report.key for report in document.reports if report.kind == "needs a decision"}
     assert {"optimizer.name", "data.dataset", "lr_scheduler.name"} <= kinds
     assert recognize(str(tmp_path / "job.json")) == "d9d"
-    inference = {"determinism": {"base_seed": 1}}
-    assert [p.path for p in read(tmp_path, inference=inference).problems] == [
-        "inference.determinism.base_seed"
-    ]
+    both = read(tmp_path, inference={"determinism": {"base_seed": 1}}).problems
+    assert "run.name" in {problem.path for problem in both}
 
 
 @pytest.mark.parametrize(("pattern", "targets"), [
@@ -116,3 +116,42 @@ def test_patterns_of_modules_are_those_of_the_same_layers(
     is_decision = "lora.module_name_pattern" in {report.key for report in document.reports}
     is_problem = [problem.path for problem in document.problems] == ["lora.module_name_pattern"]
     assert (targets is None) == (is_decision or is_problem)
+
+
+INFERENCE: dict[str, Any] = {
+    "mesh": {"data_parallel_replicate": 2},
+    "inference": {
+        "batching": {"global_batch_size": 16, "microbatch_size": 4},
+        "data_loading": {"num_workers": 2, "pin_memory": False, "persistent_workers": False},
+        "model_stage_factory": {"source_checkpoint": "weights"},
+        "determinism": {"base_seed": 5}, "gc": {"period_steps": 10},
+        "checkpointing": {"save_dir": "out", "period_steps": "disable", "num_to_keep": None},
+        "profiling": {"enabled": True, "traces_dir": "t", "period_steps": 10, "warmup_steps": 2,
+                      "active_steps": 3},
+        "timeout": {"init_timeout": 1000, "step_timeout": 50}},
+    "data": {"dataset": "text", "split": "test", "text_column": "body", "max_length": 64},
+}  # fmt: skip
+
+
+def test_inference_is_a_job_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "inference.json"
+    path.write_text(json.dumps(INFERENCE))
+    document = read_foreign("d9d", str(path))
+    assert document.problems == []
+    draft: Any = compose(Inference, None, files=[document]).draft
+    assert (draft.weights.path, draft.seed, draft.batch.sequence_length) == ("weights", 5, 64)
+    assert (draft.batch.global_size, draft.data.loader.workers) == (16, 2)
+    assert (draft.parallel.replicate, draft.parallel.step_timeout) == (2, 50.0)
+    assert (draft.profiling.wait, draft.profiling.active, draft.profiling.warmup) == (5, 3, 2)
+    assert str(draft.resilience.gc.every) == "10 steps"
+    assert draft.evaluation.sets[0].sources[0].split == "test"
+    refused = {report.key for report in document.reports if report.kind == "refused"}
+    assert refused == {"checkpointing.save_dir", "checkpointing.period_steps"}
+    assert main(["convert", f"d9d:{path}"]) == 0
+    assert '[weights]\npath = "weights"' in capsys.readouterr().out
+    # Without the section, a file is one of inference if it has nothing of a training.
+    path.write_text(json.dumps({**INFERENCE.pop("inference"), **INFERENCE, "data": {}}))
+    kinds = {r.key: r.kind for r in read_foreign("d9d", str(path)).reports}
+    assert kinds["data.dataset"] == "needs a decision"
+    assert main(["train", f"d9d:{path}"]) == 2
+    assert "is an inference job" in capsys.readouterr().err

@@ -396,7 +396,12 @@ def convert(arguments: Arguments) -> int:
     if output is not None and not output.endswith(".toml"):
         raise SetpointError(f"--output {output} must end in .toml, which is what is written")
     document = read_foreign(*parts, arguments.foreign)
-    composition = compose(Job, None, files=[document])
+    root: type[Config] = Job
+    if "weights" in document.data:
+        from setpoint.infer.config import Inference
+
+        root = Inference
+    composition = compose(root, None, files=[document])
     if composition.problems:
         raise ConfigError(composition.problems)
     print_notes([str(report) for report in document.reports])

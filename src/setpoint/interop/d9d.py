@@ -1,4 +1,4 @@
-"""d9d's files of training: the sections of its trainer, and of its own providers beside them.
+"""d9d's files of training and inference: sections of its jobs, and of its own providers beside.
 
 d9d takes the model, the data and the mesh in Python. Its examples keep them in the same file as
 `model` or `model_provider`, `data`, `auto_data`, `mesh`, `optimizer`, `lr_scheduler` and `lora`,
@@ -15,7 +15,9 @@ from typing import Any
 
 from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
 
-INFERENCE = "a job of inference: evaluate or export the trained run with `setpoint infer`"
+STATELESS = "an inference job has no state to save"
+TRAINING = ("run.", "schedule.", "logging.", "gradient_", "optimizer.", "lr_scheduler.", "lora.")
+"""Beginnings of keys that a training has alone."""
 SIGN = "a loss of your own has the sign"
 BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
 MODULES = {f"self_attn.{letter}_proj": f"attention.{word}" for letter, word in
@@ -130,6 +132,9 @@ KEYS = {
 
 def _complete(c: Conversion) -> None:
     """Convert what depends on several keys."""
+    if _infers(c):
+        _inference(c)
+        return
     total = c.number("schedule.total_steps")
     c.set("duration", f"{total} steps" if total else "1 epochs", "schedule.total_steps")
     _ranks(c)
@@ -138,6 +143,73 @@ def _complete(c: Conversion) -> None:
     _optimizer(c)
     _schedule(c)
     _records(c)
+
+
+def _infers(c: Conversion) -> bool:
+    """True for a file of inference, which has the section of that name or none of training."""
+    if any(path[0] == "inference" for path in c.paths.values()):
+        return True
+    sections = ("batching.", "model_stage_factory.", "determinism.", "timeout.")
+    is_training = any(key.startswith(TRAINING) for key in c.values)
+    return not is_training and all(
+        any(key.startswith(section) for key in c.values) for section in sections
+    )
+
+
+def _inference(c: Conversion) -> None:
+    """Convert a job of inference, whose forward passes d9d takes in Python."""
+    c.data.clear()
+    c.places.clear()
+    for key in c.values.keys() & c.dialect.keys.keys():
+        if key.startswith(TRAINING):
+            c.wrong(key, "of a training: a file has one job")
+        elif key.startswith("checkpointing.") and c.value(key) is not None:
+            c.report("refused", key, STATELESS)
+    if path := c.text("model_stage_factory.source_checkpoint"):
+        c.set("weights.path", path, "model_stage_factory.source_checkpoint")
+    else:
+        text = "d9d takes the weights in Python: set weights.path"
+        c.report("needs a decision", "model_stage_factory.source_checkpoint", text)
+        c.set("weights", {})
+    for key, field in (("batching.global_batch_size", "batch.global_size"),
+                       ("data.max_length", "batch.sequence_length"),
+                       ("determinism.base_seed", "seed"),
+                       ("data_loading.num_workers", "data.loader.workers"),
+                       ("timeout.init_timeout", "parallel.timeout"),
+                       ("timeout.step_timeout", "parallel.step_timeout")):  # fmt: skip
+        if (value := c.number(key)) is not None:
+            c.set(field, value, key)
+    c.set("data.loader.pin_memory", c.value("data_loading.pin_memory"), "data_loading.pin_memory")
+    c.number("batching.microbatch_size")  # of the ranks, the global size divides into
+    c.set("parallel.device", "cuda")
+    for axis, field in (
+        ("data_parallel_replicate", "replicate"), ("data_parallel_shard", "shard"),
+        ("tensor_parallel", "tensor"), ("pipeline_parallel", "pipeline"),
+        ("expert_parallel", "expert"), ("context_parallel_shard", "ring"),
+    ):  # fmt: skip
+        if (degree := c.number(f"mesh.{axis}")) > 1:
+            c.set(f"parallel.{field}", degree, f"mesh.{axis}")
+    if c.value("gc.period_steps") in (None, "disable"):
+        c.set("resilience.gc", None, "gc.period_steps")
+    else:
+        _period(c, "resilience.gc.every", "gc.period_steps")
+    _profile(c)
+    if c.value("profiling.enabled"):
+        for key, field in (("warmup_steps", "warmup"), ("active_steps", "active"),
+                           ("traces_dir", "directory")):  # fmt: skip
+            c.set(f"profiling.{field}", c.value(f"profiling.{key}"), f"profiling.{key}")
+    if tokenizer := c.text("data.tokenizer"):
+        c.set("tokenizer.type", "huggingface", "data.tokenizer")
+        c.set("tokenizer.path", tokenizer, "data.tokenizer")
+    if path := c.text("export_to"):
+        c.set("export.path", path, "export_to")
+    if isinstance(c.value("data.dataset"), str):
+        c.set("evaluation.sides", [])
+        items = [{"name": "data", "sources": [_source(c)]}]
+        c.set("evaluation.sets", items, "data.dataset")
+    elif not path:
+        text = "d9d takes the task in Python: set evaluation, generation, harness or export"
+        c.report("needs a decision", "data.dataset", text)
 
 
 def _ranks(c: Conversion) -> None:
@@ -253,18 +325,24 @@ def _targets(c: Conversion, pattern: str) -> None:
         c.report("needs a decision", key, text)
 
 
+def _source(c: Conversion) -> dict[str, object]:
+    """The rows of the data set."""
+    split, count = c.value("data.split"), c.number("data.use_samples")
+    source = {
+        "type": "huggingface", "path": c.value("data.dataset"),
+        "subset": c.value("data.dataset_config"), "field": c.value("data.text_column"),
+        "split": f"{split}[:{count}]" if count else split,
+    }  # fmt: skip
+    return {name: value for name, value in source.items() if value is not None}
+
+
 def _data(c: Conversion) -> None:
     """Text of a data set, one document a row, sorted by length in buffers."""
     name = c.value("data.dataset")
     if not isinstance(name, str):
         c.report("needs a decision", "data.dataset", "d9d takes the data in Python: set [data]")
         return
-    split, count = c.value("data.split"), c.number("data.use_samples")
-    source: dict[str, object] = {
-        "type": "huggingface", "path": name, "subset": c.value("data.dataset_config"),
-        "split": f"{split}[:{count}]" if count else split, "field": c.value("data.text_column"),
-    }  # fmt: skip
-    c.set_items("data.sources", [source], "data.dataset")
+    c.set_items("data.sources", [_source(c)], "data.dataset")
     c.set("data.held_out", 0)
     c.set("evaluation", None)
     c.set("data.packing.method", "none")
@@ -376,6 +454,15 @@ def _period(c: Conversion, path: str, key: str) -> None:
         c.wrong(key, "a positive int, last_step or disable")
 
 
+def _profile(c: Conversion) -> None:
+    """Traces in cycles of a period."""
+    if c.value("profiling.enabled"):
+        warmup, active = c.number("profiling.warmup_steps"), c.number("profiling.active_steps")
+        period = "profiling.period_steps"
+        c.set("profiling.wait", max(0, c.number(period) - warmup - active), period)
+        c.set("profiling.repeat", None, period)
+
+
 def _records(c: Conversion) -> None:
     """Periods, the tracker, profiles and exports."""
     _period(c, "tracking.every", "logging.period_steps")
@@ -392,11 +479,7 @@ def _records(c: Conversion) -> None:
         values = {name: c.value(f"logging.tracker.{key}") for name, key in names.items()}
         trackers.append({"type": "aim", **values})
     c.set_items("tracking.trackers", trackers, "logging.tracker.provider")
-    if c.value("profiling.enabled"):
-        warmup, active = c.number("profiling.warmup_steps"), c.number("profiling.active_steps")
-        period = "profiling.period_steps"
-        c.set("profiling.wait", max(0, c.number(period) - warmup - active), period)
-        c.set("profiling.repeat", None, period)
+    _profile(c)
     if c.value("export_to"):
         c.set("checkpoint.export", {}, "export_to")
 
@@ -409,7 +492,7 @@ DIALECT = Dialect(
                "checkpointing.save_dir", "logging.tracker.provider"),
     complete=_complete,
     switches={"profiling.": "profiling.enabled", "data.shuffle_seed": "auto_data.shuffle"},
-    prefixes={"trainer.": "", "model_provider.model.model.": "model.",
+    prefixes={"trainer.": "", "inference.": "", "model_provider.model.model.": "model.",
               "data.global_batch_size": "batching.global_batch_size",
               "data.microbatch_size": "batching.microbatch_size",
               "data.num_workers": "data_loading.num_workers", "data.shuffle": "auto_data.shuffle",
@@ -418,6 +501,4 @@ DIALECT = Dialect(
               "auto_data.num_workers": "data_loading.num_workers",
               "auto_data.pin_memory": "data_loading.pin_memory",
               "auto_data.persistent_workers": "data_loading.persistent_workers"},
-    refused=dict.fromkeys(("inference.determinism.base_seed", "inference.timeout.init_timeout"),
-                          INFERENCE),
 )  # fmt: skip
