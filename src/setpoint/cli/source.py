@@ -280,8 +280,9 @@ def _is_inference(source: str | Document, depth: int = 0) -> bool:
         return os.path.isfile(os.path.join(source, "results.json"))
     if function is None and os.path.isfile(source):
         return names_file(source) and _has_weights(source, depth)
-    if function is None and (document := open_foreign(source)) is not None:
-        return "weights" in document.data
+    if function is None and (parts := dialect_and_file(source)) is not None:
+        document = open_foreign(source) if os.path.exists(parts[1]) else None
+        return document is not None and "weights" in document.data
     if function is None and ":" in source and kind_of(source) == OTHER:
         function = find_user_function(source.partition("(")[0])
     returned = getattr(function, "__annotations__", {}).get("return")
