@@ -111,3 +111,12 @@ def test_values_in_lists_and_nulls_are_read(tmp_path: Path) -> None:
     model = cast("dict[str, object]", document.data["model"])
     assert model["attention_backend"] == "auto"
     assert [problem.path for problem in document.problems] == ["data.datasets"]
+
+
+def test_loaders_without_workers_and_deepep(tmp_path: Path) -> None:
+    """What has no effect without workers is left out; DeepEP takes no model of transformers."""
+    data = {"dataloader_num_workers": 0, "dataloader_pin_memory": "false"}
+    model, train = {"ep_dispatch": "deepep"}, {"expert_parallel_size": 2}
+    assert converted(tmp_path, 2, data=data).data.loader.workers == 0
+    reports = read_foreign("xorl", write(tmp_path, model=model, train=train)).reports
+    assert ("refused", "model.ep_dispatch") in {(report.kind, report.key) for report in reports}

@@ -354,6 +354,10 @@ class Conversion:
                 if value is not None or key.default is None:
                     self._set_plain(name, key, value)
         self.dialect.complete(self)
+        loader = self.data.get("data", {}).get("loader", {})
+        if loader.get("workers") == 0:  # batches are made when they are taken, there as well
+            for name in ("prefetch", "pin_memory"):
+                loader.pop(name, None)
         for name, value in self.values.items():
             key = known.get(name)
             if key is None or key.refused or key.idle or name in self._read or value == key.default:

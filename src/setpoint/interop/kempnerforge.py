@@ -425,8 +425,10 @@ def _data(c: Conversion) -> None:
         for number, dataset in enumerate(datasets):
             common = {"name": dataset.get("name") or f"source-{number}",
                       "weight": dataset.get("weight", 1.0)}  # fmt: skip
-            if dataset.get("path"):
-                source = _token_files(c, dataset["path"], c.value("data.file_pattern"))
+            if path := dataset.get("path"):
+                if not isinstance(path, str):
+                    c.wrong("data.datasets", f"a list of mappings with a path, but {path!r}")
+                source = _token_files(c, str(path), c.value("data.file_pattern"))
             else:
                 source = {"type": "huggingface", "path": dataset.get("hf_name"), "split": split,
                           "subset": dataset.get("hf_config") or None, "field": column}  # fmt: skip

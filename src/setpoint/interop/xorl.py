@@ -15,6 +15,7 @@ from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
 
 MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens"
 DISTILLATION = "there is no distillation; a loss of your own gets logits and targets"
+DEEPEP = "DeepEP takes a model of type = transformer, with parallel.dispatch"
 UNREAD = "the trainer does not read it"
 PREFETCH = "one unit is asked for ahead, or parallel.sharding.forward_prefetch of them"
 ATTENTION: dict[object, object] = {
@@ -39,9 +40,9 @@ KEYS = {
     "model.encoders": Key({}, refused=MEDIA, essential=True),
     "model.moe_implementation": Key(None),
     "model.ep_dispatch": Key("alltoall"),
-    "model.deepep_buffer_size_gb": Key(2.0),
-    "model.deepep_num_sms": Key(20),
-    "model.deepep_async_combine": Key(False),
+    "model.deepep_buffer_size_gb": Key(2.0, refused=DEEPEP),
+    "model.deepep_num_sms": Key(20, refused=DEEPEP),
+    "model.deepep_async_combine": Key(False, refused=DEEPEP),
     "model.rmsnorm_mode": Key("native", refused="PyTorch's kernel, or the compiler's"),
     "model.train_router": Key(True),
     # Data.
@@ -245,12 +246,8 @@ def _model(c: Conversion) -> None:
         text = "its kernels of experts are not used; products of packed experts are grouped"
         c.report("refused", "model.moe_implementation", text)
     if c.value("model.ep_dispatch") == "deepep" and c.number("train.expert_parallel_size") > 1:
-        c.set("parallel.dispatch.type", "deepep", "model.ep_dispatch")
-        size = f"{c.number('model.deepep_buffer_size_gb'):g} GB"
-        c.set("parallel.dispatch.buffer_size", size, "model.deepep_buffer_size_gb")
-        c.set("parallel.dispatch.sms", c.number("model.deepep_num_sms"), "model.deepep_num_sms")
-        combine = c.value("model.deepep_async_combine")
-        c.set("parallel.dispatch.async_combine", combine, "model.deepep_async_combine")
+        text = "experts of a model of transformers exchange rows by all-to-all"
+        c.report("refused", "model.ep_dispatch", text)
     if not c.value("model.train_router"):
         c.set("optimizer.frozen", ["router"], "model.train_router")
 
