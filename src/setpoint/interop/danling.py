@@ -306,6 +306,8 @@ def _ranks(c: Conversion) -> None:
             seconds = c.number("ft.process_group_timeout_ms") / 1000
         keys = ("ft.process_group_timeout_seconds", "ft.process_group_timeout_ms")
         c.set("parallel.torchft.timeout", seconds, *keys)
+        if c.data.get("seed") is None:
+            c.report("needs a decision", "seed", "one for all replica groups: set seed")
     if stack != "parallel":
         c.set("parallel.replicate", -1, "stack")
         for key in c.values:
@@ -384,6 +386,11 @@ def _batch(c: Conversion) -> None:
     size, key = c.number("dataloader.batch_size"), "dataloader.batch_size"
     if size is None:
         size, key = c.number("batch_size"), "batch_size"
+    passes = c.number("accum_steps")
+    if c.value("ft.enabled"):
+        # Replica groups divide the micro-batches of a step among them; there each has its own.
+        passes *= c.number("ft.group_size")
+        c.set("batch.accumulation", passes, "accum_steps", "ft.group_size")
     is_mesh = c.value("stack") == "parallel"
     experts = 1
     if is_mesh:
@@ -396,7 +403,7 @@ def _batch(c: Conversion) -> None:
             c.wrong(key, f"a multiple of {micro}, but {size}")
             return
         c.set("batch.micro_size", rows, count if given else micro, key)
-        c.set("batch.accumulation", size // rows * c.number("accum_steps"), key, "accum_steps")
+        c.set("batch.accumulation", size // rows * passes, key, "accum_steps")
     elif size is not None and experts > 1 and size % experts:
         text = f"{experts} ranks of experts train the same {size} rows there: set batch.global_size"
         c.report("needs a decision", key, text)
