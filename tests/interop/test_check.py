@@ -75,7 +75,8 @@ DANLING: list[tuple[int, dict[str, Any]]] = [
     (4, {"stack": "parallel", "parallel": {"axes": {"shard": -1, "pipeline": 2},
                                            "pipeline_microbatch_size": 2}}),
     (4, {"stack": "deepspeed", "deepspeed": {"zero_optimization": {"stage": 2}}}),
-    (2, {"seed": 3, "ft": {"enabled": True, "group_size": 2}, "gc": {"interval": 50, "generation": 2}}),
+    (2, {"seed": 3, "ft": {"enabled": True, "group_size": 2},
+         "gc": {"interval": 50, "generation": 2}}),
     (2, {"wandb": {"enabled": True, "tags": "a"}, "tensorboard": True, "heartbeat": {
         "enabled": True}, "profiling": {"enabled": True}}),
     (2, {"ckpt": {"interval": 10, "keep_latest_k": 2}, "sched": {"type": "cosine"},
