@@ -423,7 +423,10 @@ def fingerprint(config: Node) -> str:
     need_config(config, "fingerprint")
     if not is_frozen(config):
         raise SetpointError("only a resolved configuration has a fingerprint; resolve the draft")
-    return digest(canonical(config))
+    state = state_of(config)
+    if state.fingerprint is None:
+        state.fingerprint = digest(canonical(config))
+    return state.fingerprint
 
 
 def digest(text: str) -> str:

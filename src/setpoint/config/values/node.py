@@ -29,6 +29,8 @@ class State:
     placed: Chain | None = None
     # Of an item of a list or mapping: the one of another variant that stood in its place.
     replaced: Node | None = None
+    # Of a resolved root, once it was asked for.
+    fingerprint: str | None = None
     # What resolve found legal but suspicious, on the root; None elsewhere.
     cautions: tuple[Caution, ...] | None = None
 
