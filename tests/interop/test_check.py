@@ -66,6 +66,7 @@ TITAN: list[tuple[int, dict[str, Any]]] = [
     (2, {"validation": {"enabled": True, "steps": 5, "freq": 10}, "checkpoint": {
         "enable_checkpoint": True, "async_mode": "async", "export_dtype": "bfloat16",
         "enable_first_step_checkpoint": True}, "metrics": {"enable_tensorboard": True}}),
+    (2, {"optimizer": {"name": "Adam", "weight_decay": 0.1}}),
     (4, {"training": {"enable_cpu_offload": True, "mixed_precision_reduce": "bfloat16"},
          "lr_scheduler": {"decay_ratio": 0.2, "decay_type": "sqrt", "min_lr_factor": 0.1}}),
 ]  # fmt: skip

@@ -155,3 +155,14 @@ def test_inference_is_a_job_of_its_own(tmp_path: Path, capsys: pytest.CaptureFix
     assert kinds["data.dataset"] == "needs a decision"
     assert main(["train", f"d9d:{path}"]) == 2
     assert "is an inference job" in capsys.readouterr().err
+
+
+def test_decay_of_adam_is_in_the_gradient(tmp_path: Path) -> None:
+    adam: dict[str, Any] = {"name": "adam", "lr": 1e-3, "weight_decay": 0.1}
+    optimizer: Any = read(tmp_path, optimizer=adam).data["optimizer"]
+    assert (optimizer["type"], optimizer["target"]) == ("import", "torch.optim.Adam")
+    decoupled = {**adam, "decoupled_weight_decay": True}
+    optimizer = read(tmp_path, optimizer=decoupled).data["optimizer"]
+    assert (optimizer["type"], optimizer["weight_decay"]) == ("adamw", 0.1)
+    optimizer = read(tmp_path, optimizer={"name": "adam", "lr": 1e-3}).data["optimizer"]
+    assert (optimizer["type"], optimizer["weight_decay"]) == ("adamw", 0.0)

@@ -374,12 +374,13 @@ def _optimizer(c: Conversion) -> None:
     name, decay = c.choice("optimizer.name", *names), c.number("optimizer.weight_decay")
     if name is None:
         return
-    if name == "adam" and decay and not c.value("optimizer.decoupled_weight_decay"):
-        text = "decay as a term of the loss: optimizer.type = import with torch.optim.Adam has it"
-        c.report("needs a decision", "optimizer.weight_decay", text)
-    c.set("optimizer.type", names[name], "optimizer.name")
+    is_decoupled = c.value("optimizer.decoupled_weight_decay")
+    is_adam = name == "adam" and bool(decay) and not is_decoupled  # whose decay is in the gradient
+    c.set("optimizer.type", "import" if is_adam else names[name], "optimizer.name")
+    if is_adam:
+        c.set("optimizer.target", "torch.optim.Adam", "optimizer.decoupled_weight_decay")
     c.set("optimizer.lr", c.number("optimizer.lr"), "optimizer.lr")
-    usual = {"sgd": 0.0}.get(name, 0.01)
+    usual = {"sgd": 0.0, "adam": 0.0}.get(name, 0.01)
     c.set("optimizer.weight_decay", usual if decay is None else decay, "optimizer.weight_decay")
     c.set("optimizer.no_decay", [])
     if name == "sgd":

@@ -268,10 +268,13 @@ def _ranks(c: Conversion) -> None:
 def _optimizer(c: Conversion) -> None:
     """AdamW, or Adam, whose decay is a term of the loss."""
     name = c.choice("optimizer.name", "AdamW", "Adam")
-    if name == "Adam" and c.number("optimizer.weight_decay"):
-        text = "decay as a term of the loss: optimizer.type = import with torch.optim.Adam has it"
-        c.report("needs a decision", "optimizer.name", text)
     c.set("optimizer.type", "adamw", "optimizer.name")
+    if name == "Adam" and c.number("optimizer.weight_decay"):
+        c.set("optimizer.type", "import", "optimizer.name")
+        c.set("optimizer.target", "torch.optim.Adam", "optimizer.name")
+        kernel = c.data["optimizer"].pop("implementation", None)
+        if kernel in ("fused", "foreach"):
+            c.set(f"optimizer.{kernel}", True, "optimizer.implementation")
     betas = [c.number("optimizer.beta1"), c.number("optimizer.beta2")]
     c.set("optimizer.betas", betas, "optimizer.beta1", "optimizer.beta2")
     c.set("optimizer.eps", c.number("optimizer.eps"), "optimizer.eps")
