@@ -155,3 +155,15 @@ def test_overrides_have_the_spelling_of_the_system(
         assert message in capsys.readouterr().err
     document = read_foreign("xorl", "job.yaml", ["model.foundation.rope.theta=2", "~train.lr"])
     assert document.data["model"] | {"overrides": {"rope": {"theta": 2}}} == document.data["model"]
+
+
+@pytest.mark.parametrize(("name", "values"), [
+    ("kempnerforge", {"data.datasets": [{"path": "a", "wieght": 2}]}),
+    ("xorl", {"data.datasets": [{"path": "a/b", "wieght": 2}]}),
+    ("torchtune", {"dataset": {"_component_": "torchtune.datasets.alpaca_dataset", "wieght": 2}}),
+])  # fmt: skip
+def test_names_in_lists_are_not_lost_either(name: str, values: dict[str, Any]) -> None:
+    conversion = Conversion(dialect_named(name), Memory(values))  # pyright: ignore[reportArgumentType]
+    conversion.convert()
+    texts = [report.text for report in conversion.reports if report.kind == "not converted"]
+    assert texts == ["no field has the meaning of wieght"]

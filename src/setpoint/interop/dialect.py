@@ -308,6 +308,15 @@ class Conversion:
         """Report a key that did not simply become a field."""
         self.reports.append(Report(kind, key, self.place(key), text))
 
+    def report_rest(self, key: str, entry: Mapping[str, object], known: str) -> None:
+        """Report what a mapping in the value of a key has beside some names, unless it is null."""
+        if rest := [
+            name for name in entry if name not in known.split() and entry[name] is not None
+        ]:
+            self.report(
+                "not converted", key, f"no field has the meaning of {', '.join(map(str, rest))}"
+            )
+
     def wrong(self, key: str, expected: str) -> None:
         """Report a value that the other system does not take either, or that means nothing here."""
         is_missing = not self.given(key) and self.dialect.keys[key].default is REQUIRED

@@ -433,6 +433,7 @@ def _data(c: Conversion) -> None:
                 source = {"type": "huggingface", "path": dataset.get("hf_name"), "split": split,
                           "subset": dataset.get("hf_config") or None, "field": column}  # fmt: skip
             items.append({**source, **common})
+            c.report_rest("data.datasets", dataset, "name weight path hf_name hf_config")
         c.set_items("data.sources", items, "data.datasets")
         c.set("data.mixture.temperature", c.number("data.mix_temperature"), "data.mix_temperature")
         is_tokens = any(item["type"] == "tokens" for item in items)

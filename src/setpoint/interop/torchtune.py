@@ -424,8 +424,10 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
     name = str(entry.get("_component_", "")).rpartition(".")[2]
     split, files = entry.get("split", "train"), entry.get("data_files")
     flag = "data.sources" if key == "dataset" else "evaluation.datasets"
+    names = "_component_ packed source split data_files"
     decision = f"{name or 'a data set without _component_'} is torchtune's own code: set {flag}"
     if name in TEXTS:
+        c.report_rest(key, entry, f"{names} name column add_eos split_across_pack")
         place, subset, column = TEXTS[name]
         path, column = entry.get("source", place), entry.get("column", column)
         if path in FORMATS and files:
@@ -443,6 +445,8 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
     if split != "train" or (parameter and entry.get(parameter) not in words.split()):
         c.report("needs a decision", key, decision)
         return None
+    own = "train_on_input conversation_column conversation_style column_map filter_fn"
+    c.report_rest(key, entry, f"{names} {own}")
     paths = [f"hf://datasets/{path}/**"]
     if path in FORMATS and files:
         paths = cast("list[str]", files if isinstance(files, list) else [files])
@@ -604,6 +608,7 @@ def _logger(c: Conversion) -> dict[str, object] | None:
         c.wrong("metric_logger", "a table with one of " + ", ".join(("DiskLogger", *kinds)))
         return None
     kind, fields = kinds[name]
+    c.report_rest("metric_logger", entry, " ".join(("_component_", "log_dir", *fields)))
     usual = {"project": "torchtune"} if kind == "wandb" else {}
     values = {here: entry[there] for there, here in fields.items() if there in entry}
     return {"type": kind, **usual, **values}

@@ -425,6 +425,8 @@ def _data(c: Conversion) -> None:
 
 
 def _source(c: Conversion, entry: dict[str, Any], number: int, count: int) -> dict[str, object]:
+    names = "path type name split revision data_files ds_type max_seq_len shards shards_idx"
+    c.report_rest("data.datasets", entry, f"{names} num_samples")
     longest = entry.get("max_seq_len")
     if longest is not None and type(longest) is not int:
         c.wrong(
