@@ -202,7 +202,7 @@ def _latent(c: Conversion) -> None:
                        ("v-head-dim", "value_head_dim")):  # fmt: skip
         if (value := c.number(key)) is not None:
             c.set(f"model.mla.{field}", value, key)
-    for path in ("kv_heads", "head_dim"):
+    for path in ("kv_heads", "head_dim", "qk_norm"):  # parts of low rank have their norms
         c.data["model"].pop(path, None)
     c.set("model.positions", "rotary", "multi-latent-attention")
     factor = c.number("rotary-scaling-factor")
@@ -313,7 +313,13 @@ def _experts(c: Conversion) -> None:
     if c.value("moe-grouped-gemm"):
         c.set(f"{path}.packed", True, "moe-grouped-gemm")
     dispatcher = c.choice("moe-token-dispatcher-type", "allgather", "alltoall", "flex")
-    if dispatcher == "flex" and c.value("moe-enable-deepep"):
+    backend = c.value("moe-flex-dispatcher-backend")
+    if dispatcher == "flex" and backend == "hybridep":
+        text = "tokens are exchanged all to all; HybridEP does so by kernels of its own"
+        c.report("differs", "moe-flex-dispatcher-backend", text)
+    elif dispatcher == "flex" and (
+        c.value("moe-enable-deepep") or c.given("moe-flex-dispatcher-backend")
+    ):
         c.set("parallel.dispatch.type", "deepep", "moe-enable-deepep")
         c.set("parallel.dispatch.sms", c.number("moe-deepep-num-sms"), "moe-deepep-num-sms")
 
@@ -695,7 +701,11 @@ def _data(c: Conversion) -> None:
 def _records(c: Conversion) -> None:
     """Evaluation, checkpoints, trackers, profiles and garbage collection."""
     batches, whole = c.number("eval-iters"), c.number("global-batch-size")
-    if not batches or (c.data["data"].get("held_out") == 0 and "validation" not in c.data["data"]):
+    if (
+        batches is None
+        or batches < 1
+        or (c.data["data"].get("held_out") == 0 and "validation" not in c.data["data"])
+    ):
         c.set("evaluation", None, "eval-iters", "split")
     else:
         c.set("evaluation.every", f"{c.number('eval-interval')} steps", "eval-interval")

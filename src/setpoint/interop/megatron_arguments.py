@@ -129,6 +129,7 @@ KEYS: dict[str, Key] = {
     "moe-router-bias-update-rate": Key(1e-3),
     "moe-aux-loss-coeff": Key(None),
     "moe-token-dispatcher-type": Key("allgather"),
+    "moe-flex-dispatcher-backend": Key("deepep"),
     "moe-deepep-num-sms": Key(20),
     "moe-token-drop-policy": Key("probs"),
     "mtp-num-layers": Key(None, refused="one token is predicted at a position", essential=True),

@@ -133,8 +133,10 @@ class Script:
         for match in re.finditer(r"'[^']*'|\"[^\"]*\"|[^\s\\]+", text):
             word = match.group().strip("'\"")
             at = self.text.find(word, start, end)
+            if at < 0 and word.startswith("--"):  # of a variable within the text
+                at = max(self.text.rfind(word + sign) for sign in " \n=")
             pieces.append((word, place if at < 0 else at))
-            start = start if at < 0 else at + len(word)
+            start = at + len(word) if start <= at < end else start
         return pieces or ([(text, place)] if text else [])
 
     def resolve(self, text: str) -> str:
