@@ -124,7 +124,7 @@ REFUSED = {
         use_ray ray_run_name ray_num_workers resources_per_worker
     """,
     "memory is planned by `setpoint check --plan`": "max_memory gpu_memory_limit device_map",
-    "quantization-aware training is not there": "qat quantization",
+    "weights are neither pruned nor quantized while they are trained": "qat quantization",
     PREFERENCES: """
         trl vllm dpo_beta rl_beta dpo_use_weighting orpo_alpha rpo_alpha simpo_gamma cpo_alpha
         kto_desirable_weight kto_undesirable_weight max_prompt_len
@@ -135,6 +135,7 @@ KEYS |= {
 }
 ESSENTIAL = {
     PREFERENCES: "rl reward_model process_reward_model num_labels",
+    "weights are not pruned while they are trained": "llmcompressor",
     MEDIA: "processor_type image_size image_resize_algorithm is_multimodal",
 }
 KEYS |= {

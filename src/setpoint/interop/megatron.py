@@ -63,7 +63,7 @@ def _prepare(c: Conversion) -> None:
             elif not name.endswith("data-path"):
                 del c.values[name]
             else:
-                c.values[name] = words
+                c.values[name] = [re.sub(r"\$\{(\w+)\}", r"$\1", str(word)) for word in words]
         elif key is None:
             continue
         elif (key.refused or key.idle) and value is False:
@@ -254,7 +254,8 @@ def _experts(c: Conversion) -> None:
         c.set(f"{path}.expert_dim", width, "moe-ffn-hidden-size", "ffn-hidden-size")
     sparse = _pattern(c, "moe-layer-freq", lambda at, n: at % n == 0)
     if not sparse or all(sparse):
-        c.data["model"].pop("ffn_dim", None)  # no layer has it
+        for field in ("ffn_dim", "ffn_bias"):  # of layers without experts
+            c.data["model"].pop(field, None)
     else:
         dense = sparse.index(True) if True in sparse else layers
         every = next((n for n in range(1, layers + 1)
@@ -266,6 +267,8 @@ def _experts(c: Conversion) -> None:
         else:
             c.set(f"{path}.first_dense", dense, "moe-layer-freq")
             c.set(f"{path}.every", every, "moe-layer-freq")
+    if not c.value("disable-bias-linear"):
+        c.report("differs", "disable-bias-linear", "experts have no biases")
     if shared := c.number("moe-shared-expert-intermediate-size"):
         count, rest = divmod(shared, width or shared)
         if rest:
@@ -773,8 +776,13 @@ def _records(c: Conversion) -> None:
 
 def _read(path: str) -> Document:
     """A script or a list of arguments, or YAML with the arguments of Megatron's own tests."""
+    if names_file(path):
+        document = read_file(path)
+        if "MODEL_ARGS" in document.data:  # beside what its tests measure
+            document.data = {"MODEL_ARGS": document.data["MODEL_ARGS"]}
+        return document
     flags = {name for name, key in KEYS.items() if key.default is False}
-    return read_file(path) if names_file(path) else read_arguments(path, LISTS.split(), flags)
+    return read_arguments(path, LISTS.split(), flags)
 
 
 DIALECT = Dialect(

@@ -35,7 +35,7 @@ UNSET = """
     rotary-seq-len-interpolation-factor padded-vocab-size vocab-size vocab-file merge-file
     tokenizer-type tokenizer-model micro-batch-size global-batch-size rampup-batch-size
     recompute-granularity recompute-method recompute-num-layers recompute-modules train-iters
-    train-samples exit-duration-in-mins exit-interval tensorboard-dir embedding-init-method-std lr
+    train-samples exit-duration-in-mins tensorboard-dir embedding-init-method-std lr
     lr-decay-iters lr-decay-samples lr-wsd-decay-iters lr-wsd-decay-samples lr-warmup-fraction
     decoupled-lr decoupled-min-lr save save-interval save-retain-interval load
     pretrained-checkpoint ckpt-step loss-scale num-layers-per-virtual-pipeline-stage
@@ -144,6 +144,7 @@ REFUSED = {
         heterogeneous-layers-config-path heterogeneous-layers-config-encoded-json spec
         mamba-state-dim mamba-head-dim mamba-num-groups mamba-num-heads mrope-section
     """,
+    "a session ends with the run, by its duration or by a signal": "exit-interval",
     "training from rewards is not there": "perform-rl-step grpo-prompts-per-step grpo-group-size",
     "conversations are a source of type conversations": "sft sft-tokenizer-prompt-format",
     "the values of a file of its own are not read": """
@@ -231,6 +232,7 @@ IDLE = {
         no-check-for-nan-in-loss-and-grad exit-signal-handler local-rank lazy-mpu-init test-mode
         train-sync-interval rerun-mode result-rejected-tracker-filename no-manual-gc-eval
         tiktoken-pattern tiktoken-num-special-tokens tiktoken-special-tokens tokenizer-metadata
+        tokenizer-library tokenizer-special-tokens tokenizer-sentencepiece-legacy
         legacy-tokenizer trust-remote-code disable-msc enable-msc bert-no-binary-head onnx-safe
         enable-ft-package calc-ft-timeouts run-workload-inspector-server flash-decode
         max-tokens-to-oom inference-max-seq-length inference-max-requests cache-mla-latents
