@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import IDENTITY, Config, ConfigError, SetpointError, resolve
 from setpoint.config.record.record import fingerprint
-from setpoint.data.config import Data, Mixture, Phase
+from setpoint.data.config import Data, Mixture, MixturePhase
 from setpoint.data.corpus import Corpus
 from setpoint.data.sources.config import Questions, Random, SourceConfig, Stdlib, Text
 from setpoint.data.sources.synthetic import RandomSource
@@ -168,7 +168,7 @@ def test_no_sources_and_no_paths_are_refused() -> None:
 TWO = (Random(name="a", weight=3.0), Random(name="b", weight=1.0))
 UNWEIGHED = (Random(name="a"), Random(name="b"))
 NO_WEIGHT = "changes the weights of a mixture, and no source has a weight"
-LATER = Phase(start="9 steps", weights={"a": 1.0})
+LATER = MixturePhase(start="9 steps", weights={"a": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ LATER = Phase(start="9 steps", weights={"a": 1.0})
          {"mixture.temperature": "has no effect: no source has a weight"}),
         ({"sources": (TWO[0].evolve(weight=0.0), TWO[1].evolve(weight=0.0))},
          {"sources.0.weight": "is 0 as that of all sources"}),
-        ({"sources": TWO, "anneal": Phase(start="9 steps", weights={"web": 1.0})},
+        ({"sources": TWO, "anneal": MixturePhase(start="9 steps", weights={"web": 1.0})},
          {"anneal.weights.web": "is no source"}),
-        ({"sources": TWO, "phases": (Phase(start="9 steps", weights={"a": 0.0, "b": 0.0}),)},
+        ({"sources": TWO, "phases": (MixturePhase(start="9 steps", weights={"a": 0.0, "b": 0.0}),)},
          {"phases.0.weights": "leave no source a weight above 0"}),
         ({"sources": TWO, "phases": (LATER,), "anneal": LATER.evolve(start="10 steps")},
          {"anneal": "changes nothing: it has the weights and lr_factor of what is before it"}),
@@ -208,5 +208,5 @@ def test_mixtures_and_phases_that_make_no_sense(
 )
 def test_phases_with_values_out_of_range(given: dict[str, Any], path: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve(Data(sources=TWO, anneal=Phase(**{"weights": {"a": 1.0}, **given})))
+        resolve(Data(sources=TWO, anneal=MixturePhase(**{"weights": {"a": 1.0}, **given})))
     assert [problem.path for problem in caught.value.problems] == [f"anneal.{path}"]

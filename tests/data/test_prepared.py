@@ -351,7 +351,7 @@ from setpoint.data.config import Data, Prepare
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 prepare.FIRST_PIECE, prepare.SHARD = 1500, 4000
-original = prepare.Piece.run
+original = prepare.TokenizedPiece.run
 def slow(self, tokenizer):
     found = original(self, tokenizer)
     print(self.number, flush=True)
@@ -360,7 +360,7 @@ def slow(self, tokenizer):
         (self.folder / "000004.tokens").write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGKILL)
     return found
-prepare.Piece.run = slow
+prepare.TokenizedPiece.run = slow
 section = Prepare(folder=sys.argv[1], workers=1)
 data = Data(sources=(Random(documents=60, length=200),), prepare=section)
 cache.prepare_all(data, ByteTokenizer())
@@ -372,13 +372,13 @@ def test_a_killed_preparation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert ended.returncode == -signal.SIGKILL
     assert not list(tmp_path.glob(f"*/{MANIFEST}"))
     made: list[int] = []
-    original = prepare.Piece.run
+    original = prepare.TokenizedPiece.run
 
-    def noted(self: prepare.Piece, tokenizer: Any) -> prepare.Done:
+    def noted(self: prepare.TokenizedPiece, tokenizer: Any) -> prepare.Done:
         made.append(self.number)
         return original(self, tokenizer)
 
-    monkeypatch.setattr(prepare.Piece, "run", noted)
+    monkeypatch.setattr(prepare.TokenizedPiece, "run", noted)
     data = data_of(tmp_path, [SMALL])
     found = corpora(data, ByteTokenizer())
     assert made[0] == 4
@@ -501,7 +501,7 @@ def test_a_killed_worker_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", [20, 50_000])
 def test_a_worker_ends_quietly_with_the_main_process(tmp_path: Path, left: int) -> None:
     items = [prepare.Item(Document("random/a", b"text " * 30_000), 0, False)]
-    work = pickle.dumps(prepare.Piece(tmp_path, 0, items, "data.sources"), 5)
+    work = pickle.dumps(prepare.TokenizedPiece(tmp_path, 0, items, "data.sources"), 5)
     sent = pickle.dumps(ByteTokenizer(), 5) + work[:-left]
     command = [sys.executable, "-c", WORKER]
     ended = subprocess.run(command, input=sent, capture_output=True)

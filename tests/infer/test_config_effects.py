@@ -13,7 +13,7 @@ import torch
 from setpoint.config import Config, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.schema.class_info import section_classes
-from setpoint.data.loader import Loader
+from setpoint.data.loader import BatchLoader
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference
 from setpoint.infer.continuation import GeneratedText
@@ -353,11 +353,11 @@ def test_workers_of_evaluation(trained: tuple[Job, Path], tmp_path: Path) -> Non
 
     def loader(*given: Any, workers: int, **options: Any) -> Any:
         started.append(workers)
-        return Loader(*given, workers=workers, **options)
+        return BatchLoader(*given, workers=workers, **options)
 
     flags = (*SETS, "data.loader.workers=2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.data.evaluation.Loader", loader)
+        patch.setattr("setpoint.data.evaluation.BatchLoader", loader)
         found = [
             scores(job_of(trained[1], tmp_path, tmp_path, (*flags, *more)))
             for more in ((), ("data.loader.evaluation.workers=1",), ("data.loader.workers=0",))

@@ -29,7 +29,7 @@ COMPUTES_THE_SAME = {
     "TransformerConfig.max_sequence_length": "it limits sequences, of generated text above all",
     "ImportedModel.max_sequence_length": "it limits sequences, of generated text above all",
     "HuggingFaceConfig.max_sequence_length": "it limits sequences, of generated text above all",
-    "Phase.start": "both lie before the step at which it is changed",
+    "MixturePhase.start": "both lie before the step at which it is changed",
 }
 
 

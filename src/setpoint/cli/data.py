@@ -17,7 +17,7 @@ from setpoint.hub.upload import require_id
 from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
-    from setpoint.data.cache import Prepared, Sides
+    from setpoint.data.cache import PreparedText, Sides
     from setpoint.data.inspection import Sample, Token
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
@@ -33,7 +33,7 @@ class PreparedJob(NamedTuple):
 
     job: Job
     tokenizer: Tokenizer
-    parts: dict[str, Prepared]
+    parts: dict[str, PreparedText]
 
 
 def prepare_job(arguments: Arguments) -> PreparedJob:

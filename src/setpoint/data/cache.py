@@ -24,10 +24,10 @@ from setpoint.data.reading import Show
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.tokens import prepared_folders
 from setpoint.data.store import (
+    CorpusRequest,
     DamagedData,
-    Key,
-    Manifest,
-    Request,
+    StoreKey,
+    StoreManifest,
     brief_changes,
     is_prepared,
     key_of,
@@ -134,7 +134,7 @@ def named_corpus(
     Raises:
         SetpointError: a source cannot be read, or there is no text in any.
     """
-    request = Request(name, tuple(sources), where)
+    request = CorpusRequest(name, tuple(sources), where)
     found = _stored(request, tokenizer)
     if found is None and config is not None:
         found = _cached(request, config, tokenizer, show)
@@ -143,18 +143,18 @@ def named_corpus(
     return build_named_corpus(name, sources, tokenizer, where=where, show=show)
 
 
-def requests_of(config: Data, mixed: bool) -> list[Request]:
-    """What is read of the section `data`, streams aside: to train on, and to validate on."""
+def requests_of(config: Data, mixed: bool) -> list[CorpusRequest]:
+    """Requests for the sources of `data` but streams: to train on, and to validate on."""
     share = 0.0 if config.validation else config.held_out
     numbers = tuple(i for i, source in enumerate(config.sources) if not source.is_streamed)
     sources = tuple(config.sources[number] for number in numbers)
-    found = [Request("train", sources, "data.sources", share, mixed, numbers)]
+    found = [CorpusRequest("train", sources, "data.sources", share, mixed, numbers)]
     if config.validation:
-        found.append(Request("held_out", config.validation, "data.validation"))
+        found.append(CorpusRequest("held_out", config.validation, "data.validation"))
     return found
 
 
-def _stored(request: Request, tokenizer: Tokenizer) -> list[Corpus] | None:
+def _stored(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None:
     """The corpora of a prepared folder that is the only source, mapped where it lies.
 
     They are those it was prepared with, in their order. A folder that was split otherwise is read
@@ -190,9 +190,9 @@ def _stored(request: Request, tokenizer: Tokenizer) -> list[Corpus] | None:
 
 
 def _cached(
-    request: Request, config: Prepare, tokenizer: Tokenizer, show: Show | None
+    request: CorpusRequest, config: Prepare, tokenizer: Tokenizer, show: Show | None
 ) -> list[Corpus] | None:
-    """What is asked for, where it is prepared or is large enough to be now."""
+    """The corpora of a request that are prepared, or are large enough to be now; else None."""
     size = request.most_tokens()
     root = cache_folder(config)
     if not root.is_dir() and (config.above is None or (size is not None and size <= config.above)):
@@ -217,8 +217,8 @@ def _cached(
 
 
 def open_or_prepare(
-    request: Request,
-    key: Key,
+    request: CorpusRequest,
+    key: StoreKey,
     inputs: Sequence[str],
     config: Prepare,
     tokenizer: Tokenizer,
@@ -249,8 +249,8 @@ def open_or_prepare(
     return found
 
 
-class Prepared(NamedTuple):
-    """What was prepared of one text.
+class PreparedText(NamedTuple):
+    """Prepared data of one text.
 
     Arguments:
         bytes: of its text.
@@ -272,7 +272,7 @@ def prepare_all(
     tokenizer: Tokenizer,
     texts: Sequence[tuple[str, Sequence[SourceConfig], str]] = (),
     show: Show | None = None,
-) -> list[Prepared]:
+) -> list[PreparedText]:
     """Prepare all data of a job, or verify what is prepared already.
 
     Arguments:
@@ -290,8 +290,8 @@ def prepare_all(
                 "Valid: false."
             )
     requests = requests_of(config, config.is_mixture)
-    requests += [Request(name, tuple(sources), where) for name, sources, where in texts]
-    found: list[Prepared] = []
+    requests += [CorpusRequest(name, tuple(sources), where) for name, sources, where in texts]
+    found: list[PreparedText] = []
     for request in requests:
         sides = _stored(request, tokenizer)
         if sides is None:
@@ -301,7 +301,7 @@ def prepare_all(
             key = key_of(request, tokenizer, inputs)
             sides = open_or_prepare(request, key, inputs, config.prepare, tokenizer, show)
         found.append(
-            Prepared(
+            PreparedText(
                 folder=str(sides[0].prepared),
                 sources=request.names,
                 documents=sum(len(side.files) for side in sides),
@@ -318,7 +318,7 @@ def workers_of(config: Prepare) -> int:
 
 
 def cache_folder(config: Prepare) -> Path:
-    """Where prepared data lies."""
+    """The folder of the cache."""
     if config.folder is not None:
         return Path(os.path.abspath(os.path.expanduser(config.folder)))
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "setpoint" / "data"
@@ -336,7 +336,7 @@ def _opened(folder: Path, tokenizer: Tokenizer) -> list[Corpus] | None:
         return None
 
 
-def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[Manifest, list[Corpus]]:
+def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[StoreManifest, list[Corpus]]:
     """Verify a folder and map its corpora.
 
     Raises:
@@ -348,7 +348,7 @@ def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[Manifest, list[Corp
     return manifest, [open_side(folder, manifest, side, tokenizer) for side in manifest.sides]
 
 
-def find_stale(root: Path, key: Key, inputs: Sequence[str]) -> str:
+def find_stale(root: Path, key: StoreKey, inputs: Sequence[str]) -> str:
     """Name prepared data of the same request whose files were others; empty where there is none."""
     for folder in sorted(root.glob(f"{key.request}-*")):
         if folder.name != key.folder and is_prepared(folder):
@@ -403,8 +403,8 @@ def locked(root: Path, name: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def unknown_inputs(request: Request) -> SetpointError:
-    """What is said of a source that cannot tell whether it changed."""
+def unknown_inputs(request: CorpusRequest) -> SetpointError:
+    """Error for a source that cannot tell whether it changed."""
     return SetpointError(
         f"{request.where}: a source of its own kind cannot be prepared: nothing says when its "
         "documents change.\n"

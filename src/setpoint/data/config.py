@@ -35,7 +35,7 @@ NO_WORKERS = "workers = 0 makes batches in the main process, when they are taken
 
 
 class WorkerOptions(NamedTuple):
-    """How many processes make batches, and how; see the fields of `Loader`."""
+    """Options of worker processes; see the fields of `Loader`."""
 
     workers: int
     prefetch: int
@@ -84,12 +84,12 @@ class Loader(Config, role=RUNTIME):
 
     @property
     def of_training(self) -> WorkerOptions:
-        """What makes the batches of training."""
+        """Workers of training."""
         return WorkerOptions(self.workers, self.prefetch, self.pin_memory, self.timeout)
 
     @property
     def of_evaluation(self) -> WorkerOptions:
-        """What makes the batches of evaluations."""
+        """Workers of evaluations."""
         own = self.evaluation
         return WorkerOptions(
             self.workers if own.workers is None else own.workers,
@@ -195,7 +195,7 @@ class Mixture(Config, role=IDENTITY):
     whole documents."""
 
 
-class Phase(Config, role=IDENTITY):
+class MixturePhase(Config, role=IDENTITY):
     """Part of the run with weights of its own."""
 
     start: Length
@@ -253,10 +253,10 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     mixture: Mixture = field(factory=Mixture)
     """Mixture of the sources; counts where sources have a weight."""
 
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[MixturePhase, ...] = ()
     """Phases of the mixture, by rising start: other weights and learning rates from there on."""
 
-    anneal: Phase | None = None
+    anneal: MixturePhase | None = None
     """Annealing: one last phase; null: none."""
 
     shuffle: bool = True
@@ -280,17 +280,17 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
 
     @property
     def is_mixture(self) -> bool:
-        """Whether sources are drawn from by weight, each in epochs of its own."""
+        """True if sources are drawn from by weight, each in epochs of its own."""
         return any(source.weight is not None for source in self.sources)
 
     @property
     def is_shuffled(self) -> bool:
-        """Whether each epoch has a random order."""
+        """True if each epoch has a random order."""
         return self.shuffle and self.curriculum is None
 
     @property
     def has_answers(self) -> bool:
-        """Whether a source to train on has questions and answers, which rows are to keep whole."""
+        """True if a source to train on has questions and answers, which rows are to keep whole."""
         return any(source.has_answers for source in self.sources)
 
     @property
@@ -314,7 +314,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
         return self.packing
 
     @property
-    def all_phases(self) -> tuple[Phase, ...]:
+    def all_phases(self) -> tuple[MixturePhase, ...]:
         """The phases after the first, which has the sources' own weights."""
         return self.phases if self.anneal is None else (*self.phases, self.anneal)
 

@@ -36,7 +36,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class TokenRow(Protocol):
-    """What sequences are cut from; an array is one."""
+    """A row of tokens that sequences are cut from; an array is one."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -272,7 +272,7 @@ class Corpus:
         return starts + complete, lengths - 2 * complete
 
     def complete(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether documents, in order, are complete: the separator behind one is no target."""
+        """(documents,) True for complete documents: the separator after one is no target."""
         found = np.zeros(len(documents), np.bool_)
         if self.trained is None:
             return found
@@ -287,7 +287,7 @@ class Corpus:
         return found
 
     def sources_along(self, starts: Ints, lengths: Ints) -> Ints:
-        """Which of `sources` the tokens of ranges are from, (P,) each -> (sum of lengths,).
+        """Number of the source of each token of ranges, (P,) each -> (sum of lengths,).
 
         A separator ends its document.
         """
@@ -315,14 +315,14 @@ class Corpus:
 
     @property
     def identity(self) -> DataIdentity:
-        """What it is recognised by."""
+        """Identity of the text."""
         return DataIdentity(
             self.side, self.digest, len(self.tokens), self.byte_count, self.files, self.prepared
         )
 
 
 def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
-    """How many bytes tokens stand for; in pieces, since all at once takes 8 bytes a token.
+    """Count the bytes that tokens stand for; in pieces, since all at once takes 8 bytes a token.
 
     Where nearly all tokens are one byte, the others are counted, which takes a tenth of the time.
     """
@@ -402,7 +402,7 @@ def build_corpus(
 
 
 def _numbers(files: Sequence[FileRecord], read: Mapping[str, int]) -> npt.NDArray[np.int64]:
-    """When documents were read; one that was cut has its place behind its name."""
+    """Numbers in the order of reading; a document that was cut has its range after its name."""
     names = (file.name for file in files)
     found = [read[name] if name in read else read[name.rpartition("[")[0]] for name in names]
     return np.array(found, np.int64)
@@ -434,7 +434,7 @@ class _Row:
         self.number, self.begin = self.number + 1, self.length
 
     def targets(self) -> npt.NDArray[np.bool_] | None:
-        """Which tokens are targets; None: all."""
+        """Mask of the tokens that are targets; None: all."""
         if not self.masks:
             return None
         targets = np.ones(self.length, np.bool_)
@@ -574,7 +574,7 @@ def build_corpora(
 
 
 def _no_text(config: Data) -> str:
-    """Which sources hold nothing, and where they come from."""
+    """Message for sources without text, with their origins."""
     named = [_named_source(config, index) for index in range(len(config.sources))]
     return (
         f"data.sources: no source holds a single byte of text: {'; '.join(named)}.\n"
@@ -583,7 +583,7 @@ def _no_text(config: Data) -> str:
 
 
 def _no_part(config: Data, index: int, has_text: bool) -> str:
-    """Why a source of a mixture has nothing to train on."""
+    """Message for a source of a mixture that has nothing to train on."""
     name = config.sources[index].name
     if has_text:
         return (
@@ -598,7 +598,7 @@ def _no_part(config: Data, index: int, has_text: bool) -> str:
 
 
 def _named_source(config: Data, index: int) -> str:
-    """What a source reads, and where that comes from."""
+    """The field that says what a source reads, with its origin."""
     source = config.sources[index]
     name = "paths" if "paths" in type(source).__setpoint__.fields else "type"
     value, origin = describe_value(config, ("data",), f"sources.{index}.{name}")

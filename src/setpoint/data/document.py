@@ -1,4 +1,4 @@
-"""What every source yields and what every corpus records of it."""
+"""Documents, which all sources yield, and their records."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class FileRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DataIdentity:
-    """What a text is recognised by, in records, in checkpoints and in messages.
+    """Identity of a text, in records, in checkpoints and in messages.
 
     Arguments:
         side: "train", "held_out" or the name of a text that is only evaluated on.
@@ -115,7 +115,7 @@ class DataIdentity:
 
     @classmethod
     def joined(cls, parts: Sequence[DataIdentity]) -> DataIdentity:
-        """What several texts of one side are together."""
+        """Identity of several texts of one side."""
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()
         tokens, size = (
             None if None in counts else sum(count or 0 for count in counts)
@@ -172,7 +172,7 @@ class Source(Protocol):
 
 
 Place = Mapping[str, Any]
-"""Where in a part of a stream a document begins: `row`, its number, and more; JSON-able."""
+"""Position of a document in a part of a stream: `row`, its number, and more; JSON-able."""
 Placed = tuple[Document, Callable[[], Place]]
 """A document, and what tells the place behind it until the next one is asked for."""
 

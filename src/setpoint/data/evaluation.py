@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.loader import Loader
+from setpoint.data.loader import BatchLoader
 from setpoint.data.packing import next_fit, pieces_of, require_pieces
 from setpoint.data.rows import Cut, DocumentRows, Parts
 from setpoint.shapes.batch import Batch
@@ -122,7 +122,7 @@ class EvaluationFeed:
         micro_size: B, sequences in a batch of one rank; the last batch of a text may be smaller.
         data_rank, data_size: of this process among those that divide the texts among them.
         workers: processes that make batches ahead; 0: this one makes them when they are taken. The
-            rest is for them: see `setpoint.data.loader.Loader`.
+            rest is for them: see `setpoint.data.loader.BatchLoader`.
 
     Raises:
         SetpointError: a number is below 1.
@@ -156,7 +156,7 @@ class EvaluationFeed:
         self.data_rank, self.data_size = data_rank, data_size
         self.workers, self.prefetch = workers, prefetch
         self.pin_memory, self.timeout = pin_memory, timeout
-        self._loader: Loader | None = None
+        self._loader: BatchLoader | None = None
         self._next = ""
 
     def batches(self, name: str) -> Iterator[Batch]:
@@ -171,7 +171,7 @@ class EvaluationFeed:
         if name != self._next:
             self.close()
         if self._loader is None:
-            self._loader = Loader(
+            self._loader = BatchLoader(
                 self.texts,
                 self._passes(name),
                 workers=self.workers,
@@ -330,7 +330,7 @@ def _share(codes: Codes, counted: list[Codes], vocab_size: int) -> tuple[Floats,
 
 
 def _occurrences(row: Codes, low: Codes, high: Codes) -> Counts:
-    """How many entries of a sorted row lie in [low, high]."""
+    """Count the entries of a sorted row in [low, high]."""
     return np.searchsorted(row, high, "right") - np.searchsorted(row, low, "left")
 
 

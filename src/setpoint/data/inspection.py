@@ -176,12 +176,12 @@ class Sample:
 
     @property
     def trained(self) -> int:
-        """How many of its tokens are predicted."""
+        """Number of tokens that are predicted."""
         return sum(token.trained for token in self.tokens)
 
     @property
     def documents(self) -> int:
-        """How many documents it holds text of."""
+        """Number of documents that it holds text of."""
         return len(self.names)
 
     def to_json(self) -> dict[str, Any]:

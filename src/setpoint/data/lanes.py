@@ -22,7 +22,7 @@ from setpoint.data.corpus import Corpus, Ints, build_corpus, encoded
 from setpoint.data.packing import Packer, pieces_of
 from setpoint.data.rows import DocumentRows, Parts
 from setpoint.data.sampler import Deal
-from setpoint.data.stream import Block, LanePosition, Reader, Spot, Stream
+from setpoint.data.stream import LanePosition, Spot, Stream, StreamBlock, StreamReader
 from setpoint.data.tokenizers.tokenizer import TokenArray
 
 LEAST_AHEAD = 4
@@ -69,7 +69,7 @@ class RowMaker:
             if not here:
                 continue
             more = f"/{group}" if group else ""
-            reader = Reader(
+            reader = StreamReader(
                 stream,
                 lambda epoch, number, more=more: f"{seed}/{stream.name}/{epoch}/{number}{more}",
                 partial(stream.order_of_group, seed, group, groups),
@@ -82,8 +82,8 @@ class RowMaker:
         return made
 
     def _blocks(
-        self, reader: Reader, lane: int, at: LanePosition
-    ) -> Iterator[tuple[Block | None, LanePosition]]:
+        self, reader: StreamReader, lane: int, at: LanePosition
+    ) -> Iterator[tuple[StreamBlock | None, LanePosition]]:
         """The blocks of a lane, each with where the lane begins in it; None where an epoch ends."""
         while True:
             block = reader.block(at.epoch, at.block)
@@ -98,7 +98,9 @@ class RowMaker:
             at = LanePosition(at.epoch, at.block + 1)
             reader.move(lane, at.epoch, at.block)
 
-    def _cut(self, reader: Reader, lane: int, at: LanePosition) -> Iterator[LaneRow | LanePosition]:
+    def _cut(
+        self, reader: StreamReader, lane: int, at: LanePosition
+    ) -> Iterator[LaneRow | LanePosition]:
         """Documents one after the other, cut every S + 1 tokens.
 
         Lanes go on across epochs, since each has a part of the documents. Of one lane that has all
@@ -138,7 +140,7 @@ class RowMaker:
                 offset = 0
 
     def _packed(
-        self, reader: Reader, lane: int, at: LanePosition
+        self, reader: StreamReader, lane: int, at: LanePosition
     ) -> Iterator[LaneRow | LanePosition]:
         """Groups of documents, packed each by itself; none crosses the end of a block."""
         stream, size = self.stream, self.section.group_size
@@ -176,7 +178,7 @@ class RowMaker:
         )
         return Parts.joined([packer.group(0, number) for number in range(packer.groups)])
 
-    def _changed(self, block: Block) -> str:
+    def _changed(self, block: StreamBlock) -> str:
         where = f"{self.stream.name} at its start"
         if block.begin is not None:
             where = f"{block.begin.part}, row {block.begin.place.get('row', 0) + 1:,}"
@@ -441,7 +443,7 @@ class LaneCursor:
 
 
 def _positions(state: Mapping[str, Any], deal: Deal) -> tuple[int, dict[int, LanePosition]]:
-    """How many lanes there are, and the positions of those of a rank.
+    """Number of lanes, and the positions of those of a rank.
 
     Raises:
         SetpointError: the state is none.

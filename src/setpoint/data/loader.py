@@ -91,7 +91,7 @@ class _Pickler(ForkingPickler):
 
 
 def _in_file(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
-    """How to map the part of a file that an array is, if it is one."""
+    """Reduce an array that is part of a mapped file to its place in the file; else None."""
     owner: Any = array
     mapped: Any = None
     while isinstance(owner, np.ndarray):
@@ -128,13 +128,13 @@ WHY = {
     "SIGKILL": ", which the system sends where memory has run out",
     "SIGBUS": ", as where a mapped file has become shorter",
 }
-"""What signals mean that no process asks for."""
+"""Causes of signals that no process sends on purpose."""
 INT32 = np.iinfo(np.int32)
 HELD = (*TENSORS, "source", "sources")
 
 
 def loader_options(workers: config.WorkerOptions, device: torch.device) -> dict[str, Any]:
-    """What feeds make of the workers that `[data.loader]` asks for."""
+    """Arguments of feeds for the workers of `[data.loader]`."""
     return {
         "workers": workers.workers,
         "prefetch": workers.prefetch,
@@ -144,7 +144,7 @@ def loader_options(workers: config.WorkerOptions, device: torch.device) -> dict[
 
 
 class Maker(Protocol):
-    """What makes rows that are named; see `setpoint.data.rows.Sequences`."""
+    """A maker of batches of named rows; see `setpoint.data.rows.Sequences`."""
 
     def rows(self, rows: Rows) -> Batch:
         """Some of them as a batch."""
@@ -156,13 +156,13 @@ class Maker(Protocol):
 
 
 class Failed(NamedTuple):
-    """What a worker gives in place of rows that it could not make."""
+    """The error of a worker, in place of a batch."""
 
     error: Exception
     trace: str
 
 
-class Sent:
+class SentBatch:
     """A batch on its way between processes: one message, where torch opens a file per tensor.
 
     Arguments:
@@ -172,7 +172,7 @@ class Sent:
     def __init__(self, batch: Batch, seconds: float) -> None:
         self.batch, self.seconds = batch, seconds
 
-    def __reduce__(self) -> tuple[Callable[..., Sent], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., SentBatch], tuple[Any, ...]]:
         tensors = {name: getattr(self.batch, name) for name in HELD}
         arrays = {name: _narrow(each.numpy()) for name, each in tensors.items() if each is not None}
         lengths = self.batch.lengths
@@ -181,9 +181,9 @@ class Sent:
         numbers = (self.batch.tokens, self.batch.target_tokens, self.batch.target_bytes)
         return _received, (arrays, numbers, self.seconds)
 
-    def pin_memory(self, _: object = None) -> Sent:
+    def pin_memory(self, _: object = None) -> SentBatch:
         """Called by torch's thread that pins."""
-        return Sent(self.batch.pin_memory(), self.seconds)
+        return SentBatch(self.batch.pin_memory(), self.seconds)
 
 
 def _narrow(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], str]:
@@ -199,14 +199,14 @@ def _received(
     arrays: Mapping[str, tuple[npt.NDArray[Any], str]],
     numbers: tuple[int, int, int],
     seconds: float,
-) -> Sent:
+) -> SentBatch:
     tensors: dict[str, Any] = {
         name: Lengths.of(array) if name == "lengths" else torch.from_numpy(array.astype(kind))
         for name, (array, kind) in arrays.items()
     }
     tokens, target_tokens, target_bytes = numbers
     batch = Batch(tokens=tokens, target_tokens=target_tokens, target_bytes=target_bytes, **tensors)
-    return Sent(batch, seconds)
+    return SentBatch(batch, seconds)
 
 
 class Making(Dataset[Any]):
@@ -221,14 +221,14 @@ class Making(Dataset[Any]):
         self.sequences = Shared(sequences)
         self.busy = busy
 
-    def __getitem__(self, key: tuple[int, Rows]) -> Sent | Failed:
+    def __getitem__(self, key: tuple[int, Rows]) -> SentBatch | Failed:
         number, rows = key
         info = torch.utils.data.get_worker_info()
         assert info is not None
         self.busy[info.id] = torch.tensor([os.getpid(), number])
         began = time.perf_counter()
         try:
-            return Sent(self.sequences.value.rows(rows), time.perf_counter() - began)
+            return SentBatch(self.sequences.value.rows(rows), time.perf_counter() - began)
         except Exception as error:  # told by the main process, which knows the rows
             return Failed(error, traceback.format_exc())
         finally:
@@ -286,7 +286,7 @@ def _kill(processes: Iterable[Any]) -> None:
             process.kill()
 
 
-class Loader:
+class BatchLoader:
     """Rows made ahead of their use, given in the order in which they are named.
 
     Arguments:
@@ -358,7 +358,7 @@ class Loader:
 
     def __next__(self) -> Batch:
         try:
-            batch: Sent | Failed = next(self.batches)
+            batch: SentBatch | Failed = next(self.batches)
         except (RuntimeError, OSError, EOFError) as error:
             raise RunError(self._ended(error)) from None
         rows = self.named.pop(self.given)
@@ -372,7 +372,7 @@ class Loader:
         return batch.batch
 
     def _ended(self, error: Exception) -> str:
-        """Which worker died or hangs, and with what in its hands."""
+        """Message that names the worker that died or hangs, and its rows."""
         text = str(error)
         at = [
             (pid, self.sequences.describe(self.named[number]))
@@ -396,7 +396,7 @@ class Loader:
         )
 
     def _deaths(self) -> str:
-        """Which signals ended workers, in words."""
+        """The signals that ended workers, in words."""
         found: list[str] = []
         for process in getattr(self.batches, "_workers", ()):
             code = process.exitcode
@@ -419,7 +419,7 @@ class Loader:
 
 @dataclass(slots=True)
 class Spent:
-    """What the batches that were taken have cost, in seconds.
+    """Time of the batches that were taken, in seconds.
 
     Arguments:
         planning: until it was known which rows come next, in the main process.
@@ -453,7 +453,7 @@ class Feed:
         data_rank, data_size: of this process among those that read different data.
         divides: whether `divide` is called, after which it may be any rows of a step that it takes.
         workers: processes that make rows ahead; 0: this one makes them when they are taken. The
-            rest is for them: see `setpoint.data.loader.Loader`.
+            rest is for them: see `setpoint.data.loader.BatchLoader`.
 
     Raises:
         SetpointError: a number is out of range.
@@ -497,7 +497,7 @@ class Feed:
         self.workers, self.prefetch = workers, prefetch
         self.pin_memory, self.timeout = pin_memory, timeout
         self.spent = Spent()
-        self._loader: Loader | None = None
+        self._loader: BatchLoader | None = None
         # Of each micro-batch that is named and not taken yet: where the data is behind it.
         self._ahead: deque[tuple[dict[str, Any], float]] = deque()
         self._epoch = sampler.epoch
@@ -574,7 +574,7 @@ class Feed:
             return batch
         if self._loader is None:
             self._state = self.sampler.state_dict()
-            self._loader = Loader(
+            self._loader = BatchLoader(
                 self.sequences,
                 self._names(),
                 workers=self.workers,
@@ -624,7 +624,7 @@ class Feed:
         self.sampler.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the data what was taken ends; JSON-able, small."""
+        """Position in the data after the last batch that was taken; JSON-able, small."""
         return self.sampler.state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:

@@ -44,7 +44,7 @@ def random_bits(key: str, count: int) -> npt.NDArray[np.uint64]:
 
 
 def shuffled(key: str, size: int, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """What stands at some places of a random order of 0..size-1, of which no more is computed.
+    """Items at some places of a random order of 0..size-1, of which no more is computed.
 
     A Feistel network over the bits of a place, whose rounds are SplitMix64's finalizer, is a
     bijection of 0 .. 4^h - 1 (Luby and Rackoff, 1988). What falls beyond the size goes through
@@ -79,7 +79,7 @@ def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return words
 
 
-class Plan(Protocol):
+class RowPlan(Protocol):
     """The rows of an epoch in groups, each a function of the epoch and its number."""
 
     @property
@@ -102,7 +102,7 @@ class Plan(Protocol):
         ...
 
     def passed(self, epoch: int, group: int, row: int) -> int:
-        """How many of `size` come before a row of a group."""
+        """Number of rows or documents before a row of a group."""
         ...
 
     def joined(self, rows: Sequence[Rows]) -> Rows:
@@ -132,19 +132,19 @@ class RowOrder:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """See `Plan.facts`."""
+        """See `RowPlan.facts`."""
         return {"seed": self.seed, "method": "concatenate", "order": self.kind}
 
     def passed(self, epoch: int, group: int, row: int) -> int:
-        """See `Plan.passed`."""
+        """See `RowPlan.passed`."""
         return group * PART + row
 
     def joined(self, rows: Sequence[Rows]) -> Rows:
-        """See `Plan.joined`."""
+        """See `RowPlan.joined`."""
         return rows[0].copy() if len(rows) == 1 else np.concatenate([np.empty(0, np.int64), *rows])
 
     def close(self) -> None:
-        """See `Plan.close`."""
+        """See `RowPlan.close`."""
         self.group.cache_clear()
 
     def _draw(self, epoch: int, part: int) -> npt.NDArray[np.int64]:

@@ -21,8 +21,8 @@ COUNTED_GROUPS = 32
 """Groups up to which the rows of an epoch are counted; of more, as many are, spread evenly."""
 
 
-class Pieces(NamedTuple):
-    """What is packed: documents, or parts of those that are longer than a row.
+class DocumentPieces(NamedTuple):
+    """The pieces that are packed: documents, or parts of those that are longer than a row.
 
     Each target is of the document of its input. A document of n tokens takes n + 1 places, since
     it is read from the separator before it; a complete one n - 1. See `Corpus.reads`.
@@ -44,7 +44,7 @@ class Pieces(NamedTuple):
     notes: tuple[str, ...]
 
 
-def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
+def pieces_of(corpus: Corpus, length: int, too_long: str) -> DocumentPieces:
     """Divide a corpus into pieces of at most `length` tokens, in its order; there may be none.
 
     Complete documents are not split, since an answer would be trained without its question: they
@@ -95,10 +95,10 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
             notes.append(f"{number:,} {of} are longer than {length:,} tokens: {what}{lost}")
     if without:
         notes.append(f"{without:,} {of} have no trained token within {length:,}: left out")
-    return Pieces(starts, lengths, count, left_out, without, tuple(notes))
+    return DocumentPieces(starts, lengths, count, left_out, without, tuple(notes))
 
 
-def require_pieces(pieces: Pieces, corpus: Corpus, length: int) -> None:
+def require_pieces(pieces: DocumentPieces, corpus: Corpus, length: int) -> None:
     """Refuse documents of which none can be trained or evaluated on.
 
     Raises:
@@ -180,7 +180,7 @@ def first_fit_decreasing(lengths: Ints, size: int) -> Ints:
 
 
 class Packer:
-    """Packs the documents of a corpus anew in each epoch, group by group: a `Plan` of `Parts`.
+    """Packs the documents of a corpus anew in each epoch, group by group: a `RowPlan` of `Parts`.
 
     An epoch takes the documents in a random order, or in a given one, `group_size` at a time, so
     that where a run resumes no more than one group is packed again.
@@ -194,7 +194,7 @@ class Packer:
 
     def __init__(
         self,
-        pieces: Pieces,
+        pieces: DocumentPieces,
         section: Packing,
         *,
         length: int,
@@ -222,7 +222,7 @@ class Packer:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """See `setpoint.data.order.Plan.facts`."""
+        """See `setpoint.data.order.RowPlan.facts`."""
         return {
             "seed": self.seed,
             "method": self.method,
@@ -233,16 +233,16 @@ class Packer:
         }
 
     def passed(self, epoch: int, group: int, row: int) -> int:
-        """See `setpoint.data.order.Plan.passed`."""
+        """See `setpoint.data.order.RowPlan.passed`."""
         taken = int(self.group(epoch, group).ends[row - 1]) if row else 0
         return group * self.group_size + taken
 
     def joined(self, rows: Sequence[Parts]) -> Parts:
-        """See `setpoint.data.order.Plan.joined`."""
+        """See `setpoint.data.order.RowPlan.joined`."""
         return Parts.joined(rows)
 
     def close(self) -> None:
-        """See `setpoint.data.order.Plan.close`."""
+        """See `setpoint.data.order.RowPlan.close`."""
         self.group.cache_clear()
 
     def rows_of_epoch(self) -> int:

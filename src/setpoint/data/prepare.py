@@ -35,10 +35,10 @@ from setpoint.data.store import (
     INPUTS,
     MANIFEST,
     PLACE,
-    Key,
-    Manifest,
-    Request,
+    CorpusRequest,
     Side,
+    StoreKey,
+    StoreManifest,
     raw,
     replace_file,
     shard_name,
@@ -89,7 +89,7 @@ class Item(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What the last file of a piece says."""
+    """Summary of a piece, its last file."""
 
     documents: int
     tokens: int
@@ -101,7 +101,7 @@ class Done(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TokenizedPiece:
     """Documents to be tokenized."""
 
     folder: Path
@@ -178,12 +178,14 @@ class Piece:
         return done
 
 
-def _received(folder: Path, number: int, columns: Sequence[Sequence[Any]], where: str) -> Piece:
+def _received(
+    folder: Path, number: int, columns: Sequence[Sequence[Any]], where: str
+) -> TokenizedPiece:
     items = [
         Item(Document(*each), source, held_out, file)
         for *each, source, held_out, file in zip(*columns, strict=True)
     ]
-    return Piece(folder, number, items, where)
+    return TokenizedPiece(folder, number, items, where)
 
 
 def piece_stem(folder: Path, number: int) -> Path:
@@ -192,7 +194,7 @@ def piece_stem(folder: Path, number: int) -> Path:
 
 
 def read_done(folder: Path, number: int) -> Done | None:
-    """What the last file of a piece says; None where it is not there."""
+    """Read the summary of a piece; None if it is not finished."""
     try:
         return Done(*json.loads(Path(f"{piece_stem(folder, number)}.json").read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
@@ -205,7 +207,7 @@ def in_order(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 class ShardDone(NamedTuple):
-    """What was written of a shard.
+    """Summary of a shard that was written.
 
     Arguments:
         copied: of the tokens, those that stay in no token file.
@@ -378,14 +380,14 @@ TOP = 1 << 53
 
 def prepare(
     folder: Path,
-    key: Key,
-    request: Request,
+    key: StoreKey,
+    request: CorpusRequest,
     tokenizer: Tokenizer,
     inputs: Sequence[str],
     *,
     workers: int,
     show: Show | None = None,
-) -> Manifest:
+) -> StoreManifest:
     """Prepare data in a new folder, or go on where a process before was killed.
 
     The folder has its name only when all of it is on the disk. Nobody else may do the same now.
@@ -407,7 +409,7 @@ def prepare(
             sides, files = _gather(partial, done, few, request, tokenizer, pool, show)
         data = "".join(f"{line}\n" for line in inputs).encode("utf-8", "surrogateescape")
         files[INPUTS] = replace_file(partial / INPUTS, [data])
-        manifest = Manifest(
+        manifest = StoreManifest(
             key=key.folder,
             described=request.described(),
             tokenizer=tokenizer.name,
@@ -449,7 +451,7 @@ def _not_written(partial: Path, error: OSError) -> str:
 
 def _tokenize(
     pieces: Path,
-    request: Request,
+    request: CorpusRequest,
     tokenizer: Tokenizer,
     pool: Workers,
     places: dict[TokenPlace, int],
@@ -471,7 +473,7 @@ def _tokenize(
     results: list[Done] = []
     works = (
         _Kept(done) if (done := _already(pieces, number, items)) is not None
-        else Piece(pieces, number, items, request.where)
+        else TokenizedPiece(pieces, number, items, request.where)
         for number, items in enumerate(_pieces(_items(request, tokenizer, few, notes, places)))
     )  # fmt: skip
     for _, done in pool.run(works):
@@ -511,7 +513,7 @@ def _already(pieces: Path, number: int, items: Sequence[Item]) -> Done | None:
 
 
 def _items(
-    request: Request,
+    request: CorpusRequest,
     tokenizer: Tokenizer,
     few: set[int],
     notes: list[str],
@@ -542,7 +544,7 @@ def _items(
 
 
 def _found(
-    request: Request, index: int, tokenizer: Tokenizer, notes: list[str]
+    request: CorpusRequest, index: int, tokenizer: Tokenizer, notes: list[str]
 ) -> Iterator[Document]:
     where = request.where_of(index)
     documents = documents_of(request.sources[index], where, tokenizer, notes)
@@ -566,7 +568,7 @@ def _gather(
     folder: Path,
     done: Sequence[Done],
     few: set[int],
-    request: Request,
+    request: CorpusRequest,
     tokenizer: Tokenizer,
     pool: Workers,
     show: Show | None,
@@ -608,7 +610,7 @@ def _gather(
     return sides, files
 
 
-def _limits(pieces: Path, count: int, few: set[int], request: Request) -> tuple[int, ...]:
+def _limits(pieces: Path, count: int, few: set[int], request: CorpusRequest) -> tuple[int, ...]:
     """By source, the first 53 bits of a hash below which documents are held out.
 
     0 for a group of few, whose documents say it themselves.
@@ -646,7 +648,7 @@ def _side(
     pool: Workers,
     tokenizer: Tokenizer,
     files: dict[str, Written],
-    request: Request,
+    request: CorpusRequest,
     in_place: bool,
     show: Show | None,
 ) -> Side:
@@ -710,8 +712,8 @@ def _side(
     )
 
 
-def _empty(pieces: Path, count: int, request: Request, source: int | None) -> str:
-    """Why a side is empty."""
+def _empty(pieces: Path, count: int, request: CorpusRequest, source: int | None) -> str:
+    """Reason a side is empty."""
     indexes = (np.load(f"{piece_stem(pieces, n)}.index.npy", mmap_mode="r") for n in range(count))
     if source is not None and not any((index["source"] == source).any() for index in indexes):
         return (

@@ -18,9 +18,9 @@ from setpoint.config import RunError
 from setpoint.data.store import (
     INPUTS,
     MANIFEST,
-    Manifest,
     Side,
     StoredRecords,
+    StoreManifest,
     open_side,
     read_manifest,
     shard_name,
@@ -43,8 +43,8 @@ COPIED = 1 << 22
 
 
 def reshard(
-    folder: Path, manifest: Manifest, target: Path, shards: int, tokenizer: Tokenizer
-) -> Manifest:
+    folder: Path, manifest: StoreManifest, target: Path, shards: int, tokenizer: Tokenizer
+) -> StoreManifest:
     """Write prepared data that was verified into a new folder, in so many shards a side.
 
     A side of fewer documents has a shard for each.
@@ -81,7 +81,12 @@ def reshard(
 
 
 def _write_side(
-    folder: Path, manifest: Manifest, side: Side, target: Path, shards: int, tokenizer: Tokenizer
+    folder: Path,
+    manifest: StoreManifest,
+    side: Side,
+    target: Path,
+    shards: int,
+    tokenizer: Tokenizer,
 ) -> dict[str, Written]:
     corpus = open_side(folder, manifest, side, tokenizer)
     assert isinstance(corpus.files, StoredRecords)
@@ -152,7 +157,7 @@ MARK = "<!-- made by setpoint data push, which replaces this card as long as thi
 
 
 class Target(NamedTuple):
-    """Where to push to; see `setpoint.hub.upload.upload_dataset`."""
+    """The repository to push to; see `setpoint.hub.upload.upload_dataset`."""
 
     repository: str
     revision: str = "main"
@@ -181,7 +186,7 @@ def push(
     staged: list[Path] = []
     try:
         files: dict[str, Path] = {}
-        manifests: dict[str, Manifest] = {}
+        manifests: dict[str, StoreManifest] = {}
         for name, folder in folders.items():
             manifest = read_manifest(folder)
             verify(folder, manifest)
@@ -222,7 +227,7 @@ def _tokenizer_files(section: TokenizerConfig) -> Sequence[Path]:
 
 def card(
     target: Target,
-    manifests: Mapping[str, Manifest],
+    manifests: Mapping[str, StoreManifest],
     section: TokenizerConfig,
     with_tokenizer: bool,
 ) -> str:

@@ -38,7 +38,7 @@ LINE = 1 << 16  # how far from its place a cut may lie to be at the start of a l
 
 
 class Show(Protocol):
-    """Told how far a piece of work is, as `setpoint.track.progress.Progress.work`."""
+    """A report of progress, as `setpoint.track.progress.Progress.work`."""
 
     def __call__(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """See `setpoint.track.progress.Progress.work`."""
@@ -46,7 +46,7 @@ class Show(Protocol):
 
 
 def source_of(name: str, sources: Sequence[str]) -> int:
-    """Which source a document is from: that of the longest name which its own begins with."""
+    """Number of the source of a document: that of the longest name which its own begins with."""
     if len(sources) <= 1:
         return 0
     found = [i for i, source in enumerate(sources) if name.startswith(source)]
@@ -192,7 +192,7 @@ def _brief(value: object) -> str:
 
 
 class DocumentFilter:
-    """What passes a filter, counted.
+    """A filter of documents that counts what it leaves out.
 
     Arguments:
         where: dotted path of the source, for messages.

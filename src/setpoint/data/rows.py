@@ -547,7 +547,7 @@ class MixedSequences:
 
     @property
     def identity(self) -> DataIdentity:
-        """What its sources are, one after the other."""
+        """Identity of its sources, one after the other."""
         return DataIdentity.joined([each.identity for each in self.members])
 
     @property
@@ -577,7 +577,7 @@ class MixedSequences:
         )
 
     def describe(self, rows: MixedRows) -> str:
-        """Which documents they begin in, by source."""
+        """Names of the documents of some rows, by source."""
         pairs = zip(self.members, rows.parts, strict=True)
         return "; ".join(member.describe(part) for member, part in pairs if len(part))
 

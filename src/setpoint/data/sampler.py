@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.order import Plan
+from setpoint.data.order import RowPlan
 from setpoint.data.rows import MixedRows, Parts, Rows, Sequences
 
 ALL = slice(None)
@@ -118,7 +118,7 @@ class EpochCursor:
 
     is_dealt = False
 
-    def __init__(self, sequences: Sequences, plan: Plan) -> None:
+    def __init__(self, sequences: Sequences, plan: RowPlan) -> None:
         self.plan, self.at = plan, EpochPosition()
         identity = sequences.identity
         self.facts = {
@@ -226,7 +226,7 @@ class Schedule:
         return next(phase for phase in reversed(self.phases) if phase.first <= row).shares
 
     def is_used_up(self, number: int, taken: int) -> bool:
-        """Whether a source was read as often as it may be; a limit may have been lowered since."""
+        """True if a source was read as often as it may be; a limit may have been lowered since."""
         limit = self.limits[number]
         return limit is not None and taken >= limit
 
@@ -560,7 +560,7 @@ class PlannedRows(NamedTuple):
 def planned_rows(
     phases: Sequence[Shares], limits: Sequence[int | None], rows: float = inf
 ) -> PlannedRows:
-    """How many of the first rows are from each source.
+    """Number of the first rows that are from each source.
 
     Arguments:
         limits: as of `Schedule`.

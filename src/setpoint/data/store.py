@@ -59,7 +59,7 @@ INDEX = np.dtype(
 )
 """A document of a shard."""
 PLACE = np.dtype([("file", "<i4"), ("at", "<i8")])
-"""Where the tokens of a document lie."""
+"""Position of the tokens of a document."""
 
 
 def raw(array: npt.NDArray[Any]) -> memoryview:
@@ -93,7 +93,7 @@ def write_parts(
 
 
 SEEN = "verified.json"
-"""What a machine has verified: modification time of each file then."""
+"""Files that a machine has verified, with their modification times then."""
 INPUTS = "inputs.txt"
 
 
@@ -120,8 +120,8 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a store holds.
+class StoreManifest:
+    """Content of a store.
 
     Arguments:
         key: fingerprint of what determines the content.
@@ -161,7 +161,7 @@ class DamagedData(SetpointError):
     """Prepared data that is not what its manifest says."""
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> StoreManifest:
     """Read what a store holds.
 
     Raises:
@@ -191,7 +191,9 @@ def read_manifest(folder: Path) -> Manifest:
             (str(path), str(dtype), int(offset), int(count))
             for path, dtype, offset, count in found.pop("token_files")
         )
-        return Manifest(**found, sides=sides, files=files, notes=notes, token_files=token_files)
+        return StoreManifest(
+            **found, sides=sides, files=files, notes=notes, token_files=token_files
+        )
     except OSError as error:
         raise DamagedData(
             f"{folder / MANIFEST} cannot be read: {error.strerror}.\n"
@@ -204,7 +206,7 @@ def read_manifest(folder: Path) -> Manifest:
         ) from error
 
 
-def verify(folder: Path, manifest: Manifest) -> None:
+def verify(folder: Path, manifest: StoreManifest) -> None:
     """Compare all files with the manifest.
 
     Sizes are compared always. A file is read for its hash once, and again when its modification
@@ -243,7 +245,7 @@ def _damaged(folder: Path, what: str) -> str:
     )
 
 
-def _read_seen(folder: Path, manifest: Manifest) -> dict[str, int]:
+def _read_seen(folder: Path, manifest: StoreManifest) -> dict[str, int]:
     try:
         found = json.loads((folder / SEEN).read_text(encoding="utf-8"))
         return dict(found["files"]) if found["of"] == _own_hash(manifest) else {}
@@ -251,7 +253,7 @@ def _read_seen(folder: Path, manifest: Manifest) -> dict[str, int]:
         return {}  # nothing is trusted then
 
 
-def write_seen(folder: Path, manifest: Manifest, times: dict[str, int]) -> None:
+def write_seen(folder: Path, manifest: StoreManifest, times: dict[str, int]) -> None:
     """Note which files were verified; where it cannot be written they are verified again."""
     text = json.dumps({"of": _own_hash(manifest), "files": times})
     with suppress(OSError), replacing(folder / SEEN) as staged:
@@ -269,11 +271,11 @@ def read_inputs(folder: Path) -> list[str]:
         return []
 
 
-def _own_hash(manifest: Manifest) -> str:
+def _own_hash(manifest: StoreManifest) -> str:
     return hashlib.sha256(manifest.text().encode()).hexdigest()
 
 
-def open_side(folder: Path, manifest: Manifest, side: Side, tokenizer: Tokenizer) -> Corpus:
+def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Tokenizer) -> Corpus:
     """Map one corpus of a store that was verified.
 
     Raises:
@@ -363,7 +365,7 @@ def _token_file(folder: Path, path: str, dtype: str, offset: int, count: int) ->
 
 
 def shard_name(side: str, number: int) -> str:
-    """What the names of a shard's files begin with."""
+    """Prefix of the names of a shard's files."""
     return f"{side}-{number:05d}"
 
 
@@ -477,7 +479,7 @@ def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether a folder holds prepared data, of any version, whole or damaged."""
+    """True if a folder holds prepared data, of any version, whole or damaged."""
     try:
         with (folder / MANIFEST).open("rb") as file:
             return KIND.encode() in file.read(200)
@@ -486,7 +488,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 class Facts(NamedTuple):
-    """What a manifest says that can be compared without reading the data.
+    """Facts of a manifest that can be compared without reading the data.
 
     Arguments:
         tokenizer: `Tokenizer.name`.
@@ -508,7 +510,7 @@ def read_facts(folder: Path) -> Facts | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CorpusRequest:
     """Corpora that are wanted.
 
     Arguments:
@@ -538,7 +540,7 @@ class Request:
         return tuple(source.name for source in self.sources)
 
     def described(self) -> dict[str, Any]:
-        """What is asked for, but for the content of files."""
+        """The request for records and keys, without the content of files."""
         sources = [
             {name: value for name, value in to_plain(source).items() if name not in MIXING}
             for source in self.sources
@@ -583,7 +585,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class StoreKey:
     """The name of a folder in the cache.
 
     Arguments:
@@ -600,7 +602,7 @@ class Key:
         return f"{self.request}-{self.inputs}"
 
 
-def key_of(request: Request, tokenizer: Tokenizer, inputs: Sequence[str]) -> Key:
+def key_of(request: CorpusRequest, tokenizer: Tokenizer, inputs: Sequence[str]) -> StoreKey:
     """The key of prepared data."""
     chat = getattr(tokenizer, "chat", None)
     facts = [chat.controls, chat.variables, chat.templates] if chat is not None else None
@@ -610,7 +612,7 @@ def key_of(request: Request, tokenizer: Tokenizer, inputs: Sequence[str]) -> Key
     for line in inputs:
         data = line.encode("utf-8", "surrogateescape")
         state.update(f"{len(data)} ".encode() + data)
-    return Key(hashlib.sha256(asked.encode()).hexdigest()[:16], state.hexdigest()[:16])
+    return StoreKey(hashlib.sha256(asked.encode()).hexdigest()[:16], state.hexdigest()[:16])
 
 
 def size_of(inputs: Sequence[str]) -> int:

@@ -34,7 +34,7 @@ SAMPLED_BYTES = 1 << 26
 
 
 class Spot(NamedTuple):
-    """Where in a stream a document begins.
+    """Position in a stream at which a document begins.
 
     Arguments:
         part: name of the file, or of what else the stream is made of.
@@ -81,7 +81,7 @@ class Stream:
 
     @property
     def identity(self) -> DataIdentity:
-        """What it is recognised by: its files, not their content."""
+        """Identity: its files, not their content."""
         digest = files_digest(self.tokenizer.name, self.parts)
         return DataIdentity("train", digest, None, None, self.parts)
 
@@ -100,7 +100,7 @@ class Stream:
         return places.tolist()
 
     def groups(self, lanes: int) -> int:
-        """How many groups of lanes have parts of their own: as many as there can be."""
+        """Number of groups of lanes with parts of their own: as many as there can be."""
         counts = range(1, min(lanes, len(self.parts)) + 1)
         return max((count for count in counts if lanes % count == 0), default=1)
 
@@ -163,7 +163,7 @@ def _spot(part: str, behind: Callable[[], Place]) -> Spot:
 
 
 @dataclass(slots=True)
-class Block:
+class StreamBlock:
     """Documents that are shuffled together, those of other ranks left out.
 
     Arguments:
@@ -188,7 +188,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class LanePosition:
-    """Where the next row of a lane begins.
+    """Position of the next row of a lane.
 
     Arguments:
         block: number of the block in its epoch.
@@ -208,7 +208,7 @@ class LanePosition:
     document: str = ""
 
 
-class Reader:
+class StreamReader:
     """The documents of some of the parts in blocks, of which one is read while another is used up.
 
     Arguments:
@@ -234,7 +234,7 @@ class Reader:
         self.stream, self.key, self.order, self.size, self.lanes = stream, key, order, size, lanes
         # Of each lane the block that it is in.
         self.places = {lane: (at.epoch, at.block) for lane, at in own.items()}
-        self.blocks: dict[tuple[int, int], Block] = {}
+        self.blocks: dict[tuple[int, int], StreamBlock] = {}
         self.lengths: dict[int, int] = {}
         first = min(own.values(), key=lambda at: (at.epoch, at.block))
         self._open(first.epoch, first.block, first.begin)
@@ -281,7 +281,7 @@ class Reader:
             if not self.read():
                 break
 
-    def block(self, epoch: int, number: int) -> Block | None:
+    def block(self, epoch: int, number: int) -> StreamBlock | None:
         """A block that lanes wait for; None where its epoch ended before."""
         while (epoch, number) not in self.blocks:
             if epoch in self.lengths and number >= self.lengths[epoch]:
@@ -311,7 +311,7 @@ class Reader:
                 documents[lane].append(self.ahead[chosen])
         if waiting:
             digest = self.hash.hexdigest()[:16]
-            self.blocks[epoch, number] = Block(self.begin, digest, count, documents, waiting)
+            self.blocks[epoch, number] = StreamBlock(self.begin, digest, count, documents, waiting)
         self.number, self.begin = number + 1, self.behind
         self._clear()
 

@@ -27,7 +27,7 @@ ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 """Each process has one core; a library's own threads would only be in the way."""
 
 
-class Work(Protocol):
+class WorkerTask(Protocol):
     """A piece of work; it can be pickled."""
 
     def run(self, tokenizer: Tokenizer) -> Any:
@@ -92,7 +92,7 @@ class Workers:
                         stream.close()
             process.wait()
 
-    def run(self, works: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
+    def run(self, works: Iterable[WorkerTask]) -> Iterator[tuple[WorkerTask, Any]]:
         """Do works in any order; results come in the order of the works.
 
         No more than two per process are in memory at once.
@@ -105,7 +105,7 @@ class Workers:
             for work in works:
                 yield work, work.run(self.tokenizer)
             return
-        waiting: list[tuple[Work, Future[Any]]] = []
+        waiting: list[tuple[WorkerTask, Future[Any]]] = []
         for work in works:
             waiting.append((work, self._pool.submit(self._ask, work)))
             while len(waiting) > 2 * self.count or (waiting and waiting[0][1].done()):
@@ -114,7 +114,7 @@ class Workers:
         for first, future in waiting:
             yield first, future.result()
 
-    def _ask(self, work: Work) -> Any:
+    def _ask(self, work: WorkerTask) -> Any:
         process: subprocess.Popen[bytes] | None = getattr(self._local, "process", None)
         if process is None:
             process = self._local.process = self._start()

@@ -1,1 +1,1 @@
-"""Where documents come from: one file per source."""
+"""Sources of documents."""

@@ -60,7 +60,7 @@ class Conversation:
 
     @property
     def layout(self) -> tuple[Any, ...]:
-        """Who speaks, in order, and what else templates look at."""
+        """Roles in order, and what else templates look at."""
         return tuple(
             (message["role"], *sorted(message.keys() - {"role"}), bool(self.tools))
             for message in self.messages
@@ -253,7 +253,7 @@ class ChatTemplate:
     def _ends(
         self, conversation: Conversation, marked: _Marked, owners: list[int]
     ) -> dict[int, int]:
-        """Where the last text of each message ends, which has to be there, and in order."""
+        """End of the last text of each message, which has to be there, and in order."""
         ends: dict[int, int] = {}
         before = -1
         for number, owner in enumerate(owners):
@@ -381,7 +381,7 @@ class ChatTemplate:
         return marked.text[max(places, default=0) :]
 
     def _last_control(self, text: str) -> int:
-        """Where the last control token in a text ends; 0 where there is none."""
+        """End of the last control token in a text; 0 if there is none."""
         return max((match.end() for match in self._control.finditer(text)), default=0)
 
     def _rendered(self, text: str, spans: Sequence[tuple[int, int]]) -> RenderedChat:

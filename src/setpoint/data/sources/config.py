@@ -74,11 +74,11 @@ class SourceConfig(Config, role=IDENTITY):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether documents are read while training runs."""
+        """True if documents are read while training runs."""
         return False
 
     has_answers: ClassVar[bool] = False
-    """Whether documents are questions with answers, so that rows hold them whole by default."""
+    """True if documents are questions with answers, so that rows hold them whole by default."""
 
     sized_by: ClassVar[str] = ""
     """`module:function` that `most_tokens` calls with the section; empty: the size is unknown."""

@@ -29,7 +29,7 @@ def folder_of(config: HubDataset) -> str | None:
 
 
 def is_saved(folder: str) -> bool:
-    """Whether `save_to_disk` wrote a folder."""
+    """True if `save_to_disk` wrote a folder."""
     return any(os.path.isfile(os.path.join(folder, name)) for name in SAVED)
 
 
@@ -213,7 +213,7 @@ class HubDatasetSource:
             raise self._refused(f"the data set {config.path!r} cannot be had", error) from error
 
     def _asked(self) -> dict[str, Any]:
-        """What the library is asked for, the split aside."""
+        """Arguments for the library, the split aside."""
         config, token = self.config, None
         if config.token is not None:
             try:

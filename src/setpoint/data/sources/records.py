@@ -38,7 +38,7 @@ Fields = Mapping[str, str] | None
 TOKENS = "input_ids"
 """The field of tokens, as data sets that are tokenized already call it."""
 BESIDE = ("labels", "attention_mask", "position_ids")
-"""What may stand beside it."""
+"""Fields that may stand beside it."""
 
 
 class FileRow(NamedTuple):
@@ -64,7 +64,7 @@ class FileRow(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it is, for people, who count from 1."""
+        """File and row, for people, who count from 1."""
         return f"{self.file}, {self.unit} {self.number + 1:,}"
 
 
@@ -118,7 +118,7 @@ def read_rows(
 
 
 def holds_tokens(field: str) -> bool:
-    """Whether a field, which may be dotted, is one of tokens."""
+    """True if a field, which may be dotted, is one of tokens."""
     return field.rpartition(".")[2] == TOKENS
 
 

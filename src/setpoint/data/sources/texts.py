@@ -323,7 +323,7 @@ def separator_is_dead(config: Text) -> str | None:
 
 
 def _reads_only(config: Text, *formats: str) -> bool:
-    """Whether all files are of these formats, as far as the paths alone say it."""
+    """True if all files are of these formats, as far as the paths alone say it."""
     if config.format is not None:
         return config.format in formats
     # A path with no suffix, or an unknown one, may be a folder.

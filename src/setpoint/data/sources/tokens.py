@@ -207,7 +207,7 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
 
 
 def names_token_files(config: Tokens) -> bool:
-    """Whether paths lead to prepared data, or to token files alone; none is opened."""
+    """True if paths lead to prepared data, or to token files alone; none is opened."""
     if any(is_prepared(Path(os.path.expanduser(path))) for path in config.paths):
         return True
     found = find_files(config.paths, name=config.name, field="paths", remote=False)

@@ -24,7 +24,7 @@ ABOUT = "training.json"
 SMALLEST = 256
 """A token for each byte, so that any text can be encoded."""
 ONCE = 2
-"""How often a pair has to occur to be merged."""
+"""Occurrences of a pair from which on it is merged."""
 
 # Words with the blank before them, up to three digits, signs, and blanks: no merge crosses these.
 SPLIT = r" ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

@@ -48,11 +48,11 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """What the corpus, the loader and the generator need of a tokenizer."""
+    """A tokenizer, as the corpus, the loader and the generator use it."""
 
     @property
     def name(self) -> str:
-        """What identifies the mapping; part of the corpus digest."""
+        """Identity of the mapping; part of the corpus digest."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Tokenizer(Protocol):
 
     @property
     def opening(self) -> tuple[int, ...]:
-        """What the tokenizer itself puts before a text that a model is to go on with."""
+        """Tokens that the tokenizer puts before a prompt."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class ChatTokenizer(Tokenizer, Protocol):
 
     @property
     def chat(self) -> ChatFacts:
-        """What it knows of conversations."""
+        """Control tokens and chat templates."""
         ...
 
     def encode_pieces(self, pieces: Sequence[TextPiece]) -> Encoded:
@@ -106,7 +106,7 @@ class ByteTokenizer:
 
     chat = BYTES_CHAT
     takes_pieces = True
-    """Whether the tokens of a text are those of its pieces, wherever it is cut."""
+    """True if the tokens of a text are those of its pieces, wherever it is cut."""
 
     def __init__(self, config: Bytes | None = None) -> None:
         self.name = "bytes"
@@ -293,7 +293,7 @@ class HuggingFaceTokenizer:
         return ChatEncoder(read_vocabulary(self.path, self.added), self.chat)
 
     def _opening(self) -> tuple[int, ...]:
-        """What the tokenizer itself puts before a text, such as a beginning-of-text token."""
+        """Tokens that the tokenizer puts before a text, such as a beginning-of-text token."""
         plain = self.tokenizer.encode("a", add_special_tokens=False).ids
         whole = self.tokenizer.encode("a", add_special_tokens=True).ids
         places = range(len(whole) - len(plain) + 1)
