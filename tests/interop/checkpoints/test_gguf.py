@@ -26,9 +26,9 @@ def q4_0(block: bytes) -> list[float]:
     return [d * ((c & 15) - 8) for c in codes] + [d * ((c >> 4) - 8) for c in codes]
 
 
-def q4_k(block: bytes) -> list[float]:
+def q4_k(block: bytes, bits: bytes = bytes(32)) -> list[float]:
     """As `dequantize_row_q4_K` and `get_scale_min_k4` of ggml-quants.c count them."""
-    d, least, packed, codes = half(block[:2]), half(block[2:4]), block[4:16], block[16:]
+    d, least, packed, codes = half(block[:2]), half(block[2:4]), block[4:16], block[-128:]
 
     def pair(j: int) -> tuple[int, int]:
         if j < 4:
@@ -40,9 +40,15 @@ def q4_k(block: bytes) -> list[float]:
     for group in range(4):
         (s1, m1), (s2, m2) = pair(2 * group), pair(2 * group + 1)
         here = codes[32 * group : 32 * group + 32]
-        numbers += [d * s1 * (c & 0xF) - least * m1 for c in here]
-        numbers += [d * s2 * (c >> 4) - least * m2 for c in here]
+        first, second = ([16 * (bit >> (2 * group + i) & 1) for bit in bits] for i in (0, 1))
+        numbers += [d * s1 * ((c & 0xF) + h) - least * m1 for c, h in zip(here, first, strict=True)]
+        numbers += [d * s2 * ((c >> 4) + h) - least * m2 for c, h in zip(here, second, strict=True)]
     return numbers
+
+
+def q5_k(block: bytes) -> list[float]:
+    """As `dequantize_row_q5_K` of ggml-quants.c counts them."""
+    return q4_k(block, block[16:48])
 
 
 def q6_k(block: bytes) -> list[float]:
@@ -69,7 +75,8 @@ def q8_0(block: bytes) -> list[float]:
     return [half(block[:2]) * code for code in struct.unpack("32b", block[2:])]
 
 
-BLOCKS = {2: (q4_0, 32, [0]), 8: (q8_0, 32, [0]), 12: (q4_k, 256, [0, 2]), 14: (q6_k, 256, [208])}
+BLOCKS = {2: (q4_0, 32, [0]), 8: (q8_0, 32, [0]), 12: (q4_k, 256, [0, 2]), 13: (q5_k, 256, [0, 2]),
+          14: (q6_k, 256, [208])}  # fmt: skip
 """Formula, numbers of a block, and places of its scales in fp16, by the number of the type."""
 
 
@@ -87,6 +94,9 @@ def test_blocks(tmp_path: Path, kind: int) -> None:
     found = read_gguf(path).tensors["w"]
     assert found.shape == (rows, 2 * numbers)
     torch.testing.assert_close(found.flatten(), torch.tensor(expected), rtol=1e-6, atol=1e-6)
+    theirs = pytest.importorskip("transformers.integrations.gguf.dequant")  # of recent versions
+    codes = torch.tensor(list(tensor[2]), dtype=torch.uint8)
+    torch.testing.assert_close(found.flatten(), theirs.dequantize(codes, kind).flatten())
 
 
 def test_metadata_and_plain_tensors(tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 
 from setpoint.cli.main import main
+from setpoint.config import SetpointError
+from setpoint.interop.checkpoints.import_weights import import_weights, open_foreign
 
 from . import written
 
@@ -162,3 +166,45 @@ def test_weights_of_a_job_that_are_of_another_system(
         assert main(["train", "tiny", "--model.pretrained", name]) == 2
         text = " ".join(capsys.readouterr().err.split())
         assert "`setpoint checkpoint import` makes one of a checkpoint of another system" in text
+
+
+ODD: tuple[Any, ...] = (None, True, -1, 10**30, 1.5, "x", [], {}, [1], {"a": 1}, torch.ones(2),
+                        torch.zeros(0), {1: {"exp_avg": 3}}, [{"params": [0]}])  # fmt: skip
+
+
+def holders(value: Any) -> list[tuple[Any, Any]]:
+    """The dicts and lists in a nested value, each once for each of its keys."""
+    if not isinstance(value, dict | list):
+        return []
+    pairs = list(value.items() if isinstance(value, dict) else enumerate(value))
+    inner = [found for _, item in pairs for found in holders(item)]
+    return [(value, key) for key, _ in pairs] + inner
+
+
+def test_wrong_values_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file in which some value is another gives a checkpoint or a sentence."""
+    model = written.gpt2(activation_function="gelu")
+    tensors = written.nano(model)
+    trained = [tensor for name, tensor in tensors.items() if name != "lm_head.weight"]
+    groups = [[t for t in trained if t.ndim >= 2], [t for t in trained if t.ndim < 2]]
+    optimizer = torch.optim.AdamW([{"params": group} for group in groups])
+    for tensor in tensors.values():
+        tensor.grad = torch.ones_like(tensor)
+    optimizer.step()
+    content = {
+        "model": tensors,
+        "optimizer": optimizer.state_dict(),
+        "model_args": written.nano_args(),
+        "iter_num": 5,
+    }
+    random = Random(1)
+    for number in range(50):
+        changed = copy.deepcopy(content)
+        holder, key = random.choice(holders(changed))
+        holder[key] = random.choice(ODD)
+        torch.save(changed, tmp_path / "ckpt.pt")
+        try:
+            foreign = open_foreign(f"nanogpt:{tmp_path / 'ckpt.pt'}", None, optimizer=True)
+            import_weights(foreign, tmp_path / f"out{number}")
+        except SetpointError as error:
+            assert len(str(error)) > 20

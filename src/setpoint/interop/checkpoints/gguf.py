@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader
 from math import prod
 from pathlib import Path
@@ -30,7 +31,7 @@ _SCALARS: Final = {
 _STRING, _ARRAY = 8, 9
 
 
-def _halves(codes: Tensor, shifts: tuple[int, ...], mask: int) -> Tensor:
+def _fields(codes: Tensor, shifts: tuple[int, ...], mask: int) -> Tensor:
     """Fields of bits of each byte, (..., fields, bytes)."""
     return torch.stack([(codes >> shift) & mask for shift in shifts], -2)
 
@@ -45,24 +46,31 @@ def _q8_0(blocks: Tensor) -> Tensor:
 
 
 def _q4_0(blocks: Tensor) -> Tensor:
-    return _fp16(blocks[:, :2]) * (_halves(blocks[:, 2:], (0, 4), 15).flatten(1).float() - 8)
+    return _fp16(blocks[:, :2]) * (_fields(blocks[:, 2:], (0, 4), 15).flatten(1).float() - 8)
 
 
-def _q4_k(blocks: Tensor) -> Tensor:
-    """8 groups of 32, each with a scale and a minimum of 6 bits."""
-    factors, packed, codes = _fp16(blocks[:, :4]), blocks[:, 4:16], blocks[:, 16:]
+def _q4_k(blocks: Tensor, high_bits: int = 0) -> Tensor:
+    """8 groups of 32, each with a scale and a minimum of 6 bits.
+
+    Arguments:
+        high_bits: bytes with the fifth bit of each number; 0: there is none.
+    """
+    factors, packed, codes = _fp16(blocks[:, :4]), blocks[:, 4:16], blocks[:, 16 + high_bits :]
     low, high, rest = packed.view(-1, 3, 4).unbind(1)
     scales = torch.cat([low & 63, (rest & 15) | ((low >> 6) << 4)], 1)
     minima = torch.cat([high & 63, (rest >> 4) | ((high >> 6) << 4)], 1)
-    values = _halves(codes.view(-1, 4, 32), (0, 4), 15).reshape(-1, 8, 32).float()
+    values = _fields(codes.view(-1, 4, 32), (0, 4), 15).reshape(-1, 8, 32)
+    if high_bits:
+        fifth = blocks[:, 16 : 16 + high_bits].view(-1, 1, high_bits)
+        values = values | (_fields(fifth, (*range(8),), 1).reshape(-1, 8, 32) << 4)
     scale, minimum = (factors[:, i : i + 1] * n.float() for i, n in enumerate((scales, minima)))
-    return (scale[..., None] * values - minimum[..., None]).flatten(1)
+    return (scale[..., None] * values.float() - minimum[..., None]).flatten(1)
 
 
 def _q6_k(blocks: Tensor) -> Tensor:
     """16 groups of 16, each with a scale of 8 bits; numbers of 4 and 2 bits apart."""
-    low = _halves(blocks[:, :128].view(-1, 2, 64), (0, 4), 15).reshape(-1, 256)
-    high = _halves(blocks[:, 128:192].view(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 256)
+    low = _fields(blocks[:, :128].view(-1, 2, 64), (0, 4), 15).reshape(-1, 256)
+    high = _fields(blocks[:, 128:192].view(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 256)
     scales = _fp16(blocks[:, 208:]) * blocks[:, 192:208].contiguous().view(torch.int8).float()
     values = (low | (high << 4)).float() - 32
     return (scales[..., None] * values.view(-1, 16, 16)).flatten(1)
@@ -88,12 +96,13 @@ ENCODINGS: Final = {
     2: Encoding("Q4_0", 32, 18, dense=_q4_0),
     8: Encoding("Q8_0", 32, 34, dense=_q8_0),
     12: Encoding("Q4_K", 256, 144, dense=_q4_k),
+    13: Encoding("Q5_K", 256, 176, dense=partial(_q4_k, high_bits=32)),
     14: Encoding("Q6_K", 256, 210, dense=_q6_k),
     30: Encoding("BF16", 1, 2, torch.bfloat16),
 }
 """Types of tensors by their numbers in files."""
 OTHERS: Final = {
-    3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K",
+    3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K",
     16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
     23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
     35: "TQ2_0", 39: "MXFP4",

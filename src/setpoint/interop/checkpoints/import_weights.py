@@ -141,8 +141,9 @@ def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> 
         place = locate(model, weights=False)
         config = config_of(place)
         family = read_config(place.directory)[1] if place.kind == "huggingface" else None
-        return Foreign(system, system.read(path, optimizer), config, family or family_for(config))
-    contents = system.read(path, optimizer)
+        contents = _read(system, path, optimizer)
+        return Foreign(system, contents, config, family or family_for(config))
+    contents = _read(system, path, optimizer)
     folder = path if path.is_dir() else path.parent
     keys, origin = contents.keys, contents.path
     if keys is None and (folder / CONFIG).is_file():
@@ -150,6 +151,18 @@ def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> 
     if keys is None:
         return Foreign(system, contents, None, None)
     return Foreign(system, contents, *config_from_keys(keys, origin))
+
+
+def _read(system: System, path: Path, optimizer: bool) -> Contents:
+    try:
+        return system.read(path, optimizer)
+    except SetpointError:
+        raise
+    except Exception as error:  # whatever values of other types than are meant lead to
+        raise RunError(
+            f"{path} is damaged, or of a version of {system.title} that is not known here: "
+            f"{type(error).__name__}: {error}. Nothing was loaded."
+        ) from error
 
 
 def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> None:

@@ -162,12 +162,13 @@ class DistributedFiles:
             RunError: a file is damaged, or does not hold what the metadata says.
         """
         tensors: dict[str, Tensor] = {}
-        for name in names:
-            entry = self._tensors[name]
+        entries = {name: self._tensors[name] for name in names}
+        for name, entry in entries.items():
             if sum(prod(chunk.sizes) for chunk in entry.chunks) != prod(entry.size):
                 raise RunError(f"{self.path} has not all parts of {name}")
-            tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
         try:
+            for name, entry in entries.items():
+                tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of reading in one process, which is meant
                 load({**tensors}, storage_reader=_Reader(self.path, self._metadata), no_dist=True)
