@@ -32,6 +32,7 @@ SCHEDULES = {
     "loopedbfs": "looped_bfs", "interleavedzerobubble": "interleaved_zero_bubble",
     "zbvzerobubble": "zbv_zero_bubble", "dualpipev": "dual_pipe_v",
 }  # fmt: skip
+AXES = ("replicate", "shard", "context", "pipeline", "tensor", "expert", "expert_tensor")
 DTYPES = {"fp32": "fp32", "float32": "fp32", "float": "fp32", "fp16": "fp16", "float16": "fp16",
           "half": "fp16", "bf16": "bf16", "bfloat16": "bf16", "fp64": "fp64", "float64": "fp64",
           "double": "fp64"}  # fmt: skip
@@ -45,24 +46,18 @@ def _named(section: str, names: str) -> dict[str, Key]:
 
 
 KEYS = {
-    "name": Key(None),
+    # Without a default; the last four are of the examples.
+    **dict.fromkeys(("name", "seed", "steps", "epochs", "train_splits", "evaluate_splits",
+                     "max_grad_value", "score_split", "score.patience", "workspace.dir",
+                     "checkpoint", "resume", "pretrained", "log_interval", "deepspeed",
+                     "tensorboard.log_dir", "tensorboard.flush_secs", "network.type",
+                     "learning_rate", "batch_size", "precision"), Key(None)),
     "stack": Key("auto"),
-    "seed": Key(None),
     "deterministic": Key(False, "deterministic"),
-    "steps": Key(None),
-    "epochs": Key(None),
     "accum_steps": Key(1, "batch.accumulation"),
-    "train_splits": Key(None),
-    "evaluate_splits": Key(None),
     "max_grad_norm": Key(None, "optimizer.clip_norm"),
-    "max_grad_value": Key(None),
     "skip_nonfinite_loss": Key(False),
     "skip_nonfinite_grad": Key(False),
-    # A job's own keys that DanLing's examples have.
-    "network.type": Key(None),
-    "learning_rate": Key(None),
-    "batch_size": Key(None),
-    "precision": Key(None),
     # Optimizer and schedule.
     **_named("optim", "type lr weight_decay betas eps momentum dampening nesterov amsgrad foreach "
              "fused param_groups"),
@@ -74,37 +69,24 @@ KEYS = {
              "max_lr base_lr patience factor"),
     "scheduler.mode": Key(None, refused="the direction is that of the metric"),
     # Ranks.
-    "parallel.axes.replicate": Key(1),
-    "parallel.axes.shard": Key(1),
-    "parallel.axes.context": Key(1),
-    "parallel.axes.pipeline": Key(1),
-    "parallel.axes.tensor": Key(1),
-    "parallel.axes.expert": Key(1),
-    "parallel.axes.expert_tensor": Key(1),
+    **{f"parallel.axes.{axis}": Key(1) for axis in AXES},
+    **_named("parallel", "pipeline_n_microbatches module_fqns_per_model_part loss_parallel"),
     "parallel.pipeline_schedule": Key("1F1B"),
     "parallel.pipeline_microbatch_size": Key(1),
-    "parallel.pipeline_n_microbatches": Key(None),
-    "parallel.module_fqns_per_model_part": Key(None),
     "parallel.use_device_mesh": Key(True, refused=NO_CHOICE.format("a device mesh")),
     "parallel.mesh_device_type": Key(None, refused=MESH),
     "parallel.allow_degree_change": Key(False),
-    "parallel.loss_parallel": Key(None),
+    **_named("fsdp", "module_classes reshard_after_forward mp_policy offload_policy "
+             "ignored_params"),
     "fsdp.enabled": Key(False),
     "fsdp.mesh": Key(None, refused=MESH),
-    "fsdp.module_classes": Key(None),
-    "fsdp.reshard_after_forward": Key(None),
     "fsdp.root_reshard_after_forward": Key(None, refused="the root stays gathered, as in FSDP2"),
     "fsdp.shard_placement_fn": Key(None, refused="weights are divided along one dimension"),
-    "fsdp.mp_policy": Key(None),
-    "fsdp.offload_policy": Key(None),
-    "fsdp.ignored_params": Key(None),
     "ddp.find_unused_parameters": Key(False, refused="every parameter has a gradient"),
     "ddp.static_graph": Key(False, refused="nothing is assumed of the graph"),
-    "deepspeed": Key(None),
+    **_named("comm", "init_timeout_seconds train_timeout_seconds"),
     "comm.backend": Key(None, "parallel.backend"),
     "comm.init_method": Key(None, refused="the launcher says where ranks meet"),
-    "comm.init_timeout_seconds": Key(None),
-    "comm.train_timeout_seconds": Key(None),
     "ft.enabled": Key(False),
     "ft.process_group": Key("gloo", "parallel.torchft.process_group"),
     "ft.process_group_timeout_ms": Key(10_000),
@@ -130,45 +112,32 @@ KEYS = {
     "activation_checkpoint.module_classes": Key(None),
     "activation_checkpoint.checkpoint_impl": Key("no_reentrant"),
     # Selection of the best.
-    "score_split": Key(None),
     "score_name": Key("loss"),
-    "score.patience": Key(None),
     # Records.
     "workspace_root": Key("experiments"),
-    "workspace.dir": Key(None),
     "lineage": Key("lin"),
     "experiment": Key("exp", "experiment"),
     "auto_resume": Key(False),
-    "checkpoint": Key(None),
-    "resume": Key(None),
-    "pretrained": Key(None),
+    **_named("checkpoint", "async_mode wait_timeout interval exclude_from_loading export_dtype "
+             "ft_replica_id"),
     "checkpoint.enabled": Key(True),
     "checkpoint.dir_name": Key("checkpoints", refused=NO_CHOICE.format("checkpoints/ in a run")),
     "checkpoint.async_enabled": Key(True),
-    "checkpoint.async_mode": Key(None),
     "checkpoint.dedicated_async_process_group": Key(True, refused=NO_CHOICE.format("a group")),
     "checkpoint.async_process_group_backend": Key("gloo", refused=NO_CHOICE.format("gloo")),
     "checkpoint.backend": Key("auto", refused="one format for any number of ranks"),
-    "checkpoint.wait_timeout": Key(None),
-    "checkpoint.interval": Key(None),
     "checkpoint.keep_latest_k": Key(0),
     "checkpoint.load_only": Key(False),
-    "checkpoint.exclude_from_loading": Key(None),
     "checkpoint.last_save_model_only": Key(False),
-    "checkpoint.export_dtype": Key(None),
     "checkpoint.enable_ft_dataloader_checkpoints": Key(
         False, refused="the position in the data is one for all replica groups"
     ),
-    "checkpoint.ft_replica_id": Key(None),
     "checkpoint.ft_dataloader_checkpoint_prefix": Key(
         "ft-replica", refused="the run directory of a group ends in -replica-N"
     ),
     "log": Key(True, refused="each rank writes its log"),
-    "log_interval": Key(None),
     "logging.file": Key(None, refused="logs lie in the run directory"),
     "tensorboard": Key(False),
-    "tensorboard.log_dir": Key(None),
-    "tensorboard.flush_secs": Key(None),
     **dict.fromkeys(("tensorboard.comment", "tensorboard.purge_step", "tensorboard.max_queue",
                      "tensorboard.filename_suffix"), Key(None, refused=SERVICE)),
     "wandb.enabled": Key(False),
@@ -206,29 +175,20 @@ KEYS = {
 }  # fmt: skip
 """All keys, by their names in 0.3 where both have them, with the defaults of the classes."""
 RENAMED = {
-    "sched.": "scheduler.",
-    "dist.": "comm.",
-    "ckpt.dir": "checkpoint.dir_name",
+    "sched.": "scheduler.", "dist.": "comm.", "ckpt.dir": "checkpoint.dir_name",
     "ckpt.wait_timeout_seconds": "checkpoint.wait_timeout",
     "ckpt.dataloader_checkpoint.enabled": "checkpoint.enable_ft_dataloader_checkpoints",
     "ckpt.dataloader_checkpoint.replica_id": "checkpoint.ft_replica_id",
     "ckpt.dataloader_checkpoint.prefix": "checkpoint.ft_dataloader_checkpoint_prefix",
-    "ckpt.": "checkpoint.",
-    "workspace.root": "workspace_root",
-    "workspace.lineage": "lineage",
-    "workspace.experiment": "experiment",
-    "score.split": "score_split",
-    "score.metric": "score_name",
-    "logging.enabled": "log",
-    "logging.interval": "log_interval",
-    "tensorboard.enabled": "tensorboard",
-    "compile.enabled": "compile.enable",
+    "ckpt.": "checkpoint.", "workspace.root": "workspace_root", "workspace.lineage": "lineage",
+    "workspace.experiment": "experiment", "score.split": "score_split",
+    "score.metric": "score_name", "logging.enabled": "log", "logging.interval": "log_interval",
+    "tensorboard.enabled": "tensorboard", "compile.enabled": "compile.enable",
     "fsdp.mixed_precision_policy": "fsdp.mp_policy",
     "parallel.pipeline_microbatches": "parallel.pipeline_n_microbatches",
     "parallel.pipeline_partitions": "parallel.module_fqns_per_model_part",
-    "heartbeat.dir": "heartbeat.dir_name",
-    "dataloader.train.": "dataloader.",
-}
+    "heartbeat.dir": "heartbeat.dir_name", "dataloader.train.": "dataloader.",
+}  # fmt: skip
 """Names of 0.4, and options of the training split, which come before those of all splits."""
 SINCE_0_4 = ("name", "train_splits", "evaluate_splits", "max_grad_norm", "max_grad_value",
              "skip_nonfinite_loss", "skip_nonfinite_grad", "deepspeed", "fp8", "mlflow", "ddp",
@@ -335,9 +295,7 @@ def _deepspeed(c: Conversion) -> None:
 def _axes(c: Conversion) -> None:
     """Degrees; ranks of experts see the same data there, and different data here."""
     axis = "parallel.axes"
-    degrees = {name: c.number(f"{axis}.{name}") for name in
-               ("replicate", "shard", "context", "pipeline", "tensor", "expert",
-                "expert_tensor")}  # fmt: skip
+    degrees = {name: c.number(f"{axis}.{name}") for name in AXES}
     experts = degrees["expert"] * degrees["expert_tensor"]
     shard = degrees["shard"] * experts if degrees["shard"] > 0 and experts > 0 else degrees["shard"]
     c.set("parallel.replicate", degrees["replicate"], f"{axis}.replicate")
