@@ -153,7 +153,8 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
     if hint := retired_hint(cls, ".".join(path)):  # a switch that was retired has no value
         raise SetpointError(f"{name}: {hint}")
     is_field = path[1:] or path[0] in cls.__setpoint__.fields
-    if is_foreign_key(cls, ".".join(path)) or not is_field:
+    foreign = not _kinds(cls, path) and is_foreign_key(cls, ".".join(path))
+    if foreign or not is_field:
         # What names no field is answered as such, together with whatever else is wrong.
         return Flag(path, "true", label)
     head, _, last = name[2:].rpartition(".")
