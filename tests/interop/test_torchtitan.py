@@ -161,6 +161,7 @@ def test_a_command_line_of_today(tmp_path: Path) -> None:
     assert (getattr(job.optimizer, "lr", None), job.parallel.tensor) == (1e-4, 2)
     assert (job.checkpoint.save, getattr(job.model, "layers", None)) == (True, 28)
     assert document.where(("optimizer", "lr")).endswith("run.sh:4:3")
+    assert recognize(str(path)) == "torchtitan"
     path.write_text("--config llama9_8b\n")
     paths = {problem.path for problem in read_foreign("torchtitan", str(path)).problems}
     assert "model.name" in paths

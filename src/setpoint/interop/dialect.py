@@ -509,13 +509,17 @@ def split_dialect(source: str) -> tuple[str, str] | None:
 
 def recognize(path: str) -> str | None:
     """The dialect of a file by its keys; None if they leave a doubt, or it is Setpoint's own."""
-    document = None if path.endswith(SUFFIXES["megatron"]) else read_file(path)
-    for name in DIALECTS if document else SUFFIXES:
+    plain = None if path.endswith(SUFFIXES["megatron"]) else read_file(path)
+    for name in DIALECTS if plain else SUFFIXES:
         dialect = dialect_named(name)
-        document = document or dialect.read(path)
+        document = plain or dialect.read(path)
         keys = [key for key, _, _ in _leaves(document.data, dialect)]
-        is_known = keys and all(key in dialect.keys or key in dialect.refused for key in keys)
-        if is_known and any(key in keys for key in dialect.signature):
+        known = {
+            *dialect.keys,
+            *dialect.refused,
+            *(("module", "config") if dialect.presets else ()),
+        }
+        if keys and known.issuperset(keys) and any(key in keys for key in dialect.signature):
             return name
     return None
 

@@ -1,0 +1,272 @@
+"""The decoder that arguments of Megatron-LM describe: its sizes, positions and experts."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable
+from typing import cast
+
+from setpoint.interop.dialect import Conversion
+from setpoint.interop.shell_script import evaluate
+
+
+def convert_model(c: Conversion) -> None:
+    """Set the section of the model."""
+    _decoder(c)
+    _positions(c)
+    _experts(c)
+
+
+def _decoder(c: Conversion) -> None:
+    """A decoder with LayerNorm, GELU, biases and tied embeddings unless arguments say otherwise."""
+    layers, dim, heads = (c.number(k) for k in ("num-layers", "hidden-size", "num-attention-heads"))
+    for key, value in (
+        ("num-layers", layers),
+        ("hidden-size", dim),
+        ("num-attention-heads", heads),
+    ):
+        if type(value) is not int or not 1 <= value <= 1_000_000:
+            c.wrong(key, "given as a positive int")
+            return
+    c.set("model.type", "transformer")
+    c.set("model.layers", layers, "num-layers")
+    c.set("model.dim", dim, "hidden-size")
+    c.set("model.heads", heads, "num-attention-heads")
+    groups = (c.number("num-query-groups") or 1) if c.value("group-query-attention") else heads
+    c.set("model.kv_heads", groups, "num-query-groups", "group-query-attention")
+    if channels := c.number("kv-channels"):
+        c.set("model.head_dim", channels, "kv-channels")
+    gated, width = c.value("swiglu"), c.number("ffn-hidden-size")
+    usual = int(4 * dim * 2 / 3) // 64 * 64 if gated else 4 * dim
+    c.set("model.ffn_dim", width or usual, "ffn-hidden-size", "swiglu")
+    bias = not c.value("disable-bias-linear")
+    fused = bias and not c.value("no-bias-gelu-fusion")  # its kernel has the tanh
+    activations = {"swiglu": "swiglu", "squared-relu": "relu_squared", "openai-gelu": "gelu_tanh"}
+    chosen = next((key for key in activations if c.value(key)), "no-bias-gelu-fusion")
+    c.set("model.activation", activations.get(chosen, "gelu_tanh" if fused else "gelu"), chosen)
+    if c.value("quick-geglu"):
+        c.wrong("quick-geglu", "an activation of Setpoint's: use --swiglu or GELU")
+    c.set("model.ffn_bias", bias, "disable-bias-linear")
+    c.set("model.attention_output_bias", bias, "disable-bias-linear")
+    c.set("model.qkv_bias", bias or c.value("add-qkv-bias"), "add-qkv-bias", "disable-bias-linear")
+    if name := c.choice("normalization", "LayerNorm", "RMSNorm"):
+        rms = name == "RMSNorm"
+        c.set("model.norm.type", "rms_norm" if rms else "layer_norm", "normalization")
+        if c.value("apply-layernorm-1p"):
+            if rms:
+                c.set("model.norm.zero_centered", True, "apply-layernorm-1p")
+            else:
+                text = "weights of LayerNorm decay towards 0; centered at 0 there, towards 1"
+                c.report("differs", "apply-layernorm-1p", text)
+    c.set("model.qk_norm", c.value("qk-layernorm"), "qk-layernorm")
+    for key, reason in (("qk-l2-norm", "queries and keys have RMSNorm alone"),
+                        ("apply-residual-connection-post-layernorm", "norms are before or after"),
+                        ("init-method-xavier-uniform", "initial weights are normal")):  # fmt: skip
+        if c.value(key):
+            c.report("refused", key, reason)
+    if c.value("softmax-type") != "vanilla":
+        c.report("refused", "softmax-type", "the softmax of attention has no offset")
+    c.set("model.tie_embeddings", not c.value("untie-embeddings-and-output-weights"),
+          "untie-embeddings-and-output-weights")  # fmt: skip
+    dropout = c.number("hidden-dropout")
+    c.set("model.dropout", dropout, "hidden-dropout")
+    c.set("model.embedding_dropout", dropout, "hidden-dropout")
+    c.set("model.residual_init", "depth_scaled", "init-method-std")
+    length = c.number("max-position-embeddings") or c.number("seq-length")
+    c.set("model.max_sequence_length", length, "max-position-embeddings")
+    backends = {"auto": "auto", "flash": "auto", "fused": "sdpa_cudnn", "unfused": "eager",
+                "local": "eager"}  # fmt: skip
+    if name := c.choice("attention-backend", *backends):
+        c.set("model.attention_backend", backends[name], "attention-backend")
+    multiple = c.number("make-vocab-size-divisible-by") * c.number("tensor-model-parallel-size")
+    size, kind = c.number("vocab-size"), c.value("tokenizer-type")
+    if padded := c.number("padded-vocab-size"):
+        c.set("model.vocab_size", padded, "padded-vocab-size")
+        return
+    if kind == "GPT2BPETokenizer" or (not kind and c.value("merge-file")):
+        size = size or 50_257
+    elif kind == "NullTokenizer" and size:
+        size += 1  # the end of a document
+    if size and multiple > 0:
+        c.set("model.vocab_size", multiple * -(-size // multiple), "vocab-size", "tokenizer-type")
+    else:
+        c.set("model.vocab_multiple_of", multiple, "make-vocab-size-divisible-by")
+        if kind != "HuggingFaceTokenizer":
+            text = "the size is that of the tokenizer's files: set model.vocab_size"
+            c.report("needs a decision", "vocab-size", text)
+
+
+def _positions(c: Conversion) -> None:
+    """Learned positions, or rotary ones with their base, part and scaling; windows; MLA."""
+    kinds = {"learned_absolute": "learned", "rope": "rotary", "none": "none"}
+    kind = c.choice("position-embedding-type", *kinds)
+    if kind is None:
+        return
+    if c.value("use-rotary-position-embeddings"):
+        kind = "rope"
+    if c.value("no-position-embedding") and kind != "rope":
+        kind = "none"
+    c.set("model.positions", kinds[kind], "position-embedding-type", "no-position-embedding")
+    head = c.number("kv-channels") or (c.number("hidden-size") or 0) // (
+        c.number("num-attention-heads") or 1
+    )
+    if kind == "rope":
+        c.set("model.rope_base", float(c.number("rotary-base")), "rotary-base")
+        if (share := c.number("rotary-percent")) < 1:
+            c.set("model.rope_dim", 2 * int(head * share / 2), "rotary-percent")
+        if c.value("rotary-interleaved"):
+            text = "pairs of a head are its halves; neighbours there, which trains the same"
+            c.report("differs", "rotary-interleaved", text)
+        if c.value("use-rope-scaling"):
+            path = "model.rope_scaling"
+            c.set(f"{path}.type", "llama3", "use-rope-scaling")
+            c.set(f"{path}.factor", c.number("rope-scaling-factor"), "rope-scaling-factor")
+            c.set(f"{path}.original_length", 8192, "use-rope-scaling")
+        elif factor := c.number("rotary-seq-len-interpolation-factor"):
+            c.set("model.rope_scaling.type", "linear", "rotary-seq-len-interpolation-factor")
+            c.set("model.rope_scaling.factor", float(factor), "rotary-seq-len-interpolation-factor")
+        skipped = _pattern(c, "no-rope-freq", lambda at, n: (at + 1) % n == 0)
+        if skipped:
+            c.set("model.rope_pattern", [not skip for skip in skipped], "no-rope-freq")
+    if isinstance(window := c.value("window-size"), str):
+        sizes = re.findall(r"-?\d+", window)
+        windowed = _pattern(c, "window-attn-skip-freq", lambda at, n: (at + 1) % n != 0)
+        names = ["sliding" if slides else "full" for slides in windowed or [1]]
+        c.set("model.sliding_window", int(sizes[0]) + 1 if sizes else 1, "window-size")
+        c.set("model.attention_pattern", names, "window-attn-skip-freq", "window-size")
+    if c.value("multi-latent-attention"):
+        _latent(c)
+
+
+def _latent(c: Conversion) -> None:
+    """Latent attention, with YaRN where positions are scaled."""
+    for key, field in (("q-lora-rank", "query_rank"), ("kv-lora-rank", "kv_rank"),
+                       ("qk-pos-emb-head-dim", "rope_head_dim"), ("qk-head-dim", "nope_head_dim"),
+                       ("v-head-dim", "value_head_dim")):  # fmt: skip
+        if (value := c.number(key)) is not None:
+            c.set(f"model.mla.{field}", value, key)
+    for path in ("kv_heads", "head_dim", "qk_norm"):  # parts of low rank have their norms
+        c.data["model"].pop(path, None)
+    c.set("model.positions", "rotary", "multi-latent-attention")
+    factor = c.number("rotary-scaling-factor")
+    if c.value("rope-type") != "rope" and factor > 1:
+
+        def scale(part: float) -> float:
+            return 0.1 * part * math.log(factor) + 1.0
+
+        whole = scale(c.number("mscale-all-dim"))
+        ratio = scale(c.number("mscale")) / whole
+        dim = c.number("qk-head-dim") + c.number("qk-pos-emb-head-dim")
+        c.set("model.rope_scaling.type", "yarn", "rotary-scaling-factor")
+        c.set("model.rope_scaling.factor", float(factor), "rotary-scaling-factor")
+        c.set("model.rope_scaling.original_length", 4096, "rotary-scaling-factor")
+        c.set("model.rope_scaling.attention_factor", ratio, "mscale", "mscale-all-dim")
+        c.set("model.attention_scale", whole**2 / math.sqrt(dim), "mscale-all-dim")
+
+
+def _pattern(c: Conversion, key: str, of_count: Callable[[int, int], bool]) -> list[bool] | None:
+    """A switch for each layer, from `[0]*3+[1]*9` or a count; null without the argument."""
+    value, layers = c.value(key), min(c.number("num-layers") or 0, 10_000)
+    if value is None:
+        return None
+    if isinstance(value, str) and re.fullmatch(r"[\d\[\]()+*, ]+", value):
+        try:
+            value = evaluate(ast.parse(value, mode="eval").body)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = None
+    if type(value) is int and value > 0:
+        return [of_count(at, value) for at in range(layers)]
+    if isinstance(value, list) and len(cast("list[object]", value)) == layers:
+        return [bool(item) for item in cast("list[object]", value)]
+    c.wrong(key, f"a count, or a list of {layers} numbers such as [0]+[1]*{max(0, layers - 1)}")
+    return None
+
+
+def _experts(c: Conversion) -> None:
+    """Experts: the section is absent where there are none."""
+    experts = c.number("num-experts")
+    if not experts:
+        return
+    path, layers = "model.moe", min(c.number("num-layers") or 0, 10_000)
+    c.set(f"{path}.experts", experts, "num-experts")
+    c.set(f"{path}.top_k", c.number("moe-router-topk"), "moe-router-topk")
+    dim = c.number("hidden-size") or 0
+    usual = int(4 * dim * 2 / 3) // 64 * 64 if c.value("swiglu") else 4 * dim
+    width = c.number("moe-ffn-hidden-size") or c.number("ffn-hidden-size") or usual
+    if width:
+        c.set(f"{path}.expert_dim", width, "moe-ffn-hidden-size", "ffn-hidden-size")
+    sparse = _pattern(c, "moe-layer-freq", lambda at, n: at % n == 0)
+    if not sparse or all(sparse):
+        for field in ("ffn_dim", "ffn_bias"):  # of layers without experts
+            c.data["model"].pop(field, None)
+    else:
+        dense = sparse.index(True) if True in sparse else layers
+        every = next((n for n in range(1, layers + 1)
+                      if all(is_on == (at >= dense and (at + 1) % n == 0)
+                             for at, is_on in enumerate(sparse))), None)  # fmt: skip
+        if every is None:
+            text = "layers with experts are every n-th, (i + 1) % n = 0, after some dense ones"
+            c.wrong("moe-layer-freq", f"such a pattern: {text}")
+        else:
+            c.set(f"{path}.first_dense", dense, "moe-layer-freq")
+            c.set(f"{path}.every", every, "moe-layer-freq")
+    if not c.value("disable-bias-linear"):
+        c.report("differs", "disable-bias-linear", "experts have no biases")
+    if shared := c.number("moe-shared-expert-intermediate-size"):
+        count, rest = divmod(shared, width or shared)
+        if rest:
+            c.wrong("moe-shared-expert-intermediate-size", f"a multiple of {width}, of an expert")
+        c.set(f"{path}.shared_experts", count, "moe-shared-expert-intermediate-size")
+    sigmoid = c.choice("moe-router-score-function", "softmax", "sigmoid") == "sigmoid"
+    kind = "sigmoid_top_k" if sigmoid else "softmax_top_k"
+    c.set(f"{path}.router.type", kind, "moe-router-score-function")
+    normalize = sigmoid or not c.value("moe-router-pre-softmax")
+    c.set(f"{path}.router.normalize", normalize, "moe-router-pre-softmax")
+    if sigmoid:
+        has_bias = c.value("moe-router-enable-expert-bias")
+        rate = c.number("moe-router-bias-update-rate") if has_bias else 0.0
+        c.set(f"{path}.router.bias_rate", float(rate), "moe-router-bias-update-rate")
+    if factor := c.number("moe-router-topk-scaling-factor"):
+        c.set(f"{path}.route_scale", float(factor), "moe-router-topk-scaling-factor")
+    for key, field in (
+        ("moe-router-num-groups", "groups"),
+        ("moe-router-group-topk", "top_groups"),
+    ):
+        if value := c.number(key):
+            c.set(f"{path}.{field}", value, key)
+    kinds, weights = c.value("moe-router-load-balancing-type"), c.value("moe-aux-loss-coeff")
+    losses = {"aux_loss": "balance_loss", "seq_aux_loss": "sequence_balance_loss",
+              "global_aux_loss": "balance_loss", "none": ""}  # fmt: skip
+    c.set(f"{path}.balance_loss", 0.0, "moe-aux-loss-coeff")
+    names = [str(name) for name in cast("list[object]", kinds or ["aux_loss"])]
+    values = cast("list[object]", weights if isinstance(weights, list) else [weights or 0.0])
+    for at, name in enumerate(names):
+        value = values[min(at, len(values) - 1)] if values else 0.0
+        if name not in losses or not isinstance(value, int | float):
+            c.wrong(
+                "moe-router-load-balancing-type", "of " + ", ".join(losses) + " with a weight each"
+            )
+        elif losses[name] and value:
+            c.set(f"{path}.{losses[name]}", float(value), "moe-aux-loss-coeff")
+    if weight := c.number("moe-z-loss-coeff"):
+        c.set(f"{path}.router_z_loss", float(weight), "moe-z-loss-coeff")
+    if capacity := c.number("moe-expert-capacity-factor"):
+        c.set(f"{path}.capacity_factor", float(capacity), "moe-expert-capacity-factor")
+        c.value("moe-pad-expert-input-to-capacity")
+        if c.value("moe-token-drop-policy") == "probs":
+            text = "an expert drops its last tokens; there those of the lowest probability"
+            c.report("differs", "moe-token-drop-policy", text)
+    if c.value("moe-grouped-gemm"):
+        c.set(f"{path}.packed", True, "moe-grouped-gemm")
+    dispatcher = c.choice("moe-token-dispatcher-type", "allgather", "alltoall", "flex")
+    backend = c.value("moe-flex-dispatcher-backend")
+    if dispatcher == "flex" and backend == "hybridep":
+        text = "tokens are exchanged all to all; HybridEP does so by kernels of its own"
+        c.report("differs", "moe-flex-dispatcher-backend", text)
+    elif dispatcher == "flex" and (
+        c.value("moe-enable-deepep") or c.given("moe-flex-dispatcher-backend")
+    ):
+        c.set("parallel.dispatch.type", "deepep", "moe-enable-deepep")
+        c.set("parallel.dispatch.sms", c.number("moe-deepep-num-sms"), "moe-deepep-num-sms")
