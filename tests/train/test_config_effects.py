@@ -34,12 +34,11 @@ from setpoint.model.moe import experts
 from setpoint.parallel import hangs
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device
-from setpoint.parallel.divide import reader_of
 from setpoint.parallel.pipeline import keep_stages
 from setpoint.parallel.process_group import backend_of, joined
 from setpoint.parallel.replicas import TorchReplicas
 from setpoint.parallel.sharding import shard
-from setpoint.parallel.world import World, noise_axes
+from setpoint.parallel.world import World, noise_axes, reader_of
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.config import ServiceConfig
 from setpoint.track.jsonl import JsonlTracker

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.cli.main import TRACEBACK, Loading
@@ -22,21 +22,20 @@ from setpoint.cli.source import (
     run_directory_given,
     variables_of,
 )
-from setpoint.cluster.kubernetes import manifest
-from setpoint.cluster.request import Request
-from setpoint.cluster.slurm import batch_script, seconds_of, submit
 from setpoint.config import Composition, ConfigError, Origin, Problem, SetpointError, cautions_of
 from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.parallel.rank import FOLDER, own_rank, require_launch
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
-from setpoint.sweep.record import is_point
 from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.build.companions import fallback_files
 from setpoint.train.config import Job
 from setpoint.train.run_name import draw_seed, find_run, is_drawn, run_directory_of
 from setpoint.train.run_status import command_again, stop_message
 from setpoint.train.session_limits import watch_limits
+
+if TYPE_CHECKING:
+    from setpoint.cluster.request import Request
 
 RENDEZVOUS = {"--rdzv-endpoint": "HOST:PORT", "--rdzv-id": "ID"}
 
@@ -129,8 +128,11 @@ def plan_run(arguments: Arguments) -> Plan:
     draw_seed(composition.draft)
     job = composition.resolve()
     given = run_directory_given(source)
-    if given is None and is_point(source):
-        given = run_directory_of(job)  # beside it lie runs that may differ in length alone
+    if given is None and os.path.isdir(source):
+        from setpoint.sweep.record import is_point
+
+        if is_point(source):
+            given = run_directory_of(job)  # beside it lie runs that may differ in length alone
     report = preflight(job)
     problems = report.problems
     # The main rank looks at other records for all, unless files that a run has kept may be needed.
@@ -354,6 +356,9 @@ def launch_command(arguments: Arguments) -> int:
         setpoint launch exp.toml --slurm --nnodes 4 --nproc 8 --print  print the batch script only
         setpoint launch exp.toml --kubernetes --nproc 8 --image train:1  a manifest for kubectl
     """
+    from setpoint.cluster.kubernetes import manifest
+    from setpoint.cluster.request import Request
+
     by_slurm = _refuse_options(arguments)
     source = arguments.positional[0]
     nodes = arguments.integer("--nnodes") or 1
@@ -402,6 +407,8 @@ def launch_command(arguments: Arguments) -> int:
 
 
 def _by_slurm(arguments: Arguments, request: Request, place: str) -> int:
+    from setpoint.cluster.slurm import batch_script, seconds_of, submit
+
     time = arguments.value("--time")
     if time is not None and 0 < seconds_of(time) <= request.notice:
         raise SetpointError(

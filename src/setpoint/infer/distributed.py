@@ -12,10 +12,10 @@ from setpoint.infer.config import Inference
 from setpoint.model.layers import layers_of
 from setpoint.model.moe.dispatch import build_dispatcher
 from setpoint.model.parameters import stage_sizes
-from setpoint.parallel.divide import divide, sequence_parts
+from setpoint.parallel.divide import divide
 from setpoint.parallel.hangs import step_begins, step_has_ended
 from setpoint.parallel.pipeline import Pipeline
-from setpoint.parallel.world import World
+from setpoint.parallel.world import World, sequence_parts
 from setpoint.shapes.batch import WHOLE, SequenceParts
 from setpoint.shapes.outcome import Projection, supports_head
 from setpoint.units.dtype import DType

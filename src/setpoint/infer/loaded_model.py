@@ -33,8 +33,7 @@ from setpoint.model.pretrained.load import load_checkpoint, load_directory, read
 from setpoint.model.pretrained.run import tokenizer_of
 from setpoint.model.pretrained.save import ends_of
 from setpoint.parallel.device import choose_device
-from setpoint.parallel.divide import reader_of
-from setpoint.parallel.world import World
+from setpoint.parallel.world import World, reader_of
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.parameter import Parameter
 from setpoint.train.config import Job

@@ -272,17 +272,21 @@ class Parallel(Ranks, rules=ENGINE_RULES):
 
     @dead("ring_split")
     def _ring_split_is_dead(self) -> str | None:
-        return "no ring divides sequences (ring = 1)" if self.degrees["ring"] == 1 else None
+        if self.degrees["ring"] > 1 or self.waits_for_ranks("ring"):
+            return None
+        return "no ring divides sequences (ring = 1)"
 
     @dead("shard_over_context", holds=("none",))
     def _shard_over_context_is_dead(self) -> str | None:
-        if self.divides_sequences:
+        if self.divides_sequences or self.waits_for_ranks("ring", "ulysses"):
             return None
         return "no ranks divide sequences (ring = 1, ulysses = 1)"
 
     @dead("reshard", holds=(False,))
     def _reshard_is_dead(self) -> str | None:
-        return "no weights are sharded (shard = 1)" if self.shards == 1 else None
+        if self.shards > 1 or self.waits_for_ranks("shard"):
+            return None
+        return "no weights are sharded (shard = 1)"
 
     @dead("expert_mesh_order")
     def _expert_mesh_order_is_dead(self) -> str | None:
@@ -294,17 +298,15 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _dispatch_is_dead(self) -> str | None:
         return "no experts are divided (expert = 1)" if self.expert == 1 else None
 
-    @dead("engine")
-    def _engine_is_dead(self) -> str | None:
-        return "there is one rank" if self.world_size == 1 else None
-
     @derive("sequence_parallel")
     def _derive_sequence_parallel(self) -> bool:
         return False  # outside of a job, which knows the model and its lengths
 
     @dead("sequence_parallel", "loss_parallel", "async_tensor_parallel", holds=(False,))
     def _tensor_options_are_dead(self) -> str | None:
-        return "no matrices are divided (tensor = 1)" if not self.divides_matrices else None
+        if self.divides_matrices or self.waits_for_ranks("tensor"):
+            return None
+        return "no matrices are divided (tensor = 1)"
 
     @dead(
         "pipelining.schedule",
@@ -313,7 +315,9 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         "pipelining.transfer",
     )
     def _pipelining_is_dead(self) -> str | None:
-        return "there is one stage (pipeline = 1)" if not self.divides_layers else None
+        if self.divides_layers or self.waits_for_ranks("pipeline"):
+            return None
+        return "there is one stage (pipeline = 1)"
 
     @rule
     def _check_stages(self) -> Iterator[Problem]:
@@ -341,7 +345,9 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         "sharding.offload",
     )
     def _sharding_is_dead(self) -> str | None:
-        return None if self.uses_fsdp else "no weights are sharded (shard = 1)"
+        if self.uses_fsdp or self.waits_for_ranks("shard"):
+            return None
+        return "no weights are sharded (shard = 1)"
 
     @dead("sharding.accumulation", holds=("unsharded",))
     def _accumulation_is_dead(self) -> str | None:
@@ -351,15 +357,13 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def _init_device_is_dead(self) -> str | None:
         return "offloaded weights begin in host memory" if self.sharding.offload else None
 
-    @dead("load_weights")
-    def _load_weights_is_dead(self) -> str | None:
-        return "there is one rank" if self.world_size == 1 else None
-
     @dead("bucket_size")
     def _bucket_size_is_dead(self) -> str | None:
         if self.uses_fsdp:
             return "FSDP2 sums the gradients of each unit by itself"
-        return "no other rank has gradients of the same weights" if self.copies == 1 else None
+        if self.copies > 1 or self.waits_for_ranks("replicate"):
+            return None
+        return "no other rank has gradients of the same weights"
 
     @rule
     def _check_degrees(self) -> Iterator[Problem]:
@@ -464,6 +468,8 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     @rule
     def _check_reshard(self) -> Iterator[Problem]:
         count, shards = self.reshard, self.shards
+        if self.waits_for_ranks("shard"):
+            return
         if isinstance(count, bool) or count is None:
             return
         if not (1 < count < shards and shards % count == 0):
@@ -544,6 +550,15 @@ class Parallel(Ranks, rules=ENGINE_RULES):
     def splits_backward(self) -> bool:
         """True if gradients of inputs are computed apart from those of weights."""
         return self.divides_layers and self.pipelining.known.splits_backward
+
+    def waits_for_ranks(self, *axes: str) -> bool:
+        """True if an axis takes the ranks that are left, and the job has one rank now.
+
+        What an option of such an axis asks for has an effect as soon as there are more, so that a
+        file for many ranks is accepted on one.
+        """
+        given = (getattr(self, axis) for axis in axes)
+        return self.world_size == 1 and any(degree in (None, REST) for degree in given)
 
     @property
     def uses_deepspeed(self) -> bool:

@@ -12,8 +12,8 @@ from setpoint.parallel.expert_ranks import ExpertRanks, divide_experts, expert_r
 from setpoint.parallel.pipeline import Stage, keep_stages
 from setpoint.parallel.sharding import shard
 from setpoint.parallel.tensor import divide_matrices, share_memory
-from setpoint.shapes.batch import ContextGroups, SequenceParts
-from setpoint.shapes.peers import OneReader
+from setpoint.parallel.world import sequence_parts
+from setpoint.shapes.batch import ContextGroups
 from setpoint.shapes.protocols import HasExperts, SequenceDivisible
 
 if TYPE_CHECKING:
@@ -83,26 +83,6 @@ def divide(
             inside = [(name, layer) for name, layer in layers if layer in modules]
             shard(config, world.mesh, unit, inside, policy(), whole)
     return stages
-
-
-def reader_of(config: Parallel, world: World) -> OneReader | None:
-    """Find the rank that reads weights for this one; None where each rank reads its own."""
-    if config.load_weights == "every_rank":
-        return None
-    group = world.group("replicate", "shard", "ring", "ulysses", "tensor")
-    return None if group is None else OneReader(group, world.device)
-
-
-def sequence_parts(config: Parallel, world: World) -> SequenceParts:
-    """Find which places of sequences this rank has."""
-    degrees, coordinates = world.degrees, world.coordinates
-    return SequenceParts(
-        degrees.get("ring", 1),
-        degrees.get("ulysses", 1),
-        coordinates.get("ring", 0),
-        coordinates.get("ulysses", 0),
-        config.ring_split,
-    )
 
 
 def divide_sequences(config: Parallel, world: World, model: nn.Module) -> None:

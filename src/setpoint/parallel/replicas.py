@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -13,49 +13,10 @@ from torch import Tensor, distributed, nn
 from setpoint.parallel.buckets import GradientSums
 from setpoint.parallel.sharding import FirstUnits, replicated_parameters
 from setpoint.parallel.tensor import sum_over_tensor_ranks, summed_gradients
+from setpoint.parallel.world import Replicas, World
 
 if TYPE_CHECKING:
     from setpoint.parallel.config import Parallel
-    from setpoint.parallel.world import World
-
-
-class Replicas:
-    """The ranks that keep one set of weights, for a step; one rank alone has nothing to do.
-
-    Arguments:
-        model: whose parameters are divided already where they are to be.
-    """
-
-    holds_state = False
-    """True if weights and optimizer state are held in a form of their own."""
-    sums_by_hand = False
-    """True if gradients are summed by `GradientSums`, not by DDP or FSDP2."""
-    count: int | None = None
-    """The number of elements of all weights; None where the parameters of the model tell."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model: Callable[..., Any] = model
-        """The callable of training, which calls `whole`."""
-        self.whole = model
-        self.micro_batch: Callable[[bool], AbstractContextManager[Any]] = nullcontext
-        """Context of a micro-batch of a step, True for the last, which an update follows."""
-        self.on_last: Callable[[], None] = lambda: None
-        """Called in a backward pass that has all gradients, and only waits for sums, where DDP
-        makes them."""
-
-    def free(self) -> None:
-        """Free the whole weights that a pass without gradients has left gathered.
-
-        They would be taken for the weights of today, whatever has changed these since.
-        """
-
-    def shape_of(self, tensor: Tensor) -> torch.Size:
-        """The whole shape of a weight or a buffer of the model."""
-        return tensor.shape
-
-    def local_bytes(self) -> dict[str, int]:
-        """Bytes of what this rank holds otherwise than one rank would, by its part."""
-        return {}
 
 
 class TorchReplicas(Replicas):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from math import prod
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
 from setpoint.parallel.config import AXES, CONTEXT, Parallel
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.hangs import limit_waits, meeting_time
+from setpoint.shapes.batch import SequenceParts
+from setpoint.shapes.peers import OneReader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -222,6 +225,45 @@ class World:
         return answer[0]
 
 
+class Replicas:
+    """The ranks that keep one set of weights, for a step; one rank alone has nothing to do.
+
+    Arguments:
+        model: whose parameters are divided already where they are to be.
+    """
+
+    holds_state = False
+    """True if weights and optimizer state are held in a form of their own."""
+    sums_by_hand = False
+    """True if gradients are summed by `GradientSums`, not by DDP or FSDP2."""
+    count: int | None = None
+    """The number of elements of all weights; None where the parameters of the model tell."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model: Callable[..., Any] = model
+        """The callable of training, which calls `whole`."""
+        self.whole = model
+        self.micro_batch: Callable[[bool], AbstractContextManager[Any]] = nullcontext
+        """Context of a micro-batch of a step, True for the last, which an update follows."""
+        self.on_last: Callable[[], None] = lambda: None
+        """Called in a backward pass that has all gradients, and only waits for sums, where DDP
+        makes them."""
+
+    def free(self) -> None:
+        """Free the whole weights that a pass without gradients has left gathered.
+
+        They would be taken for the weights of today, whatever has changed these since.
+        """
+
+    def shape_of(self, tensor: Tensor) -> torch.Size:
+        """The whole shape of a weight or a buffer of the model."""
+        return tensor.shape
+
+    def local_bytes(self) -> dict[str, int]:
+        """Bytes of what this rank holds otherwise than one rank would, by its part."""
+        return {}
+
+
 def described(error: BaseException) -> str:
     """An error in words, for other ranks."""
     return str(error) if isinstance(error, SetpointError) else repr(error)
@@ -284,3 +326,23 @@ def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> NDArray[np.int
     shape = [prod(degrees[axis] for axis in axes) for axes in dims]
     # A view of other strides is a mesh whose dimensions torch takes to be in another order.
     return np.ascontiguousarray(ranks.transpose(order).reshape(shape))
+
+
+def reader_of(config: Parallel, world: World) -> OneReader | None:
+    """Find the rank that reads weights for this one; None where each rank reads its own."""
+    if config.load_weights == "every_rank":
+        return None
+    group = world.group("replicate", "shard", "ring", "ulysses", "tensor")
+    return None if group is None else OneReader(group, world.device)
+
+
+def sequence_parts(config: Parallel, world: World) -> SequenceParts:
+    """Find which places of sequences this rank has."""
+    degrees, coordinates = world.degrees, world.coordinates
+    return SequenceParts(
+        degrees.get("ring", 1),
+        degrees.get("ulysses", 1),
+        coordinates.get("ring", 0),
+        coordinates.get("ulysses", 0),
+        config.ring_split,
+    )

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.parallel.replicas import Replicas
+from setpoint.parallel.world import Replicas
 from setpoint.shapes.placed import Placeable, in_memory
 
 if TYPE_CHECKING:

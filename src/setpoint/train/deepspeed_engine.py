@@ -160,3 +160,10 @@ def _is_of(value: Any, shape: torch.Size) -> bool:
 def _plain(value: Any) -> Any:
     value = in_memory(value)
     return value.tolist() if isinstance(value, Tensor) else value
+
+
+def zero_states(components: Components, other_frozen: bool) -> dict[str, Any]:
+    """The states of weights and optimizer, in place of those of `run_state.states_of`."""
+    assert isinstance(components.replicas, ZeroReplicas)
+    zero = components.replicas
+    return {"model": ZeroModel(zero), "optimizer": ZeroTraining(zero, components, other_frozen)}

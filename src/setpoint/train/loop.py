@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from setpoint.config import RunError
 from setpoint.parallel.determinism import seed_step
 from setpoint.parallel.hangs import has_progressed, step_begins, step_has_ended
-from setpoint.parallel.replicas import Replicas
 from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog
@@ -341,8 +340,7 @@ class Loop:
             measured = self.job.tracking.metrics.step_time
             if self.ranks.is_shared and measured in ("waits", "device"):
                 ending.enter_context(measuring_waits(self.times))
-                if isinstance(self.components.replicas, Replicas):
-                    self.components.replicas.on_last = self.times.waits_until_end
+                self.components.replicas.on_last = self.times.waits_until_end
             for callback in self.callbacks:
                 ending.callback(callback.close, self)
                 part = PARTS_OF_PHASES.get(callback.phase)

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from setpoint.compile.split_backward import backward_pass
 from setpoint.config import SetpointError
 from setpoint.loss.columns import count_correct, count_correct_from_hidden
 from setpoint.loss.config import LossConfig, tokens_named
 from setpoint.loss.cross_entropy import FromHidden, LossOutput, PerToken, Weighs
-from setpoint.parallel.pipeline import Pipeline, Stage
 from setpoint.shapes.batch import IGNORE_INDEX, BySource, Count
 from setpoint.shapes.outcome import (
     Outcome,
@@ -27,6 +25,7 @@ from setpoint.shapes.scoring import EvalSums
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
+    from setpoint.parallel.pipeline import Pipeline, Stage
     from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.parallel.world import World
     from setpoint.shapes.batch import Batch, StepBatch
@@ -287,6 +286,9 @@ def build_pipeline(job: Job, world: World, model: nn.Module, stages: Sequence[St
     Arguments:
         model: the part of this rank, with its weights.
     """
+    from setpoint.compile.split_backward import backward_pass
+    from setpoint.parallel.pipeline import Pipeline
+
     group = world.group("pipeline")
     assert group is not None
     # Autocast leaves the residual stream in the dtype of the weights.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.compile.apply import compiling
 from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, fingerprint, resolve, verify
 from setpoint.config.draft.walk import need_config
 from setpoint.memory.host_memory import retain_freed_memory
@@ -298,6 +297,8 @@ def settings_of(job: Job) -> Iterator[None]:
         if job.compile is not None:
             fuses, splits = parallel.async_tensor_parallel, parallel.splits_backward
             as_eager = float8 is not None and float8.recipe.startswith("rowwise")
+            from setpoint.compile.apply import compiling
+
             stack.enter_context(compiling(job.compile, splits, fuses, as_eager))
         yield
 

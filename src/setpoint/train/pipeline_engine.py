@@ -1,4 +1,4 @@
-"""The engine of a step where the ranks hold stages of a pipeline, and what evaluates them."""
+"""The engine of a step where the ranks hold stages of a pipeline."""
 
 from __future__ import annotations
 

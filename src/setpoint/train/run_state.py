@@ -19,7 +19,6 @@ from setpoint.checkpoint.optimizer_state import (
 from setpoint.config import SetpointError
 from setpoint.optim.build import title_of
 from setpoint.parallel.world import World
-from setpoint.parallel.zero import ZeroReplicas
 from setpoint.precision.mixed_precision import convert_state
 from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.placed import part_here
@@ -28,7 +27,6 @@ from setpoint.train.build.components import Components
 from setpoint.train.build.job_data import where_in_data
 from setpoint.train.callbacks.log import LossMean, meet
 from setpoint.train.config import Job
-from setpoint.train.deepspeed_engine import ZeroModel, ZeroTraining
 from setpoint.train.evaluation.scores import TRAINING, BestMetric, evaluation_point, go_on_from
 from setpoint.train.position import Position, is_over
 from setpoint.units import DType
@@ -268,11 +266,10 @@ def states_of(
         "model": ModelState(components),
         "optimizer": OptimizerState(job, components, other_frozen),
     }
-    if isinstance(zero := components.replicas, ZeroReplicas):
-        weights = {
-            "model": ZeroModel(zero),
-            "optimizer": ZeroTraining(zero, components, other_frozen),
-        }
+    if job.parallel.uses_deepspeed and components.world.size > 1:
+        from setpoint.train.deepspeed_engine import zero_states
+
+        weights = zero_states(components, other_frozen)
     return {
         # First: it refuses other data before anything has been changed.
         "data": DataState(job, components, other_data),

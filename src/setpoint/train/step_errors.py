@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import torch
 
-from setpoint.compile.watch import explain as explain_compiling
 from setpoint.config import RunError
 from setpoint.memory.host_memory import machine_memory
 from setpoint.memory.usage import is_out_of_memory
@@ -61,5 +60,7 @@ def explain(error: Exception) -> RunError | None:
     Returns:
         an error that says what to change; None where it is not known what the error is about.
     """
+    from setpoint.compile.watch import explain as explain_compiling
+
     # Compilers pass on, in an error of their own, that an operation cannot be deterministic.
     return explain_determinism(error) or explain_compiling(error)

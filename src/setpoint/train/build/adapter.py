@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 Base = nn.Parameter | QuantizedWeight
 
 
-def materialize_adapter(
-    model: nn.Module, device: torch.device | str, dtype: torch.dtype | None
-) -> None:
-    """Give adapters that lie on the meta device memory, whose content is anything."""
-    for adapter in adapters_of(model).values():
-        if any(param.is_meta for param in adapter.parameters()):
-            materialize(adapter, device, dtype or torch.float32)
-
-
 def adapter_rules(model: nn.Module, after_merge: bool = False) -> dict[str, Initializer]:
     """Initializers of adapter parameters, by their names in the model; see `LowRank.spreads`."""
     rules: dict[str, Initializer] = {}
@@ -44,8 +35,19 @@ def adapter_rules(model: nn.Module, after_merge: bool = False) -> dict[str, Init
     return rules
 
 
-def start_adapter(model: nn.Module, seed: int) -> None:
-    """Give the parameters of adapters their first values; the base has its own."""
+def start_adapter(
+    model: nn.Module,
+    seed: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Give the parameters of adapters memory, where they lie on the meta device, and first values.
+
+    The base has its own.
+    """
+    for adapter in adapters_of(model).values():
+        if any(param.is_meta for param in adapter.parameters()):
+            materialize(adapter, device, dtype or torch.float32)
     parameters = adapter_parameters(model)
     if parameters:
         fill_by(parameters, adapter_rules(model), seed)

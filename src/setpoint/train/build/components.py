@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.checkpoint.optimizer_state import Options, options_of
-from setpoint.compile.apply import Compiled, compile_step
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import DataIdentity
@@ -34,12 +33,8 @@ from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.determinism import seed_everything
-from setpoint.parallel.divide import divide, reader_of, sequence_parts
 from setpoint.parallel.engines import zero_settings
-from setpoint.parallel.pipeline import Pipeline
-from setpoint.parallel.replicas import Replicas, TorchReplicas
-from setpoint.parallel.world import World, world_of
-from setpoint.parallel.zero import ZeroReplicas
+from setpoint.parallel.world import Replicas, World, reader_of, sequence_parts, world_of
 from setpoint.precision.mixed_precision import (
     LossScaler,
     OptimizerParams,
@@ -84,9 +79,10 @@ if TYPE_CHECKING:
 
     from setpoint.adapter.plan import AdapterReport
     from setpoint.adapter.quantize.weight import StepNoise
+    from setpoint.compile.apply import Compiled
     from setpoint.model.moe.dispatch import TokenDispatcher
     from setpoint.parallel.expert_ranks import ExpertRanks
-    from setpoint.parallel.pipeline import Stage
+    from setpoint.parallel.pipeline import Pipeline, Stage
     from setpoint.parallel.replica_groups import ReplicaGroups
 
 
@@ -345,9 +341,15 @@ def build_trained(
     components.options = options_of(components.optimizer)
     settings = zero_settings(job)
     if settings is not None and world.size > 1:
+        from setpoint.parallel.zero import ZeroReplicas
+
         computing = partial(compute_in, job.precision.compute, job.precision.params, device)
         components.replicas = ZeroReplicas(settings, world, model, components.optimizer, computing)
+    elif world.size == 1:
+        components.replicas = Replicas(model)
     else:
+        from setpoint.parallel.replicas import TorchReplicas
+
         # DDP would read values of the weights.
         by_hand = is_graph or empty is not None
         components.replicas = TorchReplicas(parallel, world, model, by_hand)
@@ -360,6 +362,8 @@ def build_trained(
     else:
         components.objective = Objective(model, loss, sources, components.replicas.model)
     if job.compile is not None and is_graph:
+        from setpoint.compile.apply import compile_step
+
         components.compiled = compile_step(job.compile, components.objective)
     components.sequence = sequence_parts(parallel, world)
     if job.adapter is not None:
@@ -422,10 +426,9 @@ def build_model_parts(
             undivided = skeleton(job.model, vocab_size) if has_more else None
             components.pretrained = start_from(job.model, model, begins, dtype, undivided, one)
             if adapted is not None:
-                from setpoint.train.build.adapter import materialize_adapter, start_adapter
+                from setpoint.train.build.adapter import start_adapter
 
-                materialize_adapter(model, begins, dtype)
-                start_adapter(model, job.seed)
+                start_adapter(model, job.seed, begins, dtype)
         else:
             (empty or materialize)(model, begins, dtype)
             if empty is None and adapted is None:
@@ -490,6 +493,10 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
     Raises:
         SetpointError: `[precision]` asks for what divided parameters cannot do.
     """
+    if world.mesh is None:
+        return []
+    from setpoint.parallel.divide import divide
+
     policy = partial(sharding_policy, job.precision)
 
     def exchange(ranks: ExpertRanks) -> TokenDispatcher:

@@ -12,7 +12,6 @@ from setpoint.config import SetpointError
 from setpoint.model.config import TransformerConfig
 from setpoint.model.layers import count_parameters
 from setpoint.model.parameters import FORMULAS, all_parameters, pair_size, training_flops
-from setpoint.track.accelerators import peak_of
 from setpoint.train.config import Job
 
 
@@ -118,5 +117,7 @@ def _peak_of(job: Job, device: torch.device) -> tuple[float | None, str | None]:
         return job.tracking.peak_flops, "tracking.peak_flops"
     if device.type != "cuda":
         return None, None
+    from setpoint.track.accelerators import peak_of
+
     peak = peak_of(torch.cuda.get_device_name(device))
     return (None, None) if peak is None else (peak.flops, peak.source)

@@ -8,14 +8,11 @@ from setpoint.config import ImportPath, SetpointError
 from setpoint.config.schema.class_info import added_sections
 from setpoint.resilience.config import SkipStep
 from setpoint.train.callbacks.evaluate import EvaluateCallback
-from setpoint.train.callbacks.log import LogCallback, RecordCallback, SkippedStepsCallback
-from setpoint.train.callbacks.profile import (
-    CollectCallback,
-    EmptyCacheCallback,
-    LimitsCallback,
+from setpoint.train.callbacks.log import (
+    LogCallback,
     MemoryCallback,
-    ProfileCallback,
-    watch_compiler,
+    RecordCallback,
+    SkippedStepsCallback,
 )
 from setpoint.train.callbacks.save import ExportCallback, NoSaveCallback, SaveCallback
 from setpoint.train.config import Job
@@ -33,7 +30,7 @@ OF_EVERY_RUN = (
 
 def build_callbacks(run: Run) -> list[Callback]:
     """Build Setpoint's own callbacks; their phases say in which order they run."""
-    job, components, events, progress = run.job, run.components, run.events, run.progress
+    job, events, progress = run.job, run.events, run.progress
     use, trackers = run.utilization, run.trackers
     evaluation = None
     if job.evaluation is not None:
@@ -45,14 +42,17 @@ def build_callbacks(run: Run) -> list[Callback]:
     callbacks: list[Callback] = [MemoryCallback(events, progress)]
     if run.accepted is not None and not run.had_nothing_left:
         callbacks.append(RecordCallback(partial(change_record, run)))
-    section = job.profiling
-    rank = components.world.rank
-    if section is not None and (section.ranks is None or rank in section.ranks):
-        place = run.directory
-        callbacks.append(ProfileCallback(section, place, rank, components.device, events, progress))
-    if job.compile is not None:
-        # Where a fallback ends the run, its step is neither logged, evaluated nor saved.
-        callbacks.append(watch_compiler(job, components, events, progress))
+    limits = run.stop.limits
+    if (
+        job.profiling is not None
+        or job.compile is not None
+        or job.resilience.gc is not None
+        or job.memory.empty_cache.unit != "never"
+        or (limits is not None and limits.ends)
+    ):
+        from setpoint.train.callbacks.profile import watching_callbacks
+
+        callbacks += watching_callbacks(run)
     callbacks += [
         LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, run.mean),
         SaveCallback(run, evaluation, export) if job.checkpoint.save else NoSaveCallback(progress),
@@ -60,12 +60,6 @@ def build_callbacks(run: Run) -> list[Callback]:
     callbacks += [callback for callback in (evaluation, export) if callback is not None]
     if any(isinstance(policy, SkipStep) for policy in job.resilience.policies.values()):
         callbacks.append(SkippedStepsCallback(events, progress))
-    if run.stop.limits is not None and run.stop.limits.ends:
-        callbacks.append(LimitsCallback(run.stop.limits))
-    if job.memory.empty_cache.unit != "never":
-        callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
-    if job.resilience.gc is not None:
-        callbacks.append(CollectCallback(job.resilience.gc))
     return callbacks
 
 

@@ -1,4 +1,4 @@
-"""Callbacks that report: rows of metrics, skipped steps, and the changed record."""
+"""Callbacks that report: rows of metrics, skipped steps, memory, and the changed record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from setpoint.memory.usage import process_peak
+from setpoint.memory.usage import measure, process_peak, reset_peak
 from setpoint.model.moe.losses import expert_metrics
 from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.track.console import now
@@ -384,3 +384,25 @@ class RecordCallback(Callback):
     def after_first_step(self, loop: Loop, result: StepResult) -> None:
         """Write."""
         self.change()
+
+
+class MemoryCallback(Callback):
+    """Reports the memory of each part once, after the first step of a session."""
+
+    phase = Phase.STEP
+
+    def __init__(self, events: EventLog, progress: Progress) -> None:
+        self.events, self.progress = events, progress
+
+    def start(self, loop: Loop) -> None:
+        """Begin to look for the peak."""
+        reset_peak(loop.components.device)
+
+    def after_first_step(self, loop: Loop, result: StepResult) -> None:
+        """Report."""
+        components = loop.components
+        held = dict(components.weights.named_parameters())
+        known = components.replicas.local_bytes()
+        report = measure(components.model, held, components.optimizer, components.device, known)
+        self.events.write("memory", step=loop.position.step, **report._asdict())
+        self.progress.note(report.line())

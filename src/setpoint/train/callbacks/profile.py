@@ -1,4 +1,4 @@
-"""Callbacks that watch the machine: profiles, compiler, memory, garbage and limits."""
+"""Callbacks that watch the machine: profiles, compiler, caches, garbage and limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch.profiler import record_function
 from setpoint.compile.apply import Artifacts
 from setpoint.compile.watch import News, Watch
 from setpoint.config import RunError, fingerprint
-from setpoint.memory.usage import measure, reset_peak
 from setpoint.profile.profiler import Cycle, StepProfiler, traces_of
 from setpoint.resilience.config import GarbageCollection
 from setpoint.resilience.gc import PacedCollection
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.loop import Loop
+    from setpoint.train.session import Run
     from setpoint.train.session_limits import SessionLimits
     from setpoint.train.verdict import StepResult
 
@@ -212,28 +212,6 @@ def watch_compiler(
     return CompileCallback(watch, events, progress, config.fallback == "fail", artifacts, writes)
 
 
-class MemoryCallback(Callback):
-    """Reports the memory of each part once, after the first step of a session."""
-
-    phase = Phase.STEP
-
-    def __init__(self, events: EventLog, progress: Progress) -> None:
-        self.events, self.progress = events, progress
-
-    def start(self, loop: Loop) -> None:
-        """Begin to look for the peak."""
-        reset_peak(loop.components.device)
-
-    def after_first_step(self, loop: Loop, result: StepResult) -> None:
-        """Report."""
-        components = loop.components
-        held = dict(components.weights.named_parameters())
-        known = components.replicas.local_bytes()
-        report = measure(components.model, held, components.optimizer, components.device, known)
-        self.events.write("memory", step=loop.position.step, **report._asdict())
-        self.progress.note(report.line())
-
-
 class EmptyCacheCallback(Callback):
     """Gives back the GPU memory that PyTorch's allocator caches and does not use."""
 
@@ -292,3 +270,22 @@ class LimitsCallback(Callback):
     def rewound(self, loop: Loop) -> None:
         """Measure from here."""
         self.since = time.monotonic()
+
+
+def watching_callbacks(run: Run) -> list[Callback]:
+    """Build the callbacks that sections of the job ask for, and limits of the session."""
+    job, components, callbacks = run.job, run.components, list[Callback]()
+    section, rank, device = job.profiling, components.world.rank, components.device
+    if section is not None and (section.ranks is None or rank in section.ranks):
+        shows = run.events, run.progress
+        callbacks.append(ProfileCallback(section, run.directory, rank, device, *shows))
+    if job.compile is not None:
+        # Where a fallback ends the run, its step is neither logged, evaluated nor saved.
+        callbacks.append(watch_compiler(job, components, run.events, run.progress))
+    if run.stop.limits is not None and run.stop.limits.ends:
+        callbacks.append(LimitsCallback(run.stop.limits))
+    if job.memory.empty_cache.unit != "never":
+        callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
+    if job.resilience.gc is not None:
+        callbacks.append(CollectCallback(job.resilience.gc))
+    return callbacks

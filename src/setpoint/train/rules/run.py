@@ -261,8 +261,6 @@ def _windows(section: Profiling, steps: int) -> Iterator[Problem]:
 def optimize_ddp_is_dead(job: Job) -> str | None:
     """Graphs to divide by the buckets of DDP, where no replicas sum gradients in any."""
     parallel = job.parallel
-    if parallel.world_size == 1:
-        return "there is one rank"
     is_divided = parallel.copies < parallel.world_size
     return "the model is divided, and not replicated by DDP alone" if is_divided else None
 
