@@ -5,7 +5,7 @@ import pytest
 from setpoint.config import SetpointError, resolve
 from setpoint.optim.config import AdamWConfig, Group, MuonConfig, known_options
 from setpoint.optim.grouping import Gathered, gather, grouping_problems, keeps_decaying, rule_of
-from setpoint.shapes.parameter import Parameter
+from setpoint.shapes.protocols import Parameter
 
 MODEL = (
     Parameter("embedding.weight", (9, 4), "embedding"),

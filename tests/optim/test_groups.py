@@ -4,7 +4,7 @@ from torch import nn
 from setpoint.config import resolve
 from setpoint.optim.config import AdamWConfig, Group, SGDConfig
 from setpoint.optim.grouping import parameter_groups
-from setpoint.shapes.parameter import Parameter
+from setpoint.shapes.protocols import Parameter
 
 
 def network() -> nn.Module:

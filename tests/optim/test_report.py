@@ -1,5 +1,5 @@
 from setpoint.optim.grouping import Gathered, GroupRow, group_rows
-from setpoint.shapes.parameter import Parameter
+from setpoint.shapes.protocols import Parameter
 
 
 def test_rows():

@@ -29,8 +29,8 @@ from setpoint.adapter.plan import (
 )
 from setpoint.adapter.quantize.weight import class_with, make_dense, quantize_base
 from setpoint.config import SetpointError
-from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.placed import part_here
+from setpoint.shapes.protocols import Parameter
 from setpoint.shapes.stored import CHILD as QUANTIZED
 
 

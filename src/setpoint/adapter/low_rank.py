@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from setpoint.shapes.parameter import Kind
 from setpoint.shapes.placed import part_here
+from setpoint.shapes.protocols import Kind
 
 if TYPE_CHECKING:
     from setpoint.adapter.plan import Target
@@ -116,7 +116,6 @@ class LinearAdapter(LowRank):
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
     ) -> tuple[dict[str, int], tuple[str, ...]]:
-        """See `setpoint.shapes.protocols.FollowsDivision`."""
         has = [name for name in ("b", "magnitude") if getattr(self, name) is not None]
         if word == "row":
             self.sum_squares = peers.reduce
@@ -180,7 +179,6 @@ class EmbeddingAdapter(LowRank):
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
     ) -> tuple[dict[str, int], tuple[str, ...]]:
-        """See `setpoint.shapes.protocols.FollowsDivision`."""
         del rows
         if word != "vocabulary_rows":
             return {}, ()

@@ -35,7 +35,7 @@ from setpoint.model.pretrained.save import ends_of
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.world import World, reader_of
 from setpoint.precision.mixed_precision import compute_in
-from setpoint.shapes.parameter import Parameter
+from setpoint.shapes.protocols import Parameter
 from setpoint.train.config import Job
 from setpoint.units.dtype import DType
 

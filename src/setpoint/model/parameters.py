@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
 from setpoint.model.config import LayerNormConfig, NormConfig, TransformerConfig
-from setpoint.shapes.parameter import Kind, Parameter
-from setpoint.shapes.protocols import StagePart
+from setpoint.shapes.protocols import Kind, Parameter, StagePart
 
 if TYPE_CHECKING:
     from setpoint.model.config import ModelConfig

@@ -20,7 +20,7 @@ from setpoint.optim.base import (
     local_shard,
     unless,
 )
-from setpoint.shapes.placed import whole_of
+from setpoint.shapes.placed import as_placed, part_here, spread_like, whole_of
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -150,35 +150,18 @@ class AllGather(Exchange):
         self.count = len(owners)
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
-        from torch.distributed.tensor import DTensor
-
-        like, found = self.like, list[Tensor]()
+        found: list[Tensor] = []
         for number, part in enumerate(parts):
-            spread = DTensor.from_local(
-                part,
-                like.device_mesh,
-                like.placements,
-                run_check=False,
-                shape=like.shape,
-                stride=like.stride(),
-            )
-            full = whole_of(spread)
+            full = whole_of(spread_like(part, self.like))
             if number in self.own:
                 found.append(full)
-        return torch.stack(found) if found else parts[0].new_empty(0, *like.shape)
+        return torch.stack(found) if found else parts[0].new_empty(0, *self.like.shape)
 
     def parts(self, results: Tensor) -> Sequence[Tensor]:
-        from torch.distributed.tensor import distribute_tensor
-
-        like = self.like
-        every = results.new_zeros(self.count, *like.shape)
+        every = results.new_zeros(self.count, *self.like.shape)
         every[self.own] = results
         torch.distributed.all_reduce(every, group=self.group)
-        mesh, placements = like.device_mesh, like.placements
-        return [
-            distribute_tensor(each, mesh, placements, src_data_rank=None).to_local()
-            for each in every
-        ]
+        return [part_here(as_placed(each, self.like)) for each in every]
 
 
 def exchange_of(like: Tensor, owners: Sequence[int]) -> Exchange:

@@ -31,7 +31,7 @@ from setpoint.optim.base import (
     unless,
     without_flag,
 )
-from setpoint.shapes.placed import whole_of
+from setpoint.shapes.placed import spread_like, whole_of
 
 if TYPE_CHECKING:
     from setpoint.optim import config as sections
@@ -76,7 +76,7 @@ def divided_step(
             mean.lerp_(own * own, weight)
             estimate = mean.clone()
         update = estimate.clamp_(min=eps1 * eps1).rsqrt_().mul_(own)
-        clipped = _at_least(1.0, _norm(_spread(update, p)) / (sqrt(p.numel()) * group["d"]))
+        clipped = _at_least(1.0, _norm(spread_like(update, p)) / (sqrt(p.numel()) * group["d"]))
         rate = -alpha / clipped
         if isinstance(rate, Tensor):
             mine.add_(update.mul_(rate))
@@ -115,22 +115,6 @@ def _norm(tensor: Tensor) -> Number:
 
 def _at_least(least: float, number: Number) -> Number:
     return number.clamp(min=least) if isinstance(number, Tensor) else max(least, number)
-
-
-def _spread(part: Tensor, like: Tensor) -> Tensor:
-    """This rank's part, as a tensor of all ranks."""
-    if not is_dtensor(like):
-        return part
-    from torch.distributed.tensor import DTensor
-
-    return DTensor.from_local(
-        part,
-        like.device_mesh,
-        like.placements,
-        run_check=False,
-        shape=like.shape,
-        stride=like.stride(),
-    )
 
 
 def _part(means: Tensor, like: Tensor, *over: int) -> Tensor:

@@ -54,14 +54,28 @@ def as_placed(full: Tensor | Placeable, like: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     assert isinstance(like, DTensor)
-    mesh, placements = like.device_mesh, like.placements
     if isinstance(full, Tensor):
+        mesh, placements = like.device_mesh, like.placements
         # src_data_rank=None: every rank has the same tensor, so nothing need be sent.
         return distribute_tensor(full.to(like.device), mesh, placements, src_data_rank=None)
     shape, offset = box_of(like)
-    local = full.box(offset, shape).to(like.device)
+    return spread_like(full.box(offset, shape).to(like.device), like)
+
+
+def spread_like(part: Tensor, like: Tensor) -> Tensor:
+    """Make this rank's part a tensor of all ranks, sharded like another one."""
+    if _is_whole(like):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(like, DTensor)
     return DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
+        part,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
     )
 
 

@@ -1,16 +1,41 @@
-"""Protocols of models and modules for parallelism, adapters and precision."""
+"""Parameters, and protocols of models and modules for parallelism, adapters and precision."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from setpoint.shapes.batch import ContextGroups
-    from setpoint.shapes.parameter import Kind
     from setpoint.shapes.peers import Peers
+
+
+Kind = Literal["matrix", "vector", "tensor", "bias", "norm", "embedding", "output", "router"]
+"""The role of a parameter. Without another one it is a `vector`, a `matrix` or, with more than two
+dimensions, a `tensor`; Setpoint's packed experts, whose tensors are batches of matrices, are
+`matrix`."""
+
+
+class Parameter(NamedTuple):
+    """One parameter of a model.
+
+    Arguments:
+        shape: on all ranks together.
+        rate: multiplier of its learning rate.
+        inputs_first: whether it is a matrix (inputs, outputs), unlike torch.nn.Linear's.
+        packed: order of the matrices of transformers' experts in a `tensor`; "": none.
+        tensor: None where only the configuration describes it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+    rate: float = 1.0
+    inputs_first: bool = False
+    packed: Literal["", "inputs_first", "outputs_first"] = ""
+    tensor: Tensor | None = None
 
 
 class StagePart(NamedTuple):

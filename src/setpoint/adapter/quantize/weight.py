@@ -26,8 +26,8 @@ from setpoint.shapes.stored import CHILD, HasCoded
 if TYPE_CHECKING:
     from setpoint.adapter.plan import Site
     from setpoint.adapter.quantize.config import Noise, Quantization
-    from setpoint.shapes.parameter import Kind
     from setpoint.shapes.peers import Peers
+    from setpoint.shapes.protocols import Kind
     from setpoint.shapes.stored import Coded
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -355,7 +355,6 @@ class QuantizedExperts(QuantizedWeight):
 
     @torch.no_grad()
     def take(self, parts: Mapping[str, Tensor], first: int = 0) -> None:
-        """See `setpoint.shapes.stored.Stored`."""
         held = {name: self._held(each) for name, each in self.named_parameters()}
         for name, part in parts.items():
             local, (experts, *others) = held[name]
@@ -370,7 +369,6 @@ class QuantizedExperts(QuantizedWeight):
 
     @torch.no_grad()
     def parts_of(self, full: Tensor) -> dict[str, Tensor]:
-        """See `setpoint.shapes.stored.Stored`."""
         each = [
             self._quantized(self._turned(matrix).contiguous(), None) for matrix in full.unbind()
         ]

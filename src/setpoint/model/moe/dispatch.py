@@ -75,7 +75,6 @@ class AllToAllDispatcher:
     def __call__(
         self, experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments
     ) -> Callable[[], Tensor]:
-        """See `TokenDispatcher`."""
         slots, _, factors = assigned
         arriving, sent, received = saved_result() or self.announce(assigned)
 

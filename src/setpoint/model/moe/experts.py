@@ -13,10 +13,9 @@ from torch.nn import functional as F
 from setpoint.config import SetpointError
 from setpoint.model.block_modules import VALUES, FeedForward, activation, cast_once
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit, PerExpert
-from setpoint.shapes.parameter import Kind
 from setpoint.shapes.peers import compute_sent
 from setpoint.shapes.placed import part_here
-from setpoint.shapes.protocols import GroupedProducts
+from setpoint.shapes.protocols import GroupedProducts, Kind
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig

@@ -249,7 +249,6 @@ class Frozen(Placeable):
         return torch.Size(self.weights.shapes[self.name])
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """See `Placeable.box`."""
         ranges = [(start, start + size) for start, size in zip(offset, shape, strict=True)]
         with TensorReader() as reader:
             found = self.weights.box(reader, self.name, ranges, dtype_named(self.through[0]))
@@ -264,16 +263,13 @@ class _InMemory(Placeable):
 
     @property
     def dtype(self) -> torch.dtype:
-        """See `Placeable.dtype`."""
         return self.tensor.dtype
 
     @property
     def shape(self) -> torch.Size:
-        """See `Placeable.shape`."""
         return self.tensor.shape
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """See `Placeable.box`."""
         ranges = zip(offset, shape, strict=True)
         return self.tensor[tuple(slice(start, start + size) for start, size in ranges)]
 
@@ -293,12 +289,10 @@ class Requantized(Placeable):
 
     @property
     def dtype(self) -> torch.dtype:
-        """See `Placeable.dtype`."""
         return dtype_named(self.through[-1])
 
     @property
     def shape(self) -> torch.Size:
-        """See `Placeable.shape`."""
         return torch.Size(self.part.shape)
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:

@@ -286,7 +286,6 @@ class PlacedWeights(Weights):
     def box(
         self, reader: TensorReader, name: str, ranges: Sequence[tuple[int, int]], dtype: torch.dtype
     ) -> Tensor:
-        """See `Weights.box`."""
         del reader
         saved = self.tensors[name]
         if isinstance(saved, Tensor):
@@ -336,18 +335,15 @@ class _Grown(Placeable):
 
     @property
     def dtype(self) -> torch.dtype:
-        """See `Placeable.dtype`."""
         return self.saved.dtype
 
     @property
     def shape(self) -> torch.Size:
-        """See `Placeable.shape`."""
         if self.saved.shape[0] == self.growth.stored:
             return torch.Size(self.full)
         return self.saved.shape  # of another model, which is said
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """See `Placeable.box`."""
         saved, (first, left) = in_memory(self.saved), offset
         columns = slice(left, left + shape[1])
         found = saved.new_zeros(tuple(shape), device="cpu")

@@ -47,7 +47,7 @@ from setpoint.precision.mixed_precision import (
     store_in,
 )
 from setpoint.shapes.batch import WHOLE, SequenceParts
-from setpoint.shapes.parameter import Parameter
+from setpoint.shapes.protocols import Parameter
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
