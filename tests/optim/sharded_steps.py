@@ -26,7 +26,7 @@ from setpoint.optim.config import (
     MuonConfig,
     ScheduleFreeAdamWConfig,
 )
-from setpoint.optim.muon import AllGather, AllToAll
+from setpoint.optim.muon import AllGatherExchange, AllToAllExchange
 
 from ..ranks import fork
 
@@ -120,14 +120,14 @@ def each_rank_has_its_share() -> None:
 
     mesh = init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("one", "all"))
     ways = [
-        (AllToAll, (Replicate(), Shard(0))),
-        (AllToAll, (Shard(0), Shard(1))),
-        (AllGather, (Replicate(), Shard(1))),  # as where several dimensions divide a matrix
+        (AllToAllExchange, (Replicate(), Shard(0))),
+        (AllToAllExchange, (Shard(0), Shard(1))),
+        (AllGatherExchange, (Replicate(), Shard(1))),  # as where several dimensions divide a matrix
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(muon, "orthogonalize", watched)
         for kind, way in ways:
-            patch.setattr("setpoint.optim.muon.AllToAll", kind)
+            patch.setattr("setpoint.optim.muon.AllToAllExchange", kind)
             torch.manual_seed(0)
             whole = [nn.Parameter(torch.randn(7, 5)) for _ in range(5)]
             held = [nn.Parameter(distribute_tensor(p.data, mesh, way)) for p in whole]

@@ -264,7 +264,7 @@ def _adapt_one(config: AdapterConfig, target: Target, holder: nn.Module) -> None
     holder.__class__ = class_with(type(holder), _AdaptedLinear if is_linear else _AdaptedEmbedding)
 
 
-class _Adapted:
+class _AdaptedModule:
     """Mixin of adapted modules."""
 
     weight: Tensor
@@ -276,7 +276,7 @@ class _Adapted:
         return merged_weight(self.weight, self.adapter)
 
 
-class _AdaptedLinear(_Adapted):
+class _AdaptedLinear(_AdaptedModule):
     bias: Tensor | None
 
     def product_weights(self) -> tuple[str, ...]:
@@ -291,6 +291,6 @@ class _AdaptedLinear(_Adapted):
         return self.adapter(x, super().forward(x), weight, self.bias)
 
 
-class _AdaptedEmbedding(_Adapted):
+class _AdaptedEmbedding(_AdaptedModule):
     def forward(self, tokens: Tensor) -> Tensor:
         return self.adapter(tokens, super().forward(tokens), self.weight)

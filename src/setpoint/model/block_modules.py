@@ -203,7 +203,7 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, (x.shape[-1],), factor.to(x.dtype), self.eps)
 
 
-class _RMSNorm(torch.autograd.Function):
+class _RMSNormFunction(torch.autograd.Function):
     """y = x r w with r = 1 / sqrt(mean(x^2) + eps).
 
     With n = x r and G = g w the gradients are dw = sum(g n) over all vectors and
@@ -236,7 +236,7 @@ class _RMSNorm(torch.autograd.Function):
 def rms_norm_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Apply RMSNorm (Zhang and Sennrich, 2019) to the last axis of a CPU tensor."""
     if torch.is_grad_enabled():
-        return _RMSNorm.apply(x, weight, eps)
+        return _RMSNormFunction.apply(x, weight, eps)
     # Without the overhead of an autograd function, which shows in generation.
     return (x * _scale(x, eps)).mul_(weight)
 

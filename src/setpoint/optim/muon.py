@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-class Split(NamedTuple):
+class MeshSplit(NamedTuple):
     """A dimension of a mesh along which ranks hold less than whole matrices of a parameter.
 
     Arguments:
@@ -39,7 +39,7 @@ class Split(NamedTuple):
     is_alone: bool
 
 
-def split_of(parameter: Tensor) -> Split | None:
+def split_of(parameter: Tensor) -> MeshSplit | None:
     """The division of a parameter, or None where each rank holds whole matrices.
 
     A parameter of three dimensions is a batch of matrices, whole where it is split by its first.
@@ -54,7 +54,7 @@ def split_of(parameter: Tensor) -> Split | None:
     ]
     found = [each for each in dims if each[1] or parameter.ndim != 3]
     # FSDP2 over tensor parallelism places rows in strides, and a batch may be split both ways.
-    return Split(*found[0], is_alone=len(dims) == 1) if found else None
+    return MeshSplit(*found[0], is_alone=len(dims) == 1) if found else None
 
 
 class Exchange(Protocol):
@@ -76,7 +76,7 @@ class Exchange(Protocol):
         ...
 
 
-class Local(Exchange):
+class LocalExchange(Exchange):
     """No exchange: each rank holds whole matrices."""
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
@@ -86,7 +86,7 @@ class Local(Exchange):
         return results.unbind()
 
 
-class AllToAll(Exchange):
+class AllToAllExchange(Exchange):
     """Parameters that one dimension of a mesh divides: all-to-all there and back.
 
     Arguments:
@@ -94,7 +94,7 @@ class AllToAll(Exchange):
         owners: of each parameter the rank that gets it whole, by its place in the dimension.
     """
 
-    def __init__(self, like: DTensor, split: Split, owners: Sequence[int]) -> None:
+    def __init__(self, like: DTensor, split: MeshSplit, owners: Sequence[int]) -> None:
         mesh = like.device_mesh
         self.group: Any = mesh.get_group(split.mesh_dim)
         self.rank, size = mesh.get_local_rank(split.mesh_dim), mesh.size(split.mesh_dim)
@@ -136,13 +136,13 @@ class AllToAll(Exchange):
         return torch.Size(self._part(rank)).numel()
 
 
-class AllGather(Exchange):
+class AllGatherExchange(Exchange):
     """Parameters that several dimensions of a mesh divide: gathered on all ranks.
 
     What each rank has computed is summed over one of the dimensions, zero where it has not.
     """
 
-    def __init__(self, like: DTensor, split: Split, owners: Sequence[int]) -> None:
+    def __init__(self, like: DTensor, split: MeshSplit, owners: Sequence[int]) -> None:
         self.like = like
         self.group: Any = like.device_mesh.get_group(split.mesh_dim)
         rank = like.device_mesh.get_local_rank(split.mesh_dim)
@@ -169,13 +169,13 @@ def exchange_of(like: Tensor, owners: Sequence[int]) -> Exchange:
 
     Arguments:
         like: one of them.
-        owners: see `AllToAll`; not read where matrices are whole on each rank.
+        owners: see `AllToAllExchange`; not read where matrices are whole on each rank.
     """
     split = split_of(like)
     if split is None:
-        return Local()
+        return LocalExchange()
     assert is_dtensor(like)
-    return (AllToAll if split.is_alone else AllGather)(like, split, owners)
+    return (AllToAllExchange if split.is_alone else AllGatherExchange)(like, split, owners)
 
 
 AdjustLr = Literal["original", "match_rms_adamw"]

@@ -6,7 +6,7 @@ from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained.convert import EXPERTS, PLAIN, SIZES, UNCOMPARED
-from setpoint.model.pretrained.document import Document
+from setpoint.model.pretrained.document import ConfigDocument
 from setpoint.model.pretrained.families import FAMILIES
 
 # Fields that do not change the logits of finished weights: of the transformer, and of a mixture.
@@ -45,7 +45,7 @@ def test_every_field_is_written_fixed_or_named_as_without_effect() -> None:
     assert len(fields) == len(SIZES) + len(PLAIN) + len(NOT_WRITTEN)
     for family in FAMILIES.values():
         assert family.fixed.keys() <= {*PLAIN, *EXPERTS}
-        read = family.read(Document({}, "")).keys()
+        read = family.read(ConfigDocument({}, "")).keys()
         of_sections = {path for path in read if "." in path}
         assert read - of_sections - {*UNCOMPARED} <= {*SIZES, *PLAIN}
         missing = {*SIZES} - read
@@ -60,6 +60,6 @@ def test_every_field_of_experts_is_written_fixed_or_named_as_without_effect() ->
     assert {f"moe.{name}" for name in MoE.__setpoint__.fields} == known
     latent = {f"mla.{name}" for name in MLA.__setpoint__.fields}
     for family in FAMILIES.values():
-        read = family.read(Document({}, "")).keys()
+        read = family.read(ConfigDocument({}, "")).keys()
         assert written <= read if "moe" in family.fixed else not written & read
         assert latent <= read if "mla" in family.fixed else not latent & read

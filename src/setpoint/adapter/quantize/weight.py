@@ -401,7 +401,7 @@ class QuantizedExperts(QuantizedWeight):
         return drawn[:, row : row + like.shape[1], column : column + like.shape[2]]
 
 
-class _Product(torch.autograd.Function):
+class _QuantizedProduct(torch.autograd.Function):
     """x W^T with a quantized W, of which the gradient of x alone is computed."""
 
     @staticmethod
@@ -464,7 +464,7 @@ def product(x: Tensor, held: QuantizedWeight, inputs_first: bool = False) -> Ten
 
 
 def _multiply(x: Tensor, held: QuantizedWeight, inputs_first: bool) -> Any:
-    return _Product.apply(x, held, inputs_first, *held.parts())
+    return _QuantizedProduct.apply(x, held, inputs_first, *held.parts())
 
 
 def _multiply_experts(rows: Tensor, held: QuantizedExperts, product: Product, ends: Tensor) -> Any:

@@ -62,7 +62,7 @@ class DeepEPDispatcher:
                 f"parallel.dispatch = deepep sends bf16, and the model computes in {x.dtype}\n"
                 f"Valid: precision.compute = bf16, or all_to_all"
             )
-        sent = _Sent(self._buffer_for(x), _chosen(assigned, weights.shape), self.experts)
+        sent = _DispatchedRows(self._buffer_for(x), _chosen(assigned, weights.shape), self.experts)
         rows, chosen, own = _DispatchTokens.apply(x, weights.float(), sent)
         ends = torch.tensor(sent.rows, device=x.device).cumsum(0)
         # Choices of experts on other ranks, -1, are sorted to the front, and are no rows here.
@@ -97,7 +97,7 @@ class DeepEPDispatcher:
         return self._buffer
 
 
-class _Sent:
+class _DispatchedRows:
     """State of one dispatch, which its way back needs."""
 
     def __init__(self, buffer: Any, chosen: Tensor, experts: int) -> None:
@@ -119,7 +119,9 @@ class _DispatchTokens(torch.autograd.Function):
     """Sends each token once to each rank with an expert that it chose."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor, sent: _Sent) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, weights: Tensor, sent: _DispatchedRows
+    ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.sent = sent
         saved = saved_result()
         if saved is not None:
@@ -158,7 +160,9 @@ class _CombineResults(torch.autograd.Function):
     """Sends the results of each token back, and sums them."""
 
     @staticmethod
-    def forward(ctx: Any, results: Tensor, sent: _Sent, pending: list[Any] | None) -> Tensor:
+    def forward(
+        ctx: Any, results: Tensor, sent: _DispatchedRows, pending: list[Any] | None
+    ) -> Tensor:
         ctx.sent = sent
         saved = saved_result()
         if saved is not None:

@@ -19,7 +19,7 @@ from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.pretrained.convert import PLAIN, SIZES, Family, Misfit, meaning_of, named, shown
-from setpoint.model.pretrained.document import Document, read_keys, reasons
+from setpoint.model.pretrained.document import ConfigDocument, read_keys, reasons
 from setpoint.model.pretrained.families import FAMILIES
 from setpoint.model.pretrained.locate import CONFIG, Place, locate
 
@@ -113,7 +113,7 @@ def config_from_keys(keys: Mapping[str, Any], file: Path) -> tuple[TransformerCo
     Raises: as `read_config` does.
     """
     family = _family_of(keys, file)
-    document = Document(keys, str(file))
+    document = ConfigDocument(keys, str(file))
     fields = family.read(document)
     document.finish()
     try:

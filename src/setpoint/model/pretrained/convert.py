@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 from setpoint.config import Config
 from setpoint.model.attention.selection import kind_of, query_size
 from setpoint.model.config import LayerNormConfig, RMSNormConfig, TransformerConfig
-from setpoint.model.pretrained.document import Document
+from setpoint.model.pretrained.document import ConfigDocument
 from setpoint.model.pretrained.weights import TensorNames
 
 Fields = dict[str, Any]
@@ -120,13 +120,13 @@ def shown(value: object) -> str:
     return str(value)
 
 
-class Rule:
+class KeyRule:
     """One or several keys of config.json and the fields that they stand for.
 
     What is written and read again must be the same fields; else a family cannot express a model.
     """
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         """Read the fields.
 
         Arguments:
@@ -223,10 +223,10 @@ class Family(TensorNames):
 
     model_type: str
     architecture: str
-    rules: tuple[Rule, ...]
+    rules: tuple[KeyRule, ...]
     fixed: Mapping[str, object] = field(default_factory=dict[str, object])
 
-    def read(self, document: Document) -> Fields:
+    def read(self, document: ConfigDocument) -> Fields:
         """Read the fields of a config.json, by their paths."""
         fields = {**PLAIN, **(EXPERTS if "moe" in self.fixed else {}), **self.fixed}
         for rule in self.rules:
@@ -242,7 +242,7 @@ class Family(TensorNames):
         for section in ("moe", "mla"):  # for whose fields there are rules
             if section in self.fixed and getattr(config, section) is None:
                 return [Misfit(section, f"= null; it would have to be {self.fixed[section]}")]
-        document = Document({**self.write(config), "vocab_size": 1}, "")
+        document = ConfigDocument({**self.write(config), "vocab_size": 1}, "")
         fields = self.read(document)
         found = [Misfit(*finding) for finding in document.findings]
         for path in fields.keys() - UNCOMPARED - without_effect(config):
@@ -278,7 +278,7 @@ def _same(left: object, right: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Key(Rule):
+class AnyKey(KeyRule):
     """A key that stands for a field, or for several with equal values.
 
     Arguments:
@@ -298,12 +298,12 @@ class Key(Rule):
     read_as: Callable[[Any], Any] = lambda value: value
     write_as: Callable[[Any], Any] = lambda value: value
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         value = self.value(document)
         value = self.null(known) if value is None and self.null else self.read_as(value)
         return dict.fromkeys(self.path.split(","), value) if self.path else {}
 
-    def value(self, document: Document) -> Any:
+    def value(self, document: ConfigDocument) -> Any:
         """The value of the key."""
         return document.value(self.name)
 
@@ -322,7 +322,7 @@ class Key(Rule):
 
 
 @dataclass(frozen=True)
-class Int(Key):
+class Int(AnyKey):
     """A key with an int.
 
     Arguments:
@@ -332,7 +332,7 @@ class Int(Key):
     at_least: int = 1
     other: str = ""
 
-    def value(self, document: Document) -> Any:
+    def value(self, document: ConfigDocument) -> Any:
         name = self.other if self.other and document.has(self.other) else self.name
         known = document.value(self.name)
         if document.has(self.name) and known != document.value(name):
@@ -341,7 +341,7 @@ class Int(Key):
 
 
 @dataclass(frozen=True)
-class Number(Key):
+class Number(AnyKey):
     """A key with a float.
 
     Arguments:
@@ -350,7 +350,7 @@ class Number(Key):
 
     positive: bool = False
 
-    def value(self, document: Document) -> Any:
+    def value(self, document: ConfigDocument) -> Any:
         value = document.number(self.name, **self.presence)
         if self.positive and value is not None and value <= 0:
             document.refuse(self.name, "must be positive")
@@ -359,15 +359,15 @@ class Number(Key):
 
 
 @dataclass(frozen=True)
-class Flag(Key):
+class Bool(AnyKey):
     """A key that is true or false."""
 
-    def value(self, document: Document) -> Any:
+    def value(self, document: ConfigDocument) -> Any:
         return document.flag(self.name, self.default)
 
 
 @dataclass(frozen=True)
-class Choice(Key):
+class OneOf(AnyKey):
     """A key with a word.
 
     Arguments:
@@ -376,7 +376,7 @@ class Choice(Key):
 
     words: Mapping[str, Any] = field(default_factory=lambda: GATED)
 
-    def value(self, document: Document) -> Any:
+    def value(self, document: ConfigDocument) -> Any:
         return document.choice(self.name, self.default, self.words)
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
@@ -386,7 +386,7 @@ class Choice(Key):
 
 
 @dataclass(frozen=True)
-class Must(Rule):
+class Must(KeyRule):
     """A key that has one meaning here.
 
     Arguments:
@@ -400,7 +400,7 @@ class Must(Rule):
     reason: str
     writes: bool = False
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         allowed = self.allowed
         allowed = (None, known[allowed]) if isinstance(allowed, str) else allowed
         document.must_be(self.name, allowed, self.reason)
@@ -415,32 +415,32 @@ class Must(Rule):
 
 
 @dataclass(frozen=True)
-class Computed(Rule):
+class Derived(KeyRule):
     """A field without a key, which transformers computes from others."""
 
     path: str
     compute: Callable[[Fields], Any]
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         return {self.path: self.compute(known)}
 
 
-class EvenHeads(Rule):
+class EvenHeads(KeyRule):
     """A width that the heads divide, as some classes of transformers demand."""
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         if known["dim"] % known["heads"] and not document.findings:
             document.refuse("num_attention_heads", f"must divide dim = {known['dim']}")
         return {}
 
 
-class DenseLayers(Key):
+class DenseLayers(AnyKey):
     """`mlp_only_layers`: the layers without experts, which must be the first ones."""
 
     def __init__(self) -> None:
         super().__init__("mlp_only_layers", "moe.first_dense", write_as=lambda n: list(range(n)))
 
-    def value(self, document: Document) -> Any:
+    def value(self, document: ConfigDocument) -> Any:
         dense = document.value(self.name) or []
         numbers = isinstance(dense, list) and all(type(layer) is int for layer in dense)
         if not numbers or sorted(dense) != list(range(len(dense))):
@@ -450,7 +450,7 @@ class DenseLayers(Key):
 
 
 @dataclass(frozen=True)
-class Groups(Rule):
+class Groups(KeyRule):
     """`n_group` and `topk_group`, the groups of experts that a token is limited to.
 
     Arguments:
@@ -459,7 +459,7 @@ class Groups(Rule):
 
     method: str = ""
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         groups = document.integer("n_group", 1, optional=True) or 1
         top_groups = document.integer("topk_group", 1, optional=True) or 1
         if self.method:

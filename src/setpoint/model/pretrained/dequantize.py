@@ -44,7 +44,7 @@ def dequantize(
     found = torch.empty((last - first, *shape[1:]), dtype=dtype)
     width = found[0].numel() if last > first else 1
     step = max(1, AT_ONCE // width)
-    of = _Rows(encoding, read)
+    of = _DenseRows(encoding, read)
     for start in range(first, last, step):
         end = min(start + step, last)
         if encoding.values == "levels":
@@ -90,7 +90,7 @@ def unsound(encoding: Encoding, part: str, what: str) -> RunError:
     )
 
 
-class _Rows:
+class _DenseRows:
     """Rows of one tensor; scales that all have in common are read once."""
 
     def __init__(self, encoding: Encoding, read: Read) -> None:

@@ -77,7 +77,7 @@ def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
     return cast(dict[str, Any], keys)
 
 
-class Document:
+class ConfigDocument:
     """The keys of a config.json, with a list of those that were read.
 
     Findings are collected and reported together by `finish`.

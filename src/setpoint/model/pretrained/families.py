@@ -16,19 +16,19 @@ from setpoint.model.pretrained.convert import (
     GATED,
     REQUIRED,
     UNGATED,
-    Choice,
-    Computed,
+    AnyKey,
+    Bool,
     DenseLayers,
+    Derived,
     EvenHeads,
     Family,
     Fields,
-    Flag,
     Groups,
     Int,
-    Key,
+    KeyRule,
     Must,
     Number,
-    Rule,
+    OneOf,
     expert_width,
 )
 from setpoint.model.pretrained.positions import (
@@ -47,7 +47,7 @@ from setpoint.model.pretrained.positions import (
 from setpoint.model.pretrained.weights import DECODER, QKV, Names, Theirs, fused
 
 if TYPE_CHECKING:
-    from setpoint.model.pretrained.document import Document
+    from setpoint.model.pretrained.document import ConfigDocument
 
 
 def decoder(
@@ -61,7 +61,7 @@ def decoder(
     words: Mapping[str, str] = GATED,
     tied: bool = False,
     latent: bool = False,
-) -> tuple[Rule, ...]:
+) -> tuple[KeyRule, ...]:
     """Rules that Llama and those after it have in common, but for positions.
 
     Arguments:
@@ -71,15 +71,15 @@ def decoder(
         words: its values.
         latent: whether attention is latent, so that heads are no parts of the width.
     """
-    heads: tuple[Rule, ...] = (
+    heads: tuple[KeyRule, ...] = (
         Int("num_key_value_heads", "kv_heads", kv_heads, null=lambda known: known["heads"]),
         Int("head_dim", "head_dim", head_dim, null=lambda known: known["dim"] // known["heads"]),
     )
     if latent:
         heads = (
             Must("num_key_value_heads", "heads", "latent attention has no such heads", writes=True),
-            Key("head_dim"),  # which is qk_rope_head_dim
-            Key("qk_head_dim"),
+            AnyKey("head_dim"),  # which is qk_rope_head_dim
+            AnyKey("qk_head_dim"),
         )
     return (
         Int("vocab_size", "vocab_size"),
@@ -89,17 +89,17 @@ def decoder(
         Int("max_position_embeddings", "max_sequence_length", length),
         Int("num_hidden_layers", "layers"),
         Int("intermediate_size", "ffn_dim"),
-        Choice(activation, "activation", usual, words=words),
+        OneOf(activation, "activation", usual, words=words),
         Number("rms_norm_eps", "norm_eps", eps),
         # Some classes take no more than 1, and it has no effect on weights that are there.
         Number("initializer_range", "init_std", 0.02, write_as=lambda std: min(std, 1.0)),
-        Computed("residual_init", lambda _: "plain"),
-        Flag("tie_word_embeddings", "tie_embeddings", tied),
+        Derived("residual_init", lambda _: "plain"),
+        Bool("tie_word_embeddings", "tie_embeddings", tied),
         Number("attention_dropout", "attention_dropout", 0.0, null=lambda _: 0.0),
     )
 
 
-BIASES = Flag("attention_bias", "qkv_bias,attention_output_bias", False)
+BIASES = Bool("attention_bias", "qkv_bias,attention_output_bias", False)
 NO_BIAS = Must("attention_bias", (False,), "the model has no such biases", writes=True)
 CAUSAL = Must(
     "use_bidirectional_attention",
@@ -108,7 +108,7 @@ CAUSAL = Must(
     writes=True,
 )
 ALL_ALIKE = Windows(all_alike, listed=False)
-OWN_CODE = Key("auto_map")  # of files that are older than the class in transformers
+OWN_CODE = AnyKey("auto_map")  # of files that are older than the class in transformers
 NO_ROUTER_LOGITS = Must("output_router_logits", (False, True, None), "", writes=True)
 
 
@@ -124,10 +124,10 @@ def query_scale(config: TransformerConfig) -> float:
     return query_size(config) ** -0.5 if scale is None else scale
 
 
-class SharedWidth(Rule):
+class SharedWidth(KeyRule):
     """`shared_expert_intermediate_size`: the width of all shared experts."""
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         width, name = known["moe.expert_dim"], "shared_expert_intermediate_size"
         shared = document.integer(name, 5632)
         if shared % width:
@@ -140,10 +140,10 @@ class SharedWidth(Rule):
         return {"shared_expert_intermediate_size": width}
 
 
-class OldActivation(Rule):
+class OldActivation(KeyRule):
     """`hidden_act` of Gemma, which transformers does not read: it takes gelu_pytorch_tanh."""
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         old = document.value("hidden_act")
         if old not in (None, "gelu_pytorch_tanh") and not document.has("hidden_activation"):
             document.refuse(
@@ -152,7 +152,7 @@ class OldActivation(Rule):
         return {}
 
 
-def gemma(length: int, cap: float | None) -> tuple[Rule, ...]:
+def gemma(length: int, cap: float | None) -> tuple[KeyRule, ...]:
     """Rules that Gemma 2 and 3 have in common, but for windows and positions."""
     return (
         OldActivation(),
@@ -167,7 +167,7 @@ def gemma(length: int, cap: float | None) -> tuple[Rule, ...]:
         CAUSAL,
         BIASES,
         EvenHeads(),
-        Computed("embedding_scale", lambda known: math.sqrt(known["dim"])),
+        Derived("embedding_scale", lambda known: math.sqrt(known["dim"])),
         Number(
             "query_pre_attn_scalar",
             "attention_scale",
@@ -215,10 +215,10 @@ SIGMOID_NAMES: Final[Names] = {**SHARED_NAMES, **CORRECTION}
 BEYOND: Final = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"layers\.({beyond})\..*")
 """Surplus of models with layers beyond the last, for speculation."""
 
-QWEN_EXPERTS: tuple[Rule, ...] = (
+QWEN_EXPERTS: tuple[KeyRule, ...] = (
     Int("decoder_sparse_step", "moe.every", 1),
     DenseLayers(),
-    Flag("norm_topk_prob", "moe.router.normalize", False),
+    Bool("norm_topk_prob", "moe.router.normalize", False),
     Number("router_aux_loss_coef", "moe.balance_loss", 0.001),
     NO_ROUTER_LOGITS,
 )
@@ -226,7 +226,7 @@ QWEN_EXPERTS: tuple[Rule, ...] = (
 LLAMA = Family(
     model_type="llama",
     architecture="LlamaForCausalLM",
-    rules=(*decoder(length=2048), Rope(), BIASES, Flag("mlp_bias", "ffn_bias", False), EvenHeads()),
+    rules=(*decoder(length=2048), Rope(), BIASES, Bool("mlp_bias", "ffn_bias", False), EvenHeads()),
 )
 
 MISTRAL = Family(
@@ -265,7 +265,7 @@ QWEN3_MOE = Family(
         *decoder(kv_heads=4, length=32_768),
         Rope(),
         BIASES,
-        Key("max_window_layers"),  # which nothing reads
+        AnyKey("max_window_layers"),  # which nothing reads
         Windows(all_alike, switch="use_sliding_window", listed=False),
         # transformers 5 writes num_local_experts for what it and 4 call num_experts.
         Int("num_experts", "moe.experts", 128, other="num_local_experts"),
@@ -312,7 +312,7 @@ PHI3 = Family(
         Rope(fraction=1.0, stretches=False),
         Windows(all_alike, default=None, listed=False),
         OWN_CODE,
-        Key("original_max_position_embeddings"),  # of a scaling that is refused
+        AnyKey("original_max_position_embeddings"),  # of a scaling that is refused
         NO_BIAS,
         Number("resid_pdrop", "dropout", 0.0),
         Number("embd_pdrop", "embedding_dropout", 0.0),
@@ -331,7 +331,7 @@ GRANITE = Family(
         *decoder(length=2048),
         Rope(),
         BIASES,
-        Flag("mlp_bias", "ffn_bias", False),
+        Bool("mlp_bias", "ffn_bias", False),
         Number("embedding_multiplier", "embedding_scale", 1.0, positive=True),
         Number("residual_multiplier", "residual_scale", 1.0, positive=True),
         Number("attention_multiplier", "attention_scale", 1.0, get=query_scale, positive=True),
@@ -357,22 +357,22 @@ GEMMA = Family(
         Rope(),
         CAUSAL,
         BIASES,
-        Computed("embedding_scale", lambda known: math.sqrt(known["dim"])),
+        Derived("embedding_scale", lambda known: math.sqrt(known["dim"])),
     ),
     fixed={"norm": RMSNormConfig(zero_centered=True)},
 )
 
-SEQUENCE_LOSS: tuple[Rule, ...] = (
+SEQUENCE_LOSS: tuple[KeyRule, ...] = (
     Number("aux_loss_alpha", "moe.sequence_balance_loss", 0.0),
     Must("seq_aux", (True,), "the loss is one of sequences"),
-    Computed("moe.balance_loss", lambda _: 0.0),
+    Derived("moe.balance_loss", lambda _: 0.0),
 )
-SIGMOID_EXPERTS: tuple[Rule, ...] = (
-    Key("num_nextn_predict_layers"),  # layers beyond the last, for speculation
-    Key("num_mtp_layers"),
+SIGMOID_EXPERTS: tuple[KeyRule, ...] = (
+    AnyKey("num_nextn_predict_layers"),  # layers beyond the last, for speculation
+    AnyKey("num_mtp_layers"),
     Int("num_experts_per_tok", "moe.top_k", 8),
     Groups(),
-    Flag("norm_topk_prob", "moe.router.normalize", True),
+    Bool("norm_topk_prob", "moe.router.normalize", True),
     Must("scoring_func", ("sigmoid",), "scores are sigmoids in these models"),
     Must("topk_method", ("noaux_tc",), "experts are chosen with a bias in these models"),
     *SEQUENCE_LOSS,
@@ -387,14 +387,14 @@ LATENT: Final = (
     Int("v_head_dim", "mla.value_head_dim", 128),
 )
 """Rules of latent attention."""
-DEEPSEEK: tuple[Rule, ...] = (
+DEEPSEEK: tuple[KeyRule, ...] = (
     *decoder(length=4096, latent=True),
     Must("rms_norm_eps", (1e-6,), "must be 1e-06, as norms of latents have it"),
     *LATENT,
     LatentRope(),
     NO_BIAS,
     OWN_CODE,
-    Key("ep_size"),
+    AnyKey("ep_size"),
     Must("moe_layer_freq", (1,), "only first_k_dense_replace leaves layers without experts"),
     Int("moe_intermediate_size", "moe.expert_dim", get=expert_width),
     Int("n_shared_experts", "moe.shared_experts"),
@@ -455,7 +455,7 @@ QWEN2_MOE = Family(
         *decoder(kv_heads=16, length=32_768),
         Rope(),
         Windows(first_layers_sliding, switch="use_sliding_window"),
-        Flag("qkv_bias", "qkv_bias", True),
+        Bool("qkv_bias", "qkv_bias", True),
         Int("num_experts", "moe.experts", 60),
         Int("num_experts_per_tok", "moe.top_k", 4),
         Int("moe_intermediate_size", "moe.expert_dim", 1408, get=expert_width),
@@ -505,7 +505,7 @@ OLMOE = Family(
         Int("num_experts", "moe.experts", 64, other="num_local_experts"),
         Int("num_experts_per_tok", "moe.top_k", 8),
         EXPERTS_ONLY,
-        Flag("norm_topk_prob", "moe.router.normalize", False),
+        Bool("norm_topk_prob", "moe.router.normalize", False),
         Number("router_aux_loss_coef", "moe.balance_loss", 0.01),
         NO_ROUTER_LOGITS,
     ),
@@ -519,17 +519,17 @@ SMOLLM3 = Family(
         *decoder(kv_heads=4, length=32_768, tied=True),
         Rope(2_000_000.0),
         RopeLayers(),
-        Key("max_window_layers"),  # which nothing reads
+        AnyKey("max_window_layers"),  # which nothing reads
         Windows(smollm3_pattern, default=None, switch="use_sliding_window"),
         BIASES,
-        Flag("mlp_bias", "ffn_bias", False),
+        Bool("mlp_bias", "ffn_bias", False),
     ),
 )
 
-GLM: tuple[Rule, ...] = (
+GLM: tuple[KeyRule, ...] = (
     *decoder(kv_heads=2, head_dim=128, length=131_072, eps=1.5625e-7),
     Rope(fraction=0.5),
-    Flag("attention_bias", "qkv_bias", True),
+    Bool("attention_bias", "qkv_bias", True),
 )
 """Rules of GLM 4 without experts."""
 GLM_NAMES: Final[Names] = {
@@ -564,8 +564,8 @@ GLM4_MOE = Family(
     rules=(
         *decoder(kv_heads=8, length=131_072, eps=1e-5),
         Rope(fraction=0.5),
-        Flag("attention_bias", "qkv_bias", False),
-        Flag("use_qk_norm", "qk_norm", False),
+        Bool("attention_bias", "qkv_bias", False),
+        Bool("use_qk_norm", "qk_norm", False),
         *SIGMOID_EXPERTS,
         Int("n_routed_experts", "moe.experts", 128, other="num_local_experts"),
         Int("moe_intermediate_size", "moe.expert_dim", 1408, get=expert_width),
@@ -598,12 +598,12 @@ GPT_OSS = Family(
                 "original_max_position_embeddings": 4096,
             },
         ),
-        Key("initial_context_length"),  # which is that of the scaling
+        AnyKey("initial_context_length"),  # which is that of the scaling
         Windows(every_nth_full(2), default=128, always=True),
-        Flag("attention_bias", "qkv_bias,attention_output_bias", True),
+        Bool("attention_bias", "qkv_bias,attention_output_bias", True),
         Int("num_local_experts", "moe.experts", 128, other="num_experts"),
         Int("num_experts_per_tok", "moe.top_k", 4),
-        Key("experts_per_token"),  # the same
+        AnyKey("experts_per_token"),  # the same
         EXPERTS_ONLY,
         Number("router_aux_loss_coef", "moe.balance_loss", 0.001),
         NO_ROUTER_LOGITS,
@@ -662,21 +662,21 @@ GPT2 = Family(
         Int("n_positions", "max_sequence_length", 1024),
         Must("n_ctx", "max_sequence_length", "contradicts n_positions"),  # its old name
         Must("scale_attn_by_inverse_layer_idx", (False,), "scales each layer differently"),
-        Key("reorder_and_upcast_attn"),  # the order of two products, and the precision of a sum
+        AnyKey("reorder_and_upcast_attn"),  # the order of two products, and the precision of a sum
         *(
-            Key(f"summary_{name}")
+            AnyKey(f"summary_{name}")
             for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")
         ),
         Int("n_layer", "layers"),
-        Computed("kv_heads", lambda known: known["heads"]),
-        Computed("head_dim", lambda known: known["dim"] // known["heads"]),
+        Derived("kv_heads", lambda known: known["heads"]),
+        Derived("head_dim", lambda known: known["dim"] // known["heads"]),
         EvenHeads(),
         Int("n_inner", "ffn_dim", None, null=lambda known: 4 * known["dim"]),
-        Choice("activation_function", "activation", "gelu_new", words=UNGATED),
+        OneOf("activation_function", "activation", "gelu_new", words=UNGATED),
         Number("layer_norm_epsilon", "norm_eps", 1e-5),
         Number("initializer_range", "init_std", 0.02),
-        Flag("tie_word_embeddings", "tie_embeddings", True),
-        Flag(
+        Bool("tie_word_embeddings", "tie_embeddings", True),
+        Bool(
             "scale_attn_weights",
             "attention_scale",
             True,

@@ -15,16 +15,16 @@ from setpoint.model.attention.selection import query_size
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.convert import (
     Fields,
-    Rule,
+    KeyRule,
     layer_kinds,
     meaning_of,
 )
-from setpoint.model.pretrained.document import LARGEST, Document, reasons
+from setpoint.model.pretrained.document import LARGEST, ConfigDocument, reasons
 from setpoint.model.rope.config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 KINDS: Final = {"full_attention": "full", "sliding_attention": "sliding"}
 T = TypeVar("T")
-Pattern = Callable[[Document, int, int | None], Sequence[str]]
+Pattern = Callable[[ConfigDocument, int, int | None], Sequence[str]]
 
 
 def shortest_pattern(kinds: Sequence[T]) -> tuple[T, ...]:
@@ -39,7 +39,7 @@ def shortest_pattern(kinds: Sequence[T]) -> tuple[T, ...]:
     return tuple(kinds)
 
 
-def all_alike(document: Document, layers: int, window: int | None) -> list[str]:
+def all_alike(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
     """The attention types of a family whose layers all slide, or none does."""
     del document
     return ["full" if window is None else "sliding"] * layers
@@ -48,19 +48,19 @@ def all_alike(document: Document, layers: int, window: int | None) -> list[str]:
 def every_nth_full(count: int) -> Pattern:
     """The attention types of a family of which every n-th layer is full, the others sliding."""
 
-    def kinds(document: Document, layers: int, window: int | None) -> list[str]:
+    def kinds(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
         return ["sliding" if (index + 1) % count else "full" for index in range(layers)]
 
     return kinds
 
 
-def first_layers_full(document: Document, layers: int, window: int | None) -> list[str]:
+def first_layers_full(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
     """The attention types of Qwen 2 and 3, whose upper layers slide."""
     first = document.integer("max_window_layers", 28, at_least=0)
     return ["sliding" if window and index >= first else "full" for index in range(layers)]
 
 
-def gemma3_pattern(document: Document, layers: int, window: int | None) -> list[str]:
+def gemma3_pattern(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
     """The attention types of Gemma 3, of which every n-th layer is full."""
     name, older = "_sliding_window_pattern", "sliding_window_pattern"
     every = document.integer(older if document.has(older) else name, 6)
@@ -69,21 +69,21 @@ def gemma3_pattern(document: Document, layers: int, window: int | None) -> list[
     return list(every_nth_full(every)(document, layers, window))
 
 
-def first_layers_sliding(document: Document, layers: int, window: int | None) -> list[str]:
+def first_layers_sliding(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
     """The attention types of Qwen 2 with experts, of whose first layers every other one slides."""
     last = document.integer("max_window_layers", 28, at_least=0)
     slides = [bool(window) and index % 2 == 0 and index < last for index in range(layers)]
     return ["sliding" if slide else "full" for slide in slides]
 
 
-def smollm3_pattern(document: Document, layers: int, window: int | None) -> list[str]:
+def smollm3_pattern(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
     """The attention types of SmolLM 3, whose layers without positions slide."""
     rotated = rope_layers(document, layers)
     return ["full" if rotates or window is None else "sliding" for rotates in rotated]
 
 
 @dataclass(frozen=True)
-class Windows(Rule):
+class Windows(KeyRule):
     """Sliding windows: `sliding_window` and `layer_types`.
 
     Arguments:
@@ -103,7 +103,7 @@ class Windows(Rule):
     first: bool = False
     always: bool = False
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         layers = known["layers"]
         window = None
         if self.switch and not document.flag(self.switch, False):
@@ -184,7 +184,7 @@ class RopeKeys(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rope(Rule):
+class Rope(KeyRule):
     """Rotary positions that are the same in all layers.
 
     Arguments:
@@ -199,7 +199,7 @@ class Rope(Rule):
     stretches: bool = True
     scaling: Mapping[str, Any] | None = None
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         length = known["max_sequence_length"]
         given = document.number("rope_theta", None)
         fraction = self.fraction or 1.0
@@ -240,7 +240,7 @@ class Rope(Rule):
         }
 
 
-def rope_layers(document: Document, layers: int) -> list[bool]:
+def rope_layers(document: ConfigDocument, layers: int) -> list[bool]:
     """Read which layers of a SmolLM 3 are rotated."""
     every = document.integer("no_rope_layer_interval", 4)
     listed = document.value("no_rope_layers")
@@ -252,10 +252,10 @@ def rope_layers(document: Document, layers: int) -> list[bool]:
     return [bool(rotates) for rotates in listed[:layers]]
 
 
-class RopeLayers(Rule):
+class RopeLayers(KeyRule):
     """`no_rope_layers`: 1 for layers that are rotated."""
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         return {"rope_pattern": shortest_pattern(rope_layers(document, known["layers"]))}
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
@@ -276,7 +276,7 @@ class RopeByKind(Rope):
     sliding: float | None = None
     local: str = ""
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         length = known["max_sequence_length"]
         base = document.number("rope_theta", None)
         local = document.number(self.local, None) if self.local else base
@@ -340,7 +340,7 @@ class LatentRope(Rope):
     magnitude(mscale_all_dim) (DeepSeek-V2, 2024).
     """
 
-    def read(self, document: Document, known: Fields) -> Fields:
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
         fields = super().read(document, known)
         keys = document.value("rope_scaling") or document.value("rope_parameters")
         scaling, scale = fields["rope_scaling"], None
@@ -371,7 +371,9 @@ class LatentRope(Rope):
         return keys
 
 
-def read_rope(document: Document, name: str, rules: Any, usual: RopeKeys, length: int) -> RopeKeys:
+def read_rope(
+    document: ConfigDocument, name: str, rules: Any, usual: RopeKeys, length: int
+) -> RopeKeys:
     """Read rope_theta, the scaling and the rotated fraction of one mapping.
 
     Arguments:

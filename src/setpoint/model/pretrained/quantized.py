@@ -101,8 +101,8 @@ def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
     taken: set[str] = set()
     for name, codes in held.items():
         try:
-            view = _VIEWS[keys["quant_method"]](_Directory(held, keys), name, codes)
-        except _Misfit as error:
+            view = _VIEWS[keys["quant_method"]](_QuantizedFiles(held, keys), name, codes)
+        except _PartMismatch as error:
             problems.append(str(error))
             taken.add(name)
             continue
@@ -182,18 +182,18 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-class _Misfit(Exception):
+class _PartMismatch(Exception):
     """A part that is missing, or of another shape."""
 
 
-class _Directory(NamedTuple):
+class _QuantizedFiles(NamedTuple):
     held: Mapping[str, TensorInfo]
     keys: Mapping[str, Any]
 
     def part(self, name: str, of: str) -> TensorInfo:
         """A part that must be there."""
         if name not in self.held:
-            raise _Misfit(f"{of} ({self.held[of].dtype}) has no {name} beside it")
+            raise _PartMismatch(f"{of} ({self.held[of].dtype}) has no {name} beside it")
         return self.held[name]
 
     def squares(self) -> tuple[int, int]:
@@ -209,7 +209,7 @@ View = tuple[str, Shape, Encoding]
 
 
 def _scaled(
-    files: _Directory,
+    files: _QuantizedFiles,
     name: str,
     values: str,
     scales: str,
@@ -228,7 +228,7 @@ def _scaled(
     """
     codes, of_blocks = files.held[name], files.part(scales, name)
     if len(codes.shape) < 2:
-        raise _Misfit(f"{name} {codes.shape} is no matrix")
+        raise _PartMismatch(f"{name} {codes.shape} is no matrix")
     width = {"e2m1": 2, "int4": 8}.get(values, 1)
     shape = (*codes.shape[:-1], codes.shape[-1] * width)
     sizes = of_blocks.shape if len(of_blocks.shape) >= 2 else (*of_blocks.shape, 1)
@@ -241,7 +241,7 @@ def _scaled(
         if -(-size // side) != count:
             blocks = f"{squares[0]} x {squares[1]}"
             needed = tuple(-(-n // b) for n, b in zip(shape[-2:], squares, strict=True))
-            raise _Misfit(
+            raise _PartMismatch(
                 f"{scales} is {of_blocks.shape}, which fits no blocks of {name} {shape}; those of "
                 f"{blocks} need {needed}"
             )
@@ -250,11 +250,13 @@ def _scaled(
     if factor is not None:
         parts["factor"] = factor
         if sum(files.part(factor, name).shape) > 1:
-            raise _Misfit(f"{factor} is {files.held[factor].shape}, and should be one number")
+            raise _PartMismatch(f"{factor} is {files.held[factor].shape}, and should be one number")
     if zeros is not None and zeros in files.held:
         parts["zeros"] = zeros
         if files.held[zeros].shape != of_blocks.shape:
-            raise _Misfit(f"{zeros} is {files.held[zeros].shape}, not {of_blocks.shape} as scales")
+            raise _PartMismatch(
+                f"{zeros} is {files.held[zeros].shape}, not {of_blocks.shape} as scales"
+            )
     infos = {part: files.held[each] for part, each in parts.items()}
     encoding = Encoding(
         values, (sides[0], sides[1]), tuple(infos.items()), tuple(parts.values()), divides
@@ -262,23 +264,23 @@ def _scaled(
     return dense or name, shape, encoding
 
 
-def _fp8(files: _Directory, name: str, codes: TensorInfo) -> View | None:
+def _fp8(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
     if codes.dtype not in _FP8.values() or len(codes.shape) < 2:
         return None
     fmt = files.keys.get("fmt")
     if fmt is not None and codes.dtype != _FP8[fmt]:
-        raise _Misfit(f"{name} is {codes.dtype}, and fmt = {fmt!r} stands for {_FP8[fmt]}")
+        raise _PartMismatch(f"{name} is {codes.dtype}, and fmt = {fmt!r} stands for {_FP8[fmt]}")
     return _scaled(files, name, "float8", f"{name}_scale_inv")
 
 
-def _mxfp4(files: _Directory, name: str, codes: TensorInfo) -> View | None:
+def _mxfp4(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
     if not name.endswith("_blocks") or codes.dtype != "U8":
         return None
     base = name.removesuffix("_blocks")
     scales = files.part(f"{base}_scales", name)
     count, rows, groups, size = codes.shape if len(codes.shape) == 4 else (0, 0, 0, 0)
     if scales.shape != codes.shape[:-1] or size != 16:
-        raise _Misfit(f"{base}_scales is {scales.shape}, and {name} is {codes.shape}")
+        raise _PartMismatch(f"{base}_scales is {scales.shape}, and {name} is {codes.shape}")
     parts = (("codes", codes), ("scales", scales))
     names = (name, f"{base}_scales")
     # Stored (experts, outputs, inputs), and computed with as (experts, inputs, outputs).
@@ -286,16 +288,18 @@ def _mxfp4(files: _Directory, name: str, codes: TensorInfo) -> View | None:
     return base, (count, groups * 32, rows), encoding
 
 
-def _compressed(files: _Directory, name: str, codes: TensorInfo) -> View | None:
+def _compressed(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
     base, _, last = name.rpartition(".")
     scales, zeros = f"{base}.weight_scale", f"{base}.weight_zero_point"
     if f"{base}.weight_g_idx" in files.held and last in ("weight", "weight_packed"):
-        raise _Misfit(f"{base}.weight_g_idx reorders columns, which is not known here")
+        raise _PartMismatch(f"{base}.weight_g_idx reorders columns, which is not known here")
     if last == "weight_packed":
         dense = f"{base}.weight"
         if codes.dtype == "I32":
             if zeros in files.held:
-                raise _Misfit(f"{zeros} packs zero points, which is not known here: symmetric is")
+                raise _PartMismatch(
+                    f"{zeros} packs zero points, which is not known here: symmetric is"
+                )
             return _scaled(files, name, "int4", scales, dense=dense)
         if f"{base}.weight_global_scale" in files.held:
             factor = f"{base}.weight_global_scale"
@@ -309,10 +313,10 @@ def _compressed(files: _Directory, name: str, codes: TensorInfo) -> View | None:
     return None
 
 
-def _modelopt(files: _Directory, name: str, codes: TensorInfo) -> View | None:
+def _modelopt(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
     base, _, last = name.rpartition(".")
     if f"{base}.pre_quant_scale" in files.held:
-        raise _Misfit(f"{base}.pre_quant_scale scales inputs (AWQ), which is not known here")
+        raise _PartMismatch(f"{base}.pre_quant_scale scales inputs (AWQ), which is not known here")
     if last != "weight" or codes.dtype not in (*_FP8.values(), "U8"):
         return None
     if codes.dtype == "U8":
@@ -321,12 +325,12 @@ def _modelopt(files: _Directory, name: str, codes: TensorInfo) -> View | None:
     return _scaled(files, name, "float8", f"{base}.weight_scale")
 
 
-def _bitsandbytes(files: _Directory, name: str, codes: TensorInfo) -> View | None:
+def _bitsandbytes(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
     if codes.dtype != "U8" or not name.endswith(".weight"):
         return None
     state = next((f"{name}{_STATE}{b}" for b in _BITS if f"{name}{_STATE}{b}" in files.held), None)
     if state is None:
-        raise _Misfit(f"{name} (U8) has no {name}{_STATE}nf4 beside it")
+        raise _PartMismatch(f"{name} (U8) has no {name}{_STATE}nf4 beside it")
     info = files.held[state]
     with info.file.open("rb") as file:
         file.seek(info.start)
@@ -344,7 +348,7 @@ def _bitsandbytes(files: _Directory, name: str, codes: TensorInfo) -> View | Non
         numbers *= size
     blocks = -(-numbers // int(said["blocksize"]))
     if sum(codes.shape[:-1]) * 2 != numbers or dict(parts)["absmax"].shape != (blocks,):
-        raise _Misfit(
+        raise _PartMismatch(
             f"{name}.absmax is {dict(parts)['absmax'].shape} and {name} {codes.shape}, which is "
             f"not {shape} in blocks of {said['blocksize']}"
         )
@@ -355,7 +359,7 @@ def _bitsandbytes(files: _Directory, name: str, codes: TensorInfo) -> View | Non
     return name, shape, encoding
 
 
-_VIEWS: Final[Mapping[str, Callable[[_Directory, str, TensorInfo], View | None]]] = {
+_VIEWS: Final[Mapping[str, Callable[[_QuantizedFiles, str, TensorInfo], View | None]]] = {
     "fp8": _fp8,
     "mxfp4": _mxfp4,
     "compressed-tensors": _compressed,

@@ -84,7 +84,7 @@ def save_pretrained(
     if token_ids is None and origin is not None and (origin / MANIFEST).is_file():
         token_ids = special_tokens(origin, tokenizer_of(origin, job_of(origin).tokenizer))
     if isinstance(model, Transformer):
-        held = _Held(model) if weights is None else _Stored(weights)
+        held = _InModel(model) if weights is None else _InCheckpoint(weights)
         write = _writer(model, held, wanted, max_shard_size, family, origin)
     elif isinstance(model, HuggingFaceModel):
         write = partial(model.save_into, dtype=wanted, max_shard_size=max_shard_size)
@@ -121,7 +121,7 @@ def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
     return model, checkpoint_weights(place.directory, model, job.model)
 
 
-class _Held:
+class _InModel:
     """The weights that a model has in memory, of which ranks may hold parts."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -147,7 +147,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield plain_name(name), tensor
 
 
-class _Stored:
+class _InCheckpoint:
     """The weights of a checkpoint, of which each is read when it is asked for."""
 
     def __init__(self, weights: Weights) -> None:
@@ -162,7 +162,7 @@ class _Stored:
 
 def _writer(
     model: Transformer,
-    held: _Held | _Stored,
+    held: _InModel | _InCheckpoint,
     dtype: torch.dtype | None,
     max_shard_size: int,
     name: str | None,

@@ -147,7 +147,7 @@ _LAYER: Final = re.compile(r"(layers\.\d+)\.(.*)")
 _EXPERT: Final = re.compile(r"(.*\.experts)\.(\d+)(\..*)")
 
 
-class _Block(NamedTuple):
+class _OurBlock(NamedTuple):
     """A block of a parameter of ours that is (a part of) one tensor of theirs.
 
     Arguments:
@@ -232,7 +232,7 @@ class TensorNames:
         return [piece for _, piece in sorted(found, key=lambda pair: pair[0])]
 
 
-def _blocks(config: TransformerConfig, names: Names) -> Iterator[_Block]:
+def _blocks(config: TransformerConfig, names: Names) -> Iterator[_OurBlock]:
     merged = fused_parts_of(config)
     for name, shape in tensor_shapes(config, config.vocab_size or 1).items():
         match = _LAYER.fullmatch(name)
@@ -245,24 +245,24 @@ def _blocks(config: TransformerConfig, names: Names) -> Iterator[_Block]:
                     "model.moe.packed = false: the files have all experts of a layer in one tensor"
                     "\nValid: true"
                 )
-            yield _Block(name, layer, module, kind, shape[0], expert=int(match[2]))
+            yield _OurBlock(name, layer, module, kind, shape[0], expert=int(match[2]))
         elif isinstance(theirs := names.get(path), Theirs) and theirs.packed:
-            yield _Block(name, layer, path, "", shape[-1])
+            yield _OurBlock(name, layer, path, "", shape[-1])
         elif ".experts." in path:
             # Packed matrices are (experts, inputs, outputs).
             for expert in range(shape[0]):
                 part = Part(0, expert)
-                yield _Block(name, layer, path, "weight", shape[2], part, expert, True)
+                yield _OurBlock(name, layer, path, "weight", shape[2], part, expert, True)
         elif sizes := merged.get(name.rpartition(".")[0]):
             for index, module in enumerate(QKV):
                 part = Part(0, sum(sizes[:index]), sizes[index])
                 kind = path.rpartition(".")[2]
-                yield _Block(name, layer, module, kind, sizes[index], part)
+                yield _OurBlock(name, layer, module, kind, sizes[index], part)
         elif path in names:
-            yield _Block(name, layer, path, "", shape[0])
+            yield _OurBlock(name, layer, path, "", shape[0])
         else:
             module, _, kind = path.rpartition(".")
-            yield _Block(name, layer, module, kind, shape[0])
+            yield _OurBlock(name, layer, module, kind, shape[0])
 
 
 def _rotated(config: TransformerConfig) -> dict[str, tuple[int, int, int]]:
