@@ -119,10 +119,10 @@ ROWS |= {
     "Piecewise.horizon": ("schedule.horizon=6", rates, PHASES),
     "Piecewise.horizon_share": ("schedule.horizon_share=0.5", rates, PHASES),
     "Piecewise.by": (SHARED["by"], rates, PHASES),
-    "Phase.target": ("schedule.phases.1.target=0.9", rates, PHASES),
-    "Phase.length": ("schedule.phases.0={target: 1, length: 25 %}", rates, PHASES),
-    "Phase.curve": ("schedule.phases.0.curve=cosine", rates, POLYNOMIAL),
-    "Phase.power": ("schedule.phases.0.power=3", rates, POLYNOMIAL),
+    "SchedulePhase.target": ("schedule.phases.1.target=0.9", rates, PHASES),
+    "SchedulePhase.length": ("schedule.phases.0={target: 1, length: 25 %}", rates, PHASES),
+    "SchedulePhase.curve": ("schedule.phases.0.curve=cosine", rates, POLYNOMIAL),
+    "SchedulePhase.power": ("schedule.phases.0.power=3", rates, POLYNOMIAL),
     "Plateau.warmup": (SHARED["warmup"], logged, PLATEAU),
     "Plateau.warmup_from": (
         SHARED["warmup_from"], logged, (*PLATEAU, "schedule.warmup=3")

@@ -10,7 +10,7 @@ import pytest
 
 from setpoint.config import resolve
 from setpoint.optim.schedule.config import Cosine, Moving, Plateau, ScheduleConfig
-from setpoint.optim.schedule.curves import Place
+from setpoint.optim.schedule.curves import ScheduleTime
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components
@@ -189,7 +189,7 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
     per_epoch, found = len(components.train_data) / 4, list[float]()
     while loop.goes_on:
         step = loop.position.step
-        place = Place(
+        place = ScheduleTime(
             {"steps": step, "tokens": 64 * step, "epochs": step / per_epoch},
             {"steps": 1, "tokens": 64, "epochs": 1 / per_epoch},
         )
@@ -210,7 +210,7 @@ def test_a_run_in_time_follows_the_clock(tmp_path: Path, name: str, duration: st
     curve, seconds = job.schedule.build(), 0.0
     while loop.goes_on:
         at = loop.position
-        place = Place({unit: at.in_unit(unit) for unit in EVERY}, {"steps": 1, "tokens": 64})
+        place = ScheduleTime({unit: at.in_unit(unit) for unit in EVERY}, {"steps": 1, "tokens": 64})
         loop.pending = loop.take_step()
         result = loop.complete_pending()
         assert result.lr == 0.01 * curve(place)

@@ -20,8 +20,8 @@ from setpoint.adapter.low_rank import (
 )
 from setpoint.adapter.plan import (
     CHILD,
+    AdapterTarget,
     Described,
-    Target,
     adapter_problems,
     describe,
     quantized_sites,
@@ -228,7 +228,7 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
-def _require_form(target: Target, holder: nn.Module) -> None:
+def _require_form(target: AdapterTarget, holder: nn.Module) -> None:
     fits = {
         "linear": isinstance(holder, nn.Linear) or target.site.inputs_first,
         "embedding": isinstance(holder, nn.Embedding),
@@ -244,7 +244,7 @@ def _require_form(target: Target, holder: nn.Module) -> None:
         )
 
 
-def _adapt_one(config: AdapterConfig, target: Target, holder: nn.Module) -> None:
+def _adapt_one(config: AdapterConfig, target: AdapterTarget, holder: nn.Module) -> None:
     own = target.site.path.rpartition(".")[2]
     given = (target, config.dropout, config.b_std)
     if target.site.form == "experts":

@@ -14,7 +14,7 @@ from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import Kind
 
 if TYPE_CHECKING:
-    from setpoint.adapter.plan import Target
+    from setpoint.adapter.plan import AdapterTarget
     from setpoint.shapes.peers import Peers
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
@@ -33,7 +33,7 @@ class LowRank(nn.Module):
     b: nn.Parameter
     magnitude: nn.Parameter | None
 
-    def __init__(self, target: Target, dropout: float, b_std: float, like: Tensor) -> None:
+    def __init__(self, target: AdapterTarget, dropout: float, b_std: float, like: Tensor) -> None:
         super().__init__()
         self.scale = target.scale
         self.rank = target.rank
@@ -108,7 +108,7 @@ class LinearAdapter(LowRank):
         target: with pieces, each has its own rows of A, and B is theirs one below the other.
     """
 
-    def __init__(self, target: Target, dropout: float, b_std: float, like: Tensor) -> None:
+    def __init__(self, target: AdapterTarget, dropout: float, b_std: float, like: Tensor) -> None:
         super().__init__(target, dropout, b_std, like)
         self.pieces = self.whole_pieces = target.pieces
         self.inputs_first = target.site.inputs_first
@@ -209,7 +209,7 @@ class ExpertAdapter(LowRank):
     Of transformers' experts the matrix may be (E, out, in).
     """
 
-    def __init__(self, target: Target, dropout: float, b_std: float, like: Tensor) -> None:
+    def __init__(self, target: AdapterTarget, dropout: float, b_std: float, like: Tensor) -> None:
         super().__init__(target, dropout, b_std, like)
         self.outputs_first = target.site.outputs_first
 

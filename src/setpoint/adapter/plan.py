@@ -79,7 +79,7 @@ class Site(NamedTuple):
         return given if self.inputs_first else (self.outputs, self.inputs)
 
 
-class Target(NamedTuple):
+class AdapterTarget(NamedTuple):
     """A matrix that is adapted.
 
     Arguments:
@@ -141,7 +141,7 @@ def sites_of(
     return found
 
 
-def chosen(config: AdapterConfig, sites: Iterable[Site]) -> list[Target]:
+def chosen(config: AdapterConfig, sites: Iterable[Site]) -> list[AdapterTarget]:
     """The matrices that are adapted."""
     return [_target(config, site) for site in sites if _is_chosen(config, site)]
 
@@ -164,14 +164,14 @@ def _rule(config: AdapterConfig, path: str) -> int | None:
     return first_match((each.pattern for each in config.ranks), path)
 
 
-def _target(config: AdapterConfig, site: Site) -> Target:
+def _target(config: AdapterConfig, site: Site) -> AdapterTarget:
     rule = _rule(config, site.path)
     rank, alpha = config.rank, config.alpha
     if rule is not None:
         rank = config.ranks[rule].rank or rank
         alpha = config.ranks[rule].alpha or alpha
     pieces = site.pieces if config.fused_projections == "split" else ()
-    return Target(site, rank, config.scale_of(rank, alpha), config.has_magnitude, pieces)
+    return AdapterTarget(site, rank, config.scale_of(rank, alpha), config.has_magnitude, pieces)
 
 
 class Described(NamedTuple):
@@ -184,7 +184,7 @@ class Described(NamedTuple):
         quantized: bytes of those of them that are quantized, by name.
     """
 
-    targets: list[Target]
+    targets: list[AdapterTarget]
     trained: list[Parameter]
     frozen: list[Parameter]
     quantized: Mapping[str, int] = NONE
@@ -327,7 +327,7 @@ def _train_problems(
     config: AdapterConfig,
     parameters: Sequence[Parameter],
     sites: Sequence[Site],
-    targets: Sequence[Target],
+    targets: Sequence[AdapterTarget],
 ) -> Iterator[Problem]:
     """Find what of `quantize` does not fit, and patterns of `train` that match what cannot be."""
     quantized = {site.weight for site in quantized_sites(config, sites)}
@@ -358,7 +358,7 @@ def _train_problems(
             )
 
 
-def _wrong_ranks(config: AdapterConfig, targets: Sequence[Target]) -> Iterator[Problem]:
+def _wrong_ranks(config: AdapterConfig, targets: Sequence[AdapterTarget]) -> Iterator[Problem]:
     """Ranks above the smaller side of a matrix: more than the whole matrix has numbers for."""
     said: set[int | None] = set()
     for target in targets:

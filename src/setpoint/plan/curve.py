@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
 from setpoint.optim.schedule.config import Piecewise, Plateau
-from setpoint.optim.schedule.curves import Place, measure, nearest, spans
+from setpoint.optim.schedule.curves import ScheduleTime, measure, nearest, spans
 from setpoint.units import Duration
 
 if TYPE_CHECKING:
@@ -129,14 +129,14 @@ class _Run:
         of = None if section.runs_over is None else section.runs_over.in_unit("steps")
         return int(of) if of is not None else max([DRAWN, *(10 * count for count in inside)])
 
-    def place(self, step: int) -> Place:
+    def place(self, step: int) -> ScheduleTime:
         begin = {
             unit: step * self.extent[unit]
             if unit in ("steps", "tokens")
             else whole * step / self.steps
             for unit, whole in self.whole.items()
         }
-        return Place(begin, {**self.extent, "seconds": 0.0})
+        return ScheduleTime(begin, {**self.extent, "seconds": 0.0})
 
     def notes(self) -> Iterator[str]:
         section = self.job.schedule

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from setpoint.optim.schedule.curves import Place, PlateauCurve
+from setpoint.optim.schedule.curves import PlateauCurve, ScheduleTime
 from setpoint.units import Duration, Period
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class LearningRate:
         begun = [extra for first, extra in self.phases if first <= position.step]
         return factor * begun[-1] if begun else factor
 
-    def _place(self, position: Position) -> Place:
+    def _place(self, position: Position) -> ScheduleTime:
         if self.by == "epoch":
             epoch = math.floor(position.epochs)
             if epoch != self.epoch:
@@ -126,7 +126,7 @@ class LearningRate:
         begin: dict[str, float] = {unit: position.in_unit(unit) for unit in UNITS}
         if self.by == "tokens":
             begin["steps"] = position.tokens / self.tokens_per_step
-        return Place(begin, self.extent)
+        return ScheduleTime(begin, self.extent)
 
     def observe(self, scores: Mapping[str, Score]) -> None:
         """Note the scores of an evaluation that was due; only a plateau uses them."""

@@ -21,12 +21,12 @@ from setpoint.optim.schedule.config import (
     InverseSqrt,
     Linear,
     NoSchedule,
-    Phase,
     Piecewise,
     Plateau,
     Polynomial,
     Rex,
     ScheduleConfig,
+    SchedulePhase,
     Wsd,
 )
 from setpoint.units import Length
@@ -56,9 +56,9 @@ SECTIONS: dict[str, ScheduleConfig] = {
     "piecewise": Piecewise(
         start=A,
         phases=(
-            Phase(length=W, target=1.0),
-            Phase(target=0.5),
-            Phase(length=Length.of_share(1 / 3), target=M),
+            SchedulePhase(length=W, target=1.0),
+            SchedulePhase(target=0.5),
+            SchedulePhase(length=Length.of_share(1 / 3), target=M),
         ),
         horizon=T,
     ),

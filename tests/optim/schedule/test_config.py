@@ -15,12 +15,12 @@ from setpoint.optim.schedule.config import (
     InverseSqrt,
     Linear,
     NoSchedule,
-    Phase,
     Piecewise,
     Plateau,
     Polynomial,
     Rex,
     ScheduleConfig,
+    SchedulePhase,
     Wsd,
 )
 from setpoint.train.config import Job
@@ -50,12 +50,12 @@ def test_where_curves_end() -> None:
         assert resolve(cls(horizon=300)).end == Duration(300)
     for section in (NoSchedule(), Constant(), InverseSqrt(), Plateau()):
         assert resolve(section).end is None
-    phases = (Phase(length=3, target=1.0), Phase(length="25 %", target=0.5))
+    phases = (SchedulePhase(length=3, target=1.0), SchedulePhase(length="25 %", target=0.5))
     assert resolve(Piecewise(phases=phases, horizon=10)).end == Duration(6)
 
 
 def test_what_is_asked_of_every_schedule() -> None:
-    phases = (Phase(length=3, target=1.0), Phase(length="25 %", target=0.5))
+    phases = (SchedulePhase(length=3, target=1.0), SchedulePhase(length="25 %", target=0.5))
     sections: list[tuple[ScheduleConfig, tuple[Any, str | int, str]]] = [
         (NoSchedule(), (None, 0, "step")),
         (Constant(warmup=7, by="tokens"), (None, 7, "tokens")),
@@ -215,10 +215,10 @@ def test_what_is_refused() -> None:
         (Plateau, "patience", -1),
         (Plateau, "threshold", 1.0),
         (Plateau, "cooldown", -1),
-        (Phase, "target", -1.0),
-        (Phase, "length", -1),
-        (Phase, "length", "101 %"),
-        (Phase, "length", 1.5),
+        (SchedulePhase, "target", -1.0),
+        (SchedulePhase, "length", -1),
+        (SchedulePhase, "length", "101 %"),
+        (SchedulePhase, "length", 1.5),
         (Piecewise, "start", -1.0),
         *((cls, "floor", float("nan")) for cls in (Cosine, Linear, Rex, Wsd, Plateau)),
     ],

@@ -12,7 +12,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, MultiStepLR
 
 from setpoint.config import resolve
-from setpoint.optim.schedule.config import Cosine, Linear, Phase, Piecewise
+from setpoint.optim.schedule.config import Cosine, Linear, Piecewise, SchedulePhase
 from setpoint.optim.schedule.curves import Curve, Stretch, between, piecewise_factor, spans
 from setpoint.units import Duration
 
@@ -54,7 +54,7 @@ def test_an_update_has_the_higher_end() -> None:
 @pytest.mark.parametrize(("cls", "curve"), [(Linear, "linear"), (Cosine, "cosine")])
 def test_a_warmup_and_a_decay_are_two_phases(cls: type[Linear], curve: Curve) -> None:
     one = resolve(cls(horizon=100, warmup=10, floor=0.1)).build()
-    phases = (Phase(length=10, target=1.0), Phase(target=0.1, curve=curve))
+    phases = (SchedulePhase(length=10, target=1.0), SchedulePhase(target=0.1, curve=curve))
     other = resolve(Piecewise(phases=phases, horizon=100)).build()
     steps = [*range(120), 3.25, 40.5]
     assert [other(s) for s in steps] == pytest.approx([one(s) for s in steps], rel=1e-14)
@@ -72,34 +72,46 @@ def rates(scheduler: type, steps: int, **arguments: object) -> list[float]:
 
 
 def test_jumps_are_those_of_torchs_milestones() -> None:
-    phases = [Phase(length=10, target=1.0)]
+    phases = [SchedulePhase(length=10, target=1.0)]
     for length, factor in ((20, 0.1), (5, 0.01)):
-        phases += [Phase(length=0, target=factor), Phase(length=length, target=factor)]
+        phases += [
+            SchedulePhase(length=0, target=factor),
+            SchedulePhase(length=length, target=factor),
+        ]
     ours = resolve(Piecewise(start=1.0, phases=tuple(phases))).build()
     theirs = rates(MultiStepLR, 50, milestones=[10, 30], gamma=0.1)
     assert [ours(step) for step in range(50)] == pytest.approx(theirs, rel=1e-12)
 
 
 def test_restarts_are_those_of_torch() -> None:
-    phases: list[Phase] = []
+    phases: list[SchedulePhase] = []
     for length in (5, 10, 20):
-        phases += [Phase(length=0, target=1.0), Phase(length=length, target=0.1, curve="cosine")]
+        phases += [
+            SchedulePhase(length=0, target=1.0),
+            SchedulePhase(length=length, target=0.1, curve="cosine"),
+        ]
     ours = resolve(Piecewise(phases=tuple(phases))).build()
     theirs = rates(CosineAnnealingWarmRestarts, 35, T_0=5, T_mult=2, eta_min=0.1)
     assert [ours(step) for step in range(35)] == pytest.approx(theirs, rel=1e-12)
 
 
 def test_shares_and_what_is_left() -> None:
-    phases = [Phase(length="10 %", target=1.0)] * 10
+    phases = [SchedulePhase(length="10 %", target=1.0)] * 10
     section = resolve(Piecewise(phases=tuple(phases), horizon=7))
     assert section.end == Duration(7)
     assert spans([0.1 * 7] * 10, 7, "steps")[-1][1] == 7
-    left = (Phase(length=3, target=1.0), Phase(target=0.5), Phase(length="25 %", target=0.1))
+    left = (
+        SchedulePhase(length=3, target=1.0),
+        SchedulePhase(target=0.5),
+        SchedulePhase(length="25 %", target=0.1),
+    )
     factor = resolve(Piecewise(phases=left, horizon=40)).build()
     assert spans([3, None, 10], 40, "steps") == [(0, 3), (3, 30), (30, 40)]
     assert [factor(step) for step in (2, 3, 30, 40)] == [1, 1, 0.5, 0.1]
 
 
 def test_without_shares_there_is_no_horizon() -> None:
-    section = resolve(Piecewise(phases=(Phase(length=3, target=1.0), Phase(length=4, target=0.5))))
+    section = resolve(
+        Piecewise(phases=(SchedulePhase(length=3, target=1.0), SchedulePhase(length=4, target=0.5)))
+    )
     assert section.horizon is None and section.end == Duration(7)

@@ -13,23 +13,25 @@ from setpoint.optim.schedule.config import (
     Cosine,
     InverseSqrt,
     Linear,
-    Phase,
     Piecewise,
     Plateau,
     Polynomial,
     Rex,
     ScheduleConfig,
+    SchedulePhase,
     Wsd,
 )
-from setpoint.optim.schedule.curves import Place
+from setpoint.optim.schedule.curves import ScheduleTime
 
 # A step is a 64th of an epoch, 32 tokens and half a second, so that all is exact.
 STEP = {"steps": 1.0, "tokens": 32.0, "epochs": 1 / 64, "seconds": 0.5}
 UNITS = {"128 steps": "steps", "2 epochs": "epochs", "4096 tokens": "tokens", "64 s": "seconds"}
 
 
-def place(step: float, **more: float) -> Place:
-    return Place({unit: size * step for unit, size in STEP.items()} | more, {**STEP, "seconds": 0})
+def place(step: float, **more: float) -> ScheduleTime:
+    return ScheduleTime(
+        {unit: size * step for unit, size in STEP.items()} | more, {**STEP, "seconds": 0}
+    )
 
 
 def ended(cls: type[ScheduleConfig], **more: Any) -> list[float]:
@@ -44,7 +46,7 @@ ENDED: dict[type[ScheduleConfig], dict[str, Any]] = {
     Polynomial: EASED,
     Rex: EASED,
     Wsd: {**EASED, "decay_length": "25 %"},
-    Piecewise: {"phases": (Phase(length="12.5 %", target=1.0), Phase(target=0.25))},
+    Piecewise: {"phases": (SchedulePhase(length="12.5 %", target=1.0), SchedulePhase(target=0.25))},
     Constant: {"warmup": "12.5 %"},
     InverseSqrt: {"warmup": "12.5 %"},
     Plateau: {"warmup": "12.5 %"},
@@ -101,8 +103,11 @@ def test_the_last_part_of_wsd_in_another_unit(length: str) -> None:
 
 
 def test_phases_in_other_units() -> None:
-    phases = (Phase(length="512 tokens", target=1.0), Phase(length="1 epoch", target=0.5))
-    steps = (Phase(length=16, target=1.0), Phase(length=64, target=0.5))
+    phases = (
+        SchedulePhase(length="512 tokens", target=1.0),
+        SchedulePhase(length="1 epoch", target=0.5),
+    )
+    steps = (SchedulePhase(length=16, target=1.0), SchedulePhase(length=64, target=0.5))
     assert ended(Piecewise, phases=phases) == pytest.approx(ended(Piecewise, phases=steps))
 
 
@@ -121,5 +126,5 @@ def test_no_length_takes_long(cls: type[ScheduleConfig], horizon: str | int) -> 
 def test_a_number_is_a_step() -> None:
     factor = resolve(Cosine(horizon=100)).build()
     assert factor(7) == factor(place(7))
-    with pytest.raises(ValueError, match="a schedule that counts epochs needs a Place"):
+    with pytest.raises(ValueError, match="a schedule that counts epochs needs a ScheduleTime"):
         resolve(Cosine(horizon="1 epoch")).build()(7)

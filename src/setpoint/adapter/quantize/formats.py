@@ -2,7 +2,7 @@
 
 A matrix is quantized whole, as its scales may be those of the whole; the parts are tensors that are
 divided among ranks like the matrix itself, by rows and by columns, as long as no block is cut. What
-has a fixed size (`Part.rows` and `.columns` false) is the same on all ranks.
+has a fixed size (`CodedPart.rows` and `.columns` false) is the same on all ranks.
 
 Blocks run along rows, so that a block of a flattened matrix and one of a row are the same: parts of
 NF4 equal those of bitsandbytes, and parts of NVFP4 those of torchao.
@@ -86,7 +86,7 @@ SCALE_LEVELS: Final = tuple(sorted(_dynamic_levels()))
 """The 256 levels of scales that are quantized, ascending."""
 
 
-class Part(NamedTuple):
+class CodedPart(NamedTuple):
     """One tensor of a quantized matrix.
 
     Arguments:
@@ -126,7 +126,7 @@ class Format(ABC):
         return self._columns or columns
 
     @abstractmethod
-    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+    def parts(self, rows: int, columns: int) -> dict[str, CodedPart]:
         """The tensors of a quantized matrix."""
 
     @abstractmethod
@@ -205,17 +205,17 @@ class NF4Format(_Rowwise):
         super().__init__(columns)
         self.double = double
 
-    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+    def parts(self, rows: int, columns: int) -> dict[str, CodedPart]:
         blocks = columns // self.block(columns)
-        codes = Part((rows, columns // 2), torch.uint8)
+        codes = CodedPart((rows, columns // 2), torch.uint8)
         if not self.double:
-            return {"codes": codes, "scales": Part((rows, blocks), torch.float32)}
+            return {"codes": codes, "scales": CodedPart((rows, blocks), torch.float32)}
         count = ceil(rows * blocks / SCALES_PER_SCALE)
         return {
             "codes": codes,
-            "scale_codes": Part((rows, blocks), torch.uint8),
-            "scale_scales": Part((count,), torch.float32, False, False),
-            "scale_mean": Part((1,), torch.float32, False, False),
+            "scale_codes": CodedPart((rows, blocks), torch.uint8),
+            "scale_scales": CodedPart((count,), torch.float32, False, False),
+            "scale_mean": CodedPart((1,), torch.float32, False, False),
         }
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
@@ -293,11 +293,11 @@ class Int8Format(_Rowwise):
 
     _half = 0.5
 
-    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+    def parts(self, rows: int, columns: int) -> dict[str, CodedPart]:
         blocks = columns // self.block(columns)
         return {
-            "codes": Part((rows, columns), torch.int8),
-            "scales": Part((rows, blocks), torch.float32, columns=self._columns is not None),
+            "codes": CodedPart((rows, columns), torch.int8),
+            "scales": CodedPart((rows, blocks), torch.float32, columns=self._columns is not None),
         }
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
@@ -338,12 +338,12 @@ class NVFP4Format(_E2M1Format):
 
     _half = 0.5
 
-    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+    def parts(self, rows: int, columns: int) -> dict[str, CodedPart]:
         blocks = columns // self.block(columns)
         return {
-            "codes": Part((rows, columns // 2), torch.uint8),
-            "scales": Part((rows, blocks), torch.uint8),
-            "scale": Part((1,), torch.float32, False, False),
+            "codes": CodedPart((rows, columns // 2), torch.uint8),
+            "scales": CodedPart((rows, blocks), torch.uint8),
+            "scale": CodedPart((1,), torch.float32, False, False),
         }
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
@@ -382,10 +382,10 @@ class MXFP4Format(_E2M1Format):
 
     _half = 0.5
 
-    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+    def parts(self, rows: int, columns: int) -> dict[str, CodedPart]:
         return {
-            "codes": Part((rows, columns // 2), torch.uint8),
-            "scales": Part((rows, columns // self.block(columns)), torch.uint8),
+            "codes": CodedPart((rows, columns // 2), torch.uint8),
+            "scales": CodedPart((rows, columns // self.block(columns)), torch.uint8),
         }
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
@@ -415,11 +415,11 @@ class FP8Format(Format):
         super().__init__(size)
         self.rows = size
 
-    def parts(self, rows: int, columns: int) -> dict[str, Part]:
+    def parts(self, rows: int, columns: int) -> dict[str, CodedPart]:
         blocks = (rows // self.rows, columns // self.rows)
         return {
-            "codes": Part((rows, columns), torch.uint8),
-            "scales": Part(blocks, torch.float32),
+            "codes": CodedPart((rows, columns), torch.uint8),
+            "scales": CodedPart(blocks, torch.float32),
         }
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
@@ -468,7 +468,7 @@ def _chunks(matrix: Tensor, multiple: int = 1) -> Iterator[slice]:
         yield slice(first, min(first + rows, matrix.shape[0]))
 
 
-def _empty(part: Part, like: Tensor) -> Tensor:
+def _empty(part: CodedPart, like: Tensor) -> Tensor:
     return torch.empty(part.shape, dtype=part.dtype, device=like.device)
 
 

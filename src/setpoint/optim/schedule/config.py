@@ -317,7 +317,7 @@ class InverseSqrt(Moving, Warmed, type="inverse_sqrt"):
             yield Problem("timescale", "must be above 0", valid=("10000",))
 
 
-class Phase(Config):
+class SchedulePhase(Config):
     """Phase of a piecewise schedule."""
 
     target: float = field(ge=0, lt=inf)
@@ -350,7 +350,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
     start: float = field(default=0.0, ge=0, lt=inf)
     """Start factor of the first phase, as a fraction of the peak learning rate."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[SchedulePhase, ...]
     """Phases in order; after the last one the factor stays at its target."""
 
     horizon: Duration | None = derived()

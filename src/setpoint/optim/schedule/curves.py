@@ -208,7 +208,7 @@ def piecewise_factor(at: float, stretches: Sequence[Stretch], ahead: float = 1) 
     return stretches[-1].target
 
 
-class Place(NamedTuple):
+class ScheduleTime(NamedTuple):
     """A step of a run, in the units that schedules may count in.
 
     Arguments:
@@ -220,9 +220,9 @@ class Place(NamedTuple):
     extent: Mapping[str, float]
 
     @classmethod
-    def of(cls, at: Place | float) -> Place:
+    def of(cls, at: ScheduleTime | float) -> ScheduleTime:
         """Make a place, also from the number of a step alone."""
-        return at if isinstance(at, Place) else cls({"steps": at}, {"steps": 1})
+        return at if isinstance(at, ScheduleTime) else cls({"steps": at}, {"steps": 1})
 
     def at(self, unit: str) -> float:
         """The begin of the step in a unit.
@@ -231,11 +231,11 @@ class Place(NamedTuple):
             ValueError: if that is not known.
         """
         if unit not in self.begin:
-            raise ValueError(f"a schedule that counts {unit} needs a Place with {unit}")
+            raise ValueError(f"a schedule that counts {unit} needs a ScheduleTime with {unit}")
         return self.begin[unit]
 
 
-def nearest(horizon: Duration, place: Place) -> tuple[str, int | float]:
+def nearest(horizon: Duration, place: ScheduleTime) -> tuple[str, int | float]:
     """Find the limit of which the largest share is over.
 
     Returns:
@@ -248,7 +248,7 @@ def nearest(horizon: Duration, place: Place) -> tuple[str, int | float]:
     return limit.unit, limit.count
 
 
-def measure(length: Length, unit: str, whole: float, place: Place) -> float:
+def measure(length: Length, unit: str, whole: float, place: ScheduleTime) -> float:
     """A length in another unit.
 
     A count in steps is converted to epochs, for instance, by the mean over the run up to the place:
@@ -265,7 +265,7 @@ def measure(length: Length, unit: str, whole: float, place: Place) -> float:
     return length.count * (place.at(unit) / done) if done else 0.0
 
 
-Schedule = Callable[[Place | float], float]
+Schedule = Callable[[ScheduleTime | float], float]
 """Factor on the peak learning rate by the place of a step, or by its number alone, from 0."""
 
 
@@ -304,9 +304,9 @@ def _shape_of(config: Decaying) -> Shape:
             return linear
 
 
-def _warmup(config: Warmed, at: Place | float) -> float:
+def _warmup(config: Warmed, at: ScheduleTime | float) -> float:
     """The warm-up, in its own unit; a share in the unit of the horizon."""
-    place, length = Place.of(at), config.warmup
+    place, length = ScheduleTime.of(at), config.warmup
     unit, whole = length.unit, 0.0
     if length.share is not None and config.horizon is not None:
         unit, whole = nearest(config.horizon, place)
@@ -318,7 +318,7 @@ def _warmup(config: Warmed, at: Place | float) -> float:
     )
 
 
-def _start(config: Warmed, place: Place, unit: str, whole: float) -> dict[str, float] | None:
+def _start(config: Warmed, place: ScheduleTime, unit: str, whole: float) -> dict[str, float] | None:
     """The warm-up and the extent of a step in the unit of a curve, as its formula takes them.
 
     Returns:
@@ -332,8 +332,8 @@ def _start(config: Warmed, place: Place, unit: str, whole: float) -> dict[str, f
     return {"warmup": warmup, "warmup_from": config.warmup_from, "ahead": ahead}
 
 
-def _decaying(config: Decaying, shape: Shape, at: Place | float) -> float:
-    place = Place.of(at)
+def _decaying(config: Decaying, shape: Shape, at: ScheduleTime | float) -> float:
+    place = ScheduleTime.of(at)
     unit, whole = nearest(config.horizon, place)
     start = _start(config, place, unit, whole)
     if start is None:
@@ -356,8 +356,8 @@ def _decaying(config: Decaying, shape: Shape, at: Place | float) -> float:
     )
 
 
-def _inverse_sqrt(config: InverseSqrt, at: Place | float) -> float:
-    place, scale = Place.of(at), config.timescale
+def _inverse_sqrt(config: InverseSqrt, at: ScheduleTime | float) -> float:
+    place, scale = ScheduleTime.of(at), config.timescale
     unit, whole = scale.unit, 0.0
     is_share = scale.share is not None or config.warmup.share is not None
     if is_share and config.horizon is not None:
@@ -369,8 +369,8 @@ def _inverse_sqrt(config: InverseSqrt, at: Place | float) -> float:
     return inverse_sqrt_factor(place.at(unit), timescale=timescale, floor=config.floor, **start)
 
 
-def _piecewise(config: Piecewise, at: Place | float) -> float:
-    place = Place.of(at)
+def _piecewise(config: Piecewise, at: ScheduleTime | float) -> float:
+    place = ScheduleTime.of(at)
     unit, whole = config.own_unit, 0.0
     if config.horizon is not None:
         unit, whole = nearest(config.horizon, place)
@@ -405,7 +405,7 @@ class PlateauCurve:
         self.waited = 0
         self.cooling = 0
 
-    def __call__(self, at: Place | float) -> float:
+    def __call__(self, at: ScheduleTime | float) -> float:
         """Compute the factor: that of the warm-up times the level."""
         return _warmup(self.config, at) * self.level
 
