@@ -93,8 +93,10 @@ def test_adapters(tmp_path: Path) -> None:
     assert (adapter.rank, adapter.alpha, adapter.dropout) == (8, 16.0, 0.05)
     assert type(adapter.quantize).__name__ == "NF4" and job.parallel.shard == -1
     assert (job.precision.params, job.precision.compute) == ("fp32", "bf16")
-    text = f"adapter: lora\n{lines}peft_use_dora: true\nload_in_8bit: true\n"
-    adapter = converted(tmp_path, text).adapter
+    text = f"adapter: lora\n{lines}peft_use_dora: true\nload_in_8bit: true\nloraplus_lr_ratio: 16\n"
+    job = converted(tmp_path, text)
+    adapter, (group,) = job.adapter, job.optimizer.groups
+    assert (group.pattern, group.lr_multiplier) == (r"\.b$", 16.0)
     assert type(adapter).__name__ == "DoRA" and type(adapter.quantize).__name__ == "Int8"
 
 

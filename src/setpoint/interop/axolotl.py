@@ -472,9 +472,7 @@ def _optimizer(c: Conversion) -> None:
         factor = scale or own / peak
         groups.append({"pattern": "embed_tokens|lm_head", "lr_multiplier": float(factor)})
     if ratio := c.number("loraplus_lr_ratio"):
-        groups.append({"pattern": r"lora_b|\.b$", "lr_multiplier": float(ratio)})
-        text = "check with `setpoint show` that the group holds the matrices B"
-        c.report("differs", "loraplus_lr_ratio", text)
+        groups.append({"pattern": r"\.b$", "lr_multiplier": float(ratio)})  # the matrices B
     if groups:
         c.set_items("optimizer.groups", groups, "lr_groups", "embedding_lr", "loraplus_lr_ratio")
 
