@@ -134,14 +134,6 @@ class Parts:
         )
 
 
-class Numbered(Protocol):
-    """The parts of rows that have numbers."""
-
-    def pick(self, rows: Ints) -> Parts:
-        """The parts of some rows, (B,) numbers."""
-        ...
-
-
 class Cut:
     """Documents one after the other, cut where rows end.
 
@@ -186,7 +178,7 @@ class Cut:
             raise SetpointError(self._too_short())
 
     def pick(self, rows: Ints) -> Parts:
-        """See `Numbered`."""
+        """The parts of some rows, (B,) numbers."""
         begins = rows * self.stride
         ends = np.minimum(begins + self.length, self.total)
         if self.is_plain and not self.divided:
@@ -258,7 +250,7 @@ class DocumentRows:
         corpus: Corpus,
         sequence_length: int,
         *,
-        numbered: Numbered | None = None,
+        numbered: Cut | Parts | None = None,
         count: int | None,
         isolated: bool = False,
         marked: bool = False,
