@@ -167,3 +167,16 @@ def test_names_in_lists_are_not_lost_either(name: str, values: dict[str, Any]) -
     conversion.convert()
     texts = [report.text for report in conversion.reports if report.kind == "not converted"]
     assert texts == ["no field has the meaning of wieght"]
+
+
+def test_no_file_is_trained_on_the_default_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text('{"per_device_train_batch_size": 2, "max_steps": 3, "optim": "adamw_torch"}')
+    assert main(["check", f"huggingface_trainer:{file}", "--model", "transformer"]) == 0
+    capsys.readouterr()
+    assert main(["train", f"huggingface_trainer:{file}", "--model", "transformer"]) == 2
+    error = capsys.readouterr().err
+    assert "data.sources" in error and "names no data that can be read here" in error
+    assert "--data.sources text --data.sources.0.paths FILE" in error

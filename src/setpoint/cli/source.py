@@ -42,6 +42,8 @@ MANIFEST = "manifest.json"
 POINTERS = ("latest", "best")
 FOR_ANY_JOB = ("infer", "check", "show", "why", "diff", "fingerprint")
 """The commands that take inference jobs as well as training jobs."""
+TRAINING = ("train", "launch", "sweep")
+"""The commands that read the training data."""
 LAYERS = ("--with", "--file", "--world-size", "--config-from-stdin")
 """The options that put a layer on a source."""
 
@@ -111,6 +113,8 @@ def open_source(
     composition.notes[:0] = notes
     if arguments.has("--strict"):
         _refuse_reports(composition)
+    elif arguments.command.name in TRAINING:
+        _refuse_default_data(composition)
     if root.__module__ == "setpoint.infer.config":
         from setpoint.infer.adopt import adopt
 
@@ -158,6 +162,22 @@ def _refuse_reports(composition: Composition[Any]) -> None:
             text = f"{report.kind}: {report.text}"
             composition.notes.remove(str(report))
             composition.problems.append(Problem(report.key, text, origin=report.place))
+
+
+def _refuse_default_data(composition: Composition[Any]) -> None:
+    """Refuse to train on the default data where a file of another system leaves its own open."""
+    data = getattr(composition.draft, "data", None)
+    if data is None or chain_of(data, "sources"):
+        return
+    for document in composition.files:
+        if hasattr(document, "reports"):
+            text = (
+                f"{document.name} names no data that can be read here, and the default is Python's "
+                f"standard library"
+            )
+            valid = ("--data.sources text --data.sources.0.paths FILE",)
+            composition.problems.append(Problem("data.sources", text, valid=valid))
+            return
 
 
 def resolver(arguments: Arguments) -> Callable[[list[str]], Any]:
