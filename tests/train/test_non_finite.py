@@ -208,6 +208,16 @@ def test_a_skipped_step_counts_and_changes_nothing(
     assert "steps 12, 3 of them skipped" in summary(ended)
 
 
+def test_a_run_that_skips_all_steps_says_so(tmp_path: Path, poison: Poison) -> None:
+    flags = ("resilience.non_finite=skip", "resilience.non_finite.limit=9")
+    poison(*range(1, 5), value=math.nan)
+    ended = train(small_job(tmp_path, *FLAGS, *flags, "duration=4 steps"))
+    said = "all 4 steps were skipped: nothing was trained"
+    assert [event["untrained"] for event in events(ended.directory, "end")] == [said]
+    assert f"warning: {said}" in (ended.directory / "logs" / "rank-0.log").read_text()
+    assert "state finished, but untrained: all 4 steps were skipped" in summary(ended)
+
+
 def test_the_limit_of_skipped_steps_holds_over_a_resume(tmp_path: Path, poison: Poison) -> None:
     """The count is in the checkpoint of step 4; two more are skipped, and the third is too many."""
     flags = ("resilience.non_finite=skip", "resilience.non_finite.limit=3", "tracking.every=5")

@@ -144,6 +144,15 @@ def test_as_many_as_asked_for_are_kept_and_damage_is_said(tmp_path: Path, poison
         again(run, 5, *flags)
 
 
+def test_a_step_between_two_rows_names_them(tmp_path: Path) -> None:
+    flags = ("tracking.every=3 steps",)
+    run = train(small_job(tmp_path, *FLAGS, *flags)).directory
+    words = "metrics were written at tracking.every = 3 steps; the nearest with a row: "
+    assert again(run, 5, *flags).unrecorded == f"{words}3 and 6"
+    assert again(run, 1, *flags).unrecorded == f"{words}3"
+    assert not again(run, 6, *flags).unrecorded
+
+
 def test_of_several_ranks_one_process_runs_all_micro_batches(tmp_path: Path) -> None:
     flags = ("parallel.world_size=2", "parallel.shard=2", "compile={}")
     job = small_job(tmp_path, *FLAGS, *flags)

@@ -297,6 +297,8 @@ def _page(done: Replayed, folder: str, most: int | None) -> list[str]:
     for name, title in (("loss", "loss"), ("grad_norm", "gradient norm")):
         now = getattr(done.numbers, name)
         lines.append(f"{title}: {now!r}{_compared(now, done, name)}")
+    if done.unrecorded:
+        lines.append(f"step {done.step} has no row in the record: {done.unrecorded}")
     lines += [
         f"{first} that is not finite: {_named(done, done.first[kind])}"
         for kind, first in FIRST.items()
@@ -311,7 +313,7 @@ def _page(done: Replayed, folder: str, most: int | None) -> list[str]:
 
 def _compared(now: float, done: Replayed, name: str) -> str:
     if done.recorded is None:
-        return " (the record has no row of this step)"
+        return ""
     before = getattr(done.recorded, name)
     if now == before or (now != now and before != before):
         return ", as recorded"
@@ -346,6 +348,7 @@ def _facts(done: Replayed, folder: str, notes: list[str]) -> dict[str, Any]:
         "batch": "kept" if done.is_kept else "data",
         "found": asdict(done.numbers),
         "recorded": done.recorded and asdict(done.recorded),
+        "unrecorded": done.unrecorded,
         "first_non_finite": done.first,
         "anomaly": done.anomaly and asdict(done.anomaly),
         "modules": [

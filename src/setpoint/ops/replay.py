@@ -74,6 +74,7 @@ class Replayed:
         start: the step of the checkpoint that it was reached from; 0 without one.
         is_kept: True if the batch is the one that was kept, not taken from the data.
         recorded: those of the record; None where it has no row of the step.
+        unrecorded: why it has none, and which steps near have one; empty where it has.
         modules: in the order in which they first returned.
         first: by kind the first module that was not finite: of outputs the first to return, of
             gradients the first that backward reached.
@@ -88,6 +89,7 @@ class Replayed:
     modules: list[ModuleFigures]
     first: dict[str, str]
     anomaly: Anomaly | None
+    unrecorded: str = ""
 
 
 def replay(
@@ -139,7 +141,17 @@ def replay(
         modules=list(watch.modules.values()),
         first={str(kind): name for kind, name in watch.first.items()},
         anomaly=anomaly,
+        unrecorded="" if recorded is not None else _unrecorded(job, run, step),
     )
+
+
+def _unrecorded(job: Job, run: RunDirectory, step: int) -> str:
+    """Sentence on a step without a row: how often rows were written, and the nearest ones."""
+    steps = sorted({row["step"] for row in _rows(run.metrics) if row.get("kind") == "train"})
+    before, after = [s for s in steps if s < step][-1:], [s for s in steps if s > step][:1]
+    near = " and ".join(str(number) for number in (*before, *after))
+    nearest = f"the nearest with a row: {near}" if near else "no step has a row"
+    return f"metrics were written at tracking.every = {job.tracking.every}; {nearest}"
 
 
 def _recorded(run: RunDirectory, step: int, saved: SavedStep | None) -> Numbers | None:

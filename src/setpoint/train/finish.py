@@ -74,6 +74,9 @@ def finish(run: Run, loop: Loop) -> Run:
     if status and run.stop.signal is not None:
         why["signal"] = run.stop.cause
     position, loss, scores = loop.position, run.mean.last, loop.scores
+    if position.step and _skipped(run) == position.step:
+        why["untrained"] = f"all {position.step:,} steps were skipped: nothing was trained"
+        run.progress.note(f"warning: {why['untrained']}")
     if loss is None or not scores:  # of the sessions before
         rows = _rows_at(run.files.metrics, position.step)
         loss = rows["train"].get("mean_loss") if loss is None and "train" in rows else loss
@@ -87,6 +90,13 @@ def finish(run: Run, loop: Loop) -> Run:
     for callback in run.outer_callbacks:
         callback.recorded(loop, done=status == 0)
     return run
+
+
+def _skipped(run: Run) -> int:
+    """Steps of the whole run that left the weights as they were."""
+    components = run.components
+    policies = skipped_metrics(components.non_finite, components.spikes)
+    return sum(policies.values()) + components.scaler.skipped
 
 
 def _rows_at(path: Path, step: int) -> dict[str, dict[str, Any]]:
@@ -104,8 +114,9 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     state, reason = ENDINGS.get(run.status) or f"stopped by {run.cause}", run.reason
     if reason is not None:
         state = reason if run.status else f"{state} early: {reason}"
-    components = run.components
-    skipped = sum(skipped_metrics(components.non_finite, components.spikes).values())
+    components, skipped = run.components, _skipped(run)
+    if position.step and skipped == position.step:
+        state = f"{state}, but untrained: all {skipped:,} steps were skipped"
     rows = [
         ("state", state),
         ("fingerprint", fingerprint(run.identity)[:SHORT]),
