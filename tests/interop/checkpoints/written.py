@@ -192,7 +192,28 @@ def lit(model: Any, old: bool = False) -> Tensors:
         "transformer.wte.weight": outside["embed_tokens.weight"],
         "transformer.ln_f.weight": outside["norm.weight"],
     }
+    if model.config.model_type == "gemma2":
+        names |= {
+            "post_attention_layernorm": "post_attention_norm",
+            "pre_feedforward_layernorm": "norm_2",
+            "post_feedforward_layernorm": "post_mlp_norm",
+        }
     for number, layer in enumerate(layers):
+        if "self_attn.qkv_proj.weight" in layer:  # Phi 3
+            found[f"transformer.h.{number}.attn.qkv.weight"] = layer["self_attn.qkv_proj.weight"]
+            gate, up = layer["mlp.gate_up_proj.weight"].chunk(2)
+            layer |= {"mlp.gate_proj.weight": gate.clone(), "mlp.up_proj.weight": up.clone()}
+        if "mlp.experts.gate_up_proj" in layer:  # Mixtral
+            found[f"transformer.h.{number}.mlp.gate.weight"] = layer["mlp.gate.weight"]
+            pairs = zip(
+                layer["mlp.experts.gate_up_proj"], layer["mlp.experts.down_proj"], strict=True
+            )
+            for expert, (both, down) in enumerate(pairs):
+                gate, up = both.chunk(2)
+                beginning = f"transformer.h.{number}.mlp.experts.{expert}"
+                found[f"{beginning}.fc_1.weight"] = gate.clone()
+                found[f"{beginning}.fc_2.weight"] = up.clone()
+                found[f"{beginning}.proj.weight"] = down.clone()
         for kind in ("weight", "bias"):
             three = [f"self_attn.{letter}_proj.{kind}" for letter in "qkv"]
             if three[0] in layer:

@@ -189,7 +189,7 @@ def _read_litgpt(path: Path, optimizer: bool) -> Contents:
 LITGPT: Final = System(
     title="litgpt",
     families=dict.fromkeys(
-        ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma", "gemma2"),
+        ("llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3", "gemma", "gemma2"),
         False,
     ),
     read=_read_litgpt,
@@ -481,7 +481,7 @@ def _read_gguf(path: Path, optimizer: bool) -> Contents:
 
 GGUF: Final = System(
     title="GGUF",
-    families={"llama": True, "mistral": True, "smollm3": True, "qwen2": False, "qwen3": False},
+    families={"llama": True, "mistral": True, "qwen2": False, "qwen3": False},
     read=_read_gguf,
     layer="blk.{}",
     names={
