@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from setpoint.config import RunError, SetpointError
-from setpoint.interop.checkpoints.gguf import ENCODINGS, read_gguf
+from setpoint.interop.checkpoints.gguf import TYPES, read_gguf
 
 from . import written
 
@@ -83,7 +83,7 @@ BLOCKS = {2: (q4_0, 32, [0]), 8: (q8_0, 32, [0]), 12: (q4_k, 256, [0, 2]), 13: (
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_blocks(tmp_path: Path, kind: int) -> None:
     formula, numbers, halves = BLOCKS[kind]
-    random, size, rows = np.random.default_rng(kind), ENCODINGS[kind].size, 3
+    random, size, rows = np.random.default_rng(kind), TYPES[kind].size, 3
     blocks = [bytearray(random.integers(0, 256, size, np.uint8).tobytes()) for _ in range(2 * rows)]
     for block in blocks:
         for place in halves:

@@ -76,7 +76,7 @@ def _q6_k(blocks: Tensor) -> Tensor:
     return (scales[..., None] * values.view(-1, 16, 16)).flatten(1)
 
 
-class Encoding(NamedTuple):
+class BlockType(NamedTuple):
     """A type of tensors: numbers and bytes of a block, and its dense numbers.
 
     Arguments:
@@ -90,15 +90,15 @@ class Encoding(NamedTuple):
     dense: Callable[[Tensor], Tensor] | None = None
 
 
-ENCODINGS: Final = {
-    0: Encoding("F32", 1, 4),
-    1: Encoding("F16", 1, 2, torch.float16),
-    2: Encoding("Q4_0", 32, 18, dense=_q4_0),
-    8: Encoding("Q8_0", 32, 34, dense=_q8_0),
-    12: Encoding("Q4_K", 256, 144, dense=_q4_k),
-    13: Encoding("Q5_K", 256, 176, dense=partial(_q4_k, high_bits=32)),
-    14: Encoding("Q6_K", 256, 210, dense=_q6_k),
-    30: Encoding("BF16", 1, 2, torch.bfloat16),
+TYPES: Final = {
+    0: BlockType("F32", 1, 4),
+    1: BlockType("F16", 1, 2, torch.float16),
+    2: BlockType("Q4_0", 32, 18, dense=_q4_0),
+    8: BlockType("Q8_0", 32, 34, dense=_q8_0),
+    12: BlockType("Q4_K", 256, 144, dense=_q4_k),
+    13: BlockType("Q5_K", 256, 176, dense=partial(_q4_k, high_bits=32)),
+    14: BlockType("Q6_K", 256, 210, dense=_q6_k),
+    30: BlockType("BF16", 1, 2, torch.bfloat16),
 }
 """Types of tensors by their numbers in files."""
 OTHERS: Final = {
@@ -147,15 +147,15 @@ def _read(path: Path, file: BufferedReader) -> GGUF:
     for _ in range(pairs):
         name = _string(file)
         metadata[name] = _value(file, *_unpack(file, "I"))
-    infos: dict[str, tuple[tuple[int, ...], Encoding, int]] = {}
+    infos: dict[str, tuple[tuple[int, ...], BlockType, int]] = {}
     for _ in range(count):
         name, (dims,) = _string(file), _unpack(file, "I")
         if dims > 4:
             raise _Damage(f"{name} has {dims} dimensions")
         shape = _unpack(file, f"{dims}Q")[::-1]  # the fastest first in files
         kind, offset = _unpack(file, "IQ")
-        if kind not in ENCODINGS:
-            known = ", ".join(encoding.name for encoding in ENCODINGS.values())
+        if kind not in TYPES:
+            known = ", ".join(encoding.name for encoding in TYPES.values())
             raise SetpointError(
                 f"{path}: {name} is of the type {OTHERS.get(kind, kind)}, which is not read here. "
                 f"Known: {known}. llama-quantize --allow-requantize FILE OUT Q8_0 (or F32) "
@@ -163,7 +163,7 @@ def _read(path: Path, file: BufferedReader) -> GGUF:
             )
         if name in infos:
             raise _Damage(f"{name} is listed twice")
-        infos[name] = shape, ENCODINGS[kind], offset
+        infos[name] = shape, TYPES[kind], offset
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1:
         raise _Damage(f"general.alignment = {alignment!r}")
@@ -182,7 +182,7 @@ def _read(path: Path, file: BufferedReader) -> GGUF:
     return GGUF(metadata, tensors, frozenset(encoding.name for _, encoding, _ in infos.values()))
 
 
-def _tensor(content: bytearray, shape: tuple[int, ...], encoding: Encoding) -> Tensor:
+def _tensor(content: bytearray, shape: tuple[int, ...], encoding: BlockType) -> Tensor:
     if not content:
         return torch.empty(shape, dtype=encoding.dtype)
     if encoding.dense is None:

@@ -21,7 +21,7 @@ from setpoint.config import RunError, SetpointError, record_files, resolve
 from setpoint.files.atomic import Written, publishing, write_file
 from setpoint.files.tensor_file import DTYPES, encode_tensors
 from setpoint.files.tensor_header import TensorInfo
-from setpoint.interop.checkpoints.layout import Contents, System
+from setpoint.interop.checkpoints.layout import Contents, ForeignSystem
 from setpoint.interop.checkpoints.systems import system_of
 from setpoint.model.build import skeleton
 from setpoint.model.config import LayerNormConfig, TransformerConfig
@@ -55,7 +55,7 @@ class Foreign:
         family: in whose form transformers has the model.
     """
 
-    system: System
+    system: ForeignSystem
     contents: Contents
     config: TransformerConfig | None
     family: Family | None
@@ -103,11 +103,11 @@ class Foreign:
             for number, (name, t) in enumerate(named.items())
         }
         weights = Weights(contents.path, pieces, infos, shapes, surplus)
-        weights.fill(model, device="cpu", dtype=None, reader=_InMemory(list(named.values())))
+        weights.fill(model, device="cpu", dtype=None, reader=_ListReader(list(named.values())))
         return model
 
 
-class _InMemory(TensorReader):
+class _ListReader(TensorReader):
     """Tensors by their numbers, which are the positions of their infos."""
 
     by_rows = False
@@ -153,7 +153,7 @@ def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> 
     return Foreign(system, contents, *config_from_keys(keys, origin))
 
 
-def _read(system: System, path: Path, optimizer: bool) -> Contents:
+def _read(system: ForeignSystem, path: Path, optimizer: bool) -> Contents:
     try:
         return system.read(path, optimizer)
     except SetpointError:

@@ -76,7 +76,7 @@ class Stacked(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class System:
+class ForeignSystem:
     """A system and the layout of its checkpoints.
 
     Arguments:

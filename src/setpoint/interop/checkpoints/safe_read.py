@@ -107,7 +107,7 @@ class _MetadataUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"GLOBAL {module_name}.{global_name}")
 
 
-class _Reader(FileSystemReader):
+class _TensorReader(FileSystemReader):
     """Reads tensors of a distributed checkpoint whose metadata was read before."""
 
     def __init__(self, path: Path, content: Metadata) -> None:
@@ -171,7 +171,11 @@ class DistributedFiles:
                 tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of reading in one process, which is meant
-                load({**tensors}, storage_reader=_Reader(self.path, self._metadata), no_dist=True)
+                load(
+                    {**tensors},
+                    storage_reader=_TensorReader(self.path, self._metadata),
+                    no_dist=True,
+                )
         except (Exception, CheckpointException) as error:
             cause: BaseException = error
             if isinstance(error, CheckpointException) and error.failures:

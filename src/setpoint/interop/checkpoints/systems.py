@@ -19,9 +19,9 @@ from setpoint.interop.checkpoints.gguf import MAGIC, read_gguf
 from setpoint.interop.checkpoints.layout import (
     MOMENTS,
     Contents,
+    ForeignSystem,
     Named,
     Stacked,
-    System,
     only_file,
     take_numbered_states,
     take_states,
@@ -74,7 +74,7 @@ def _read_nanogpt(path: Path, optimizer: bool) -> Contents:
     return contents
 
 
-NANOGPT: Final = System(
+NANOGPT: Final = ForeignSystem(
     title="nanoGPT",
     families={"gpt2": False},
     read=_read_nanogpt,
@@ -186,7 +186,7 @@ def _read_litgpt(path: Path, optimizer: bool) -> Contents:
     return contents
 
 
-LITGPT: Final = System(
+LITGPT: Final = ForeignSystem(
     title="litgpt",
     families=dict.fromkeys(
         ("llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3", "gemma", "gemma2"),
@@ -249,7 +249,7 @@ def _read_torchtune(path: Path, optimizer: bool) -> Contents:
     return contents
 
 
-TORCHTUNE: Final = System(
+TORCHTUNE: Final = ForeignSystem(
     title="torchtune",
     families={"llama": True, "mistral": True, "qwen2": False, "qwen3": False},
     read=_read_torchtune,
@@ -304,7 +304,7 @@ def _read_titan(path: Path, optimizer: bool) -> Contents:
     return contents
 
 
-TORCHTITAN: Final = System(
+TORCHTITAN: Final = ForeignSystem(
     title="torchtitan",
     families={"llama": True, "qwen3": False, "qwen3_moe": False},
     read=_read_titan,
@@ -383,7 +383,7 @@ def _read_megatron(path: Path, optimizer: bool) -> Contents:
     return contents
 
 
-MEGATRON: Final = System(
+MEGATRON: Final = ForeignSystem(
     title="Megatron-LM",
     families=dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), False),
     read=_read_megatron,
@@ -479,7 +479,7 @@ def _read_gguf(path: Path, optimizer: bool) -> Contents:
     return contents
 
 
-GGUF: Final = System(
+GGUF: Final = ForeignSystem(
     title="GGUF",
     families={"llama": True, "mistral": True, "qwen2": False, "qwen3": False},
     read=_read_gguf,
@@ -514,7 +514,7 @@ SYSTEMS: Final = {
 """By what stands before the colon of `SYSTEM:PATH`."""
 
 
-def system_of(source: str) -> tuple[System, Path]:
+def system_of(source: str) -> tuple[ForeignSystem, Path]:
     """The system and the path of `[SYSTEM:]PATH`.
 
     Raises:
