@@ -297,7 +297,7 @@ BREAKS = [
     ),
     # Checkpoints.
     Break(
-        "checkpoint/convert.py",
+        "checkpoint/repartition.py",
         "        _compare(source, aside, frozen or {})\n",
         "        pass\n",
         "checkpoint/test_convert.py",

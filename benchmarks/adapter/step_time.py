@@ -22,7 +22,7 @@ import torch  # noqa: E402
 import setpoint.presets  # noqa: E402, F401 - registers the preset
 from setpoint.adapter.apply import merge_all  # noqa: E402
 from setpoint.config.composition import compose  # noqa: E402
-from setpoint.infer.export_peft import write_peft  # noqa: E402
+from setpoint.infer.exporting import write_peft  # noqa: E402
 from setpoint.model import save_pretrained  # noqa: E402
 from setpoint.resilience.signals import StopRequest  # noqa: E402
 from setpoint.train.build.components import build_components  # noqa: E402

@@ -21,7 +21,7 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 
 import torch  # noqa: E402
 
-from setpoint.checkpoint.convert import convert  # noqa: E402
+from setpoint.checkpoint.repartition import convert  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import compose, record_files  # noqa: E402

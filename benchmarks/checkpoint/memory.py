@@ -27,6 +27,8 @@ from checkpoint.states import (  # noqa: E402
     size_on_disk,
     states_of,
 )
+from setpoint.checkpoint.loading import load_directory  # noqa: E402
+from setpoint.checkpoint.places import checkpoint_to_load  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
 
 SLACK = 40_000_000
@@ -80,7 +82,7 @@ def taken(megabytes: int, what: str, folder: Path) -> int:
     forget_highest()
     before = highest()
     if what == "load":
-        put_into(states, CheckpointStore(folder).load("latest"))
+        put_into(states, load_directory(checkpoint_to_load(str(folder))))
         found = highest() - before
         assert all(each.any() for each in joined(states).values())
         return found

@@ -32,6 +32,8 @@ from checkpoint.states import (  # noqa: E402
     put_into,
     states_of,
 )
+from setpoint.checkpoint.loading import load_directory  # noqa: E402
+from setpoint.checkpoint.places import checkpoint_to_load  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
 from support.turns import ratio  # noqa: E402
 
@@ -85,7 +87,7 @@ class Sides:
         dcp.save(dict(self.flat), storage_writer=writer, no_dist=True)
 
     def load_setpoint(self) -> None:
-        put_into(self.states, self.store.load("latest"))
+        put_into(self.states, load_directory(checkpoint_to_load(str(self.store.root))))
 
     def load_safetensors(self) -> None:
         for name, source in load_file(self.folder / "safetensors" / "file").items():

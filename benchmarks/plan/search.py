@@ -12,9 +12,9 @@ import time
 import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
 from setpoint.plan.gpus import gpu_named
-from setpoint.plan.search import SearchSpace, search
 from setpoint.plan.step_time import Kernels
 from setpoint.plan.topology import Topology
+from setpoint.plan.topology_search import SearchSpace, search
 from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 

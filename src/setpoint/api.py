@@ -29,7 +29,7 @@ from setpoint.data.sources.config import SourceConfig, Text, Tokens
 from setpoint.files.lock import is_locked
 from setpoint.infer.config import Inference
 from setpoint.parallel.rank import launched
-from setpoint.report.status import last_step, status_of
+from setpoint.report.goodput import last_step, status_of
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory, is_run_directory
 from setpoint.train.config import Job

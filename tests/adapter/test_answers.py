@@ -12,9 +12,9 @@ import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
 from setpoint.data.corpus import Corpus
 from setpoint.data.sources.synthetic import QuestionsSource, question
-from setpoint.infer.config import Inference, Weights
+from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.inference import infer
-from setpoint.infer.tasks import Export, Generation
+from setpoint.infer.tasks import ExportTask, Generation
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -33,7 +33,7 @@ def right(weights: Path, questions: list[tuple[str, str]], *flags: str) -> float
     """The share of questions that are answered as the task says, by greedy decoding."""
     prompts = tuple(prompt for prompt, _ in questions)
     asked = Inference(
-        weights=Weights(path=str(weights)),
+        weights=InferenceWeights(path=str(weights)),
         generation=Generation(prompts=prompts, temperature=0, max_tokens=12),
     )
     texts = infer(compose(Inference, asked, flags=flags).resolve()).texts
@@ -86,5 +86,5 @@ def test_answers_are_learnt_and_exported(tmp_path: Path) -> None:
     assert right(base, questions) == 0
     assert right(run, questions) > 0.9
     merged = tmp_path / "merged"
-    infer(Inference(weights=Weights(path=str(run)), export=Export(path=merged)))
+    infer(Inference(weights=InferenceWeights(path=str(run)), export=ExportTask(path=merged)))
     assert right(merged, questions, "tokenizer=bytes") > 0.9

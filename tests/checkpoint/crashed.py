@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from setpoint.checkpoint.convert import convert
-from setpoint.checkpoint.folder import list_checkpoints, unfinished
+from setpoint.checkpoint.folder import list_checkpoints, read_pointer, unfinished
 from setpoint.checkpoint.loading import LoadedCheckpoint, load_directory, verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
+from setpoint.checkpoint.repartition import convert
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.parallel.world import World
 from setpoint.shapes.placed import as_placed
 
 from .disk import Disk, Log, Operation, Tree, key_of, lay_out, tree_of, watched
+from .stored import load, pointers
 
 Tensors = dict[str, dict[str, Tensor]]
 Place = Callable[[Tensors], Tensors]
@@ -166,8 +167,8 @@ def look(folder: Path, allowed: Allowed) -> None:
     assert check(store.load_newest()) in allowed
     if None in allowed:
         return
-    assert check(store.load("latest")) in allowed
-    assert store.load("best").step in allowed.values()
+    assert check(load(store.root, "latest")) in allowed
+    assert load(store.root, "best").step in allowed.values()
     own_is_there(folder)
 
 
@@ -180,13 +181,13 @@ def recover(folder: Path, keep: int, allowed: Allowed) -> None:
     assert newest in allowed
     step, course = newest or (0, "old")
     if newest is not None:
-        assert (store.latest, store.best) == (step, allowed[newest])
+        assert pointers(store.root) == (step, allowed[newest])
     save(store, alone, 6, course)
     # A whole save removes what those that were cut off have left.
     assert len(store.steps) <= keep + 1
     assert not unfinished(folder / ROOT)
-    assert check(store.load("latest")) == (6, course) == check(store.load_newest())
-    assert store.best == (6 if newest is None else allowed[newest])
+    assert check(load(store.root, "latest")) == (6, course) == check(store.load_newest())
+    assert read_pointer(store.root, "best") == (6 if newest is None else allowed[newest])
     own_is_there(folder)
 
 

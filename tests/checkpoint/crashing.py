@@ -21,8 +21,9 @@ from typing import Literal
 
 import torch
 
-from setpoint.checkpoint.folder import list_checkpoints, unfinished
-from setpoint.checkpoint.loading import verify_directory
+from setpoint.checkpoint.folder import list_checkpoints, read_pointer, unfinished
+from setpoint.checkpoint.loading import load_directory, verify_directory
+from setpoint.checkpoint.places import find_checkpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError
 from setpoint.shapes.placed import in_memory
@@ -45,7 +46,8 @@ def save(store: CheckpointStore, step: int) -> None:
 
 def check_content(store: CheckpointStore, which: Literal["latest", "best"] | None) -> int:
     """Compare a checkpoint, or the newest whole one, with what was saved."""
-    checkpoint = store.load_newest() if which is None else store.load(which)
+    path = None if which is None else find_checkpoint(store.root / which)
+    checkpoint = store.load_newest() if path is None else load_directory(path)
     assert checkpoint is not None
     tensors, state = content(checkpoint.step)
     assert checkpoint.state == state
@@ -131,9 +133,9 @@ def at_random(root: Path, kills: int) -> dict[str, int]:
         store.prepare()
         assert not unfinished(root)
         newest = max(store.steps, default=None)
-        assert store.latest == newest
+        assert read_pointer(store.root, "latest") == newest
         if newest is not None:
-            assert store.best == best_until(newest)
+            assert read_pointer(store.root, "best") == best_until(newest)
             acknowledged = newest
     store = CheckpointStore(root, keep=2)
     save(store, acknowledged + 1)

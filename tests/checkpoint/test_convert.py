@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from setpoint.checkpoint import convert as module
-from setpoint.checkpoint.convert import convert
 from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, read_manifest
+from setpoint.checkpoint.repartition import convert
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.files.atomic import Written

@@ -23,6 +23,8 @@ from setpoint.checkpoint.optimizer_state import (
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 
+from .stored import load
+
 Factory = Callable[[Any], Optimizer]
 
 FACTORIES: dict[str, Factory] = {
@@ -93,7 +95,7 @@ def test_continues_bit_for_bit(tmp_path: Path, name: str) -> None:
     train(model, optimizer, range(4, 9))
 
     other, resumed = new(FACTORIES[name], 1)
-    loaded = store.load("latest")
+    loaded = load(store.root, "latest")
     load_weights(other, loaded)
     named = other.named_parameters()
     restore_optimizer(resumed, named, loaded.tensors["optimizer"], loaded.state["optimizer"])

@@ -10,6 +10,8 @@ from setpoint.checkpoint.places import RECORD, find_checkpoint, verify_record
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 
+from .stored import load
+
 TENSORS = {"model": {"w": torch.zeros(2)}}
 TEXTS = {name: f"{name} ä\n" for name in RECORD}
 
@@ -22,7 +24,7 @@ def make(root: Path, *, texts: bool = True) -> CheckpointStore:
 
 
 def test_the_record_is_part_of_the_checkpoint(tmp_path: Path) -> None:
-    path = make(tmp_path).load(2).path
+    path = load(make(tmp_path).root, 2).path
     for name, text in TEXTS.items():
         assert (path / name).read_bytes() == text.encode()
     verify_record(path)
@@ -35,8 +37,8 @@ def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> 
     with pytest.raises(DamagedCheckpoint, match=name):
         verify_record(tmp_path / "step-00000003")
     with pytest.raises(DamagedCheckpoint, match=name):
-        store.load(3)
-    assert store.load(3, only=("model",)).step == 3
+        load(store.root, 3)
+    assert load(store.root, 3, only=("model",)).step == 3
     newest = store.load_newest()
     assert newest is not None
     assert newest.step == 2
@@ -44,7 +46,7 @@ def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> 
 
 def test_a_checkpoint_without_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="step-00000001 holds no record"):
-        verify_record(make(tmp_path, texts=False).load(1).path)
+        verify_record(load(make(tmp_path, texts=False).root, 1).path)
 
 
 def test_what_a_path_means(tmp_path: Path) -> None:

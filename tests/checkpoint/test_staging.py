@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import load_file
 
 from setpoint.checkpoint import loading, staging
-from setpoint.checkpoint.convert import convert
 from setpoint.checkpoint.loading import load_directory, verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest
+from setpoint.checkpoint.repartition import convert
 from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.files import atomic, tensor_file, threads
@@ -27,6 +27,8 @@ from setpoint.files.atomic import Written
 from setpoint.files.threads import in_threads
 from setpoint.parallel.world import World
 from setpoint.shapes.placed import in_memory, put
+
+from .stored import load
 
 
 def test_what_is_staged_is_written_whatever_happens_to_the_states(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_tensors_are_read_into_the_memory_of_the_run(tmp_path: Path) -> None:
     whole = torch.arange(12.0).reshape(3, 4)
     path = store.save(1, {"model": {"w": whole, "n": torch.tensor(5)}}, {"n": 1})
     file = path / "model.safetensors"
-    found = store.load(1).tensors
+    found = load(store.root, 1).tensors
     for into in (torch.zeros(3, 4), torch.zeros(4, 3).t(), torch.zeros(3, 4).bfloat16()):
         parameter = torch.nn.Parameter(into)
         put(parameter, found["model"]["w"])
@@ -99,7 +101,7 @@ def test_tensors_are_read_into_the_memory_of_the_run(tmp_path: Path) -> None:
         with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has changed"):
             put(into, found["model"]["w"])
         with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has [0-9t]"):
-            store.load(1)
+            load(store.root, 1)
 
 
 def test_nothing_is_read_into_a_run_before_all_was_compared(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_nothing_is_read_into_a_run_before_all_was_compared(tmp_path: Path) -> N
     path = store.save(1, tensors, {}) / "optimizer.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"0")
     with pytest.raises(DamagedCheckpoint, match=r"optimizer\.safetensors has the BLAKE3"):
-        store.load(1)
+        load(store.root, 1)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 14, 700])

@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from setpoint.checkpoint import manifest
+from setpoint.checkpoint.folder import read_pointer
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.files import atomic
 from setpoint.files.atomic import Written
 
+from .stored import load, pointers
 from .test_folder import a_folder, a_huge_file, a_link_to_itself, a_pipe
 
 FILES = ("model.safetensors", "state.json", "manifest.json")
@@ -44,10 +46,10 @@ def test_every_flipped_bit_is_found(store: CheckpointStore, name: str) -> None:
         content[position // 8] ^= 1 << position % 8
         path.write_bytes(content)
         with pytest.raises(DamagedCheckpoint, match=name):
-            store.load("latest")
+            load(store.root, "latest")
         content[position // 8] ^= 1 << position % 8
     path.write_bytes(content)
-    assert store.load("latest").step == 300
+    assert load(store.root, "latest").step == 300
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -57,17 +59,17 @@ def test_every_cut_is_found(store: CheckpointStore, name: str) -> None:
     for length in (0, 1, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:length])
         with pytest.raises(DamagedCheckpoint, match=name):
-            store.load(300)
+            load(store.root, 300)
     path.write_bytes(content + b"\n")
     with pytest.raises(DamagedCheckpoint, match=name):
-        store.load(300)
+        load(store.root, 300)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_named(store: CheckpointStore, name: str) -> None:
     (newest(store) / name).unlink()
     with pytest.raises(DamagedCheckpoint) as caught:
-        store.load("best")
+        load(store.root, "best")
     assert str(caught.value) == f"checkpoint {newest(store)} is damaged: {name} is missing"
 
 
@@ -80,7 +82,7 @@ def test_flipped_bits_in_a_pointer(store: CheckpointStore, pointer: str) -> None
         content[position // 8] ^= 1 << position % 8
         path.write_bytes(content)
         try:
-            loaded = store.load(pointer)  # type: ignore[call-overload]
+            loaded = load(store.root, pointer)  # type: ignore[call-overload]
         except SetpointError as error:
             assert pointer in str(error)
         else:
@@ -109,9 +111,9 @@ def test_the_run_goes_on_from_the_whole_one(store: CheckpointStore) -> None:
     loaded = fresh.load_newest()
     assert loaded is not None
     fresh.set_aside_after(loaded.step)
-    assert (fresh.steps, fresh.latest, fresh.best) == ([100, 200], 200, 200)
+    assert (fresh.steps, pointers(fresh.root)) == ([100, 200], (200, 200))
     fresh.save(300, {}, {}, -300)
-    assert (fresh.latest, fresh.best) == (300, 300)
+    assert pointers(fresh.root) == (300, 300)
 
 
 def test_only_damaged_ones_are_an_error(store: CheckpointStore) -> None:
@@ -143,19 +145,19 @@ def test_what_is_no_file_is_damage(
 def test_a_renamed_checkpoint_is_damaged(store: CheckpointStore) -> None:
     shutil.copytree(newest(store), store.root / "step-00000400")
     with pytest.raises(DamagedCheckpoint, match="its manifest is of step 300"):
-        store.load(400)
+        load(store.root, 400)
 
 
 def test_files_of_two_checkpoints_mixed(store: CheckpointStore) -> None:
     shutil.copy(store.root / "step-00000200" / "model.safetensors", newest(store))
     with pytest.raises(DamagedCheckpoint, match=r"model.safetensors has the BLAKE3"):
-        store.load(300)
+        load(store.root, 300)
 
 
 def test_a_damaged_best_is_no_rival(store: CheckpointStore) -> None:
     (newest(store) / "manifest.json").unlink()
     store.save(400, {}, {}, 5.0)
-    assert store.best == 400
+    assert read_pointer(store.root, "best") == 400
 
 
 def test_files_beside_the_checkpoints_are_left_alone(store: CheckpointStore) -> None:
@@ -164,7 +166,7 @@ def test_files_beside_the_checkpoints_are_left_alone(store: CheckpointStore) -> 
     (newest(store) / ".DS_Store").write_text("")
     store.save(400, {}, {})
     assert store.steps == [100, 200, 300, 400]
-    assert store.load(300).step == 300
+    assert load(store.root, 300).step == 300
     assert (store.root / "step-1").read_text() == "mine"
 
 
@@ -232,7 +234,7 @@ def test_what_cannot_be_read_is_set_aside_and_never_removed(
     assert writer.steps == [200, 350]
     shutil.rmtree(store.root / "step-00000350")
     kept.rename(newest(store))
-    assert store.load(300).state == {"s": 300}
+    assert load(store.root, 300).state == {"s": 300}
 
 
 def test_what_lacks_bytes_is_set_aside_and_never_removed(store: CheckpointStore) -> None:
@@ -248,11 +250,11 @@ def test_a_best_that_cannot_be_read_is_set_aside_too(
 ) -> None:
     writer = CheckpointStore(store.root, keep=1)
     writer.save(400, {}, {})
-    assert (writer.steps, writer.best) == ([300, 400], 300)
+    assert (writer.steps, read_pointer(writer.root, "best")) == ([300, 400], 300)
     with monkeypatch.context() as patch:
         failing(patch, errno.EIO, "step-00000300/manifest.json", times=99)
         writer.save(500, {}, {}, 9.0)
-    assert (writer.steps, writer.best) == ([500], 500)
+    assert (writer.steps, read_pointer(writer.root, "best")) == ([500], 500)
     assert (store.root / "step-00000300.damaged-1" / "manifest.json").exists()
 
 
@@ -267,4 +269,4 @@ def test_nothing_is_removed_while_a_pointer_cannot_be_read(
         writer.save(400, {}, {}, 9.0)
     assert writer.steps == [100, 200, 300, 400]
     writer.save(500, {}, {}, 9.0)
-    assert (writer.steps, writer.best) == ([300, 500], 300)
+    assert (writer.steps, read_pointer(writer.root, "best")) == ([300, 500], 300)

@@ -109,7 +109,7 @@ def test_the_file_stands_above_any_preset(cli: CommandLine) -> None:
 def test_an_export_that_transformers_would_tokenize_otherwise_is_a_caution(
     cli: CommandLine,
 ) -> None:
-    from setpoint.infer.export_weights import tokenizer_caution
+    from setpoint.infer.exporting import tokenizer_caution
 
     folder = cli.folder / "out"
     folder.mkdir()

@@ -81,9 +81,10 @@ def test_the_other_commands_know_such_a_job(cli: CommandLine, run: str) -> None:
 def test_a_job_from_python(cli: CommandLine, run: str) -> None:
     cli.file(
         "mine.py",
-        "from setpoint.infer.config import Evaluation, Inference, Weights\n\n\n"
+        "from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights\n\n\n"
         "def judge() -> Inference:\n"
-        f"    return Inference(weights=Weights(path={run!r}), evaluation=Evaluation())\n\n\n"
+        f"    weights = InferenceWeights(path={run!r})\n"
+        "    return Inference(weights=weights, evaluation=EvaluationTask())\n\n\n"
         "def wrong():\n    return 3\n",
     )
     assert "held_out" in cli.ok("infer mine:judge --evaluation.sequences 2")
@@ -273,9 +274,7 @@ def test_export_and_back(cli: CommandLine, run: str) -> None:
 def test_cautions_of_an_export_are_printed(
     cli: CommandLine, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "setpoint.infer.export_weights.tokenizer_caution", lambda _: "read otherwise"
-    )
+    monkeypatch.setattr("setpoint.infer.exporting.tokenizer_caution", lambda _: "read otherwise")
     assert "caution: read otherwise" in cli(f"export {run} hf").err
     (cli.folder / "job.toml").write_text(
         f'weights = {{ path = "{run}" }}\nexport = {{ path = "other" }}\noutput = "out"\n'

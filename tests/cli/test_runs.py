@@ -57,6 +57,18 @@ def test_lists_filters_and_sorts(cli: CommandLine) -> None:
     assert cli.ok("runs list --where 'seed = 5'") == "no runs\n"
 
 
+def test_a_place_without_runs(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path / "new")
+    answer = cli("runs list")
+    assert (answer.status, answer.out) == (0, "no runs\n")
+    assert "there are no runs yet in " in answer.err and "new/runs" in answer.err
+    assert json.loads(cli.ok("runs list --json"))["runs"] == []
+    assert "misspelt cannot be read: No such file" in cli("runs list misspelt").err
+
+
 def test_tags_notes_and_the_archive(cli: CommandLine) -> None:
     cli.ok("runs tag good runs/exp/tiny-1 runs/exp/tiny-2")
     cli.ok("runs tag good --remove runs/exp/tiny-2")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import compose
-from setpoint.sweep.record import write_point
+from setpoint.sweep.sweep_record import write_point
 from setpoint.train.config import Job
 from setpoint.train.run_name import run_directory_of
 

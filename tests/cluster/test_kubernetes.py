@@ -8,7 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from setpoint.cli.main import main
-from setpoint.cluster.kubernetes import manifest, name_of
+from setpoint.cluster.job_script import manifest, name_of
 
 from ..snapshots import compare
 from .test_slurm import REQUEST

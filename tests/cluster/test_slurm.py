@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from setpoint.cli.main import main
-from setpoint.cluster.request import Request
-from setpoint.cluster.slurm import batch_script, seconds_of
+from setpoint.cluster.job_script import JobRequest, batch_script, seconds_of
 
 from ..snapshots import compare
 
-REQUEST = Request(
+REQUEST = JobRequest(
     name="exp-3fa94c21",
     words=["exp.toml", "--data.sources", "[{type: text, paths: ['a b']}]"],
     variables="SETPOINT__SEED=7 ",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.infer.adopt import complete
-from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -29,5 +29,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
 @pytest.fixture(scope="session")
 def loaded(trained: tuple[Job, Path]) -> LoadedModel:
     """Its model."""
-    weights = Weights(path=str(trained[1]))
-    return load(complete(Inference(weights=weights, evaluation=Evaluation())))
+    weights = InferenceWeights(path=str(trained[1]))
+    return load(complete(Inference(weights=weights, evaluation=EvaluationTask())))

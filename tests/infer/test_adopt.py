@@ -14,9 +14,9 @@ from setpoint.config.values.node import chain_of
 from setpoint.config.values.origin import RECORD
 from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds
 from setpoint.infer.adopt import adopt, complete
-from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.inference import infer
-from setpoint.infer.tasks import Export
+from setpoint.infer.tasks import ExportTask
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.config import Job
@@ -41,7 +41,9 @@ def problems(path: object, *flags: str) -> list[str]:
 
 def test_the_record_is_the_base(trained: tuple[Job, Path]) -> None:
     job, run = trained
-    found = complete(Inference(weights=Weights(path=str(run)), evaluation=Evaluation()))
+    found = complete(
+        Inference(weights=InferenceWeights(path=str(run)), evaluation=EvaluationTask())
+    )
     for name in ("model", "tokenizer", "data", "deterministic"):
         assert getattr(found, name) == getattr(job, name), name
     assert found.precision.compute == job.precision.compute
@@ -52,7 +54,9 @@ def test_the_record_is_the_base(trained: tuple[Job, Path]) -> None:
 
 
 def test_a_job_that_is_complete_stays_as_it_is(trained: tuple[Job, Path]) -> None:
-    found = complete(Inference(weights=Weights(path=str(trained[1])), evaluation=Evaluation()))
+    found = complete(
+        Inference(weights=InferenceWeights(path=str(trained[1])), evaluation=EvaluationTask())
+    )
     assert complete(found) == found
     assert fingerprint(complete(found)) == fingerprint(found)
 
@@ -74,7 +78,7 @@ def test_what_was_learned_cannot_be_changed(trained: tuple[Job, Path]) -> None:
 def test_the_rest_can(trained: tuple[Job, Path]) -> None:
     run = str(trained[1])
     assert problems(run, "model.attention_backend=eager", "precision.compute=bf16") == []
-    job = Inference(weights=Weights(path=run), evaluation=Evaluation())
+    job = Inference(weights=InferenceWeights(path=run), evaluation=EvaluationTask())
     job.data.held_out = 0.5
     job.model.attention_backend = "eager"  # pyright: ignore[reportAttributeAccessIssue]
     found = complete(job)
@@ -106,7 +110,7 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
     ]
     assert problems(folder, "tokenizer=bytes") == []
     byte_level(tmp_path / "hf")
-    found = complete(Inference(weights=Weights(path=folder), evaluation=Evaluation()))
+    found = complete(Inference(weights=InferenceWeights(path=folder), evaluation=EvaluationTask()))
     assert found.tokenizer == resolve(HuggingFace(path=folder))
     assert isinstance(found.model, TransformerConfig)
     assert (found.model.dim, found.batch.sequence_length) == (32, 48)
@@ -114,7 +118,9 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
     assert origin.describe(("model", "dim")) == f"record {folder}/config.json"
     (*_, (origin, _)) = chain_of(found.tokenizer, "path")
     assert origin.describe(("tokenizer", "path")) == f"record {folder}/tokenizer.json"
-    given = Inference(weights=Weights(path=folder), tokenizer=Bytes(), evaluation=Evaluation())
+    given = Inference(
+        weights=InferenceWeights(path=folder), tokenizer=Bytes(), evaluation=EvaluationTask()
+    )
     assert complete(given).tokenizer == resolve(Bytes())
     assert problems(folder, "model.dim=16") == [
         "model.dim: contradicts the weights, which were learned with 32"
@@ -124,8 +130,8 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
 def test_a_family_that_transformers_alone_knows(tmp_path: Path) -> None:
     keys = {"model_type": "llama4_text", "vocab_size": 500, "max_position_embeddings": 99}
     (tmp_path / "config.json").write_text(json.dumps(keys))
-    weights, ids = Weights(path=str(tmp_path)), TokenIds()
-    found = complete(Inference(weights=weights, tokenizer=ids, evaluation=Evaluation()))
+    weights, ids = InferenceWeights(path=str(tmp_path)), TokenIds()
+    found = complete(Inference(weights=weights, tokenizer=ids, evaluation=EvaluationTask()))
     assert isinstance(found.model, HuggingFaceConfig) and isinstance(found.tokenizer, TokenIds)
     assert (found.model.config, found.tokenizer.count) == (str(tmp_path), 500)
     assert (found.model.max_sequence_length, found.batch.sequence_length) == (99, 99)
@@ -147,7 +153,9 @@ def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
 
     save_pretrained(small_model(vocab_size=100), tmp_path / "hf")
     byte_level(tmp_path / "hf")
-    found = complete(Inference(weights=Weights(path=str(tmp_path / "hf")), evaluation=Evaluation()))
+    found = complete(
+        Inference(weights=InferenceWeights(path=str(tmp_path / "hf")), evaluation=EvaluationTask())
+    )
     (problem,) = verify(found, ["files"]).problems
     assert problem.path == "model.vocab_size"
     assert problem.message.startswith("100 rows do not hold the 294 tokens of the tokenizer")
@@ -159,22 +167,22 @@ def test_weights_of_a_run_in_bf16_stay_in_bf16(master: str, tmp_path: Path) -> N
     job = small_job(tmp_path, "duration=6 steps", "model.dropout=0", formats)
     outcome = train(job)
     run = str(outcome.directory)
-    found = complete(Inference(weights=Weights(path=run), evaluation=Evaluation()))
+    found = complete(Inference(weights=InferenceWeights(path=run), evaluation=EvaluationTask()))
     assert (found.weights.dtype, found.precision.compute) == ("bf16", "bf16")
     (*_, (origin, _)) = chain_of(found.weights, "dtype")
     assert origin.layer == RECORD
     assert complete(found) == found
     # As judged in training, and by another way of computing with the same weights.
-    latest = Weights(path=run, checkpoint="latest")
-    judged = infer(Inference(weights=latest, evaluation=Evaluation(sequences=12)))
+    latest = InferenceWeights(path=run, checkpoint="latest")
+    judged = infer(Inference(weights=latest, evaluation=EvaluationTask(sequences=12)))
     loss = outcome.scores["held_out"].loss
     assert judged.scores["held_out"].loss == pytest.approx(loss, rel=1e-6)
     latest.dtype = "fp32"
-    mixed = infer(Inference(weights=latest, evaluation=Evaluation(sequences=12)))
+    mixed = infer(Inference(weights=latest, evaluation=EvaluationTask(sequences=12)))
     assert mixed.scores["held_out"].loss == pytest.approx(loss, rel=1e-2)
     assert mixed.scores["held_out"].loss != judged.scores["held_out"].loss
     # What an export does not need of the record is no mistake.
-    export = Inference(weights=Weights(path=run), export=Export(path=tmp_path / "out"))
+    export = Inference(weights=InferenceWeights(path=run), export=ExportTask(path=tmp_path / "out"))
     assert complete(export).export is not None
 
 

@@ -14,13 +14,13 @@ from setpoint.cli.main import main
 from setpoint.config import ConfigError, chain_of, compose
 from setpoint.data.sources.chat import NAMED
 from setpoint.infer.adopt import complete, verify_job
-from setpoint.infer.config import Inference, Weights
+from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.continuation import GeneratedText, continue_prompts
 from setpoint.infer.harness import Answers
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.prompts import prompts_of
-from setpoint.infer.tasks import Chat, Export, Generation
+from setpoint.infer.tasks import Chat, ExportTask, Generation
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.run import train
 
@@ -67,7 +67,7 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("chat")
     run = train_chat(folder, "duration=60 steps", "optimizer.lr=2e-2")
     exported = infer(
-        Inference(weights=Weights(path=str(run)), export=Export(path=folder / "hf"))
+        Inference(weights=InferenceWeights(path=str(run)), export=ExportTask(path=folder / "hf"))
     ).exported
     assert exported is not None
     return Trained(run, exported)
@@ -77,11 +77,15 @@ def answers(
     path: Path, *prompts: str, chat: Chat | None = None, **fields: Any
 ) -> list[GeneratedText]:
     section = Generation(prompts=prompts, **{"temperature": 0.0, "max_tokens": 12, **fields})
-    return infer(Inference(weights=Weights(path=str(path)), chat=chat, generation=section)).texts
+    return infer(
+        Inference(weights=InferenceWeights(path=str(path)), chat=chat, generation=section)
+    ).texts
 
 
 def opened(path: Path) -> LoadedModel:
-    return load(complete(Inference(weights=Weights(path=str(path)), generation=asking("a"))))
+    return load(
+        complete(Inference(weights=InferenceWeights(path=str(path)), generation=asking("a")))
+    )
 
 
 def ids_of(loaded: LoadedModel) -> Mapping[str, int]:
@@ -95,7 +99,7 @@ def asking(*prompts: str, **fields: Any) -> Generation:
 
 def problem(path: Path, **sections: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        infer(Inference(weights=Weights(path=str(path)), **sections))
+        infer(Inference(weights=InferenceWeights(path=str(path)), **sections))
     return str(caught.value)
 
 
@@ -150,12 +154,15 @@ def test_control_tokens_of_a_text_prompt_are_text_unless_a_flag_says_so(chat: Tr
     assert loaded.tokens_of(prompt) == loaded.tokenizer.encode(text.encode()).tolist()
     (spelled,) = answers(chat.run, text, control_tokens=True)
     assert (spelled.text, spelled.finish) == ("four", "stop token")
-    job = complete(Inference(weights=Weights(path=str(chat.run)), generation=section))
+    job = complete(Inference(weights=InferenceWeights(path=str(chat.run)), generation=section))
     (caution,) = verify_job(job, ("files",)).cautions
     assert "spells the control tokens <|im_start|>, <|im_end|>, which" in caution.message
     assert "--chat" in caution.hint and "--control-tokens" in caution.hint
     job = complete(
-        Inference(weights=Weights(path=str(chat.run)), generation=asking(text, control_tokens=True))
+        Inference(
+            weights=InferenceWeights(path=str(chat.run)),
+            generation=asking(text, control_tokens=True),
+        )
     )
     assert not verify_job(job, ("files",)).cautions
 
@@ -197,7 +204,9 @@ def test_stop_tokens_by_id_and_by_text(chat: Trained) -> None:
     loaded = replace(opened(chat.run), stops=())
     for stop in ((), ("<|im_end|>",)):
         section = complete(
-            Inference(weights=Weights(path=str(chat.run)), generation=asking("2 + 2?", stop=stop))
+            Inference(
+                weights=InferenceWeights(path=str(chat.run)), generation=asking("2 + 2?", stop=stop)
+            )
         ).generation
         assert section is not None
         prompts = prompts_of(section, Chat(), loaded.facts, loaded.place.directory)
@@ -255,7 +264,7 @@ def test_the_settings_of_weights_to_start_from(tmp_path: Path) -> None:
         "model.kv_heads=2", "model.vocab_size=299", "model.max_sequence_length=48",
     )  # fmt: skip
     exported = infer(
-        Inference(weights=Weights(path=str(run)), export=Export(path=tmp_path / "out"))
+        Inference(weights=InferenceWeights(path=str(run)), export=ExportTask(path=tmp_path / "out"))
     ).exported
     assert exported is not None
     settings = json.loads((exported / "generation_config.json").read_text())
@@ -269,7 +278,7 @@ def test_the_settings_of_weights_to_start_from(tmp_path: Path) -> None:
         (origin, _), *_ = chain_of(section, "temperature")
         assert "generation_config.json" in origin.describe(("generation", "temperature"))
         greedy: Any = complete(
-            Inference(weights=Weights(path=str(path)), generation=asking("a"))
+            Inference(weights=InferenceWeights(path=str(path)), generation=asking("a"))
         ).generation
         assert (greedy.temperature, greedy.top_p) == (0.0, None)
     (start / "generation_config.json").write_text('{"do_sample": true, "temperature": -1}')
@@ -278,8 +287,8 @@ def test_the_settings_of_weights_to_start_from(tmp_path: Path) -> None:
 
 def test_an_adapter_goes_with_its_tokenizer_and_template(tmp_path: Path) -> None:
     run = train_chat(tmp_path, "duration=1 steps", "adapter={type=lora, rank=2}")
-    export = Export(path=tmp_path / "peft", adapter=True)
-    infer(Inference(weights=Weights(path=str(run)), export=export))
+    export = ExportTask(path=tmp_path / "peft", adapter=True)
+    infer(Inference(weights=InferenceWeights(path=str(run)), export=export))
     assert (tmp_path / "peft" / "tokenizer.json").is_file()
     assert (tmp_path / "peft" / "chat_template.jinja").read_text() == NAMED["chatml"]
 

@@ -12,11 +12,11 @@ import torch
 from setpoint.config import SetpointError
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.vocabulary import read_vocabulary
-from setpoint.infer.config import Inference, Weights
-from setpoint.infer.export_weights import export, require_empty
+from setpoint.infer.config import Inference, InferenceWeights
+from setpoint.infer.exporting import export, require_empty
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import LoadedModel
-from setpoint.infer.tasks import DataSet, Evaluation, Export
+from setpoint.infer.tasks import DataSet, EvaluationTask, ExportTask
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -28,7 +28,9 @@ SET = DataSet(name="set", sources=(Random(documents=9, length=90, alphabet=8),))
 
 
 def exported(run: Path, folder: Path, **fields: Any) -> Path:
-    job = Inference(weights=Weights(path=str(run)), export=Export(path=folder, **fields))
+    job = Inference(
+        weights=InferenceWeights(path=str(run)), export=ExportTask(path=folder, **fields)
+    )
     found = infer(job).exported
     assert found is not None
     return found
@@ -77,7 +79,11 @@ def test_the_token_that_ended_documents_goes_along(tmp_path: Path) -> None:
     assert number == read_vocabulary(str(folder)).ids[BEGIN]
     # What is evaluated there has the same separators as here.
     scores = [
-        infer(Inference(weights=Weights(path=str(path)), evaluation=Evaluation(sets=(SET,))))
+        infer(
+            Inference(
+                weights=InferenceWeights(path=str(path)), evaluation=EvaluationTask(sets=(SET,))
+            )
+        )
         for path in (run, found)
     ]
     ours, again = (result.scores["set"].bits_per_byte for result in scores)
@@ -98,7 +104,7 @@ def test_a_family_by_name(trained: tuple[Job, Path], loaded: LoadedModel, tmp_pa
 
 def test_a_place_that_holds_something(trained: tuple[Job, Path], tmp_path: Path) -> None:
     (tmp_path / "hf").mkdir()
-    require_empty(Export(path=tmp_path / "hf"))
+    require_empty(ExportTask(path=tmp_path / "hf"))
     (tmp_path / "hf" / "notes").write_text("mine")
     with pytest.raises(SetpointError, match=r"export.path: .*hf is not empty"):
         exported(trained[1], tmp_path / "hf")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.infer.config import Harness, Inference, Weights
+from setpoint.infer.config import Harness, Inference, InferenceWeights
 from setpoint.infer.harness import open_harness
 from setpoint.infer.inference import infer
 from setpoint.train.config import Job
@@ -34,7 +34,9 @@ metric_list:
 def test_without_the_package(trained: tuple[Job, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
-    job = Inference(weights=Weights(path=str(trained[1])), harness=Harness(tasks=("arc_easy",)))
+    job = Inference(
+        weights=InferenceWeights(path=str(trained[1])), harness=Harness(tasks=("arc_easy",))
+    )
     with pytest.raises(SetpointError, match=r"needs the package 'lm_eval.*install 'setpoint\[har"):
         infer(job)
 
@@ -61,7 +63,7 @@ def test_a_task_of_a_local_file(
     (tmp_path / "tasks" / "next_symbol.yaml").write_text(TASK.format(file=file))
     found = infer(
         Inference(
-            weights=Weights(path=str(trained[1])),
+            weights=InferenceWeights(path=str(trained[1])),
             harness=Harness(tasks=("next_symbol",), tasks_path=tmp_path / "tasks"),
         )
     )

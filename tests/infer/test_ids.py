@@ -142,6 +142,10 @@ def test_the_default_data_is_not_taken_for_the_data_of_the_weights(
     words = ["evaluate", str(tmp_path / "hf"), "--tokenizer", "bytes"]
     words += ["--evaluation.sequences", "1", "--batch.sequence_length", "16"]
     said = "the default of data.sources is read"
-    assert main(words) == 0 and said in capsys.readouterr().err
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert said in printed.err and "stdlib:held_out" in printed.out
     named = f"--data.sources=[{{type: text, paths: [{tmp_path}/t.txt]}}]"
-    assert main([*words, named]) == 0 and said not in capsys.readouterr().err
+    assert main([*words, named]) == 0
+    printed = capsys.readouterr()
+    assert said not in printed.err and printed.out.splitlines()[1].split()[0] == "held_out"

@@ -16,7 +16,7 @@ from setpoint.config.resolving.checks import verify
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.vocabulary import TextPiece
 from setpoint.infer.adopt import complete
-from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
@@ -34,8 +34,8 @@ from .small import small_model
 
 
 def opened(path: Path, **fields: Any) -> LoadedModel:
-    weights = Weights(path=str(path), **fields)
-    return load(complete(Inference(weights=weights, evaluation=Evaluation())))
+    weights = InferenceWeights(path=str(path), **fields)
+    return load(complete(Inference(weights=weights, evaluation=EvaluationTask())))
 
 
 def text(words: str) -> Prompt:
@@ -164,8 +164,8 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
 def test_tokens_are_added_by_training_alone(tmp_path: Path) -> None:
     folder = byte_level(save_pretrained(small_model(vocab_size=300), tmp_path / "hf"))
     tokenizer = HuggingFace(path=str(folder), added=("<|tool|>",))
-    weights = Weights(path=str(folder))
-    job = complete(Inference(weights=weights, evaluation=Evaluation(), tokenizer=tokenizer))
+    weights = InferenceWeights(path=str(folder))
+    job = complete(Inference(weights=weights, evaluation=EvaluationTask(), tokenizer=tokenizer))
     (problem,) = verify(job, ("files",)).problems
     assert (problem.path, problem.message) == ("tokenizer.added", UNTRAINED)
     with pytest.raises(SetpointError, match=f"tokenizer.added: {UNTRAINED}"):
@@ -179,7 +179,7 @@ def test_a_model_that_transformers_runs(tmp_path: Path) -> None:
 
     model = small_model(vocab_size=300)
     folder = byte_level(save_pretrained(model, tmp_path / "hf"))
-    job = Inference(weights=Weights(path=str(folder)), evaluation=Evaluation())
+    job = Inference(weights=InferenceWeights(path=str(folder)), evaluation=EvaluationTask())
     job.model = HuggingFaceConfig(config=str(folder), max_sequence_length=48)
     found = load(complete(job))
     tokens = torch.arange(20)[None]

@@ -12,7 +12,7 @@ from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.record.record import fingerprint
 from setpoint.infer.adopt import complete
-from setpoint.infer.config import Evaluation, Generation, Inference, Weights
+from setpoint.infer.config import EvaluationTask, Generation, Inference, InferenceWeights
 from setpoint.infer.inference import infer, require_place
 from setpoint.train.config import Job
 
@@ -21,11 +21,11 @@ from .small import folder_of
 
 def job_of(run: Path, **fields: Any) -> Inference:
     section = Generation(prompts=('!"#',), temperature=0.0, max_tokens=5)
-    return Inference(weights=Weights(path=str(run)), **{"generation": section, **fields})
+    return Inference(weights=InferenceWeights(path=str(run)), **{"generation": section, **fields})
 
 
 def test_several_tasks_and_their_results(trained: tuple[Job, Path], tmp_path: Path) -> None:
-    job = job_of(trained[1], evaluation=Evaluation(sequences=4), output=tmp_path / "out")
+    job = job_of(trained[1], evaluation=EvaluationTask(sequences=4), output=tmp_path / "out")
     found = infer(job)
     assert found.texts[0].text == "$%&' "
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -59,7 +59,7 @@ def test_places_for_results(trained: tuple[Job, Path], tmp_path: Path) -> None:
     infer(job_of(trained[1], output=out))
     before = folder_of(out)
     with pytest.raises(SetpointError, match="holds the record of another job"):
-        infer(job_of(trained[1], output=out, seed=None or 0, evaluation=Evaluation()))
+        infer(job_of(trained[1], output=out, seed=None or 0, evaluation=EvaluationTask()))
     assert folder_of(out) == before
     other = tmp_path / "other"
     other.mkdir()
@@ -78,7 +78,7 @@ def test_a_disk_that_refuses(trained: tuple[Job, Path], tmp_path: Path) -> None:
 
 def test_a_job_without_a_task(trained: tuple[Job, Path]) -> None:
     with pytest.raises(ConfigError, match="there is no task, so nothing would be done"):
-        infer(Inference(weights=Weights(path=str(trained[1]))))
+        infer(Inference(weights=InferenceWeights(path=str(trained[1]))))
 
 
 def test_nothing_is_computed_where_a_check_finds_something(

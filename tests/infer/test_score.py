@@ -16,7 +16,7 @@ from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.sources.config import Random, Text
 from setpoint.infer.adopt import complete
-from setpoint.infer.config import Batch, Evaluation, Inference, Weights
+from setpoint.infer.config import EvaluationTask, Inference, InferenceBatch, InferenceWeights
 from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.score import score, score_texts
@@ -26,7 +26,7 @@ from setpoint.train.config import Job
 
 
 def scores(run: Path, batch: Any = None, **fields: Any) -> dict[str, Score]:
-    job = Inference(weights=Weights(path=str(run)), evaluation=Evaluation(**fields))
+    job = Inference(weights=InferenceWeights(path=str(run)), evaluation=EvaluationTask(**fields))
     if batch is not None:
         job.batch = batch
     job = complete(job)
@@ -37,8 +37,8 @@ def test_it_is_what_training_measured(trained: tuple[Job, Path]) -> None:
     rows = [json.loads(line) for line in (trained[1] / "metrics.jsonl").read_text().splitlines()]
     measured = {row["step"]: row for row in rows if "held_out_loss" in row}
     for step, row in measured.items():
-        job = Inference(weights=Weights(path=str(trained[1]), checkpoint=step))
-        job.evaluation = Evaluation()
+        job = Inference(weights=InferenceWeights(path=str(trained[1]), checkpoint=step))
+        job.evaluation = EvaluationTask()
         job = complete(job)
         found = score_texts(load(job), job)["held_out"]
         assert found.loss == pytest.approx(row["held_out_loss"], rel=1e-6)
@@ -77,7 +77,9 @@ def test_a_model_that_gives_logits_only(loaded: LoadedModel) -> None:
 
 
 def test_the_batch_plays_no_part(trained: tuple[Job, Path]) -> None:
-    one, many = (scores(trained[1], Batch(micro_size=size))["held_out"] for size in (1, 64))
+    one, many = (
+        scores(trained[1], InferenceBatch(micro_size=size))["held_out"] for size in (1, 64)
+    )
     assert one.loss == pytest.approx(many.loss, rel=1e-6)
     assert (one.tokens, one.bytes) == (many.tokens, many.bytes)
 

@@ -11,7 +11,7 @@ import torch
 
 from setpoint.cli.main import main
 from setpoint.infer.adopt import complete
-from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.inference import infer
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.train.run import train
@@ -54,8 +54,10 @@ def test_a_job_from_data_to_text(
     by_bytes = ["--tokenizer", "bytes"]
     assert main(["generate", str(exported), *by_bytes, *words]) == 0
     assert capsys.readouterr().out == said
-    job = complete(Inference(weights=Weights(path=str(run)), evaluation=Evaluation()))
-    again = job.evolve(weights=Weights(path=str(exported)), model=HuggingFaceConfig(), output=None)
+    job = complete(Inference(weights=InferenceWeights(path=str(run)), evaluation=EvaluationTask()))
+    again = job.evolve(
+        weights=InferenceWeights(path=str(exported)), model=HuggingFaceConfig(), output=None
+    )
     found = infer(again).scores["held_out"]
     assert found.loss == pytest.approx(of_run["loss"], rel=1e-6)
     prompt = torch.tensor([list(b"abc")])

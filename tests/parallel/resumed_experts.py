@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from setpoint.infer.adopt import complete
-from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.loaded_model import load
 from setpoint.parallel.config import AXES
 from setpoint.train.run import train
@@ -56,8 +56,8 @@ def run(folder: Path, degrees: str, steps: int, more: tuple[str, ...]) -> int:
 
 def merged(run: Path, step: int) -> nn.Module:
     """The model of a checkpoint, with its adapter merged if it has one."""
-    weights = Weights(path=str(run), checkpoint=step)
-    return load(complete(Inference(weights=weights, evaluation=Evaluation()))).model
+    weights = InferenceWeights(path=str(run), checkpoint=step)
+    return load(complete(Inference(weights=weights, evaluation=EvaluationTask()))).model
 
 
 def main(before: str, after: str, *more: str) -> int:

@@ -8,10 +8,10 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.plan.gpus import gpu_named
-from setpoint.plan.search import SearchSpace, least_memory, meshes, most_memory, search
-from setpoint.plan.search import _leaves as leaves_of
 from setpoint.plan.step_time import Kernels, step_time
 from setpoint.plan.topology import Topology
+from setpoint.plan.topology_search import SearchSpace, least_memory, meshes, most_memory, search
+from setpoint.plan.topology_search import _leaves as leaves_of
 from setpoint.plan.workload import Workload
 
 from ..train.small import small_job

@@ -12,8 +12,15 @@ import pytest
 from setpoint.config import ABSENT, SetpointError
 from setpoint.files.lock import RunLock
 from setpoint.runs import index
-from setpoint.runs.index import INDEX, indexed, require_name
-from setpoint.runs.labels import FILE, Labels, read_labels, write_labels
+from setpoint.runs.index import (
+    INDEX,
+    LABELS,
+    Labels,
+    indexed,
+    read_labels,
+    require_name,
+    write_labels,
+)
 
 CONFIG = {
     "setpoint": {"schema": 7, "fingerprint": "abcdef0123"},
@@ -121,7 +128,7 @@ def test_how_runs_have_ended(tmp_path: Path) -> None:
 def test_damage_is_named_and_not_kept(tmp_path: Path) -> None:
     run = make(tmp_path / "one", losses=[2.0])
     (run / "metrics.jsonl").write_text("{\n")
-    (run / FILE).write_text("[]")
+    (run / LABELS).write_text("[]")
     for _ in range(2):
         (found,) = indexed(tmp_path)
         assert len(found.problems) == 2
@@ -144,10 +151,10 @@ def test_damaged_files_are_listed(tmp_path: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         for step in ("x", [], True, 1e400, None, 7):
             file.write(json.dumps({"kind": "train", "step": step, "loss": 1.0}) + "\n")
-    (run / FILE).write_text("[1]")
+    (run / LABELS).write_text("[1]")
     (found,) = indexed(tmp_path)
     assert (found.facts["step"], found.facts["fingerprint"]) == (7, "")
     assert found.problems == [
-        f"{run / FILE} cannot be read: it is not what `setpoint runs tag` writes; remove it to "
+        f"{run / LABELS} cannot be read: it is not what `setpoint runs tag` writes; remove it to "
         f"begin with no tags"
     ]

@@ -13,7 +13,7 @@ import pytest
 
 from setpoint.cli.runs import blocks, rendered
 from setpoint.config import SetpointError
-from setpoint.runs.watch import POINTS, Watched
+from setpoint.runs.live_view import POINTS, Watched
 from setpoint.track.heartbeat import FOLDER
 
 

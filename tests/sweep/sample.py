@@ -9,8 +9,8 @@ from pathlib import Path
 from setpoint.config.composition import compose
 from setpoint.config.record.record import fingerprint
 from setpoint.sweep.points import ResolvedPoint
-from setpoint.sweep.record import Task
 from setpoint.sweep.setting import Point, Setting, axis_origin, labels, name_of
+from setpoint.sweep.sweep_record import SweepTask
 from setpoint.train.config import Job
 
 ROW = '{"kind": "evaluation", "step": 10, "held_out_loss": %s}'
@@ -25,10 +25,10 @@ def point_of(folder: Path, *settings: Setting, duration: str = "10 steps") -> Re
     return ResolvedPoint(name, settings, job, fingerprint(job))
 
 
-def task_of(folder: Path, seed: int, duration: str = "10 steps") -> Task:
+def task_of(folder: Path, seed: int, duration: str = "10 steps") -> SweepTask:
     """A point that sets the seed."""
     setting = Setting(("seed",), seed, axis_origin("seed"))
-    return Task(point_of(folder, setting, duration=duration), folder / "sweep")
+    return SweepTask(point_of(folder, setting, duration=duration), folder / "sweep")
 
 
 def maker(folder: Path) -> Callable[[Point], ResolvedPoint[Job]]:
@@ -36,10 +36,10 @@ def maker(folder: Path) -> Callable[[Point], ResolvedPoint[Job]]:
     return lambda point: point_of(folder, *point)
 
 
-def pretend(code: str) -> Callable[[Task, Sequence[str]], list[str]]:
+def pretend(code: str) -> Callable[[SweepTask, Sequence[str]], list[str]]:
     """A command that runs Python code, in which RUN, LR and SEED stand for those of the point."""
 
-    def command(task: Task, modules: Sequence[str]) -> list[str]:
+    def command(task: SweepTask, modules: Sequence[str]) -> list[str]:
         job = task.job
         names = f"RUN={str(task.run)!r}; LR={job.optimizer.lr}; SEED={job.seed}\n"  # pyright: ignore[reportAttributeAccessIssue]
         return [sys.executable, "-c", f"import os, sys, time, signal\n{names}{code}"]

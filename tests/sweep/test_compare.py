@@ -9,19 +9,19 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.record.record import ABSENT, leaf_table
-from setpoint.sweep.compare import Entry, comparison, differing, entries, read_metrics
-from setpoint.sweep.metrics import Metrics
-from setpoint.sweep.record import SweepRecord, write_point
+from setpoint.sweep.comparison import ComparedRun, comparison, differing, entries, read_metrics
+from setpoint.sweep.run_metrics import RunMetrics
+from setpoint.sweep.sweep_record import SweepRecord, write_point
 
 from .sample import task_of
 from .test_state import END, leave
 
 
-def entry(tmp_path: Path, seed: int, *rows: dict[str, object]) -> Entry:
+def entry(tmp_path: Path, seed: int, *rows: dict[str, object]) -> ComparedRun:
     task = task_of(tmp_path, seed)
-    found = Entry(task.name, str(task.run), task.run)
+    found = ComparedRun(task.name, str(task.run), task.run)
     found.values = leaf_table(task.job)
-    found.metrics = Metrics(list(rows))
+    found.metrics = RunMetrics(list(rows))
     return found
 
 
@@ -97,7 +97,7 @@ def test_metrics_that_are_missing_empty_or_damaged_are_named(tmp_path: Path) -> 
         leave(task)
         path = task.run / "metrics.jsonl"
         path.unlink() if text is None else path.write_text(text)
-        read_metrics(Entry(task.name, str(task.run), task.run), notes)
+        read_metrics(ComparedRun(task.name, str(task.run), task.run), notes)
     assert [note.partition(": ")[0] for note in notes] == [f"seed={n}" for n in (1, 2, 3, 4)]
     assert "has no metrics.jsonl" in notes[0] and "no metrics yet" in notes[1]
     assert "metrics.jsonl:1 is not a row" in notes[2] and "is not a row" in notes[3]

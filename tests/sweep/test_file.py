@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import Config, ConfigError, SetpointError, field
 from setpoint.config.files.read import parse
-from setpoint.sweep.table import Sweep, place_in, read_table, space_of
+from setpoint.sweep.sweep_file import Sweep, place_in, read_table, space_of
 
 from ..snapshots import compare
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
+from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.sweep.launch import Launcher, environment, train_command
-from setpoint.sweep.record import WAITING, Task, is_point
+from setpoint.sweep.sweep_record import WAITING, SweepTask, is_point
 
 from .sample import FINISH, pretend, task_of
 
@@ -25,7 +25,7 @@ def test_points_run_a_number_at_a_time(tmp_path: Path) -> None:
     tasks = [task_of(tmp_path, seed) for seed in range(5)]
     most = 0
 
-    def changed(task: Task) -> None:
+    def changed(task: SweepTask) -> None:
         nonlocal most
         most = max(most, sum(each.status == RUNNING for each in tasks))
 
@@ -101,7 +101,7 @@ def test_a_signal_is_passed_on_and_nothing_more_starts(tmp_path: Path) -> None:
     """)
 
     class Impatient(Launcher):
-        def wait(self) -> list[Task]:
+        def wait(self) -> list[SweepTask]:
             if len(list(tmp_path.glob("_*"))) == 2 and not self.stopped:
                 os.kill(os.getpid(), signal.SIGINT)
             return super().wait()
@@ -124,7 +124,7 @@ def test_the_third_signal_kills(tmp_path: Path) -> None:
     code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"
 
     class Insisting(Launcher):
-        def wait(self) -> list[Task]:
+        def wait(self) -> list[SweepTask]:
             os.kill(os.getpid(), signal.SIGTERM)
             return super().wait()
 
@@ -169,7 +169,7 @@ def test_children_end_when_the_launcher_is_killed(tmp_path: Path) -> None:
 def test_modules_that_the_user_named_are_imported_by_each_point(tmp_path: Path) -> None:
     seen: list[list[str]] = []
 
-    def command(task: Task, modules: Sequence[str]) -> list[str]:
+    def command(task: SweepTask, modules: Sequence[str]) -> list[str]:
         seen.append(train_command(task, modules))
         return [sys.executable, "-c", ""]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.sweep.metrics import MetricPath, Metrics, require
+from setpoint.sweep.run_metrics import MetricPath, RunMetrics, require
 
 ROWS = [
     {"kind": "train", "step": 1, "loss": 3.0, "lr": 0.1, "mfu": None},
@@ -39,15 +39,15 @@ ROWS = [
     ],
 )
 def test_values(path: str, value: float | None) -> None:
-    assert Metrics(ROWS).value(MetricPath.parse(path)) == value
+    assert RunMetrics(ROWS).value(MetricPath.parse(path)) == value
 
 
 def test_numbers_that_are_none() -> None:
-    metrics = Metrics([{"kind": "train", "step": n, "loss": x} for n, x in enumerate(NUMBERS)])
+    metrics = RunMetrics([{"kind": "train", "step": n, "loss": x} for n, x in enumerate(NUMBERS)])
     assert metrics.value(MetricPath.parse("loss.min")) == -math.inf
     assert metrics.value(MetricPath.parse("loss.max")) == 1.0
     assert math.isnan(metrics.value(MetricPath.parse("loss")) or 0)
-    only = Metrics([{"kind": "train", "step": 1, "loss": math.nan}])
+    only = RunMetrics([{"kind": "train", "step": 1, "loss": math.nan}])
     assert math.isnan(only.value(MetricPath.parse("loss.min")) or 0)
 
 
@@ -61,7 +61,7 @@ def test_what_is_no_path(path: str) -> None:
 
 
 def test_curves_columns_and_last_values() -> None:
-    metrics = Metrics(ROWS)
+    metrics = RunMetrics(ROWS)
     assert metrics.curve(MetricPath.parse("train.loss")) == [(1, 3.0), (2, 1.0), (3, 2.0)]
     assert metrics.columns() == ["train.loss", "train.lr", "evaluation.held_out_loss"]
     assert metrics.last()["step"] == 3 and metrics.last()["train.lr"] == 0.3
@@ -69,17 +69,17 @@ def test_curves_columns_and_last_values() -> None:
 
 def test_a_metric_that_no_run_has() -> None:
     with pytest.raises(SetpointError, match=r"Did you mean evaluation.held_out_loss\?"):
-        require("evaluation.heldout_loss", [Metrics(ROWS)])
+        require("evaluation.heldout_loss", [RunMetrics(ROWS)])
     with pytest.raises(SetpointError, match=r"Did you mean evaluation.held_out_loss\?"):
-        require("held_out_los", [Metrics(ROWS)])
+        require("held_out_los", [RunMetrics(ROWS)])
     with pytest.raises(SetpointError, match="no metrics at all"):
-        require("train.loss", [Metrics([])])
+        require("train.loss", [RunMetrics([])])
 
 
 def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="has no metrics.jsonl"):
-        Metrics.read(tmp_path)
+        RunMetrics.read(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"kind": "train"}\nnonsense\n')
-    found = Metrics.read(tmp_path)
+    found = RunMetrics.read(tmp_path)
     assert found.rows == [{"kind": "train"}]
     assert "metrics.jsonl:2 is not a row" in found.damaged[0]

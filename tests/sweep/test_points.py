@@ -18,7 +18,7 @@ from setpoint.config.record.record import fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.sweep.points import Composer, SweepError, read_command_line, resolve_points
 from setpoint.sweep.setting import axis_origin
-from setpoint.sweep.space import Random
+from setpoint.sweep.space import RandomPoints
 
 from ..snapshots import compare
 from .space_sample import Momentum, Root, open_root, sweep
@@ -132,7 +132,7 @@ def test_modifiers_are_drawn_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     line = read_command_line(Root, "defaults", ["choice(null, large)"], ["--seed", "3"])
     drawn, label = line.drawn["with",]
     axis = axis_origin(label)
-    space = Random({("with",): (drawn.distribution, axis)}, 8, 0)
+    space = RandomPoints({("with",): (drawn.distribution, axis)}, 8, 0)
     found = resolve_points(space, Composer(open_root, line)).kept
     assert {point.name: point.config.size for point in found} == {"with=null": 8, "with=large": 128}
     with pytest.raises(SetpointError, match="lists values twice"):

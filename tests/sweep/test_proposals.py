@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.sweep.search import corners, optuna_axes, point_of
+from setpoint.sweep.optuna_search import corners, optuna_axes, point_of
 
 from .test_search import AXES
 

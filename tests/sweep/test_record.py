@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.report.status import FINISHED
+from setpoint.report.goodput import FINISHED
 from setpoint.sweep.points import DuplicatePoint
-from setpoint.sweep.record import SweepRecord, read_record_of
+from setpoint.sweep.sweep_record import SweepRecord, read_record_of
 
 from .sample import task_of
 

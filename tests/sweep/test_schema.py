@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.sweep.table import flattened
+from setpoint.sweep.sweep_file import flattened
 
 
 def test_tables_of_fields_are_flattened() -> None:

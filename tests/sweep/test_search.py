@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import RunError, SetpointError
-from setpoint.report.status import FAILED, FINISHED, STOPPED
+from setpoint.report.goodput import FAILED, FINISHED, STOPPED
 from setpoint.sweep.launch import Launcher
-from setpoint.sweep.record import Task
-from setpoint.sweep.search import Axes, SearchRun
+from setpoint.sweep.optuna_search import Axes, SearchRun
 from setpoint.sweep.space import Drawn
-from setpoint.sweep.table import Search
+from setpoint.sweep.sweep_file import Search
+from setpoint.sweep.sweep_record import SweepTask
 
 from .sample import FINISH, maker, pretend
 
@@ -114,7 +114,7 @@ def test_the_other_direction(folder: Path) -> None:
 
 
 def test_proposals_that_are_equal_run_once(folder: Path) -> None:
-    started: list[Task] = []
+    started: list[SweepTask] = []
     axes: Axes = {("batch", "global_size"): Drawn.read("choice(4, 8)").distribution}
     spec = Search(trials=6)
     run = SearchRun(spec, axes, maker(folder), folder / "sweep", lambda _: None)

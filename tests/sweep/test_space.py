@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
 from setpoint.sweep.setting import Setting, axis_origin, path_of
-from setpoint.sweep.space import Axis, Chain, Drawn, Listed, Product, Random, Space, Zip
+from setpoint.sweep.space import Axis, Chained, Drawn, Listed, Product, RandomPoints, Space, Zip
 
 
 def axis(path: str, values: Sequence[object]) -> Axis:
@@ -50,7 +50,7 @@ def test_kinds_nest() -> None:
     rows = Listed(
         [(Setting(("c",), 5, axis_origin("c")),), (Setting(("d",), 6, axis_origin("d")),)]
     )
-    space = Chain([Product([pairs, rows]), axis("a", [7])])
+    space = Chained([Product([pairs, rows]), axis("a", [7])])
     assert space.size() == 5
     assert plain(space) == [
         {"a": 1, "b": 3, "c": 5},
@@ -76,9 +76,9 @@ def test_a_zip_needs_equal_lengths() -> None:
         Zip([axis("a", [1, 2]), axis("b", [1, 2, 3])])
 
 
-def random(count: int, seed: int, **axes: str) -> Random:
+def random(count: int, seed: int, **axes: str) -> RandomPoints:
     drawn = {(k,): (Drawn.read(text).distribution, axis_origin(k)) for k, text in axes.items()}
-    return Random(drawn, count, seed)
+    return RandomPoints(drawn, count, seed)
 
 
 def test_random_points_are_the_same_everywhere() -> None:

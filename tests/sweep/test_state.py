@@ -9,13 +9,13 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.record.record import record_files
-from setpoint.report.status import FINISHED
-from setpoint.sweep.record import WAITING, RunState, Task, run_state
+from setpoint.report.goodput import FINISHED
+from setpoint.sweep.sweep_record import WAITING, RunState, SweepTask, run_state
 
 from .sample import task_of
 
 
-def leave(task: Task, *events: dict[str, object]) -> None:
+def leave(task: SweepTask, *events: dict[str, object]) -> None:
     """Write what a run leaves behind."""
     task.run.mkdir(parents=True, exist_ok=True)
     for name, text in record_files(task.job).items():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.sweep.search import STORAGE, import_optuna, study_name, trials_before
-from setpoint.sweep.table import Search
+from setpoint.sweep.optuna_search import STORAGE, import_optuna, study_name, trials_before
+from setpoint.sweep.sweep_file import Search
 
 from .sample import maker
 from .test_search import AXES, search

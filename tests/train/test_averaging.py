@@ -11,7 +11,7 @@ from torch import Tensor
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import LoadedCheckpoint, load_directory
 from setpoint.infer.adopt import complete
-from setpoint.infer.config import Inference, Weights
+from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
 from setpoint.resilience.signals import StopRequest
@@ -138,7 +138,7 @@ def test_other_optimizers_have_one_point(tmp_path: Path) -> None:
 
 def test_what_is_generated_from_and_judged_is_the_average(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, *FREE))
-    choice = Weights(path=str(run.directory), checkpoint="latest")
+    choice = InferenceWeights(path=str(run.directory), checkpoint="latest")
     loaded = load(complete(Inference(weights=choice, generation=Generation(prompts=("x",)))))
     with evaluation_point(run.components):
         average = weights(run.components)

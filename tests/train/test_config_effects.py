@@ -23,7 +23,7 @@ from setpoint.config.schema.class_info import section_classes
 from setpoint.config.values.user_code import allow_imports
 from setpoint.files.tensor_file import DTYPES
 from setpoint.infer.adopt import complete
-from setpoint.infer.config import Inference, Weights
+from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
 from setpoint.model.attention.attention import choose_backend
@@ -443,7 +443,7 @@ def on_device(job: Job) -> str:
 
 def context(job: Job) -> int:
     """How far back generation sees."""
-    weights = Weights(path=str(train(job).directory))
+    weights = InferenceWeights(path=str(train(job).directory))
     return load(complete(Inference(weights=weights, generation=Generation(prompts=("x",))))).context
 
 

@@ -26,6 +26,7 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.run_state import restore
 
+from ..checkpoint.stored import load
 from ..precision.gpu_stand_in import gpu_stand_in
 from .small import assert_same_run, events, rows, small_job, states
 
@@ -241,7 +242,7 @@ def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None
         job = small_job(tmp_path, *base, *second)
         components = build_components(job)
         store = CheckpointStore(run / "checkpoints")
-        checkpoint = store.load("latest")
+        checkpoint = load(store.root, "latest")
         assert checkpoint is not None
         restore(job, states(job, components), checkpoint)
         for name, held in components.weights.named_parameters():

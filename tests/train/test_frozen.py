@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.checkpoint.convert import convert
 from setpoint.checkpoint.loading import load_directory
+from setpoint.checkpoint.repartition import convert
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete

@@ -17,8 +17,8 @@ from setpoint.config import Config, RunError, field
 from setpoint.config.schema.class_info import add_section
 from setpoint.model.config import ModelConfig
 from setpoint.shapes.logged import BEGINNINGS, TAKEN, log
-from setpoint.sweep.compare import Entry, cell_of
-from setpoint.sweep.metrics import MetricPath, Metrics
+from setpoint.sweep.comparison import ComparedRun, cell_of
+from setpoint.sweep.run_metrics import MetricPath, RunMetrics
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
@@ -112,8 +112,8 @@ def test_rows_have_what_was_logged_since_the_last_one(tmp_path: Path) -> None:
         {"step": 10, "calls": 10, "square": 66.0, "odd": 9},
         {"step": 12, "calls": 4, "square": 132.5, "odd": 11},
     ]
-    entry = Entry("a", "a", outcome.directory)
-    entry.metrics = Metrics.read(outcome.directory)
+    entry = ComparedRun("a", "a", outcome.directory)
+    entry.metrics = RunMetrics.read(outcome.directory)
     assert cell_of(entry, MetricPath.parse("train.square.max")) == 132.5
 
 

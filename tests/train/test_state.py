@@ -19,6 +19,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run_state import restore, snapshot
 
+from ..checkpoint.stored import load
 from .small import small_job, states
 
 
@@ -51,7 +52,7 @@ def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
 
     torch.manual_seed(99)
     fresh = build_components(job)
-    checkpoint = store.load("latest")
+    checkpoint = load(store.root, "latest")
     restored = restore(job, states(job, fresh), checkpoint)
     assert restored == position
     # Nothing was added to or lost from what was saved.
@@ -87,4 +88,4 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, flag: str, words: str) -> 
         store.save(0, taken.tensors, taken.state)
     with pytest.raises(SetpointError, match=words):
         components = build_components(small_job(tmp_path, flag))
-        restore(job, states(job, components), store.load("latest"))
+        restore(job, states(job, components), load(store.root, "latest"))

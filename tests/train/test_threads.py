@@ -55,7 +55,7 @@ ENTRIES = {
     "infer": "import setpoint.cli.infer, setpoint.infer.inference",
     "evaluate": "import setpoint.cli.infer, setpoint.infer.inference",
     "generate": "import setpoint.cli.infer, setpoint.infer.continuation",
-    "export": "import setpoint.cli.infer, setpoint.infer.export_weights",
+    "export": "import setpoint.cli.infer, setpoint.infer.exporting",
     "a program that trains": "from setpoint.train.run import train",
     "a program that builds the parts": "import setpoint.train.build.components",
     "a program that infers": "from setpoint.infer.inference import infer",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,16 +125,6 @@ class CheckpointStore:
     def steps(self) -> list[int]:
         """The steps of the checkpoints in the directory, oldest first, whole or damaged."""
         return list(list_checkpoints(self.root))
-
-    @property
-    def latest(self) -> int | None:
-        """The step that `latest` names; None without one, `SetpointError` if it is broken."""
-        return read_pointer(self.root, "latest")
-
-    @property
-    def best(self) -> int | None:
-        """The step that `best` names; None without one, `SetpointError` if it is broken."""
-        return read_pointer(self.root, "best")
 
     @property
     def is_writing(self) -> bool:
@@ -262,31 +252,6 @@ class CheckpointStore:
         self._thread.end()
         return failed
 
-    def load(
-        self, which: int | Literal["latest", "best"] = "latest", only: Collection[str] | None = None
-    ) -> LoadedCheckpoint:
-        """Load a checkpoint after comparing every byte with its checksum. Nothing is written.
-
-        Arguments:
-            which: a step; `latest` or `best`, what the pointer names.
-            only: the file stems to verify and read, beside the state; None reads all.
-
-        Raises:
-            DamagedCheckpoint: if it is damaged, naming the file.
-            RunError: if a file cannot be read.
-            SetpointError: if there is none of that name.
-        """
-        step = read_pointer(self.root, which) if isinstance(which, str) else which
-        checkpoints = list_checkpoints(self.root)
-        if step is None or step not in checkpoints:
-            asked = f"step {which}" if isinstance(which, int) else str(which)
-            reason = "" if step is None or isinstance(which, int) else f" (step {step})"
-            have = ", ".join(str(s) for s in checkpoints) or "none"
-            raise SetpointError(
-                f"there is no checkpoint {asked}{reason} in {self.root}; steps there: {have}"
-            )
-        return load_directory(checkpoints[step], only, self.world)
-
     def load_newest(self, on_damaged: OnDamaged | None = None) -> LoadedCheckpoint | None:
         """Load the newest whole checkpoint; None without any. It ends when all ranks have read.
 
@@ -392,8 +357,8 @@ class CheckpointStore:
             save.files = staging.stage(share, state, save.memory, self.world, index)
         except Exception as error:  # such as a tensor that cannot be saved: the others wait to hear
             if self.world.size == 1:
-                said = self._in_words(save, error)
-                raise said from said.__cause__
+                problem = self._in_words(save, error)
+                raise problem from problem.__cause__
             save.refused = error
         return save
 
@@ -646,7 +611,7 @@ class CheckpointStore:
     def _in_words(self, save: Save, error: Exception) -> Exception:
         """The error of a failed save, in words where the disk or the memory is at fault."""
         if isinstance(error, OSError):
-            said = RunError(self._refusal(save.step, error))
+            problem = RunError(self._refusal(save.step, error))
         elif is_out_of_memory(error):
             if save.memory is None:
                 why = "there is too little host memory to write it"
@@ -659,11 +624,11 @@ class CheckpointStore:
                 fewer = f", or fewer than checkpoint.in_flight = {self.in_flight} of them"
                 helps = "checkpoint.mode = sync, which copies one tensor at a time"
                 helps += fewer * (self.in_flight > 1)
-            said = RunError(f"{self._not_saved(save.step, why)}. What helps: {helps}")
+            problem = RunError(f"{self._not_saved(save.step, why)}. What helps: {helps}")
         else:
             return error
-        said.__cause__ = error
-        return said
+        problem.__cause__ = error
+        return problem
 
     def _refusal(self, step: int, error: OSError) -> str:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

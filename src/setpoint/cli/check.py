@@ -26,7 +26,7 @@ from setpoint.train.config import Job
 from setpoint.train.run_name import find_run
 
 if TYPE_CHECKING:
-    from setpoint.cli.check_plan import Plan
+    from setpoint.cli.check_plan import PlanReport
     from setpoint.plan.cost import CostEstimate
 
 PLAN, FAKE_STEP, RANK = "--plan", "--fake-step", "--rank"
@@ -186,7 +186,7 @@ def _add_run(job: Job, report: Preflight, arguments: Arguments) -> None:
 
 def _plan(
     job: Job, rank: int, arguments: Arguments, label: str
-) -> tuple[Plan | None, CostEstimate | None]:
+) -> tuple[PlanReport | None, CostEstimate | None]:
     """The plan of a rank, and the expected time of its step, as far as they are asked for."""
     plan = None
     if arguments.has(PLAN):
@@ -208,7 +208,9 @@ def _plan(
     return plan, estimate
 
 
-def _gpu_cautions(job: Job, arguments: Arguments, plan: Plan | None, rank: int) -> list[Caution]:
+def _gpu_cautions(
+    job: Job, arguments: Arguments, plan: PlanReport | None, rank: int
+) -> list[Caution]:
     """Cautions of a job for which a known GPU lacks memory or kernels."""
     spec, name = None, arguments.value("--gpu")
     if name is None and "torch" not in sys.modules:

@@ -49,7 +49,7 @@ MOMENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlanReport:
     """Parameter groups of a job, and memory and traffic of one rank (None with DeepSpeed)."""
 
     groups: Sequence[GroupRow]
@@ -117,7 +117,7 @@ class Plan:
         yield "  checkpoint, of all ranks", in_units(self.checkpoint)
 
 
-def make_plan(job: Job, rank: int = 0) -> Plan:
+def make_plan(job: Job, rank: int = 0) -> PlanReport:
     """Plan a job without building it, as far as that is possible."""
     topology = Topology.of(job)
     if rank >= topology.world_size:
@@ -132,7 +132,7 @@ def make_plan(job: Job, rank: int = 0) -> Plan:
     memory, sent = None, list[Traffic]()
     if not job.parallel.uses_deepspeed:
         memory, sent = rank_memory(workload, topology, rank), traffic(workload, topology, rank)
-    return Plan(groups, workload, topology, rank, memory, sent, deepspeed)
+    return PlanReport(groups, workload, topology, rank, memory, sent, deepspeed)
 
 
 def _title(degrees: dict[str, int], rank: int, what: str = "") -> str:

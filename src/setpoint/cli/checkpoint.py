@@ -62,7 +62,7 @@ from setpoint.units import Period
 from setpoint.units.size import in_units
 
 if TYPE_CHECKING:
-    from setpoint.checkpoint.compare_tensors import TensorDifference, TensorSide
+    from setpoint.checkpoint.repartition import TensorDifference, TensorSide
 
 RUN_HELP = """
 RUN is a run directory, its folder checkpoints, or one checkpoint, as in
@@ -448,8 +448,8 @@ def checkpoint_diff(arguments: Arguments) -> int:
     """
     paths = [_checkpoint(path) for path in arguments.positional]
     with Loading():
-        from setpoint.checkpoint.compare_tensors import state_differences, tensor_differences
         from setpoint.checkpoint.loading import joined, load_directory
+        from setpoint.checkpoint.repartition import state_differences, tensor_differences
         from setpoint.infer.loaded_model import add_adapter
         from setpoint.model.pretrained.base import frozen_of
 
@@ -457,7 +457,7 @@ def checkpoint_diff(arguments: Arguments) -> int:
     sides = [
         {
             **joined(side.tensors),
-            **{f"model/{name}": each for name, each in frozen_of(path, add_adapter).items()},
+            **{f"model/{name}": tensor for name, tensor in frozen_of(path, add_adapter).items()},
         }
         for side, path in zip((left, right), paths, strict=True)
     ]
@@ -577,8 +577,8 @@ def checkpoint_convert(arguments: Arguments) -> int:
     if layout == "divided" and (ranks is None or ranks < 2):
         raise SetpointError("--to divided needs --ranks N, 2 or more")
     with Loading():
-        from setpoint.checkpoint.convert import convert, require_free
-        from setpoint.infer.export_weights import export
+        from setpoint.checkpoint.repartition import convert, require_free
+        from setpoint.infer.exporting import export
         from setpoint.infer.loaded_model import add_adapter
         from setpoint.model.pretrained.base import frozen_of
         from setpoint.model.pretrained.run import job_of, tokenizer_of

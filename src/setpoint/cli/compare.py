@@ -11,13 +11,20 @@ from setpoint.cli.source import open_table
 from setpoint.config import ABSENT, SetpointError
 from setpoint.files.lock import is_locked
 from setpoint.report.page.content import document
-from setpoint.report.page.knobs import Objective
-from setpoint.report.page.read import RunData, read_run
-from setpoint.report.page.write import NAME, html_of, refuse_foreign, write_page
+from setpoint.report.page.html import NAME, html_of, refuse_foreign, write_page
+from setpoint.report.page.panels import RunObjective
+from setpoint.report.page.run_data import RunData, read_run
 from setpoint.report.plot import Plot, Series, chart, refuse_suffix, save
 from setpoint.report.table import Table
-from setpoint.sweep.compare import Entry, cell_of, comparison, differing, entries, read_metrics
-from setpoint.sweep.metrics import EVALUATION, TRAINING_LOSS, MetricPath, require
+from setpoint.sweep.comparison import (
+    ComparedRun,
+    cell_of,
+    comparison,
+    differing,
+    entries,
+    read_metrics,
+)
+from setpoint.sweep.run_metrics import EVALUATION, TRAINING_LOSS, MetricPath, require
 
 MAX_VALUES = 10
 """Values of the configuration that are shown without --all."""
@@ -75,19 +82,21 @@ def compare(arguments: Arguments) -> int:
     return 0
 
 
-def _hide_values(result: Table, runs: list[Entry], order: str | None, notes: list[str]) -> None:
+def _hide_values(
+    result: Table, runs: list[ComparedRun], order: str | None, notes: list[str]
+) -> None:
     """Leave out the values that the fewest runs have, beyond `MAX_VALUES`."""
     kept = () if order is None else (result.columns[result.index(order)],)
     values = [
-        at
-        for at, name in enumerate(result.columns)
+        place
+        for place, name in enumerate(result.columns)
         if name not in kept and any(name in run.values for run in runs)
     ]
-    values.sort(key=lambda at: sum(row[at] is ABSENT for row in result.rows))
+    values.sort(key=lambda place: sum(row[place] is ABSENT for row in result.rows))
     hidden = sorted(values[MAX_VALUES:])
     if not hidden:
         return
-    names = [result.columns[at] for at in hidden]
+    names = [result.columns[place] for place in hidden]
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     notes.append(
         f"{len(hidden)} more values differ: {', '.join(names[:6])}{more}; --all shows them"
@@ -95,9 +104,9 @@ def _hide_values(result: Table, runs: list[Entry], order: str | None, notes: lis
     result.drop(hidden)
 
 
-def _load(runs: list[Entry], arguments: Arguments, notes: list[str]) -> list[Entry]:
+def _load(runs: list[ComparedRun], arguments: Arguments, notes: list[str]) -> list[ComparedRun]:
     """Read the values as they were recorded; a run with a damaged record is named and left out."""
-    shown: list[Entry] = []
+    shown: list[ComparedRun] = []
     for entry in runs:
         try:
             entry.values = open_table(entry.source, arguments, overrides=False)
@@ -112,7 +121,7 @@ def _load(runs: list[Entry], arguments: Arguments, notes: list[str]) -> list[Ent
     return shown
 
 
-def _column(result: Table, name: str, runs: list[Entry]) -> str:
+def _column(result: Table, name: str, runs: list[ComparedRun]) -> str:
     """The column to sort by; a metric that is not shown yet is added."""
     try:
         return result.columns[result.index(name)]
@@ -125,7 +134,7 @@ def _column(result: Table, name: str, runs: list[Entry]) -> str:
     return name
 
 
-def _plot(runs: list[Entry], result: Table, arguments: Arguments) -> Plot:
+def _plot(runs: list[ComparedRun], result: Table, arguments: Arguments) -> Plot:
     metrics = [run.metrics for run in runs]
     losses = [n for n in ("evaluation.held_out_loss", TRAINING_LOSS) if n in result.columns]
     paths = {name: MetricPath.parse(name) for name in arguments.values("--metric")[:1] or losses}
@@ -148,7 +157,7 @@ def _plot(runs: list[Entry], result: Table, arguments: Arguments) -> Plot:
     return Plot(f"{name} over {x}", x, name, [Series("runs", sorted(points))], lines=False)
 
 
-def _numbers(name: str, runs: list[Entry]) -> list[float | None]:
+def _numbers(name: str, runs: list[ComparedRun]) -> list[float | None]:
     """The numbers of a metric, or of a value of the configuration by the end of its path."""
     values = differing([run.values for run in runs])
     matches = [path for path in values if f".{'.'.join(path)}".endswith(f".{name}")]
@@ -201,17 +210,17 @@ def report(arguments: Arguments) -> int:
         runs.append(read_run(entry.run, label, is_locked(entry.run / ".lock")))
     if not runs:
         raise SetpointError("there is no run to show" + "".join(f"\n  {note}" for note in notes))
-    if objective is not None and all(objective.of(each) is None for each in runs):
-        known = dict.fromkeys(name for each in runs for name in each.columns)
+    if objective is not None and all(objective.of(run) is None for run in runs):
+        known = dict.fromkeys(name for run in runs for name in run.columns)
         raise SetpointError(
             f"no run has the metric {objective.column!r}\nValid: {', '.join(list(known)[:30])}"
         )
     several = len(words) > 1 or len(runs) > 1
-    title = f"{len(runs)} runs" if len(runs) > 3 else ", ".join(each.label for each in runs)
+    title = f"{len(runs)} runs" if len(runs) > 3 else ", ".join(run.label for run in runs)
     title = Path(words[0]).resolve().name if len(words) == 1 else title
     content = document(runs, title if several else runs[0].label, objective, notes)
     size = write_page(html_of(content), path)
-    notes += [f"{each.label}: {text}" for each in runs for text in each.problems]
+    notes += [f"{run.label}: {text}" for run in runs for text in run.problems]
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     facts = {"report": str(path), "bytes": size, "runs": len(runs), "notes": notes}
     emit(arguments, facts, f"{path}: {count}, {size / 1e6:.2f} MB", notes)
@@ -228,10 +237,10 @@ def _output(arguments: Arguments) -> Path:
     return Path(words[0]) / NAME if len(words) == 1 and Path(words[0]).is_dir() else Path(NAME)
 
 
-def _objective(arguments: Arguments) -> Objective | None:
+def _objective(arguments: Arguments) -> RunObjective | None:
     text = arguments.value("--objective")
     if text is None:
         return None
     metric = MetricPath.parse(text)
     column = f"{metric.kind or EVALUATION}.{metric.column}"
-    return Objective(column, metric.reduction, arguments.value("--direction") != "maximize")
+    return RunObjective(column, metric.reduction, arguments.value("--direction") != "maximize")

@@ -30,16 +30,15 @@ from setpoint.config import (
     SetpointError,
     cautions_of,
     is_set,
-    leaves,
     resolve,
     to_plain,
 )
 from setpoint.config.draft.walk import to_minimal
 from setpoint.config.files.write import write_toml
-from setpoint.config.values.origin import COMMAND_LINE, DEFAULT
+from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.data.sources.config import Conversations, Tokens
 from setpoint.files.atomic import write_text
-from setpoint.infer.tasks import Chat, DataSet, Evaluation, Export, Generation
+from setpoint.infer.tasks import Chat, DataSet, EvaluationTask, ExportTask, Generation
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.config_json import config_of
 from setpoint.model.pretrained.convert import PLAIN, SIZES
@@ -115,7 +114,9 @@ def infer(arguments: Arguments) -> int:
     if verification.problems:
         raise ConfigError(verification.problems)
     if speaks(arguments):
-        print_cautions(each for each in verification.cautions if each not in cautions_of(job))
+        print_cautions(
+            caution for caution in verification.cautions if caution not in cautions_of(job)
+        )
     results = _run_job(arguments, job)
     if isinstance(results, int):
         return results
@@ -207,8 +208,7 @@ def evaluate(arguments: Arguments) -> int:
     with _naming_options():
         job: Any = job_with_weights(arguments, tasks)
     sides = () if job.evaluation is None else job.evaluation.sides
-    of_data = (leaf for leaf in leaves(job) if leaf.key.startswith("data.sources"))
-    if sides and speaks(arguments) and all(leaf.origin.layer == DEFAULT for leaf in of_data):
+    if sides and speaks(arguments) and job.data_is_unknown:
         note(
             f"{' and '.join(sides)}: nothing says what data the weights were trained on, so that "
             f"the default of data.sources is read: Python's standard library. --text names others"
@@ -229,7 +229,7 @@ def _evaluation(arguments: Arguments) -> Any:
     for path in arguments.values("--text"):
         stem = os.path.splitext(os.path.basename(path.rstrip("/")))[0]
         name = re.sub(r"[^A-Za-z0-9_.\-]", "-", stem) or "text"
-        if name in (*sides, *(each.name for each in sets)):
+        if name in (*sides, *(data_set.name for data_set in sets)):
             name = f"{name}-{len(sets) + 1}"
         source: Any = source_of(path)
         source.set_field("paths", (path,), Origin(COMMAND_LINE, "--text"))
@@ -238,7 +238,9 @@ def _evaluation(arguments: Arguments) -> Any:
         value = arguments.value(option.name)
         if value is None:
             continue
-        sources = [source for each in sets for source in each.sources if isinstance(source, kind)]
+        sources = [
+            source for data_set in sets for source in data_set.sources if isinstance(source, kind)
+        ]
         if not sources:
             raise SetpointError(f"{option.name} has no effect: no --text holds {content}")
         for source in sources:
@@ -248,7 +250,7 @@ def _evaluation(arguments: Arguments) -> Any:
         "sets": tuple(sets) or None,
         "sequences": arguments.integer("--sequences"),
     }
-    return set_fields(arguments, Evaluation(), values)
+    return set_fields(arguments, EvaluationTask(), values)
 
 
 @contextmanager
@@ -378,8 +380,8 @@ def _generation(arguments: Arguments) -> Any:
         for token in arguments.values("--stop-tokens")
     )
     values["stop_tokens"] = tuple(tokens) or None
-    values["stop"] = tuple(_text(each, "--stop") for each in arguments.values("--stop")) or None
-    prompts = [_prompt(each) for each in arguments.values("--prompt")]
+    values["stop"] = tuple(_text(text, "--stop") for text in arguments.values("--stop")) or None
+    prompts = [_prompt(text) for text in arguments.values("--prompt")]
     if prompts:  # the ranks have no standard input
         arguments.options["--prompt"] = prompts
     # A line end to begin with; a conversation begins with its message.
@@ -441,7 +443,7 @@ def export(arguments: Arguments) -> int:
         "max_shard_size": arguments.integer("--max-shard-size"),
         "adapter": arguments.has("--adapter") or None,
     }
-    section = set_fields(arguments, Export(path=Path(arguments.positional[1])), values)
+    section = set_fields(arguments, ExportTask(path=Path(arguments.positional[1])), values)
     results = _run_job(arguments, job_with_weights(arguments, {"export": section}))
     if isinstance(results, int):
         return results

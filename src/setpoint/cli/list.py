@@ -289,7 +289,7 @@ def schema(arguments: Arguments) -> int:
     if arguments.value("--job") == "inference":
         program = Program(program.name, INFERENCE)
     elif not program.is_own:  # a script of one's own has no sweeps
-        from setpoint.sweep.table import SweepTable as sweeps
+        from setpoint.sweep.sweep_file import SweepTable as sweeps
     text = _schema_text(json_schema(program.root, sweeps))
     name = arguments.value("--output")
     if name is None:

@@ -17,7 +17,7 @@ from setpoint.units.size import ByteSize, in_units
 
 if TYPE_CHECKING:
     from setpoint.plan.cost import CostEstimate, CostRequest
-    from setpoint.plan.search import Layout, SearchResult, SearchSpace
+    from setpoint.plan.topology_search import Layout, SearchResult, SearchSpace
     from setpoint.train.config import Job
 
 
@@ -44,7 +44,7 @@ def plan(arguments: Arguments) -> int:
         setpoint plan exp.toml --gpu h100 --world-size 64 --parallel.tensor 8  with a fixed axis
     """
     from setpoint.plan.cost import estimate_cost
-    from setpoint.plan.search import search, search_space, too_large, valid_layouts
+    from setpoint.plan.topology_search import search, search_space, too_large, valid_layouts
     from setpoint.train.config import Job
 
     if not arguments.has("--gpu"):
@@ -148,7 +148,7 @@ def read_cost_options(arguments: Arguments) -> CostRequest:
     timeline = arguments.value("--timeline")
     path = None if timeline is None else Path(timeline)
     if path is not None:
-        from setpoint.report.page.write import refuse_foreign
+        from setpoint.report.page.html import refuse_foreign
 
         refuse_foreign(path, "--timeline")
     price = gpu.price if price is None else price
@@ -219,7 +219,7 @@ def schedule(arguments: Arguments) -> int:
         curves.append((composition.label, job, curve))
 
     def text() -> str:
-        headings = "\n".join(_heading(*each) for each in curves)
+        headings = "\n".join(_heading(*curve) for curve in curves)
         if path is not None:
             save(_rate_plot(curves), path)
             return f"{headings}\ndrawn into {path}"
@@ -233,7 +233,7 @@ def schedule(arguments: Arguments) -> int:
         return "\n\n".join([headings, *tables])
 
     notes = [f"{label}: {note}" for label, _, curve in curves for note in curve.notes]
-    emit(arguments, lambda: {"curves": [_curve_facts(*each) for each in curves]}, text, notes)
+    emit(arguments, lambda: {"curves": [_curve_facts(*curve) for curve in curves]}, text, notes)
     if not arguments.has("--json"):
         for _, job, _ in curves:  # so that an unusual curve is noticed
             print_cautions(cautions_of(job))

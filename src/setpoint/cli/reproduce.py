@@ -201,7 +201,7 @@ def _print_comparison(
         "equal": is_equal,
         **more,
         **asdict(result),
-        "differences": [plain_numbers(each._asdict()) for each in result.differences],
+        "differences": [plain_numbers(difference._asdict()) for difference in result.differences],
         "problems": problems,
     }
     lines = [*_lines(run, result), *(f"  {problem}" for problem in problems)]
@@ -222,7 +222,7 @@ def _lines(run: Path, result: Comparison) -> Iterator[str]:
         yield f"{steps}: {compared} are {bits}{digest * (result.weights is not None)}"
     else:
         yield f"{steps}: not {bits}"
-        yield from _first([each.line() for each in result.differences], "metrics")
+        yield from _first([difference.line() for difference in result.differences], "metrics")
         yield from _first(result.weights or [], "tensors")
     yield from (f"  note: {text}" for text in result.notes)
     yield from (f"  note: {text}" for text in result.environment)
@@ -306,7 +306,7 @@ def _page(done: Replayed, folder: str, most: int | None) -> list[str]:
     ]
     if done.anomaly is not None:
         lines += [f"anomaly: {done.anomaly.error}", *done.anomaly.forward.splitlines()]
-    rows = [row for each in done.modules for row in _rows(each)]
+    rows = [row for figures in done.modules for row in _rows(figures)]
     headings = ("module", "", "min", "max", "mean", "rms", "not finite")
     return [*lines, table(rows[:most], headings), *hidden(rows, most)]
 
@@ -321,20 +321,20 @@ def _compared(now: float, done: Replayed, name: str) -> str:
 
 
 def _named(done: Replayed, name: str) -> str:
-    (kind,) = (each.kind for each in done.modules if each.name == name)
+    (kind,) = (figures.kind for figures in done.modules if figures.name == name)
     return f"{name} ({kind})" if name else kind
 
 
-def _rows(each: ModuleFigures) -> list[list[str]]:
+def _rows(module: ModuleFigures) -> list[list[str]]:
     rows: list[list[str]] = []
     for kind, shown in KINDS.items():
-        if kind not in each.tallies:
+        if kind not in module.tallies:
             continue
-        figures = each.tallies[kind].to_json()
+        figures = module.tallies[kind].to_json()
         numbers = [figures[name] for name in ("min", "max", "mean", "rms")]
         texts = ["" if value is None else f"{value:.4g}" for value in numbers]
         bad = figures["non_finite"]
-        rows.append([each.name or each.kind, shown, *texts, f"{bad:.2%}" if bad else "0"])
+        rows.append([module.name or module.kind, shown, *texts, f"{bad:.2%}" if bad else "0"])
     return rows
 
 

@@ -19,13 +19,12 @@ from setpoint.cli.source import prepare
 from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.config.words.errors import printable
 from setpoint.ops.proof import record_problems, verify_chain
+from setpoint.report.goodput import FAILED, RUNNING
 from setpoint.report.plot import chart
-from setpoint.report.status import FAILED, RUNNING
 from setpoint.report.table import Table
-from setpoint.runs.index import indexed, require_name
-from setpoint.runs.labels import Labels, read_labels, write_labels
+from setpoint.runs.index import Labels, indexed, read_labels, require_name, write_labels
+from setpoint.runs.live_view import EVENTS, Watched
 from setpoint.runs.query import parse
-from setpoint.runs.watch import EVENTS, Watched
 from setpoint.track.console import is_terminal, short_count, short_time
 from setpoint.track.run_directory import is_run_directory
 from setpoint.train.run_status import goodput_of
@@ -86,8 +85,13 @@ def runs_list(arguments: Arguments) -> int:
     """
     condition, order = arguments.value("--where"), arguments.value("--sort")
     query = None if condition is None else parse(condition)
-    runs = [run for folder in arguments.positional or ["runs"] for run in indexed(Path(folder))]
+    folders = [Path(folder) for folder in arguments.positional or ["runs"]]
+    is_new = not arguments.positional and not folders[0].exists()  # nothing was trained here yet
+    runs = [] if is_new else [run for folder in folders for run in indexed(folder)]
     notes = [f"{run.facts['run']}: {text}" for run in runs for text in run.problems]
+    if not runs:
+        places = ", ".join(str(folder.absolute()) for folder in folders)
+        notes.append(f"there are no runs yet in {places}; `setpoint train` makes them")
     shown = runs
     if not arguments.has("--archived"):
         shown = [run for run in runs if not run.facts["archived"]]
@@ -95,8 +99,8 @@ def runs_list(arguments: Arguments) -> int:
             notes.append(f"{archived} archived runs are not shown; --archived shows them")
     columns = arguments.values("--column") or [
         name
-        for at, name in enumerate(COLUMNS)
-        if at < 3 or any(run.get(name) not in (ABSENT, [], "", None) for run in shown)
+        for number, name in enumerate(COLUMNS)
+        if number < 3 or any(run.get(name) not in (ABSENT, [], "", None) for run in shown)
     ]
     for name in [*columns, *([] if order is None else [order]), *(query.names if query else ())]:
         require_name(runs, name)
@@ -344,10 +348,10 @@ def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
         ]
         if figures:
             parts.append(_within(_plain(f"{kind}, step {row.get('step')}: "), figures, columns))
-    for each in seen.troubled():
-        how = "is gone" if each.is_gone else "stands still"
-        where = f"rank {each.rank} on {_plain(str(each.host))} {how}"
-        parts.append(f"{where} for {short_time(each.seconds)} at step {each.step}")
+    for rank in seen.troubled():
+        how = "is gone" if rank.is_gone else "stands still"
+        where = f"rank {rank.rank} on {_plain(str(rank.host))} {how}"
+        parts.append(f"{where} for {short_time(rank.seconds)} at step {rank.step}")
     known = [event for event in seen.events if event.get("event") in EVENTS]
     parts += [_event(event)[:columns] for event in known[-3:]]
     if seen.status == FAILED:
@@ -366,12 +370,12 @@ def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
 
 
 def _headline(seen: Watched) -> str:
-    at, status = seen.position, seen.status
+    position, status = seen.position, seen.status
     words = [f"{_plain(seen.path.name)}: {status}"]
-    if at is not None:
+    if position is not None:
         done = seen.done
-        words.append(f"step {at.step:,}" + ("" if done is None else f" ({done:.0%})"))
-        words.append(f"{short_count(at.tokens)} tokens")
+        words.append(f"step {position.step:,}" + ("" if done is None else f" ({done:.0%})"))
+        words.append(f"{short_count(position.tokens)} tokens")
     if status == RUNNING:
         if seen.seconds_left is not None:
             words.append(f"{short_time(seen.seconds_left)} left")
@@ -394,16 +398,16 @@ def _event(event: Any) -> str:
 def _within(start: str, figures: list[str], columns: int) -> str:
     """A line with as many figures as fit."""
     line = start + _plain(figures[0])
-    for each in figures[1:]:
-        if len(line) + len(each) + 2 > columns:
+    for figure in figures[1:]:
+        if len(line) + len(figure) + 2 > columns:
             break
-        line += f", {_plain(each)}"
+        line += f", {_plain(figure)}"
     return line
 
 
 def _plain(text: str) -> str:
     """A text without control characters, which a record may hold."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _number(value: Any) -> str:
@@ -425,5 +429,5 @@ def blocks(values: list[float], width: int) -> str:
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts) if b > a]
     low, high = min(means), max(means)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    line = "".join(BLOCKS[round((each - low) * scale)] for each in means)
+    line = "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
     return f"{line}  {low:.4g} to {high:.4g}"

@@ -420,9 +420,9 @@ def diff(arguments: Arguments) -> int:
 
     A run, a checkpoint and a git revision are compared as they were recorded, so that fields which
     no longer exist show as well. OVERRIDES, modifiers, further files and the environment apply to
-    B, which is resolved anew by them. With three or more sources they are refused, and the
-    environment is not read. The exit status is 0 if nothing differs, 1 if something does, and 2 if
-    a source cannot be read.
+    B alone, which is resolved anew by them: give a source second that needs some, as files of other
+    systems may. With three or more sources they are refused, and the environment is not read. The
+    exit status is 0 if nothing differs, 1 if something does, and 2 if a source cannot be read.
 
     Examples:
         setpoint diff tiny runs/tiny-3fa94c21  what a run changed

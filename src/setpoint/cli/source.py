@@ -515,7 +515,7 @@ def run_directory_given(source: str | None) -> str | None:
     """The run directory that a source is, and that training it goes on in; None for others."""
     if source is None or kind_of(source) != RUN:
         return None
-    from setpoint.sweep.record import is_point
+    from setpoint.sweep.sweep_record import is_point
 
     return None if is_point(source) else source
 

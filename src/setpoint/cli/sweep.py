@@ -10,18 +10,18 @@ from typing import Any
 
 from setpoint.cli.options import COMMON, JSON, Arguments, Command, Option, refuse_misspelt_options
 from setpoint.cli.output import bold, dim, emit, print_notes, styled, table
-from setpoint.cli.sweep_points import Prepared, prepare, read_call
+from setpoint.cli.sweep_points import PreparedSweep, prepare, read_call
 from setpoint.config import NEEDS, Caution, Config, Problem, RunError, SetpointError, verify
 from setpoint.config.files.document import without_suffix
 from setpoint.config.layers.environment import prefix_of
-from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
+from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.report.table import number_cell
 from setpoint.sweep.launch import Launcher
-from setpoint.sweep.metrics import TRAINING_LOSS
+from setpoint.sweep.optuna_search import optuna_missing
 from setpoint.sweep.points import LIMIT, PointChecker, ResolvedPoint, resolve_points
-from setpoint.sweep.record import POINTS, SWEEP_FILE, SweepRecord, Task, read_record_of
-from setpoint.sweep.search import optuna_missing
-from setpoint.sweep.table import OBJECTIVE
+from setpoint.sweep.run_metrics import TRAINING_LOSS
+from setpoint.sweep.sweep_file import OBJECTIVE
+from setpoint.sweep.sweep_record import POINTS, SWEEP_FILE, SweepRecord, SweepTask, read_record_of
 from setpoint.track.console import short_time
 
 FOLDER = "--folder"
@@ -68,7 +68,7 @@ def sweep(arguments: Arguments) -> int:
     return carry_out(prepare(arguments), arguments)
 
 
-def carry_out(prepared: Prepared, arguments: Arguments) -> int:
+def carry_out(prepared: PreparedSweep, arguments: Arguments) -> int:
     """Print what would happen, or launch and report."""
     jobs = arguments.integer("--jobs") or 1
     screen = Screen(prepared, arguments)
@@ -86,10 +86,12 @@ def carry_out(prepared: Prepared, arguments: Arguments) -> int:
         record.close()
 
 
-def _launch(prepared: Prepared, record: SweepRecord, jobs: int, screen: Screen, prefix: str) -> int:
+def _launch(
+    prepared: PreparedSweep, record: SweepRecord, jobs: int, screen: Screen, prefix: str
+) -> int:
     tasks, details = prepared.tasks, dict[str, Any]()
 
-    def changed(task: Task) -> None:
+    def changed(task: SweepTask) -> None:
         record.write(tasks, **details)
         screen.changed(task, tasks)
 
@@ -126,7 +128,7 @@ def _launch(prepared: Prepared, record: SweepRecord, jobs: int, screen: Screen, 
 class Screen:
     """Progress of a sweep: on standard output, or on standard error beside JSON."""
 
-    def __init__(self, prepared: Prepared, arguments: Arguments) -> None:
+    def __init__(self, prepared: PreparedSweep, arguments: Arguments) -> None:
         self.prepared = prepared
         self.arguments = arguments
         self.stream = sys.stderr if arguments.has("--json") else sys.stdout
@@ -161,7 +163,7 @@ class Screen:
             ]
         return "\n".join([*lines, *self._notes()])
 
-    def begin(self, tasks: list[Task]) -> None:
+    def begin(self, tasks: list[SweepTask]) -> None:
         """Print the number of points."""
         search, folder = self.prepared.search, self.prepared.folder
         if search is not None:
@@ -175,10 +177,10 @@ class Screen:
         if notes:
             self.say("\n".join(notes) + "\n" * bool(self.prepared.notes))
 
-    def changed(self, task: Task, tasks: list[Task]) -> None:
+    def changed(self, task: SweepTask, tasks: list[SweepTask]) -> None:
         """Print that a point started or ended."""
         total = len(tasks) if self.prepared.search is None else self.prepared.search.trials
-        ended = sum(each.status in (FINISHED, FAILED, STOPPED) for each in tasks)
+        ended = sum(task.status in (FINISHED, FAILED, STOPPED) for task in tasks)
         count = dim(f"[{ended}/{total}]")
         if task.status == RUNNING:
             how = f"resumes at step {task.state.step}" if task.state.step else "starts"
@@ -195,14 +197,14 @@ class Screen:
             result = next(results, "")
         self.say(f"{count} {task.name} {task.status}{took}{result}")
 
-    def end(self, tasks: list[Task], record: dict[str, Any]) -> None:
+    def end(self, tasks: list[SweepTask], record: dict[str, Any]) -> None:
         """Print the results of the sweep."""
         failed = [task for task in tasks if task.status == FAILED]
         facts = {"ok": not failed, "folder": str(self.prepared.folder), **record}
         emit(self.arguments, facts, lambda: "\n".join(self._end_lines(tasks, failed, record)))
 
     def _end_lines(
-        self, tasks: list[Task], failed: list[Task], record: dict[str, Any]
+        self, tasks: list[SweepTask], failed: list[SweepTask], record: dict[str, Any]
     ) -> Iterator[str]:
         counts = {
             status: sum(task.status == status for task in tasks)
@@ -231,7 +233,7 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
-class ScriptTask(Task):
+class ScriptTask(SweepTask):
     """A point whose run is the script's own business."""
 
     def __init__(self, point: ResolvedPoint[Config], folder: Path, finished: bool) -> None:
@@ -278,21 +280,21 @@ def sweep_script(arguments: Arguments) -> int:
             f"a grid, a list or random points"
         )
 
-    found = resolve_points(space, composer, arguments.integer("--limit") or LIMIT)
+    points = resolve_points(space, composer, arguments.integer("--limit") or LIMIT)
     folder = Path(arguments.value(FOLDER) or _default_folder(source))
     before = read_record_of(folder) if (folder / SWEEP_FILE).exists() else []
     finished = {point["fingerprint"] for point in before if point["status"] == FINISHED}
-    tasks: list[Task] = [
-        ScriptTask(point, folder, point.fingerprint in finished) for point in found.kept
+    tasks: list[SweepTask] = [
+        ScriptTask(point, folder, point.fingerprint in finished) for point in points.kept
     ]
     return carry_out(
-        Prepared(source or "the defaults", folder, tasks, found.duplicates,
-                 arguments.values("--import"), checker.notes(found.kept), _script_command),
+        PreparedSweep(source or "the defaults", folder, tasks, points.duplicates,
+                 arguments.values("--import"), checker.notes(points.kept), _script_command),
         arguments,
     )  # fmt: skip
 
 
-def _script_command(task: Task, modules: Sequence[str]) -> list[str]:
+def _script_command(task: SweepTask, modules: Sequence[str]) -> list[str]:
     """The command of a point: the script as it was started, with the record as SOURCE."""
     imports = [word for name in modules if name != "__main__" for word in ("--import", name)]
     return [sys.executable, *_script(), str(task.folder), *imports]
@@ -312,5 +314,5 @@ def _default_folder(source: str) -> Path:
 
 def _look(config: Config) -> tuple[list[Problem], list[Caution]]:
     # What needs torch is found by the point's own process, which loads it anyway.
-    found = verify(config, [need for need in NEEDS if need != "torch"])
-    return list(found.problems), list(found.cautions)
+    verification = verify(config, [need for need in NEEDS if need != "torch"])
+    return list(verification.problems), list(verification.cautions)

@@ -34,23 +34,22 @@ from setpoint.config.migrations import MigratedDocument
 from setpoint.config.values.node import value_or_missing
 from setpoint.config.values.origin import COMMAND_LINE, SWEEP
 from setpoint.plan.preflight import preflight
-from setpoint.sweep.metrics import EVALUATION, TRAINING_LOSS, MetricPath, unmeasured
+from setpoint.sweep.optuna_search import Axes, SearchRun, corners, import_optuna, trials_before
 from setpoint.sweep.points import (
     LIMIT,
-    CommandLine,
     Composer,
     DuplicatePoint,
     PointChecker,
     PointNote,
     ResolvedPoint,
+    SweepCommandLine,
     SweepError,
     read_command_line,
     refuse_misspelt_distributions,
     refuse_too_many,
     resolve_points,
 )
-from setpoint.sweep.record import Task
-from setpoint.sweep.search import Axes, SearchRun, corners, import_optuna, trials_before
+from setpoint.sweep.run_metrics import EVALUATION, TRAINING_LOSS, MetricPath, unmeasured
 from setpoint.sweep.setting import (
     SOURCE,
     Point,
@@ -61,8 +60,8 @@ from setpoint.sweep.setting import (
     name_of,
     path_of,
 )
-from setpoint.sweep.space import Choice, Distribution, Listed, Product, Random, Space
-from setpoint.sweep.table import (
+from setpoint.sweep.space import Choices, Distribution, Listed, Product, RandomPoints, Space
+from setpoint.sweep.sweep_file import (
     TABLE,
     Search,
     SweepFile,
@@ -72,6 +71,7 @@ from setpoint.sweep.table import (
     read_table,
     space_of,
 )
+from setpoint.sweep.sweep_record import SweepTask
 from setpoint.train.config import Job
 
 C = TypeVar("C", bound=Config)
@@ -106,7 +106,7 @@ class JobPointChecker(PointChecker[Job]):
 
 
 @dataclass
-class Prepared:
+class PreparedSweep:
     """A sweep of which everything is known that can be known before it starts.
 
     Arguments:
@@ -118,11 +118,11 @@ class Prepared:
 
     source: str
     folder: Path
-    tasks: list[Task]
+    tasks: list[SweepTask]
     duplicates: list[DuplicatePoint]
     imports: Sequence[str]
     notes: list[PointNote]
-    command: Callable[[Task, Sequence[str]], list[str]] | None = None
+    command: Callable[[SweepTask, Sequence[str]], list[str]] | None = None
     search: Search | None = None
     axes: Axes = field(default_factory=dict)
     make: Callable[[Point], ResolvedPoint[Job]] | None = None
@@ -134,7 +134,7 @@ class Prepared:
         if self.search is not None:
             import_optuna()
 
-    def open_search(self, changed: Callable[[Task], None]) -> SearchRun | None:
+    def open_search(self, changed: Callable[[SweepTask], None]) -> SearchRun | None:
         """Open the search; None for a sweep whose points are known."""
         if self.search is None or self.make is None:
             return None
@@ -168,7 +168,7 @@ def read_call(
     return composer, search, axes, space
 
 
-def prepare(arguments: Arguments) -> Prepared:
+def prepare(arguments: Arguments) -> PreparedSweep:
     """Resolve and check all points."""
     source = arguments.positional[0]
     checker = JobPointChecker()
@@ -199,13 +199,15 @@ def prepare(arguments: Arguments) -> Prepared:
     if search is not None:
         refuse_too_many(search.trials, limit)
         checker.objective = MetricPath.parse(search.objective)
-        found = resolve_points(Listed(corners(axes)), composer, LIMIT * 10)
-        folder = _folder([each.config for each in found.kept])
-        notes = checker.notes(found.kept)
-        return Prepared(source, folder, [], [], imports, notes, search=search, axes=axes, make=make)
-    found = resolve_points(space, composer, limit)
-    folder = _folder([each.config for each in found.kept])
-    tasks = [Task(point, folder) for point in found.kept]
+        points = resolve_points(Listed(corners(axes)), composer, LIMIT * 10)
+        folder = _folder([point.config for point in points.kept])
+        notes = checker.notes(points.kept)
+        return PreparedSweep(
+            source, folder, [], [], imports, notes, search=search, axes=axes, make=make
+        )
+    points = resolve_points(space, composer, limit)
+    folder = _folder([point.config for point in points.kept])
+    tasks = [SweepTask(point, folder) for point in points.kept]
     wrong: dict[str, list[Problem]] = {}
     for task in tasks:
         try:
@@ -216,7 +218,9 @@ def prepare(arguments: Arguments) -> Prepared:
             wrong[task.name] = [Problem("", str(error))]
     if wrong:  # runs that cannot be resumed
         raise SweepError(wrong, len(tasks))
-    return Prepared(source, folder, tasks, found.duplicates, imports, checker.notes(found.kept))
+    return PreparedSweep(
+        source, folder, tasks, points.duplicates, imports, checker.notes(points.kept)
+    )
 
 
 def _folder_name(text: str) -> str:
@@ -237,7 +241,7 @@ def _folder(jobs: Sequence[Job]) -> Path:
 class Opener:
     """Composes a source without the overrides, and keeps the table of a file apart."""
 
-    def __init__(self, arguments: Arguments, line: CommandLine) -> None:
+    def __init__(self, arguments: Arguments, line: SweepCommandLine) -> None:
         self._arguments = arguments
         self._line = line
         self.document: Document | None = None
@@ -255,19 +259,19 @@ class Opener:
         inner.options = {**self._arguments.options, "--with": list(modifiers)}
         opened = source if below is None else self._put_on(below)
         composition: Composition[Any] = open_source(opened or None, inner)
-        found = composition.sweep
+        table = composition.sweep
         if self._line.source is None:
-            if found is not None:
+            if table is not None:
                 raise SetpointError(
-                    f"{found.where((TABLE,))}: describes points of its own, and cannot be combined "
+                    f"{table.where((TABLE,))}: describes points of its own, and cannot be combined "
                     f"with several sources; give one source, or the axis `{SOURCE}` in that table"
                 )
             return composition
         if self.file is None:
-            self.document = found
-        elif found is not None and found.name != self.file.name:
+            self.document = table
+        elif table is not None and table.name != self.file.name:
             raise SetpointError(
-                f"{found.where((TABLE,))} and {self.file.where((TABLE,))} both describe the points "
+                f"{table.where((TABLE,))} and {self.file.where((TABLE,))} both describe the points "
                 f"of a sweep; leave one of the tables out"
             )
         composition.sweep = None
@@ -324,7 +328,7 @@ class Opener:
 
 
 def _space(
-    arguments: Arguments, line: CommandLine, document: Document | None, has_sources: bool
+    arguments: Arguments, line: SweepCommandLine, document: Document | None, has_sources: bool
 ) -> tuple[Search | None, Axes, Space]:
     """The search and its axes, or the space of points, of the file and the command line."""
     parts: list[Space] = []
@@ -374,7 +378,7 @@ def _space(
                 "--optimizer.lr 'log_uniform(1e-5, 1e-2)'"
             )
         origins = {p: (d, axis_origin(label)) for p, (d, label) in drawn.items()}
-        parts.append(Random(origins, count, arguments.integer("--draw-seed") or 0))
+        parts.append(RandomPoints(origins, count, arguments.integer("--draw-seed") or 0))
     elif drawn:
         label = next(iter(drawn.values()))[1]
         searches = any(option.name == "--search" for option in arguments.command.options)
@@ -391,12 +395,12 @@ def _searches(arguments: Arguments) -> bool:
 
 def _search(
     arguments: Arguments,
-    line: CommandLine,
+    line: SweepCommandLine,
     drawn: dict[tuple[str, ...], tuple[Distribution, str]],
     trials: int,
 ) -> tuple[Search, Axes]:
     """A search whose axes are those of the command line."""
-    choices = {a.path: Choice(values=tuple(Raw(value) for value in a.values)) for a in line.axes}
+    choices = {a.path: Choices(values=tuple(Raw(value) for value in a.values)) for a in line.axes}
     axes: Axes = {**choices, **{path: distribution for path, (distribution, _) in drawn.items()}}
     if not axes:
         raise SetpointError(
@@ -421,7 +425,7 @@ def _changed(search: Search, arguments: Arguments, trials: int | None) -> Search
 
 
 def _refuse_fixed(
-    line: CommandLine,
+    line: SweepCommandLine,
     paths: Mapping[tuple[str, ...], Origin],
     has_sources: bool,
     arguments: Arguments,

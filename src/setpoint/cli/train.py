@@ -35,12 +35,12 @@ from setpoint.train.run_status import command_again, stop_message
 from setpoint.train.session_limits import watch_limits
 
 if TYPE_CHECKING:
-    from setpoint.cluster.request import Request
+    from setpoint.cluster.job_script import JobRequest
 
 RENDEZVOUS = {"--rdzv-endpoint": "HOST:PORT", "--rdzv-id": "ID"}
 
 
-class Plan(NamedTuple):
+class CheckedJob(NamedTuple):
     """A job that has been checked.
 
     Arguments:
@@ -114,7 +114,7 @@ def train_command(arguments: Arguments) -> int:
     return _train(plan, arguments) if plan.start is None else _launch(plan, plan.start, arguments)
 
 
-def plan_run(arguments: Arguments) -> Plan:
+def plan_run(arguments: Arguments) -> CheckedJob:
     """Resolve and check."""
     source = arguments.positional[0]
     composition = open_source(source, arguments)
@@ -129,7 +129,7 @@ def plan_run(arguments: Arguments) -> Plan:
     job = composition.resolve()
     given = run_directory_given(source)
     if given is None and os.path.isdir(source):
-        from setpoint.sweep.record import is_point
+        from setpoint.sweep.sweep_record import is_point
 
         if is_point(source):
             given = run_directory_of(job)  # beside it lie runs that may differ in length alone
@@ -153,10 +153,10 @@ def plan_run(arguments: Arguments) -> Plan:
         raise ConfigError(problems)
     if start is not None:
         _refuse_other_numbers(start, composition)
-    return Plan(job, place, given, report, start)
+    return CheckedJob(job, place, given, report, start)
 
 
-def _launch(plan: Plan, start: Start, arguments: Arguments) -> int:
+def _launch(plan: CheckedJob, start: Start, arguments: Arguments) -> int:
     """Start the ranks, which run this command."""
     job, place, stop = plan.job, plan.place, active()
     more = ["--seed", str(job.seed)] * is_drawn(job)
@@ -179,7 +179,7 @@ def _launch(plan: Plan, start: Start, arguments: Arguments) -> int:
     return launch(words, start.ranks, Path(place, "logs"), nodes, start.restarts, grace, note)
 
 
-def _train(plan: Plan, arguments: Arguments) -> int:
+def _train(plan: CheckedJob, arguments: Arguments) -> int:
     """Train in this process, or build everything for a dry run."""
     job, place, stop = plan.job, Path(plan.place), active()
     if stop is not None:
@@ -356,8 +356,7 @@ def launch_command(arguments: Arguments) -> int:
         setpoint launch exp.toml --slurm --nnodes 4 --nproc 8 --print  print the batch script only
         setpoint launch exp.toml --kubernetes --nproc 8 --image train:1  a manifest for kubectl
     """
-    from setpoint.cluster.kubernetes import manifest
-    from setpoint.cluster.request import Request
+    from setpoint.cluster.job_script import JobRequest, manifest
 
     by_slurm = _refuse_options(arguments)
     source = arguments.positional[0]
@@ -375,7 +374,7 @@ def launch_command(arguments: Arguments) -> int:
     # All nodes, and all runs of the job, have the same seed.
     more = ["--seed", str(job.seed)] * is_drawn(job)
     place = run_directory_given(source) or find_run(job)
-    request = Request(
+    request = JobRequest(
         name=os.path.basename(os.path.abspath(place)),
         words=words_of(arguments, (), more)[1:],
         variables=variables_of(job),
@@ -406,8 +405,8 @@ def launch_command(arguments: Arguments) -> int:
     return 0
 
 
-def _by_slurm(arguments: Arguments, request: Request, place: str) -> int:
-    from setpoint.cluster.slurm import batch_script, seconds_of, submit
+def _by_slurm(arguments: Arguments, request: JobRequest, place: str) -> int:
+    from setpoint.cluster.job_script import batch_script, seconds_of, submit
 
     time = arguments.value("--time")
     if time is not None and 0 < seconds_of(time) <= request.notice:

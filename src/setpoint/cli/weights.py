@@ -47,7 +47,7 @@ from setpoint.config.layers.presets import preset_named
 from setpoint.config.record.record import recorded_differences
 from setpoint.config.values.origin import COMMAND_LINE, DEFAULT, ENVIRONMENT, Recorded
 from setpoint.config.words.names import within
-from setpoint.infer.config import Inference, Weights
+from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.parallel.config import Parallel
 from setpoint.train.config import Job
 from setpoint.train.run_name import find_run
@@ -117,7 +117,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
             _refuse_another_model(path, job)
     from setpoint.infer.adopt import adopt
 
-    weights = Weights(path=path)
+    weights = InferenceWeights(path=path)
     if which is not None:
         weights.set_field("checkpoint", which, Origin(COMMAND_LINE, "--checkpoint"))
     draft = _job(weights, tasks)
@@ -138,7 +138,7 @@ def _of_hugging_face(
     prepare(arguments)
     composition = compose(
         Inference,
-        _job(Weights(path=source), tasks),
+        _job(InferenceWeights(path=source), tasks),
         modifiers=arguments.values("--with"),
         files=arguments.values("--file"),
         environ=os.environ,
@@ -161,7 +161,7 @@ def _verified(composition: Composition[Any], arguments: Arguments) -> Any:
         raise ConfigError(verification.problems)
     # A short form has no field `silence`.
     if speaks(arguments):
-        cautions = (each for each in verification.cautions if each not in cautions_of(job))
+        cautions = (caution for caution in verification.cautions if caution not in cautions_of(job))
         print_cautions(cautions, silence=False)
     return job
 
@@ -258,7 +258,11 @@ def _is_hugging_face(source: str) -> bool:
 
 def _refuse_another_model(folder: str, job: Job) -> None:
     """Refuse weights of a run under a configuration that differs in an identity field."""
-    differences = [each for each in recorded_differences(folder, job) if each.role is IDENTITY]
+    differences = [
+        difference
+        for difference in recorded_differences(folder, job)
+        if difference.role is IDENTITY
+    ]
     if not differences:
         return
     count = f"{len(differences)} value{'s differ' if len(differences) > 1 else ' differs'}"

@@ -40,7 +40,7 @@ from setpoint.data.sources.config import Conversations, Tokens
 from setpoint.data.tokenizers.config import HuggingFace, TokenIds, TokenizerConfig
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
-from setpoint.infer.tasks import EXPORTED, Export, Generation
+from setpoint.infer.tasks import EXPORTED, ExportTask, Generation
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.huggingface.architecture import longest_in
 from setpoint.model.pretrained.check import vocabulary_in
@@ -145,7 +145,7 @@ def _lay_sources(draft: Inference, origin: Origin) -> None:
                         _lay_field(source, run[0], name, (), origin, False, [])
 
 
-def _lay_export(section: Export, directory: Path) -> None:
+def _lay_export(section: ExportTask, directory: Path) -> None:
     """Export in the dtype that the run was to end with, unless another one is given."""
     record = load_record(Job, str(directory))
     dtype = record.values.get("checkpoint", {}).get("last_dtype")

@@ -17,11 +17,13 @@ from setpoint.config import (
     derived,
     field,
     is_set,
+    leaves,
     rule,
 )
+from setpoint.config.values.origin import DEFAULT
 from setpoint.data.config import Data
 from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds, TokenizerConfig
-from setpoint.infer.tasks import Chat, Evaluation, Export, Generation, Harness
+from setpoint.infer.tasks import Chat, EvaluationTask, ExportTask, Generation, Harness
 from setpoint.model.config import (
     HuggingFaceConfig,
     ModelConfig,
@@ -39,7 +41,7 @@ MICRO_SIZE = 8
 TASKS = ("generation", "evaluation", "export", "harness")
 
 
-class Weights(Config):
+class InferenceWeights(Config):
     """The trained weights."""
 
     path: str
@@ -66,14 +68,14 @@ class Weights(Config):
             yield Problem("checkpoint", f"{self.checkpoint} is no step", valid=("latest", "best"))
 
 
-class Precision(Config):
+class InferencePrecision(Config):
     """Compute dtype; `weights.dtype` is that of the weights."""
 
     compute: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Compute dtype of matrix products (autocast). fp16 needs a GPU."""
 
 
-class Batch(Config):
+class InferenceBatch(Config):
     """Batch size and sequence length; give one of the sizes, or none."""
 
     global_size: int = derived(ge=1, role=RUNTIME)
@@ -168,7 +170,7 @@ class Inference(
 ):
     """Inference job: generation, evaluation, benchmark tasks and export of trained weights."""
 
-    weights: Weights = field(factory=lambda: Weights())  # pyright: ignore[reportCallIssue]
+    weights: InferenceWeights = field(factory=lambda: InferenceWeights())  # pyright: ignore[reportCallIssue]
     """The trained weights."""
 
     model: ModelConfig = field(factory=TransformerConfig)
@@ -184,10 +186,10 @@ class Inference(
     data: Data = field(factory=Data)
     """Evaluation data; unless given, the data of the run."""
 
-    batch: Batch = field(factory=Batch)
+    batch: InferenceBatch = field(factory=InferenceBatch)
     """Batch size and sequence length."""
 
-    precision: Precision = field(factory=Precision)
+    precision: InferencePrecision = field(factory=InferencePrecision)
     """Compute dtype; unless given, that of the run."""
 
     parallel: Parallel = field(factory=Parallel, role=RUNTIME)
@@ -207,10 +209,10 @@ class Inference(
     generation: Generation | None = None
     """Text generation: prompts to continue; null: none."""
 
-    evaluation: Evaluation | None = None
+    evaluation: EvaluationTask | None = None
     """Evaluation: loss, perplexity and bits per byte of texts; null: none."""
 
-    export: Export | None = None
+    export: ExportTask | None = None
     """Export of the weights as a Hugging Face model; null: none."""
 
     harness: Harness | None = None
@@ -251,6 +253,15 @@ class Inference(
     def ids(self) -> TokenIds | None:
         """The section of the tokenizer where there is none, and texts are token ids."""
         return self.tokenizer if isinstance(self.tokenizer, TokenIds) else None
+
+    @property
+    def data_is_unknown(self) -> bool:
+        """True if nothing says what data the weights were trained on: `data.sources` is a default.
+
+        Splits are named after it then, as they are none of the weights' own.
+        """
+        sources = (leaf for leaf in leaves(self) if leaf.key.startswith("data.sources"))
+        return all(leaf.origin.layer == DEFAULT for leaf in sources)
 
     @property
     def merges_adapter(self) -> bool:

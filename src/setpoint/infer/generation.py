@@ -132,7 +132,7 @@ Texts = Sequence[Sequence[int]]
 """The tokens of each row so far."""
 
 
-class Reader(Protocol):
+class PromptReader(Protocol):
     """Gives the logits after texts that grow by a token from call to call."""
 
     def __call__(self, texts: Texts) -> Tensor | None:
@@ -152,7 +152,7 @@ class Reader(Protocol):
         ...
 
 
-def reader_of(runner: ModelRunner, context: int | None, cache: bool) -> Reader:
+def reader_of(runner: ModelRunner, context: int | None, cache: bool) -> PromptReader:
     """The cheapest way to read a model.
 
     Arguments:
@@ -180,7 +180,7 @@ class UncachedReader:
         self.padded = getattr(runner.model, "pads_left", False) is True
 
     def __call__(self, texts: Texts) -> Tensor | None:
-        """The logits of the next tokens; see `Reader`."""
+        """The logits of the next tokens; see `PromptReader`."""
         windows, device = self._windows(texts), self.runner.device
         if self.padded:
             tokens, positions = left_padded(windows, device)
@@ -196,7 +196,7 @@ class UncachedReader:
         return torch.stack([by_row[row] for row in range(len(windows))]) if by_row else None
 
     def passes(self, texts: Texts) -> int:
-        """See `Reader`."""
+        """See `PromptReader`."""
         return 1 if self.padded else len(_lengths(self._windows(texts)))
 
     def keep(self, places: Sequence[int]) -> None:
@@ -228,7 +228,7 @@ class CachedReader:
         self._counts = False  # whether positions differ from row to row
 
     def __call__(self, texts: Texts) -> Tensor | None:
-        """The logits of the next tokens; see `Reader`."""
+        """The logits of the next tokens; see `PromptReader`."""
         if self.context is not None and max(map(len, texts)) > self.context:
             self.cache = None
             return self.uncached(texts)
@@ -248,7 +248,7 @@ class CachedReader:
         return self.runner.logits(tokens, last=True, positions=positions, cache=self.cache)
 
     def passes(self, texts: Texts) -> int:
-        """See `Reader`."""
+        """See `PromptReader`."""
         del texts
         return 1
 

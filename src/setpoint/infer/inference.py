@@ -27,7 +27,7 @@ from setpoint.files.atomic import write_json, write_text
 from setpoint.infer.adopt import complete, find_weights, verify_job
 from setpoint.infer.config import Inference
 from setpoint.infer.continuation import OnText, continue_prompts
-from setpoint.infer.export_weights import export_job, require_empty
+from setpoint.infer.exporting import export_job, require_empty
 from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.passes import watching
 from setpoint.infer.prompts import prompts_of
@@ -118,7 +118,8 @@ def infer_on(
     world.on_main(refuse)
     # Before other ranks look for what the main one may have to fetch.
     find = partial(find_weights, job.weights.path, job.weights.checkpoint, weights=True)
-    results = Results(world.on_main(find).directory)
+    place = world.on_main(find)
+    results = Results(place.directory)
     harness = None
     if job.harness is not None:
         from setpoint.infer.harness import open_harness
@@ -150,7 +151,7 @@ def infer_on(
     if job.export is not None:
         has_parts = loaded is not None and job.divides_weights
         undivided = None if has_parts else loaded
-        results.exported, cautions = world.on_main(partial(export_job, job, undivided))
+        results.exported, cautions = world.on_main(partial(export_job, job, place, undivided))
         results.cautions += cautions
     if output is not None:
         world.on_main(partial(write_results, output, job, results))

@@ -92,19 +92,22 @@ class LoadedModel:
         return tokens or [self.tokenizer.separator]
 
 
-def load(job: Inference, world: World | None = None) -> LoadedModel:
+def load(
+    job: Inference, world: World | None = None, place: WeightsPlace | None = None
+) -> LoadedModel:
     """Build the model of a job and fill it; each rank reads what it holds of it.
 
     Arguments:
         job: complete and resolved.
         world: this process's place; None: it is the only one.
+        place: of the weights; None: it is found.
 
     Raises:
         SetpointError: the weights are not there, or the tokenizer does not fit the model.
         RunError: the weights are damaged, or are not those of the model. Nothing is loaded then.
     """
     world = world or World(choose_device(job.parallel))
-    place = find_weights(job.weights.path, job.weights.checkpoint, weights=True)
+    place = place or find_weights(job.weights.path, job.weights.checkpoint, weights=True)
     offload = job.parallel.uses_fsdp and job.parallel.sharding.offload
     division = Division(job, world)
     given: dict[str, Any] = {

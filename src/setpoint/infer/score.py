@@ -87,7 +87,8 @@ def texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> Iterator
                 else (held_out, data.validation or data.sources)
             )
             assert isinstance(corpus, Corpus), "the configuration is refused otherwise"
-            yield EvaluatedText(side, corpus, data.packing_of(sources))
+            name = f"stdlib:{side}" if job.data_is_unknown else side
+            yield EvaluatedText(name, corpus, data.packing_of(sources))
     for index, data_set in enumerate(job.evaluation.sets):
         where = f"evaluation.sets.{index}.sources"
         corpus = named_corpus(

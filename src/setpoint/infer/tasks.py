@@ -110,7 +110,7 @@ class DataSet(Config):
         yield from unmixed_problems(self.sources, "sources")
 
 
-class Evaluation(Config):
+class EvaluationTask(Config):
     """Evaluation of texts: loss, perplexity and bits per byte."""
 
     sides: tuple[Literal["held_out", "train"], ...] = ("held_out",)
@@ -143,7 +143,7 @@ EXPORTED = ("fp32", "bf16", "fp16")
 """The dtypes that weights are written in, the default first."""
 
 
-class Export(Config):
+class ExportTask(Config):
     """Export of the weights in the format of Hugging Face's transformers.
 
     That is config.json and safetensors, with the tokenizer's files where there are any.

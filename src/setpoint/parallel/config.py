@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import gcd, inf, prod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from setpoint.config import RUNTIME, Config, Problem, Rule, dead, derive, derived, field, rule
 from setpoint.parallel.engines import DeepSpeed, EngineConfig, Torch
@@ -37,6 +37,91 @@ ENGINE_RULES = (
          "The engine of several ranks is installed",
          needs="torch", when=lambda parallel: parallel.uses_deepspeed),
 )  # fmt: skip
+
+
+class DerivedDegrees:
+    """Numbers of ranks that follow from the degrees of the axes, of a configuration or a plan."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def degrees(self) -> dict[str, int]:
+            """The degree of each axis, in the order of AXES."""
+            ...
+
+        world_size: Any
+        shard_over_context: Any
+        expert: Any
+        expert_tensor: Any
+
+    @property
+    def data_ranks(self) -> int:
+        """The number of ranks that read different data."""
+        degrees = self.degrees
+        return degrees["replicate"] * degrees["shard"]
+
+    @property
+    def shards(self) -> int:
+        """The number of ranks that divide one copy of the weights by FSDP2."""
+        degrees = self.degrees
+        return prod(degrees[axis] for axis in self.sharding_axes)
+
+    @property
+    def copies(self) -> int:
+        """The number of copies of the weights that FSDP2 or DDP keep alike."""
+        return prod(self.degrees[axis] for axis in self.copying_axes)
+
+    @property
+    def copying_axes(self) -> tuple[str, ...]:
+        """The axes along which weights are the same."""
+        within = {"pipeline", "tensor", *self.sharding_axes}
+        return tuple(axis for axis in AXES if axis not in within)
+
+    @property
+    def sharding_axes(self) -> tuple[str, ...]:
+        """The axes whose ranks divide weights by FSDP2."""
+        within = {"all": CONTEXT, "none": ()}.get(
+            self.shard_over_context, (self.shard_over_context,)
+        )
+        return ("shard", *within)
+
+    @property
+    def context(self) -> int:
+        """The number of ranks that divide a sequence."""
+        return prod(self.degrees[axis] for axis in CONTEXT)
+
+    @property
+    def uses_fsdp(self) -> bool:
+        """True if FSDP2 holds the weights; DDP keeps replicas if no other axis divides them."""
+        degrees = self.degrees
+        within = degrees["pipeline"] * degrees["tensor"]
+        if self.shards > 1 or 1 < within < self.world_size:
+            return True
+        # DDP takes no weights of which ranks hold different ones.
+        return self.divides_experts and (self.expert_shards > 1 or self.copies > 1)
+
+    @property
+    def divides_experts(self) -> bool:
+        """True if ranks hold parts of the experts by other axes than all other weights."""
+        return self.expert * self.expert_tensor > 1
+
+    @property
+    def expert_shards(self) -> int:
+        """The number of ranks that divide each expert by FSDP2."""
+        return max(1, self._ranks_of_copy // (self.expert * self.expert_tensor))
+
+    @property
+    def expert_replicas(self) -> int:
+        """The number of copies of each expert; fewer than `replicate` where experts span these."""
+        spanned = max(1, self.expert * self.expert_tensor // self._ranks_of_copy)
+        return self.degrees["replicate"] // spanned
+
+    @property
+    def _ranks_of_copy(self) -> int:
+        """The ranks of one copy of the weights of a stage."""
+        return self.shards * self.copies // self.degrees["replicate"] * self.degrees["tensor"]
 
 
 class Ranks(Config, role=RUNTIME, rules=RULES):
@@ -158,7 +243,7 @@ class TorchFT(Config, role=RUNTIME):
             )
 
 
-class Parallel(Ranks, rules=ENGINE_RULES):
+class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     """Device, number of ranks, and what each of them holds.
 
     The degrees of the axes multiply to the number of ranks. None of them changes what is trained:
@@ -495,50 +580,10 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         return degrees
 
     @property
-    def shards(self) -> int:
-        """The number of ranks that divide one copy of the weights by FSDP2."""
-        degrees = self.degrees
-        return prod(degrees[axis] for axis in self.sharding_axes)
-
-    @property
-    def copies(self) -> int:
-        """The number of copies of the weights that FSDP2 or DDP keep alike."""
-        return prod(self.degrees[axis] for axis in self.copying_axes)
-
-    @property
-    def copying_axes(self) -> tuple[str, ...]:
-        """The axes along which weights are the same."""
-        within = {"pipeline", "tensor", *self.sharding_axes}
-        return tuple(axis for axis in AXES if axis not in within)
-
-    @property
-    def sharding_axes(self) -> tuple[str, ...]:
-        """The axes whose ranks divide weights by FSDP2."""
-        within = {"all": CONTEXT, "none": ()}.get(
-            self.shard_over_context, (self.shard_over_context,)
-        )
-        return ("shard", *within)
-
-    @property
-    def context(self) -> int:
-        """The number of ranks that divide a sequence."""
-        return prod(self.degrees[axis] for axis in CONTEXT)
-
-    @property
     def sequence_multiple(self) -> int:
         """The divisor of the length of sequences with which all ranks have equal parts."""
         halves = 2 if self.degrees["ring"] > 1 and self.ring_split == "zigzag" else 1
         return self.context * halves
-
-    @property
-    def uses_fsdp(self) -> bool:
-        """True if FSDP2 holds the weights; DDP keeps replicas if no other axis divides them."""
-        degrees = self.degrees
-        within = degrees["pipeline"] * degrees["tensor"]
-        if self.shards > 1 or 1 < within < self.world_size:
-            return True
-        # DDP takes no weights of which ranks hold different ones.
-        return self.divides_experts and (self.expert_shards > 1 or self.copies > 1)
 
     @property
     def accumulates_whole(self) -> bool:
@@ -581,31 +626,10 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         return self.context > 1
 
     @property
-    def divides_experts(self) -> bool:
-        """True if ranks hold parts of the experts by other axes than all other weights."""
-        return self.expert * self.expert_tensor > 1
-
-    @property
     def shards_experts(self) -> bool:
         """True if FSDP2 holds the experts: several ranks share each, or weights are offloaded."""
         ranks = self.expert_shards * self.expert_replicas
         return self.divides_experts and (ranks > 1 or self.sharding.offload)
-
-    @property
-    def expert_shards(self) -> int:
-        """The number of ranks that divide each expert by FSDP2."""
-        return max(1, self._ranks_of_copy // (self.expert * self.expert_tensor))
-
-    @property
-    def expert_replicas(self) -> int:
-        """The number of copies of each expert; fewer than `replicate` where experts span these."""
-        spanned = max(1, self.expert * self.expert_tensor // self._ranks_of_copy)
-        return self.degrees["replicate"] // spanned
-
-    @property
-    def _ranks_of_copy(self) -> int:
-        """The ranks of one copy of the weights of a stage."""
-        return self.shards * self.copies // self.degrees["replicate"] * self.degrees["tensor"]
 
     @property
     def topology(self) -> str:
@@ -627,9 +651,3 @@ class Parallel(Ranks, rules=ENGINE_RULES):
         if self.expert > 1:
             words["expert"] = f"expert {self.expert}"
         return f"{self.world_size} ranks: {', '.join(words.values())}"
-
-    @property
-    def data_ranks(self) -> int:
-        """The number of ranks that read different data."""
-        degrees = self.degrees
-        return degrees["replicate"] * degrees["shard"]

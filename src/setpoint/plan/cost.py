@@ -15,7 +15,7 @@ from setpoint.plan.step_time import StepTime, step_time
 from setpoint.plan.timeline import Page, html_of, seconds
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
-from setpoint.report.page.write import write_page
+from setpoint.report.page.html import write_page
 from setpoint.train.batch import limits_of
 from setpoint.train.config import Job
 from setpoint.units.size import in_units
@@ -123,10 +123,10 @@ class CostEstimate(NamedTuple):
     def facts(self) -> list[tuple[str, str]]:
         """Names and values of the step and of the run."""
         time, cost = self.time, self.cost
-        each = time.tokens_per_second / time.ranks
+        per_rank = time.tokens_per_second / time.ranks
         rows = [
             ("step", seconds(time.seconds)),
-            ("tokens per second", f"{time.tokens_per_second:,.0f}, {each:,.0f} a GPU"),
+            ("tokens per second", f"{time.tokens_per_second:,.0f}, {per_rank:,.0f} a GPU"),
             ("MFU", f"{time.mfu:.1%} (formula palm)"),
         ]
         if self.memory is not None and not self.memory.unknown:

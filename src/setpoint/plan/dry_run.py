@@ -109,7 +109,7 @@ def rows_by_rank(rank: int, ranks: int) -> Any:
 def _share_of(peers: Peers) -> Any:
     def share(tokens: int, top_k: int, assigned: Assignments) -> Assignments:
         # Which rows these are is not known, but how many; no choice was dropped.
-        first, last = (tokens * each // peers.size * top_k for each in (peers.rank, peers.rank + 1))
+        first, last = (tokens * rank // peers.size * top_k for rank in (peers.rank, peers.rank + 1))
         factors = assigned.factors
         return assigned._replace(
             slots=assigned.slots[first:last].clone(),
@@ -182,7 +182,7 @@ def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
         few = None if whole else few_layers(job, vocabulary)
         measured: Measured | None = None
         if few is not None:
-            steps = [_planned(each, vocabulary, world) for each in few.jobs]
+            steps = [_planned(few_job, vocabulary, world) for few_job in few.jobs]
             measured = extended(few, steps[0], steps[1])
         layers = None if few is None or measured is None else few.layers
         if measured is None:
@@ -221,10 +221,10 @@ def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Me
 
 
 def _run_of(
-    world: World, found: Measured, seconds: float, layers: tuple[int, int] | None = None
+    world: World, measured: Measured, seconds: float, layers: tuple[int, int] | None = None
 ) -> DryRun:
-    highest = max(found.windows, key=lambda window: window.peak)
-    known = {**found.fixed, "gradients": highest.gradients}
+    highest = max(measured.windows, key=lambda window: window.peak)
+    known = {**measured.fixed, "gradients": highest.gradients}
     peak = PeakMemory(**known, rest=highest.peak - sum(known.values()))
     degrees, coordinates = dict(world.degrees), dict(world.coordinates)
     return DryRun(
@@ -232,10 +232,10 @@ def _run_of(
         world.size,
         degrees,
         coordinates,
-        found.held,
+        measured.held,
         peak,
-        found.flops,
-        found.traffic,
+        measured.flops,
+        measured.traffic,
         seconds,
         layers,
     )
@@ -252,7 +252,7 @@ def _measured(
     marks: list[Counts] = []
     batches = _batches(job)  # all of them are there
     counts = [
-        Count(each.tokens, each.target_tokens, float(each.tokens)) for each in batches[:count]
+        Count(batch.tokens, batch.target_tokens, float(batch.tokens)) for batch in batches[:count]
     ]
     given = Marked(batches[:count], lambda: marks.append(Counts.of(meter.flops, meter.traffic())))
     step = StepBatch(given, counts, total_count(counts))
@@ -261,7 +261,7 @@ def _measured(
     for _ in range(WARM):
         meter.begin()
         take()
-    held = meter.now
+    bytes_held = meter.now
     fixed = _fixed(components)
     meter.begin()
     marks.clear()
@@ -271,7 +271,7 @@ def _measured(
     if job.batch.accumulation > count:
         more = job.batch.accumulation - count
         flops, traffic = Counts.of(flops, traffic).repeated(marks[1], marks[2], more)
-    return Measured(held, fixed, meter.windows, flops, traffic)
+    return Measured(bytes_held, fixed, meter.windows, flops, traffic)
 
 
 def _mark_layers(meter: Meter, model: nn.Module) -> None:
@@ -283,9 +283,9 @@ def _mark_layers(meter: Meter, model: nn.Module) -> None:
 
         def after(_: nn.Module, given: Any, out: Any) -> None:
             meter.enter("after", number)
-            for each in tree_leaves(out):
-                if isinstance(each, Tensor) and each.requires_grad:
-                    each.register_hook(lambda _: meter.enter("backward", number))
+            for tensor in tree_leaves(out):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    tensor.register_hook(lambda _: meter.enter("backward", number))
 
         layer.register_forward_pre_hook(before)
         layer.register_forward_hook(after)
@@ -301,10 +301,10 @@ def _buckets(components: Components) -> list[Tensor]:
     """
     if not components.replicas.sums_by_hand:
         return []
-    trained = [each for each in components.model.parameters() if each.requires_grad]
-    if any(each.grad_dtype != each.dtype for each in trained):  # no DDP in a run, either
+    trained = [param for param in components.model.parameters() if param.requires_grad]
+    if any(param.grad_dtype != param.dtype for param in trained):  # no DDP in a run, either
         return []
-    return [torch.empty_like(each) for each in trained]
+    return [torch.empty_like(param) for param in trained]
 
 
 class _Once(dict[Any, Any]):
@@ -391,9 +391,11 @@ def _ranks(job: Job, vocabulary: int, rank: int, size: int) -> Iterator[None]:
     distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     known, item = distributed.all_gather_object, cast("Any", distributed)
 
-    def gather(found: list[Any], value: Any, group: ProcessGroup | None = None) -> None:
-        found[:] = (
-            _names_of_stages(job, vocabulary) if isinstance(value, dict) else [value] * len(found)
+    def gather(gathered: list[Any], value: Any, group: ProcessGroup | None = None) -> None:
+        gathered[:] = (
+            _names_of_stages(job, vocabulary)
+            if isinstance(value, dict)
+            else [value] * len(gathered)
         )
 
     item.all_gather_object = gather
@@ -414,8 +416,8 @@ def _names_of_stages(job: Job, vocabulary: int) -> list[dict[str, bool]]:
     places = ranks_of_stages(ranks, len(split), config.known.is_v)
     trained = {
         name
-        for name, each in model.named_parameters()
-        if each.requires_grad and not is_frozen(job.optimizer, name)
+        for name, param in model.named_parameters()
+        if param.requires_grad and not is_frozen(job.optimizer, name)
     }
     stage_names: list[dict[str, bool]] = []
     for rank in range(ranks):
@@ -443,8 +445,8 @@ def _fixed(components: Components) -> dict[str, int]:
     """Bytes of what is there between steps, by part."""
     model = components.model
     params = list(model.parameters())
-    param_ids = {id(each) for each in params}
-    masters = [each for each in components.weights.parameters() if id(each) not in param_ids]
+    param_ids = {id(param) for param in params}
+    masters = [param for param in components.weights.parameters() if id(param) not in param_ids]
     of_optimizer = components.optimizer.state.values()
     states = [each for of in of_optimizer for each in of.values() if isinstance(each, Tensor)]
     fixed = {"weights": params, "masters": masters, "optimizer": states, "buffers": model.buffers()}
@@ -454,11 +456,11 @@ def _fixed(components: Components) -> dict[str, int]:
 def _mark_gradients(meter: Meter, components: Components) -> None:
     """Let the meter find gradients."""
     params = {
-        id(each): each
-        for each in (*components.model.parameters(), *components.weights.parameters())
+        id(param): param
+        for param in (*components.model.parameters(), *components.weights.parameters())
     }
-    trained = [each for each in params.values() if each.requires_grad]
-    meter.gradients = lambda: size_of(each.grad for each in trained if each.grad is not None)
+    trained = [param for param in params.values() if param.requires_grad]
+    meter.gradients = lambda: size_of(param.grad for param in trained if param.grad is not None)
 
 
 def _stepping(
@@ -469,7 +471,7 @@ def _stepping(
     engine: Any = engine_of(job, made)
     if is_fake:  # there are no numbers: zeros are finite, and report no overflow and no stop
         engine.to_host = lambda numbers: lambda: [0.0] * len(numbers)
-    whole = total_count(step.counts)
+    total = total_count(step.counts)
 
     def window(name: str) -> AbstractContextManager[Any]:
         meter.enter(name)
@@ -478,7 +480,7 @@ def _stepping(
     engine.span = window
 
     def take() -> None:
-        sums = engine.forward_backward(step, whole)
+        sums = engine.forward_backward(step, total)
         meter.enter("update")
         engine.update(sums, Rates(job.optimizer.lr, 0.5))
 

@@ -175,7 +175,7 @@ def _steps(job: Job) -> Iterator[list[str]]:
         yield [f"{RECOMPUTE}=full", *more]
     size = job.batch.micro_size
     halves = (size // 2**times for times in range(1, size.bit_length()))
-    for each in takewhile(lambda each: each > 0, halves):
+    for each in takewhile(lambda half: half > 0, halves):
         if size % each == 0:
             count = job.batch.accumulation * size // each
             yield [f"--batch.micro_size={each}", f"--batch.accumulation={count}"]

@@ -70,14 +70,14 @@ def in_words(key: str) -> str:
     first, *rest = key.split()
     words = dict(WORDS)
     words["shared"] = "shared experts" if first == "experts" else "shared key-value heads"
-    said: list[str] = []
+    reasons: list[str] = []
     for word in rest:
         params, _, compute = word.partition("/")
         if params.isdecimal() and compute:
-            said.append(f"weights of {params} bytes computed in {compute}")
+            reasons.append(f"weights of {params} bytes computed in {compute}")
         else:
-            said.append(words.get(word, word))
-    return " with ".join([words.get(first, first), ", ".join(said)])
+            reasons.append(words.get(word, word))
+    return " with ".join([words.get(first, first), ", ".join(reasons)])
 
 
 def value_of(monomial: str, sizes: dict[str, int]) -> int:
@@ -123,7 +123,7 @@ class _PieceBytes(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def missing(workload: Workload, topology: Topology) -> str:
-    """Say why what is kept is not known; empty where it is."""
+    """Reason for which the kept activations are unknown; empty where they are known."""
     if workload.unknown:
         return workload.unknown
     for kind in workload.kinds:
@@ -156,14 +156,14 @@ def _of_micro_batch(topology: Topology) -> Topology:
 def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) -> Held:
     pieces = [_looked_up(piece, workload, topology) for piece in kind.pieces]
     stream = _beside(workload, topology) * workload.dim * workload.formats.params
-    whole = sum(each.kept for each in pieces)
+    whole = sum(piece.kept for piece in pieces)
     left, work = whole, 0
-    for each in reversed(pieces):
+    for layer_piece in reversed(pieces):
         # Beside its own gradient a norm has that of the residual stream around it.
-        around = stream if each.role == "norm" else 0
-        work = max(work, each.peak + around - (whole - left) - each.kept)
-        work = max(work, left - each.kept + each.peak + around - whole)
-        left -= each.kept
+        around = stream if layer_piece.role == "norm" else 0
+        work = max(work, layer_piece.peak + around - (whole - left) - layer_piece.kept)
+        work = max(work, left - layer_piece.kept + layer_piece.peak + around - whole)
+        left -= layer_piece.kept
     if kind.name != "layer" or not topology.recompute or number:
         return Held(whole, 0, work)
     policy = topology.recompute
@@ -174,18 +174,18 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
         inputs = _beside(workload, topology) * workload.dim * workload.formats.compute
         again, kept = 0, whole
         for part, roles in apart.items():
-            for each in pieces:
-                if policy.recomputes(part) and each.role in roles:
-                    kept -= each.kept - inputs
-                    again = max(again, each.kept - inputs)
+            for layer_piece in pieces:
+                if policy.recomputes(part) and layer_piece.role in roles:
+                    kept -= layer_piece.kept - inputs
+                    again = max(again, layer_piece.kept - inputs)
         return Held(kept, again, work)
     kept = stream
     if policy.saves("matmul"):
         sent = policy.saves("exchange") and topology.expert > 1
-        products = [size for each in pieces for size in (each.read if sent else each.products)]
+        products = [size for piece in pieces for size in (piece.read if sent else piece.products)]
         kept += sum(products[:: policy.matmul_every])
     if policy.saves("attention"):
-        kept += sum(each.kernel for each in pieces)
+        kept += sum(piece.kernel for piece in pieces)
     if policy.saves("exchange") and topology.expert > 1:
         kept += exchanged_bytes(kind, workload, topology)
     return Held(kept, max(0, whole - kept), work)
@@ -193,7 +193,7 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
 
 def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
     """Bytes of what a layer's exchanges save: rows, weights of choices, counts, sums of results."""
-    sizes = next((dict(each.sizes) for each in kind.pieces if each.role == "experts"), None)
+    sizes = next((dict(piece.sizes) for piece in kind.pieces if piece.role == "experts"), None)
     if sizes is None:
         return 0
     tokens = tokens_of(workload, topology)
@@ -214,13 +214,13 @@ def _looked_up(piece: ModelPiece, workload: Workload, topology: Topology) -> _Pi
     casts = _casts_of_weights(piece, workload, topology, entry["kept"], sizes)
     # Rows that experts give; packed ones multiply all at once.
     packed = "packed" in piece.key.split()
-    read = [each for each in entry["products"] if not (packed and "TUD" in each)]
+    read = [product for product in entry["products"] if not (packed and "TUD" in product)]
     return _PieceBytes(
         piece.role,
         _sum(entry["kept"], sizes) - casts,
         peak_of(entry, sizes) - casts,
-        tuple(_sum(each, sizes) for each in entry["products"]),
-        tuple(_sum(each, sizes) for each in read),
+        tuple(_sum(product, sizes) for product in entry["products"]),
+        tuple(_sum(product, sizes) for product in read),
         _sum(entry["kernel"], sizes),
     )
 
@@ -329,7 +329,7 @@ def rank_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMe
     ]
     shards = shards_of(workload, topology, rank)
     moments = _moments(workload, topology, fixed, shards, kept_parts, pipeline_rank)
-    return max(fixed, *moments, key=lambda each: each.total)
+    return max(fixed, *moments, key=lambda moment: moment.total)
 
 
 def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMemory:
@@ -355,8 +355,8 @@ def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> Rank
 def kept_for_backward(workload: Workload, topology: Topology) -> int:
     """Count what one micro-batch keeps on rank 0 for its backward pass, logits included."""
     stages = stages_of(workload, topology)[0]
-    kept_parts = (each for stage in stages for _, each in _held(workload, topology, stage))
-    return sum(each.kept for each in kept_parts)
+    kept_parts = (kept for stage in stages for _, kept in _held(workload, topology, stage))
+    return sum(kept.kept for kept in kept_parts)
 
 
 def _masters(workload: Workload, topology: Topology, shards: Shards) -> int:
@@ -394,16 +394,16 @@ def _moments(
     at: int,
 ) -> list[RankMemory]:
     """The moments of a step that may be its peak."""
-    layers = [each for parts in held for name, each in parts if name == "layer"]
-    output = next((each for parts in held for name, each in parts if name == "output"), NOTHING)
-    first = next((each for parts in held for name, each in parts if name == "embedding"), NOTHING)
-    kept = [sum(each.kept for name, each in parts if name != "output") for parts in held]
+    layers = [layer for parts in held for name, layer in parts if name == "layer"]
+    output = next((part for parts in held for name, part in parts if name == "output"), NOTHING)
+    first = next((part for parts in held for name, part in parts if name == "embedding"), NOTHING)
+    kept = [sum(part.kept for name, part in parts if name != "output") for parts in held]
     flights = _in_flight(topology, at)
     on_way = sum(count * size for count, size in zip(flights, kept, strict=True))
     on_way += _received(workload, topology)
     whole, fixed = fixed.gradients, fixed._replace(gradients=0)
     before = whole if topology.accumulation > 1 else 0
-    last = max(layers, key=lambda each: each.work + each.again, default=NOTHING)
+    last = max(layers, key=lambda layer: layer.work + layer.again, default=NOTHING)
     work = last.work + last.again
     gathered = own_grads = messages = around_grads = end_messages = 0
     last_unit = first_unit = _NO_UNIT
@@ -433,7 +433,7 @@ def _moments(
         if not gathered:  # gradients lie in DDP's buckets, which are always there
             before = whole
     busy = fixed._replace(gathered=gathered + around_grads)
-    behind = on_way - sum(kept) + first.kept
+    later = on_way - sum(kept) + first.kept
     return [
         fixed._replace(
             moment="loss",
@@ -461,14 +461,14 @@ def _moments(
         busy._replace(
             moment="end",
             gradients=whole,
-            activations=behind + last.kept,
+            activations=later + last.kept,
             recomputed=work,
             gathered=gathered + around_grads + messages,
         ),
         busy._replace(
             moment="end",
             gradients=whole,
-            activations=behind,
+            activations=later,
             recomputed=max(first.work, own_grads),
             gathered=gathered
             + around_grads
@@ -482,7 +482,7 @@ _NO_UNIT = Unit("around", 0, 0, 0)
 
 
 def _gathered(topology: Topology, units: list[Unit]) -> int:
-    """Whole weights of layers that are there at once."""
+    """Gathered weights of the layers that exist at once."""
     if topology.pipeline > 1 or topology.reshard is False:
         return sum(unit.gathered for unit in units)
     sizes = sorted((unit.gathered for unit in units), reverse=True)
@@ -509,17 +509,17 @@ def _in_flight(topology: Topology, at: int) -> list[int]:
     ranks, count, held = topology.pipeline, topology.accumulation, topology.stages_per_rank
     if ranks == 1:
         return [1]
-    behind = ranks - at
+    later = ranks - at
     match topology.schedule:
         case "gpipe" | "looped_bfs":
             most = count * held
         case "1f1b":
-            most = behind * held
+            most = later * held
         case "zbv_zero_bubble":
             most = 2 * ranks
         case "dual_pipe_v":
             most = 2 * ranks + 1
         case _:
-            most = (held - 1) * ranks + 2 * (behind - 1) + 1
+            most = (held - 1) * ranks + 2 * (later - 1) + 1
     most = min(most, count * held)
     return [most // held + (number < most % held) for number in range(held)]

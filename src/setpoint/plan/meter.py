@@ -124,7 +124,7 @@ class Meter:
 
     def traffic(self) -> list[Traffic]:
         """Messages sent since `begin`, most bytes first."""
-        return sorted_rows(Traffic(*key, *found) for key, found in self._found.items())
+        return sorted_rows(Traffic(*key, *sums) for key, sums in self._found.items())
 
     def begin(self) -> None:
         """Measure from here."""
@@ -199,19 +199,19 @@ class Meter:
         if name in _MOVES_NOTHING:
             return
         kind = _NAMES.get(name, name)
-        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        made = [each for each in tree_leaves(out) if isinstance(each, Tensor)]
-        sizes = [each.numel() * each.element_size() for each in (*given, *made)]
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        sizes = [tensor.numel() * tensor.element_size() for tensor in (*given, *made)]
         if kind == "recv":
             size = 0
         elif kind in ("all_gather", "reduce_scatter"):  # the whole is the largest
             size = max(sizes, default=0)
         else:
-            size = max((each.numel() * each.element_size() for each in given), default=0)
+            size = max((tensor.numel() * tensor.element_size() for tensor in given), default=0)
         axes, ranks = self.name_of(_group_of(args, kwargs))
-        found = self._found[kind, axes, ranks]
-        found[0] += 1
-        found[1] += size
+        row = self._found[kind, axes, ranks]
+        row[0] += 1
+        row[1] += size
 
 
 def sorted_rows(rows: Iterable[Traffic]) -> list[Traffic]:
@@ -232,10 +232,10 @@ def size_of(tensors: Iterable[Tensor]) -> int:
 
 def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The process group, or its name, that an operator is called with."""
-    names = [each for each in (*args, *kwargs.values()) if isinstance(each, str)]
-    for each in (*args, *kwargs.values()):
-        if isinstance(each, torch.ScriptObject) and "ProcessGroup" in str(each._type()):
-            return distributed.ProcessGroup.unbox(each)
+    names = [value for value in (*args, *kwargs.values()) if isinstance(value, str)]
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):
+            return distributed.ProcessGroup.unbox(value)
     # The last text is the name of the group; a reduction stands before it.
     resolve: Any = vars(distributed.distributed_c10d)["_resolve_process_group"]
     return resolve(names[-1]) if names else None
@@ -243,8 +243,8 @@ def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _heads_alike(query: Tensor, *others: Tensor) -> Iterator[tuple[int, ...]]:
     """Shapes with as many heads as the query has: torch 2.11 counts no shared keys and values."""
-    for each in (query, *others):
-        yield (each.shape[0], query.shape[1], *each.shape[2:])
+    for tensor in (query, *others):
+        yield (tensor.shape[0], query.shape[1], *tensor.shape[2:])
 
 
 def _attention(*args: Any, out_val: Any = None, **_: Any) -> int:
@@ -288,7 +288,7 @@ class _Seeing(TorchDispatchMode):
         self.meter = meter
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(each, DTensor) for each in types):
+        if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         given: dict[str, Any] = kwargs or {}
         try:
@@ -423,13 +423,13 @@ def _are_alike(job: Job, vocabulary: int, first: int, period: int) -> bool:
     """True if layers from one on are trained alike, whatever patterns of names say."""
     layers: dict[int, set[Any]] = defaultdict(set)
     for group in gather(job.optimizer, trained(job, vocabulary)):
-        for each in group.parameters:
-            if found := _LAYER.fullmatch(each.name):
-                layers[int(found[1])].add((found[2], each.shape, group.name))
+        for param in group.parameters:
+            if match := _LAYER.fullmatch(param.name):
+                layers[int(match[1])].add((match[2], param.shape, group.name))
     described = adapted(job, vocabulary)
     for name, size in ({} if described is None else described.quantized).items():
-        if found := _LAYER.fullmatch(name):
-            layers[int(found[1])].add((found[2], size))
+        if match := _LAYER.fullmatch(name):
+            layers[int(match[1])].add((match[2], size))
     assert isinstance(job.model, TransformerConfig)
     count = job.model.layers
     return all(layers[one] == layers[one + period] for one in range(first, count - period))
@@ -502,11 +502,11 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, flops: int, traffic: Sequence[Traffic]) -> Counts:
-        """Those that a meter has at the moment."""
+        """FLOPs, with traffic by its kind, axes and ranks."""
         return cls(flops, {row[:3]: (row.calls, row.bytes) for row in traffic})
 
     def repeated(self, first: Counts, second: Counts, times: int) -> tuple[int, list[Traffic]]:
-        """All of them, and what lies between two others so many times more."""
+        """These, and the difference of two others a number of times more."""
         none = (0, 0)
         rows: list[Traffic] = []
         for key, (calls, size) in self.rows.items():

@@ -56,7 +56,7 @@ class Kernels(NamedTuple):
 
     @classmethod
     def of(cls, job: Job) -> Kernels:
-        """Those of a job."""
+        """Kernels of a job."""
         compiles = job.compile is not None and job.compile.backend not in UNFUSED
         float8 = job.precision.float8
         return cls(compiles, document_length(job), float8 is not None and float8.experts)
@@ -80,8 +80,10 @@ def document_length(job: Job) -> float | None:
     if len(folders) < len(sources):
         return 0.0
     longest = job.batch.sequence_length
-    lengths = [min(each, longest) for folder in folders for each in first_lengths(folder, SAMPLE)]
-    return sum(each * each for each in lengths) / max(1, sum(lengths))
+    lengths = [
+        min(length, longest) for folder in folders for length in first_lengths(folder, SAMPLE)
+    ]
+    return sum(length * length for length in lengths) / max(1, sum(lengths))
 
 
 class _Passes(NamedTuple):
@@ -134,7 +136,9 @@ class TimeSpent(NamedTuple):
 
     def plus(self, other: TimeSpent, times: float = 1.0) -> TimeSpent:
         """The sum with another one that is spent so many times."""
-        return TimeSpent(*(own + times * each for own, each in zip(self, other, strict=True)))
+        return TimeSpent(
+            *(first + times * second for first, second in zip(self, other, strict=True))
+        )
 
 
 class WeightMessages(NamedTuple):
@@ -274,7 +278,7 @@ class PartTimes:
     def _rate(self, peak: float, *sizes: float) -> float:
         """FLOPs per second of products of matrices of these sizes."""
         assumed = self.gpu.assumed
-        size = 1 / sum(1 / max(1.0, each) for each in sizes)
+        size = 1 / sum(1 / max(1.0, rate) for rate in sizes)
         # Twice as fast products need twice the size.
         half = assumed.half_size * peak / self.peak
         return peak * assumed.matmul * size / (size + half)
@@ -296,36 +300,36 @@ class PartTimes:
             # Forward and backward together: the factor of the backward pass is taken out.
             total = p.logits * rows / (1 + BACKWARD_BYTES)
             return tokens * (total + p.norm * w.dim * stream / along)
-        numbers = sum(each.numbers * each.times for each in kind.weights)
+        numbers = sum(weight.numbers * weight.times for weight in kind.weights)
         if kind.name == "embedding":
             return 2.0 * tokens * w.dim * stream
         cast = numbers / t.tensor / t.expert * (stream + inner) if stream != inner else 0.0
-        found = cast
+        moved = cast
         for piece in kind.pieces:
             of = dict(piece.sizes)
             if piece.role == "norm":
-                found += tokens * p.norm * of["D"] * stream / along
+                moved += tokens * p.norm * of["D"] * stream / along
             elif piece.role == "dropout":
-                found += tokens * 3 * of["D"] * stream / along
+                moved += tokens * 3 * of["D"] * stream / along
             elif piece.role == "attention":
                 heads = of["H"] + of.get("K", of["H"])
                 size = of.get("Q", of.get("R", 0))
-                found += tokens * p.rotary * heads * size * inner / t.tensor
+                moved += tokens * p.rotary * heads * size * inner / t.tensor
                 if self._composed(kind):
-                    found += tokens * p.scores * of["H"] * kind.length * 4 / t.tensor
+                    moved += tokens * p.scores * of["H"] * kind.length * 4 / t.tensor
                 if "repeated" in piece.key.split():  # keys and values, written and read
-                    found += tokens * 4 * of["H"] * size * inner / t.tensor
+                    moved += tokens * 4 * of["H"] * size * inner / t.tensor
             else:
                 width = of["F"] * of.get("U", 1) + of.get("G", 0)
                 times = p.gated if "silu" in piece.key or "glu" in piece.key else p.plain
-                found += tokens * times * width * inner / t.tensor
+                moved += tokens * times * width * inner / t.tensor
                 if piece.role == "experts":  # gathered by expert and put back
-                    found += tokens * 6 * of["D"] * of["U"] * inner / t.tensor
+                    moved += tokens * 6 * of["D"] * of["U"] * inner / t.tensor
                     if self.kernels.float8_experts:  # and padded: read and written once more
-                        found += tokens * of["U"] * 9 * (2 * of["D"] + of["F"]) / t.tensor
+                        moved += tokens * of["U"] * 9 * (2 * of["D"] + of["F"]) / t.tensor
         if any(kind.float8):  # each input is read for its scale, read again and written
-            found += tokens * 5 * (4 * w.dim + 2 * w.dim) / t.tensor
-        return found
+            moved += tokens * 5 * (4 * w.dim + 2 * w.dim) / t.tensor
+        return moved
 
     def _messages(self, kind: Kind, again: int) -> tuple[float, float]:
         """Seconds of messages of activations of a micro-batch: all but the ring's, and its own."""
@@ -370,14 +374,14 @@ class PartTimes:
 
 def _words(kind: Kind) -> set[str]:
     """Words of the key of attention."""
-    return {w for each in kind.pieces if each.role == "attention" for w in each.key.split()}
+    return {w for piece in kind.pieces if piece.role == "attention" for w in piece.key.split()}
 
 
 def _trained_share(kind: Kind) -> float:
     """The share of matrix products whose weights need gradients."""
-    matrices = [each for each in kind.weights if len(each.shape) > 1]
-    numbers = sum(each.numbers * each.times for each in matrices)
-    trained = sum(each.numbers * each.times for each in matrices if each.is_trained)
+    matrices = [weight for weight in kind.weights if len(weight.shape) > 1]
+    numbers = sum(matrix.numbers * matrix.times for matrix in matrices)
+    trained = sum(matrix.numbers * matrix.times for matrix in matrices if matrix.is_trained)
     return trained / numbers if numbers else 1.0
 
 

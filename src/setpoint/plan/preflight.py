@@ -25,17 +25,17 @@ class Preflight:
     __slots__ = ("calls_for_torch", "cautions", "facts", "problems", "skipped")
 
     def __init__(
-        self, facts: dict[str, int | str], found: Verification, compiles: bool = True
+        self, facts: dict[str, int | str], verification: Verification, compiles: bool = True
     ) -> None:
         self.facts = facts
-        self.problems = found.problems
-        self.cautions = found.cautions
-        self.skipped = [str(check) for check in found.skipped]
+        self.problems = verification.problems
+        self.cautions = verification.cautions
+        self.skipped = [str(check) for check in verification.skipped]
         # Values that were set call for torch. A large model on device = auto does not, as most of
         # those are not for this machine.
         self.calls_for_torch = any(
             check.needs == ("torch",) and (compiles or "compile" not in str(check))
-            for check in found.skipped
+            for check in verification.skipped
             if check.name != "setpoint.plan.this_machine:memory_problems"
         )
 
@@ -105,7 +105,7 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
         adapter = adapted(job, vocabulary)
         if adapter is not None:
             facts["adapter"] = adapter_report(job, adapter).line()
-        facts["trained parameters"] = sum(prod(each.shape) for each in trained(job, vocabulary))
+        facts["trained parameters"] = sum(prod(param.shape) for param in trained(job, vocabulary))
     if model.moe is not None:
         facts["active parameters"] = counts.active
     formula = job.tracking.flops

@@ -88,21 +88,21 @@ class Simulation(NamedTuple):
             for first, second in pairwise(row):
                 before[second.action] = (rank, first)
         stages = 1 + max(event.action.stage for _, event in events)
-        chain = [max(events, key=lambda each: each[1].end)]
+        chain = [max(events, key=lambda item: item[1].end)]
         while True:
             rank, event = chain[-1]
-            found = [
+            causes = [
                 ends[need] if need in ends else ends[need._replace(kind=INPUT)]
                 for need in _needs(event.action, stages)
             ]
             if event.action in before:
-                found.append(before[event.action])
-            if not found:
+                causes.append(before[event.action])
+            if not causes:
                 return chain[::-1]
-            chain.append(max(found, key=lambda each: (each[1].end, each[0] == rank)))
+            chain.append(max(causes, key=lambda item: (item[1].end, item[0] == rank)))
 
 
-def order_of(schedule: str, ranks: int, each: int, count: int) -> list[list[Action]]:
+def order_of(schedule: str, ranks: int, stages_per_rank: int, count: int) -> list[list[Action]]:
     """Actions of each rank of a pipeline in a step, in order.
 
     Arguments:
@@ -112,24 +112,31 @@ def order_of(schedule: str, ranks: int, each: int, count: int) -> list[list[Acti
     """
     match schedule:
         case "gpipe" | "looped_bfs":
-            return [_breadth_first(ranks, each, count, rank, schedule) for rank in range(ranks)]
+            return [
+                _breadth_first(ranks, stages_per_rank, count, rank, schedule)
+                for rank in range(ranks)
+            ]
         case "1f1b":
             return [_one_by_one(ranks, count, rank) for rank in range(ranks)]
         case "interleaved_1f1b" | "interleaved_zero_bubble":
             splits = SCHEDULES[schedule].splits_backward
-            return [_interleaved(ranks, each, count, rank, splits) for rank in range(ranks)]
+            return [
+                _interleaved(ranks, stages_per_rank, count, rank, splits) for rank in range(ranks)
+            ]
         case "zbv_zero_bubble":
             return [_zero_bubble_v(ranks, count, rank) for rank in range(ranks)]
         case _:
             return [_dual_pipe_v(ranks, count, rank) for rank in range(ranks)]
 
 
-def _breadth_first(ranks: int, each: int, count: int, rank: int, schedule: str) -> list[Action]:
-    stages = range(rank, ranks * each, ranks)
-    there = [Action(FORWARD, stage, number) for stage in stages for number in range(count)]
+def _breadth_first(
+    ranks: int, stages_per_rank: int, count: int, rank: int, schedule: str
+) -> list[Action]:
+    stages = range(rank, ranks * stages_per_rank, ranks)
+    forward = [Action(FORWARD, stage, number) for stage in stages for number in range(count)]
     numbers = range(count) if schedule == "gpipe" else range(count - 1, -1, -1)
     back = [Action(BACKWARD, stage, number) for stage in reversed(stages) for number in numbers]
-    return there + back
+    return forward + back
 
 
 def _one_by_one(ranks: int, count: int, rank: int) -> list[Action]:
@@ -142,16 +149,18 @@ def _one_by_one(ranks: int, count: int, rank: int) -> list[Action]:
     return actions
 
 
-def _interleaved(ranks: int, each: int, count: int, rank: int, splits: bool) -> list[Action]:
+def _interleaved(
+    ranks: int, stages_per_rank: int, count: int, rank: int, splits: bool
+) -> list[Action]:
     """Rounds of about as many micro-batches as ranks, which go through all stages of a rank."""
     size = count // max(1, count // ranks)
-    total = each * count
-    ahead = min(total, (each - 1) * size + (1 if splits else 2) * (ranks - 1 - rank))
+    total = stages_per_rank * count
+    ahead = min(total, (stages_per_rank - 1) * size + (1 if splits else 2) * (ranks - 1 - rank))
 
     def place(number: int, backward: bool) -> tuple[int, int]:
-        local = number // size % each
-        stage = (each - 1 - local if backward else local) * ranks + rank
-        return stage, number // (size * each) * size + number % size
+        local = number // size % stages_per_rank
+        stage = (stages_per_rank - 1 - local if backward else local) * ranks + rank
+        return stage, number // (size * stages_per_rank) * size + number % size
 
     actions = [Action(FORWARD, *place(number, False)) for number in range(ahead)]
     weights = 0
@@ -289,19 +298,19 @@ def simulate(
     ready = list(range(ranks))
     while ready:
         rank = ready.pop()
-        mine, position = orders[rank], next_up[rank]
-        while position < len(mine):
-            action = mine[position]
+        order, position = orders[rank], next_up[rank]
+        while position < len(order):
+            action = order[position]
             start = free[rank]
             missing = None
             for need in _needs(action, stages):
-                found = ends.get(need)
-                if found is None and need.kind == BACKWARD:
-                    found = ends.get(need._replace(kind=INPUT))
-                if found is None:
+                event = ends.get(need)
+                if event is None and need.kind == BACKWARD:
+                    event = ends.get(need._replace(kind=INPUT))
+                if event is None:
                     missing = need
                     break
-                start = max(start, found + (send if places[need.stage] != rank else 0.0))
+                start = max(start, event + (send if places[need.stage] != rank else 0.0))
             if missing is not None:
                 waiting[missing] = rank
                 break
@@ -332,8 +341,8 @@ def _needs(action: Action, stages: int) -> list[Action]:
 
 
 @lru_cache(maxsize=256)
-def _order(schedule: str, ranks: int, each: int, count: int) -> list[list[Action]]:
-    return order_of(schedule, ranks, each, count)
+def _order(schedule: str, ranks: int, stages_per_rank: int, count: int) -> list[list[Action]]:
+    return order_of(schedule, ranks, stages_per_rank, count)
 
 
 def pipeline_seconds(

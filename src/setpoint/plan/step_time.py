@@ -70,7 +70,7 @@ class StepTime:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all ranks together."""
+        """Tokens per second of all ranks together."""
         return self.tokens / self.seconds
 
     @property
@@ -144,7 +144,7 @@ class _Step(PartTimes):
 
     def _units(self, shards: Shards) -> tuple[list[WeightMessages], dict[Place, WeightMessages]]:
         """Messages of the weights of each layer, and of other units by their place."""
-        each = self.topology.layers_per_unit
+        per_unit = self.topology.layers_per_unit
         messages: list[WeightMessages] = []
         others: dict[Place, WeightMessages] = {}
         for unit in shards.units:
@@ -153,8 +153,8 @@ class _Step(PartTimes):
                 made = self._sent[unit] = self._unit(unit)
             if unit.place == "layer":
                 messages += [
-                    made if each == 1 else WeightMessages(*(value / each for value in made))
-                ] * each
+                    made if per_unit == 1 else WeightMessages(*(value / per_unit for value in made))
+                ] * per_unit
             else:
                 others[unit.place] = _sum(made, others.get(unit.place, WeightMessages()))
         return messages, others
@@ -185,8 +185,8 @@ class _Step(PartTimes):
         """Seconds of clipping and of the update, which read and write what they need."""
         formats = self.workload.formats
         stored = formats.master or formats.params
-        each = 2 * stored + 4 * formats.gradient + (formats.params if formats.master else 0)
-        moved = shards.numbers * each + 2 * shards.state
+        per_number = 2 * stored + 4 * formats.gradient + (formats.params if formats.master else 0)
+        moved = shards.numbers * per_number + 2 * shards.state
         return moved / (self.gpu.bandwidth * self.gpu.assumed.memory)
 
     # The step.
@@ -205,8 +205,8 @@ class _Step(PartTimes):
         parts[SLOWED] = slowed
         return StepTime(
             seconds + slowed,
-            {name: each for name, each in parts.items() if each > NOTHING},
-            {name: each for name, each in hidden.items() if each > NOTHING},
+            {name: seconds for name, seconds in parts.items() if seconds > NOTHING},
+            {name: seconds for name, seconds in hidden.items() if seconds > NOTHING},
             self.workload.tokens,
             t.world_size,
             palm_flops(self.workload) * self.workload.tokens,
@@ -266,7 +266,7 @@ class _Step(PartTimes):
         )
         t = self.topology
         layer, expert = weight_turns(t, "layer"), expert_turns(t)
-        outer, behind = weight_turns(t, "around"), weight_turns(t, "last")
+        outer, last_turns = weight_turns(t, "around"), weight_turns(t, "last")
         embedding = weight_turns(t, "first")
         first_layer = weight_turns(t, "layer", is_first_layer="first" in others)
         reduces = layer.sums == t.accumulation or last
@@ -280,15 +280,15 @@ class _Step(PartTimes):
             flow.wait("gather", "around the layers", around.gather)
         if in_this(embedding.forwards):
             flow.wait("gather", "embedding", begins.gather)
-        there, back = iter(units), iter(reversed(units))
+        forth, back = iter(units), iter(reversed(units))
         steps: list[tuple[float, float, float]] = []
         for number, part in enumerate(stage):
-            unit = next(there, WeightMessages()) if part.is_layer else WeightMessages()
+            unit = next(forth, WeightMessages()) if part.is_layer else WeightMessages()
             turns = layer if number > t.layers_per_unit else first_layer
             gather = unit.gather * in_this(turns.forwards)
             gather += part.experts.gather * in_this(expert.forwards)
             if part is stage[-1]:
-                gather += ends.gather * in_this(behind.forwards)
+                gather += ends.gather * in_this(last_turns.forwards)
             steps.append((part.forward.total, gather, 0.0))
         flow.run(steps, "forward")
         steps = []
@@ -299,7 +299,7 @@ class _Step(PartTimes):
             reduce = (unit.reduce + part.experts.reduce) * reduces
             reduce += (unit.copied + part.experts.copied) * last
             if number == 0:
-                gather += ends.gather * in_this(behind.backwards)
+                gather += ends.gather * in_this(last_turns.backwards)
                 reduce += ends.reduce * reduces + ends.copied * last
             elif number == len(stage) - 1 and embedding.backwards and not last:
                 gather += begins.gather  # for the next micro-batch
@@ -312,7 +312,7 @@ class _Step(PartTimes):
         return flow
 
     def _stage_times(self) -> list[StageTimes]:
-        """Of all stages, in the order of the model."""
+        """Times of all stages, in the order of the model."""
         t = self.topology
         order = stages_of(self.workload, t)
         stage_times: dict[int, StageTimes] = {}
@@ -444,7 +444,7 @@ class _Step(PartTimes):
         start, number = 0.0, 0
         for flow, times in self._flows(stage, shards):
             for _ in range(times):
-                for event in sorted(flow.events, key=lambda each: each.row):
+                for event in sorted(flow.events, key=lambda event: event.row):
                     yield event._replace(
                         label=f"{event.label}, micro-batch {number}",
                         start=start + event.start,
@@ -503,7 +503,7 @@ class _Step(PartTimes):
 
 
 def _longest(around: Sequence[tuple[float, float, float]], which: int) -> float:
-    return max(each[which] for each in around)
+    return max(event[which] for event in around)
 
 
 def _sum(one: WeightMessages, other: WeightMessages) -> WeightMessages:
@@ -569,7 +569,7 @@ class _Flow:
 
     @property
     def seconds(self) -> float:
-        """Its seconds."""
+        """Seconds of the step."""
         return self.now
 
 
@@ -577,5 +577,5 @@ def palm_flops(workload: Workload) -> float:
     """FLOPs to train on a token by the formula `palm`, in which attention is not causal."""
     return 6 * sum(
         sum(kind.products) + kind.pair * kind.window
-        for kind in (workload.kinds[each] for each in workload.order)
+        for kind in (workload.kinds[number] for number in workload.order)
     )

@@ -8,7 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 from setpoint.plan.step_time import StepEvent
-from setpoint.report.page.write import MARK, hash_of
+from setpoint.report.page.html import MARK, hash_of
 
 SIGNS = {
     "forward": "F",
@@ -99,7 +99,7 @@ def _row(events: Sequence[StepEvent], end: float, columns: int) -> str:
             continue
         # What columns before it did not show of the kinds that go on.
         owed = {kind: owed.get(kind, 0.0) + time for kind, time in kinds.items()}
-        kind = max(owed, key=lambda each: owed[each])
+        kind = max(owed, key=lambda kind: owed[kind])
         owed[kind] -= sum(kinds.values())
         critical, other = cell.get(kind, 0.0), cell.get(kind.lower(), 0.0)
         signs.append(kind if critical >= other else kind.lower())
@@ -168,11 +168,11 @@ def html_of(page: Page) -> str:
     facts = "".join(
         f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in page.facts
     )
-    whole = sum(page.parts.values()) or 1.0
+    total = sum(page.parts.values()) or 1.0
     components = "".join(
-        f'<tr><td>{escape(name)}</td><td class="number">{escape(seconds(each))}</td>'
-        f'<td class="number">{each / whole:.1%}</td></tr>'
-        for name, each in page.parts.items()
+        f'<tr><td>{escape(name)}</td><td class="number">{escape(seconds(duration))}</td>'
+        f'<td class="number">{duration / total:.1%}</td></tr>'
+        for name, duration in page.parts.items()
     )
     used = {event.kind for event in page.events}
     keys = "".join(
@@ -182,7 +182,7 @@ def html_of(page: Page) -> str:
         if kind in used
     )
     drawing, note = _drawing(page.events)
-    assumed = "".join(f"<li>{escape(each)}</li>" for each in page.assumptions)
+    assumed = "".join(f"<li>{escape(assumption)}</li>" for assumption in page.assumptions)
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -209,14 +209,14 @@ def _drawing(events: Sequence[StepEvent]) -> tuple[str, str]:
     names = list(dict.fromkeys(event.row for event in events))
     end = max((event.end for event in events), default=0.0) or 1.0
     note = "Paler: off the critical path. Point at a bar for its name and times."
-    each = max(1, len(events) // max(1, len(names)))
-    most = max(2, RECTANGLES // each)
+    per_name = max(1, len(events) // max(1, len(names)))
+    most = max(2, RECTANGLES // per_name)
     if len(names) > most:
         step = -(-len(names) // most)
         kept = names[::step]
         note += f" {len(kept)} of {len(names)} rows are drawn."
         names = kept
-    left, high, width = 90, 24, min(24_000, max(1180, 5 * each))
+    left, high, width = 90, 24, min(24_000, max(1180, 5 * per_name))
     scale = (width - left - 60) / end
     height = high * len(names) + 30
     lines = [f'<svg width="{width}" height="{height}" role="img" aria-label="timeline">']

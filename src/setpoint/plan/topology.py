@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from setpoint.config import SetpointError
 from setpoint.memory.config import CheckpointedParts, CheckpointingConfig, Operators
 from setpoint.model.parameters import part_names
-from setpoint.parallel.config import AXES, CONTEXT
+from setpoint.parallel.config import AXES, DerivedDegrees
 from setpoint.parallel.pipelining import SCHEDULES, balanced, ranks_of_stages
 from setpoint.plan.workload import Weight, Workload
 from setpoint.shapes.protocols import side_to_shard
@@ -62,7 +62,7 @@ def members(degrees: Mapping[str, int], axes: Sequence[str], rank: int) -> list[
     for axis, degree in degrees.items():
         if axis in axes:
             step = stride(degrees, axis)
-            ranks = [each + n * step for each in ranks for n in range(degree)]
+            ranks = [first + n * step for first in ranks for n in range(degree)]
     return ranks
 
 
@@ -89,11 +89,11 @@ def _marked(number: int, rank: int) -> str:
     return f"[{number}]" if number == rank else str(number) if number >= 0 else "..."
 
 
-def _some(count: int, own: int) -> list[int]:
+def _some(count: int, position: int) -> list[int]:
     """The first, the last and those around one's own; a gap is a number far below zero."""
     if count <= SHOWN:
         return list(range(count))
-    near = sorted({0, 1, max(0, own - 1), own, min(count - 1, own + 1), count - 1})
+    near = sorted({0, 1, max(0, position - 1), position, min(count - 1, position + 1), count - 1})
     gap = -(10**12)
     shown: list[int] = []
     for number in near:
@@ -133,7 +133,7 @@ class Recompute(NamedTuple):
         return self.kind is not None
 
     def __str__(self) -> str:
-        """Its type, with the names it has."""
+        """Type of the policy, with its names."""
         if self.kind is None:
             return "none"
         every = f"/{self.matmul_every}" if self.matmul_every > 1 else ""
@@ -159,8 +159,8 @@ class Recompute(NamedTuple):
         return [*fields, *([f"{path}.every={every}"] if every > 1 else [])]
 
 
-class Topology(NamedTuple):
-    """The layout of a job over ranks, and the share of a step of each of them.
+class _Fields(NamedTuple):
+    """The fields of `Topology`.
 
     Arguments:
         micro_size: sequences of a micro-batch of a rank.
@@ -194,6 +194,12 @@ class Topology(NamedTuple):
     layers_per_unit: int = 1
     accumulation_of: str = "sharded"
     bucket: int = 25 * 2**20
+
+
+class Topology(_Fields, DerivedDegrees):
+    """The layout of a job over ranks, and the share of a step of each of them."""
+
+    __slots__ = ()
 
     @classmethod
     def of(cls, job: Job) -> Topology:
@@ -232,68 +238,9 @@ class Topology(NamedTuple):
         return prod(self.degrees.values())
 
     @property
-    def data_ranks(self) -> int:
-        """The number of ranks that read different data."""
-        return self.replicate * self.shard
-
-    @property
-    def context(self) -> int:
-        """The number of ranks that divide a sequence."""
-        return self.ring * self.ulysses
-
-    @property
-    def sharding_axes(self) -> tuple[str, ...]:
-        """The axes whose ranks divide weights by FSDP2, as `Parallel.sharding_axes`."""
-        within = {"all": CONTEXT, "none": ()}.get(
-            self.shard_over_context, (self.shard_over_context,)
-        )
-        return ("shard", *within)
-
-    @property
-    def copying_axes(self) -> tuple[str, ...]:
-        """The axes along which weights are the same."""
-        within = {"pipeline", "tensor", *self.sharding_axes}
-        return tuple(axis for axis in AXES if axis not in within)
-
-    @property
-    def shards(self) -> int:
-        """The number of ranks that divide one copy of the weights by FSDP2."""
-        return prod(getattr(self, axis) for axis in self.sharding_axes)
-
-    @property
-    def copies(self) -> int:
-        """The number of copies of the weights that FSDP2 or DDP keep alike."""
-        return prod(getattr(self, axis) for axis in self.copying_axes)
-
-    @property
-    def divides_experts(self) -> bool:
-        """True if experts are divided by other axes than all other weights."""
-        return self.expert * self.expert_tensor > 1
-
-    @property
-    def expert_shards(self) -> int:
-        """The number of ranks that divide each expert by FSDP2."""
-        ranks = self.shard * self.ring * self.ulysses * self.tensor
-        return max(1, ranks // (self.expert * self.expert_tensor))
-
-    @property
-    def expert_replicas(self) -> int:
-        """The number of copies of each expert, as `Parallel.expert_replicas`."""
-        ranks = self.shard * self.ring * self.ulysses * self.tensor
-        return self.replicate // max(1, self.expert * self.expert_tensor // ranks)
-
-    @property
     def shards_experts(self) -> bool:
         """True if several ranks share each expert by FSDP2, as `Parallel.shards_experts`."""
         return self.divides_experts and self.expert_shards * self.expert_replicas > 1
-
-    @property
-    def uses_fsdp(self) -> bool:
-        """True if FSDP2 shards or replicates the weights, as `Parallel.uses_fsdp`."""
-        within = self.pipeline * self.tensor
-        if self.shards > 1 or 1 < within < self.world_size:
-            return True
-        return self.divides_experts and (self.expert_shards > 1 or self.copies > 1)
 
     @property
     def accumulates_whole(self) -> bool:
@@ -303,7 +250,7 @@ class Topology(NamedTuple):
 
     @property
     def stages(self) -> int:
-        """Of the pipeline, on all its ranks; 1 without."""
+        """Number of stages of the pipeline, on all its ranks; 1 without one."""
         return self.pipeline * self.stages_per_rank
 
     def overrides(self) -> list[str]:
@@ -327,7 +274,7 @@ class Topology(NamedTuple):
             f"batch.accumulation={self.accumulation}",
             *self.recompute.overrides(self.every),
         ]
-        return [f"--{each}" for each in fields]
+        return [f"--{field}" for field in fields]
 
 
 def tokens_of(workload: Workload, topology: Topology) -> int:
@@ -533,34 +480,37 @@ def _shards(
             if number not in sums:
                 kind = workload.kinds[number]
                 sums[number] = _sums(
-                    [(each, _held(each, topology, tensor, shard)) for each in kind.weights],
+                    [(weight, _held(weight, topology, tensor, shard)) for weight in kind.weights],
                     topology,
                 )
-            own = sums[number]
+            sums_of_part = sums[number]
             if part == last and workload.tied and first not in parts:
                 matrix = workload.kinds[workload.order[first]].weights[0]
                 more = _held(matrix, topology, tensor, shard)
-                own, tied = _sums([*own.held, (matrix, more)], topology), more.numbers
+                sums_of_part, tied = (
+                    _sums([*sums_of_part.held, (matrix, more)], topology),
+                    more.numbers,
+                )
             if part == first and workload.tied and last not in parts:
-                tied = own.held[0][1].numbers
+                tied = sums_of_part.held[0][1].numbers
             if workload.kinds[number].name == "layer":
-                layers.append((number, own.held))
+                layers.append((number, sums_of_part.held))
             else:
                 place = place_of(workload.kinds[number].name, workload.tied)
-                around.setdefault(place, []).extend(own.held)
-            stored += own.stored
-            state += own.state
-            numbers += own.numbers
-            padded += own.padded
-            terms += own.terms
-            replicated += own.replicated
-            tensors += own.tensors
+                around.setdefault(place, []).extend(sums_of_part.held)
+            stored += sums_of_part.stored
+            state += sums_of_part.state
+            numbers += sums_of_part.numbers
+            padded += sums_of_part.padded
+            terms += sums_of_part.terms
+            replicated += sums_of_part.replicated
+            tensors += sums_of_part.tensors
         step = topology.layers_per_unit
         for begin in range(0, len(layers), step):
             together = layers[begin : begin + step]
             kinds = tuple(kind for kind, _ in together)
             if kinds not in made:
-                made[kinds] = _unit([each for _, layer in together for each in layer], "layer")
+                made[kinds] = _unit([weight for _, layer in together for weight in layer], "layer")
             units.append(made[kinds])
         if not (around or layers):
             around["around"] = []
@@ -589,34 +539,36 @@ class _Sums(NamedTuple):
     tensors: list[int]
 
 
-def _sums(held: list[tuple[Weight, _LocalWeight]], topology: Topology) -> _Sums:
-    trained = [(weight, own) for weight, own in held if weight.is_trained]
+def _sums(weights: list[tuple[Weight, _LocalWeight]], topology: Topology) -> _Sums:
+    trained = [(weight, local) for weight, local in weights if weight.is_trained]
     return _Sums(
-        held,
-        stored=sum(own.stored * weight.times for weight, own in held),
-        state=sum(own.state * weight.times for weight, own in trained),
-        numbers=sum(own.numbers * weight.times for weight, own in trained),
-        padded=sum(own.padded * weight.times for weight, own in trained),
+        weights,
+        stored=sum(local.stored * weight.times for weight, local in weights),
+        state=sum(local.state * weight.times for weight, local in trained),
+        numbers=sum(local.numbers * weight.times for weight, local in trained),
+        padded=sum(local.padded * weight.times for weight, local in trained),
         terms=sum(
-            own.numbers * weight.times for weight, own in trained if _has_terms(weight, topology)
+            local.numbers * weight.times
+            for weight, local in trained
+            if _has_terms(weight, topology)
         ),
         replicated=sum(
-            own.numbers * weight.times
-            for weight, own in trained
+            local.numbers * weight.times
+            for weight, local in trained
             if weight.is_replicated and topology.uses_fsdp
         ),
-        tensors=[own.numbers for weight, own in trained for _ in range(weight.times)],
+        tensors=[local.numbers for weight, local in trained for _ in range(weight.times)],
     )
 
 
-def _unit(held: list[tuple[Weight, _LocalWeight]], place: Place) -> Unit:
-    in_unit = [(weight, each) for weight, each in held if each.in_unit]
+def _unit(weights: list[tuple[Weight, _LocalWeight]], place: Place) -> Unit:
+    in_unit = [(weight, local) for weight, local in weights if local.in_unit]
     gathered = sum(
-        round(each.whole * weight.gathered / max(1, weight.numbers)) * weight.times
-        for weight, each in in_unit
+        round(local.whole * weight.gathered / max(1, weight.numbers)) * weight.times
+        for weight, local in in_unit
     )
-    trained = sum(each.whole * weight.times for weight, each in in_unit if weight.is_trained)
-    largest = max((each.whole for _, each in in_unit), default=0)
+    trained = sum(local.whole * weight.times for weight, local in in_unit if weight.is_trained)
+    largest = max((local.whole for _, local in in_unit), default=0)
     return Unit(place, gathered, trained, largest)
 
 

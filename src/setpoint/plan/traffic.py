@@ -288,14 +288,14 @@ def expert_rows(
         return
     sizes, count = dict(experts.sizes), topology.accumulation
     formats, ranks = workload.formats, topology.tensor
-    whole = tokens * sizes["D"]
+    hidden = tokens * sizes["D"]
     if ranks > 1 and topology.sequence_parallel:
         # Each rank gets the tokens of all, and all get the sum of its gradients.
-        size = whole * (again * formats.compute + formats.params)
+        size = hidden * (again * formats.compute + formats.params)
         yield "all_gather", "tensor", ranks, count * (1 + again), count * size
     if ranks > 1 and topology.divides_experts:
         # The sum of their results, and of the gradients of tokens and of weights of choices.
-        size = whole * (again * formats.compute + formats.params) + tokens * sizes["U"] * CHOICE
+        size = hidden * (again * formats.compute + formats.params) + tokens * sizes["U"] * CHOICE
         yield "all_reduce", "tensor", ranks, count * (2 + again), count * size
     if topology.expert == 1:
         return

@@ -83,7 +83,7 @@ class Weight(NamedTuple):
 def weight_of(
     job: Job,
     model: TransformerConfig | None,
-    each: Parameter,
+    param: Parameter,
     is_trained: bool,
     quantized: Mapping[str, int],
 ) -> Weight:
@@ -93,50 +93,50 @@ def weight_of(
         model: None where its parts are not known.
         quantized: bytes of those that are, by their names.
     """
-    numbers = prod(each.shape)
-    division, heads, inner = ("whole", (), 0) if model is None else _division(model, each)
-    state, is_factored = state_widths(job, each) if is_trained else ((0, 0), False)
+    numbers = prod(param.shape)
+    division, heads, inner = ("whole", (), 0) if model is None else _division(model, param)
+    state, is_factored = state_widths(job, param) if is_trained else ((0, 0), False)
     formats = job.precision
-    stored = sharded = gathered = quantized.get(each.name, numbers * WIDTHS[formats.params])
-    if each.name not in quantized:
+    stored = sharded = gathered = quantized.get(param.name, numbers * WIDTHS[formats.params])
+    if param.name not in quantized:
         if is_trained:
             sharded = numbers * WIDTHS[formats.sharded(is_sharded=True)]
-        if each.kind in ("matrix", "output") and ".adapter." not in each.name:
+        if param.kind in ("matrix", "output") and ".adapter." not in param.name:
             gathered = numbers * (
-                1 if _gathered_in_float8(job, each) else WIDTHS[formats.gathered(is_sharded=True)]
+                1 if _gathered_in_float8(job, param) else WIDTHS[formats.gathered(is_sharded=True)]
             )
     return Weight(
-        each.shape, 1, division, heads, inner, is_trained,
+        param.shape, 1, division, heads, inner, is_trained,
         stored, sharded, gathered, state, is_factored,
-        any(re.search(pattern, each.name) for pattern in job.parallel.sharding.replicated),
+        any(re.search(pattern, param.name) for pattern in job.parallel.sharding.replicated),
     )  # fmt: skip
 
 
-def in_float8(job: Job, each: Parameter) -> bool:
+def in_float8(job: Job, param: Parameter) -> bool:
     """True if products with a parameter are computed in float8."""
-    float8, name = job.precision.float8, each.name.removesuffix(".weight")
+    float8, name = job.precision.float8, param.name.removesuffix(".weight")
     if float8 is None or ".adapter." in name:
         return False
-    if len(each.shape) != 2:
+    if len(param.shape) != 2:
         packed, found, _ = name.rpartition(".experts.")
         return float8.experts and bool(found) and not skips(float8, f"{packed}.experts")
-    return bool(converted(float8, {name: (each.shape[0], each.shape[1])}))
+    return bool(converted(float8, {name: (param.shape[0], param.shape[1])}))
 
 
-def _gathered_in_float8(job: Job, each: Parameter) -> bool:
+def _gathered_in_float8(job: Job, param: Parameter) -> bool:
     float8 = job.precision.float8
-    return float8 is not None and float8.gathers(job.parallel.reshard) and in_float8(job, each)
+    return float8 is not None and float8.gathers(job.parallel.reshard) and in_float8(job, param)
 
 
 def _division(
-    c: TransformerConfig, each: Parameter
+    c: TransformerConfig, param: Parameter
 ) -> tuple[Division, tuple[tuple[int, bool], ...], int]:
     """Division of a parameter by the ranks of `tensor`; see `tensor_plan` of the modules."""
-    name = re.sub(r"^layers\.\d+\.", "", each.name)
+    name = re.sub(r"^layers\.\d+\.", "", param.name)
     path, _, leaf = name.rpartition(".")
     if path.endswith(".adapter") or path == "embedding.adapter":
         division, heads, _ = _division(
-            c, each._replace(name=f"layers.0.{path.removesuffix('.adapter')}.weight")
+            c, param._replace(name=f"layers.0.{path.removesuffix('.adapter')}.weight")
         )
         if division == "columns":
             return ("columns" if leaf == "a" else "whole"), (), 0
@@ -220,12 +220,12 @@ class Kind(NamedTuple):
 
     @property
     def forward_flops(self) -> float:
-        """Of one token in the forward pass; the backward pass takes twice that."""
+        """FLOPs of one token in the forward pass; the backward pass takes twice that."""
         return 2 * sum(self.products) + self.attention_flops
 
     @property
     def attention_flops(self) -> float:
-        """Of one token's scores and the mix of values in the forward pass, under a causal mask."""
+        """FLOPs of one token's scores and mix of values in the forward pass, with a causal mask."""
         return 2 * self.pair * self.reach
 
 
@@ -300,24 +300,24 @@ class Workload(NamedTuple):
     @property
     def parameters(self) -> int:
         """All numbers of the model, tied ones once."""
-        return sum(self._count(each) for each in self.order)
+        return sum(self._count(kind) for kind in self.order)
 
     @property
     def trained(self) -> int:
         """Numbers that are trained."""
-        return sum(self._count(each, trained=True) for each in self.order)
+        return sum(self._count(kind, trained=True) for kind in self.order)
 
     def _count(self, kind: int, trained: bool = False) -> int:
         return sum(
-            each.numbers * each.times
-            for each in self.kinds[kind].weights
-            if each.is_trained or not trained
+            weight.numbers * weight.times
+            for weight in self.kinds[kind].weights
+            if weight.is_trained or not trained
         )
 
     @property
     def flops_per_token(self) -> float:
         """To train on one token, without what is recomputed; attention under a causal mask."""
-        return 3 * sum(self.kinds[each].forward_flops for each in self.order)
+        return 3 * sum(self.kinds[kind].forward_flops for kind in self.order)
 
     @classmethod
     def of(cls, job: Job, vocabulary: int | None = None) -> Workload:
@@ -391,19 +391,19 @@ def _kinds_of(
     held: dict[str, dict[Weight, int]] = {}
     products: dict[str, list[int]] = {}
     float8: dict[str, list[int]] = {}
-    for each, is_trained in parameters:
-        part = part_of(each.name)
-        weight = weight_of(job, model, each, is_trained, quantized)
+    for param, is_trained in parameters:
+        part = part_of(param.name)
+        weight = weight_of(job, model, param, is_trained, quantized)
         of = held.setdefault(part, {})
         of[weight] = of.get(weight, 0) + 1
         own, fast = (of.setdefault(part, [0, 0]) for of in (products, float8))
-        if each.kind in ("matrix", "output", "router"):
-            chosen = model.moe if ".experts." in each.name else None
+        if param.kind in ("matrix", "output", "router"):
+            chosen = model.moe if ".experts." in param.name else None
             size = weight.numbers
             used = size if chosen is None else size * chosen.top_k // chosen.experts
-            own[".attention." not in each.name] += used
-            fast[".attention." not in each.name] += used * in_float8(job, each)
-        if model.tie_embeddings and each.name == "embedding.weight":
+            own[".attention." not in param.name] += used
+            fast[".attention." not in param.name] += used * in_float8(job, param)
+        if model.tie_embeddings and param.name == "embedding.weight":
             products.setdefault("output", [0, 0])[1] += weight.numbers
     length = job.batch.sequence_length
     sizes = part_sizes(
@@ -443,24 +443,24 @@ def _all_parameters(
     adapter = adapted(job, vocabulary)
     if adapter is None:
         base = list(parameters_of(model, vocabulary))
-        return [(each, not is_frozen(job.optimizer, each.name)) for each in base], {}
-    trained = [(each, not is_frozen(job.optimizer, each.name)) for each in adapter.trained]
-    return [*trained, *((each, False) for each in adapter.frozen)], adapter.quantized
+        return [(param, not is_frozen(job.optimizer, param.name)) for param in base], {}
+    trained = [(param, not is_frozen(job.optimizer, param.name)) for param in adapter.trained]
+    return [*trained, *((param, False) for param in adapter.frozen)], adapter.quantized
 
 
 def _whole_model(job: Job, vocabulary: int) -> Kind:
     """A model whose parts are not known: one, of all its parameters."""
     parameters, others = trainable_parameters(job, vocabulary)
-    fast = sum(prod(each.shape) for each in parameters if in_float8(job, each))
+    fast = sum(prod(param.shape) for param in parameters if in_float8(job, param))
     weights: dict[Weight, int] = {}
-    for each in parameters:
-        weight = weight_of(job, None, each, not is_frozen(job.optimizer, each.name), {})
+    for param in parameters:
+        weight = weight_of(job, None, param, not is_frozen(job.optimizer, param.name), {})
         weights[weight] = weights.get(weight, 0) + 1
     if others:
         frozen = weight_of(job, None, Parameter("frozen", (others,), "vector"), False, {})
         weights[frozen] = 1
-    all_weights = tuple(each._replace(times=count) for each, count in weights.items())
-    matrices = sum(each.numbers * each.times for each in all_weights if len(each.shape) > 1)
+    all_weights = tuple(weight._replace(times=count) for weight, count in weights.items())
+    matrices = sum(weight.numbers * weight.times for weight in all_weights if len(weight.shape) > 1)
     length = job.batch.sequence_length
     size = Size("model", 0, 0)
     return Kind("model", all_weights, (0, matrices), (0, fast), 0, 0, length, (), size)

@@ -1,12 +1,42 @@
-"""Goodput: where the time of a run went, over all of its sessions, from its record alone."""
+"""Status of a run by its events, and its goodput: the share of its time that went into steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
+
+FINISHED, STOPPED, FAILED, RUNNING, KILLED = "finished", "stopped", "failed", "running", "killed"
+"""At the end of its duration; on request; by an error; a process trains it; without an event."""
+STATUSES = (FINISHED, STOPPED, FAILED, RUNNING, KILLED)
+BEGINS = ("start", "resume", "restart")
+"""Events that begin a session."""
+
+
+def status_of(events: Sequence[Mapping[str, Any]], is_alive: Callable[[], bool]) -> str:
+    """The status of a run.
+
+    Arguments:
+        is_alive: True if a process trains it; asked where the events name no end.
+    """
+    for event in reversed(events):
+        if event.get("event") == "end":
+            return FINISHED if event.get("status") == 0 else STOPPED
+        if event.get("event") == "fault":
+            return FAILED
+        if event.get("event") in BEGINS:
+            break
+    return RUNNING if is_alive() else KILLED
+
+
+def last_step(events: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> int:
+    """The step that a run is at: that of its newest event or row, which a rollback lowers."""
+    newest = (next((step for row in reversed(part) if type(step := row.get("step")) is int), 0)
+              for part in (events, rows))  # fmt: skip
+    return max(newest)
+
 
 Row = Mapping[str, Any]
 """A row of `events.jsonl` or `metrics.jsonl`."""
@@ -55,8 +85,8 @@ class Goodput:
     @property
     def parts(self) -> dict[str, float]:
         """The seconds of each part that has any, the largest first."""
-        found = {n: s for n, s in asdict(self).items() if n not in COUNTS and s > 0}
-        return dict(sorted(found.items(), key=lambda each: -each[1]))
+        parts = {n: s for n, s in asdict(self).items() if n not in COUNTS and s > 0}
+        return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
     def line(self) -> str:
         """The shares of all parts of at least 1 %, for people."""
@@ -111,8 +141,8 @@ def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
         reached = max([last.seconds, *(_number(row, "seconds") for row in train[-1:])])
     waiting = _waiting(train)
     trained = max(0.0, reached - waiting)
-    lost = sum(_number(each, "seconds") + _number(each, "evaluating") for each in dropped)
-    starting = sum(max(0.0, each.started - each.began) for each in sessions)
+    lost = sum(_number(event, "seconds") + _number(event, "evaluating") for event in dropped)
+    starting = sum(max(0.0, session.started - session.began) for session in sessions)
     saving = sum(_number(row, "seconds") for row in events if row.get("event") == "save")
     evaluating = sum(_number(row, "evaluation_seconds") for row in metrics)
     idle = sum(
@@ -121,7 +151,7 @@ def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
         if not before.is_done
     )
     known = trained + waiting + lost + starting + saving + evaluating
-    spans = sum(max(0.0, each.ended - each.began) for each in sessions)
+    spans = sum(max(0.0, session.ended - session.began) for session in sessions)
     return Goodput(
         wall=idle + max(spans, known),
         trained=trained,
@@ -133,7 +163,7 @@ def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
         idle=idle,
         other=max(0.0, spans - known),
         sessions=len(sessions),
-        lost_steps=sum(int(_number(each, "steps")) for each in dropped),
+        lost_steps=sum(int(_number(event, "steps")) for event in dropped),
     )
 
 
@@ -178,7 +208,7 @@ def dropped(
 
 def _sessions(events: Sequence[Row]) -> list[_Session]:
     """The sessions that had something to train."""
-    found: list[_Session] = []
+    sessions: list[_Session] = []
     over = False
     for event in events:
         time, name = _seconds(event.get("time")), event.get("event")
@@ -186,17 +216,19 @@ def _sessions(events: Sequence[Row]) -> list[_Session]:
             continue
         lost = event.get("dropped")
         last_row = _seconds(lost.get("time")) if isinstance(lost, Mapping) else None
-        if found and last_row is not None and name != "rollback":
-            found[-1].ended = max(found[-1].ended, last_row)
+        if sessions and last_row is not None and name != "rollback":
+            sessions[-1].ended = max(sessions[-1].ended, last_row)
         if name in ("start", "resume"):
             began = _seconds(event.get("began"))
             began = time if began is None else began
-            step, at = int(_number(event, "step")), _number(event, "seconds")
-            found.append(_Session(began, time, time, step, at))
+            step, seconds = int(_number(event, "step")), _number(event, "seconds")
+            sessions.append(_Session(began, time, time, step, seconds))
             over = False
-        elif found and name != "restart" and not over:  # after its end others prune and set aside
+        elif (
+            sessions and name != "restart" and not over
+        ):  # after its end others prune and set aside
             over = name == "end"
-            session = found[-1]
+            session = sessions[-1]
             session.ended = max(session.ended, time)
             if name in ("end", "fault"):
                 session.end = int(_number(event, "step"))
@@ -204,14 +236,14 @@ def _sessions(events: Sequence[Row]) -> list[_Session]:
                 session.is_done = name == "end" and event.get("status") == 0
     return [
         each
-        for before, each in zip([None, *found], found, strict=False)
+        for before, each in zip([None, *sessions], sessions, strict=False)
         if not (before and before.is_done and before.end == each.step == each.end)
     ]
 
 
 def _extend(sessions: Sequence[_Session], metrics: Sequence[Row]) -> None:
     """Let sessions last until their last row of metrics."""
-    bounds = [each.began for each in sessions[1:]]
+    bounds = [session.began for session in sessions[1:]]
     place = 0
     for row in metrics:
         time = _seconds(row.get("time"))

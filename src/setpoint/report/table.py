@@ -45,9 +45,9 @@ class Table:
 
     def drop(self, places: Collection[int]) -> None:
         """Take columns out."""
-        kept = [at for at in range(len(self.columns)) if at not in places]
-        self.columns = [self.columns[at] for at in kept]
-        self.rows = [[row[at] for at in kept] for row in self.rows]
+        kept = [place for place in range(len(self.columns)) if place not in places]
+        self.columns = [self.columns[place] for place in kept]
+        self.rows = [[row[place] for place in kept] for row in self.rows]
 
     def sort(self, name: str, reverse: bool = False) -> None:
         """Sort the rows; those without a number or text come last, either way.
@@ -55,10 +55,10 @@ class Table:
         Raises:
             SetpointError: if there is no such column.
         """
-        at = self.index(name)
-        known = [row for row in self.rows if _is_known(row[at])]
-        rest = [row for row in self.rows if not _is_known(row[at])]
-        known.sort(key=lambda row: _order(row[at]), reverse=reverse)
+        place = self.index(name)
+        known = [row for row in self.rows if _is_known(row[place])]
+        rest = [row for row in self.rows if not _is_known(row[place])]
+        known.sort(key=lambda row: _order(row[place]), reverse=reverse)
         self.rows = [*known, *rest]
 
     def cells(self) -> list[list[str]]:

@@ -11,23 +11,19 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from setpoint.config import ABSENT, SetpointError, did_you_mean
-from setpoint.files.atomic import read_json
+from setpoint.files.atomic import read_json, write_json
 from setpoint.files.lock import is_locked
-from setpoint.report.goodput import goodput
-from setpoint.report.status import KILLED, RUNNING, last_step, status_of
-from setpoint.sweep.metrics import REDUCTIONS, MetricPath, Metrics, reduced
-from setpoint.sweep.record import is_point
+from setpoint.report.goodput import KILLED, RUNNING, goodput, last_step, status_of
+from setpoint.sweep.run_metrics import REDUCTIONS, MetricPath, RunMetrics, reduced
+from setpoint.sweep.sweep_record import is_point
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import CONFIG, is_run_directory
-
-from .labels import FILE as LABELS
-from .labels import read_labels
 
 INDEX = ".runs.sqlite3"
 DEPTH = 2
@@ -35,6 +31,9 @@ DEPTH = 2
 
 FACTS = ("run", "status", "step", "started", "updated", "fingerprint", "goodput", "tags", "note")
 """Facts of a run that can be queried beside the fields of its configuration and its metrics."""
+
+LABELS = "labels.json"
+"""Name in the run directory."""
 
 _DECODER = json.JSONDecoder()
 FILES = (CONFIG, "events.jsonl", "metrics.jsonl", LABELS)
@@ -203,13 +202,13 @@ def _read(folder: Path, path: Path) -> IndexedRun:
         problems.append(f"{CONFIG} cannot be read: {error}")
     header = record.pop("setpoint", None)
     events = _rows(path / "events.jsonl", problems)
-    metrics = Metrics(_rows(path / "metrics.jsonl", problems))
+    metrics = RunMetrics(_rows(path / "metrics.jsonl", problems))
     try:
         labels = read_labels(path)
-        said = {"tags": list(labels.tags), "note": labels.note, "archived": labels.archived}
+        label_facts = {"tags": list(labels.tags), "note": labels.note, "archived": labels.archived}
     except SetpointError as error:
         problems.append(str(error))
-        said = {"tags": [], "note": "", "archived": False}
+        label_facts = {"tags": [], "note": "", "archived": False}
     inner = path.relative_to(folder).as_posix() if path != folder else path.name
     rows = [*events, *metrics.rows]
     facts = {
@@ -220,7 +219,7 @@ def _read(folder: Path, path: Path) -> IndexedRun:
         "updated": max((str(row["time"]) for row in rows if "time" in row), default=None),
         "fingerprint": str(header.get("fingerprint", ""))[:8] if isinstance(header, dict) else "",
         "goodput": goodput(events, metrics.rows).share,
-        **said,
+        **label_facts,
     }
     reductions: dict[str, list[float]] = {}
     for name in metrics.columns():
@@ -254,3 +253,47 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(inner, f"{path}.{number}")
     else:
         yield path, value
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labels of one run.
+
+    Arguments:
+        archived: True if lists leave it out by default.
+    """
+
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    archived: bool = False
+
+
+def read_labels(run: Path) -> Labels:
+    """Read the labels of a run; empty where there are none.
+
+    Raises:
+        SetpointError: if the file is not what `write_labels` wrote.
+    """
+    path = run / LABELS
+    try:
+        labels = read_json(path)
+        if not isinstance(labels, dict) or not isinstance(labels["tags"], list):
+            raise ValueError("it is not what `setpoint runs tag` writes")
+        return Labels(
+            tuple(map(str, labels["tags"])), str(labels["note"]), bool(labels["archived"])
+        )
+    except FileNotFoundError:
+        return Labels()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SetpointError(
+            f"{path} cannot be read: {error}; remove it to begin with no tags"
+        ) from error
+
+
+def write_labels(run: Path, labels: Labels) -> None:
+    """Write the labels atomically.
+
+    Raises:
+        RunError: if they cannot be written; those before are unchanged.
+    """
+    write_json(run / LABELS, asdict(labels))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from setpoint.config import ABSENT, SetpointError, did_you_mean
-from setpoint.report.status import STATUSES
+from setpoint.report.goodput import STATUSES
 
 Look = Callable[[str], Any]
 """Value of a run by name; `ABSENT` where it has none."""

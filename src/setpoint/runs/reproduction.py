@@ -307,7 +307,7 @@ def compare_with_record(
     """
     first, last, end = steps.first, steps.last, steps.end
     result = Comparison(first, last, tolerance)
-    recorded, trained = (read_rows(each, first, last) for each in (run, again))
+    recorded, trained = (read_rows(directory, first, last) for directory in (run, again))
     result.rows = len(recorded)
     result.differences = list(_row_differences(recorded, trained, tolerance))
     trained_again = list_checkpoints(again / "checkpoints").get(last)
@@ -315,10 +315,12 @@ def compare_with_record(
         where = "the record" if end is None else "what was trained again"
         result.notes.append(f"weights are not compared: {where} has no checkpoint of step {last}")
         return result
-    from setpoint.checkpoint.compare_tensors import tensor_differences
     from setpoint.checkpoint.loading import joined, load_directory
+    from setpoint.checkpoint.repartition import tensor_differences
 
-    left, right = (joined(load_directory(each).tensors) for each in (end, trained_again))
+    left, right = (
+        joined(load_directory(checkpoint).tensors) for checkpoint in (end, trained_again)
+    )
     shared = [name for name in left if name.startswith("model/") or name in right]
     if len(shared) < len(left):
         result.notes.append("only the weights of the model are compared: one side has no others")

@@ -15,9 +15,9 @@ from typing import IO, Any
 
 from setpoint.config import SetpointError
 from setpoint.files.atomic import not_linked
-from setpoint.report.status import FAILED, FINISHED, RUNNING, STOPPED
+from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
-from setpoint.sweep.record import Task, write_point
+from setpoint.sweep.sweep_record import SweepTask, write_point
 
 PAUSE = 0.05  # seconds between two looks at the processes
 PATIENCE = 3  # signals after which nothing is waited for
@@ -43,8 +43,8 @@ class Launcher:
     def __init__(
         self,
         jobs: int,
-        changed: Callable[[Task], None],
-        command: Callable[[Task, Sequence[str]], list[str]] | None = None,
+        changed: Callable[[SweepTask], None],
+        command: Callable[[SweepTask, Sequence[str]], list[str]] | None = None,
         imports: Sequence[str] = (),
         prefix: str = "SETPOINT__",
     ) -> None:
@@ -53,7 +53,7 @@ class Launcher:
         self._changed = changed
         self._command = command or train_command
         self._imports = imports
-        self._running: dict[Task, tuple[subprocess.Popen[bytes], float]] = {}
+        self._running: dict[SweepTask, tuple[subprocess.Popen[bytes], float]] = {}
         self._before: dict[int, Any] = {}
         self._signals: list[int] = []
         self._passed = 0
@@ -94,7 +94,7 @@ class Launcher:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def run(self, tasks: Sequence[Task]) -> None:
+    def run(self, tasks: Sequence[SweepTask]) -> None:
         """Run points until all have ended, or a signal asks to stop."""
         waiting = list(tasks)
         while (waiting and not self._signals) or self.busy:
@@ -102,7 +102,7 @@ class Launcher:
                 self.start(waiting.pop(0))
             self.wait()
 
-    def start(self, task: Task) -> None:
+    def start(self, task: SweepTask) -> None:
         """Write a point's record and start its process.
 
         Raises:
@@ -123,7 +123,7 @@ class Launcher:
         task.status, task.exit_status, task.reason = RUNNING, None, ""
         self._changed(task)
 
-    def wait(self) -> list[Task]:
+    def wait(self) -> list[SweepTask]:
         """Wait a moment; pass signals on, and see which points have ended."""
         time.sleep(PAUSE)
         while self._passed < len(self._signals):
@@ -138,7 +138,7 @@ class Launcher:
             self._close(task, process.returncode)
         return ended
 
-    def _close(self, task: Task, status: int) -> None:
+    def _close(self, task: SweepTask, status: int) -> None:
         task.exit_status = status
         task.read_metrics()
         if status == 0:
@@ -165,7 +165,7 @@ class Launcher:
         self._signals.append(number)
 
 
-def train_command(task: Task, modules: Sequence[str]) -> list[str]:
+def train_command(task: SweepTask, modules: Sequence[str]) -> list[str]:
     """The command of a point."""
     imports = [word for module in modules for word in ("--import", module)]
     # -P: a file of the working folder must not pass for a module of the standard library.
@@ -181,10 +181,10 @@ def environment(
     Arguments:
         jobs: how many points run at a time; they share the processors.
     """
-    found = {k: v for k, v in variables.items() if not k.upper().startswith(prefix)}
+    passed_on = {k: v for k, v in variables.items() if not k.upper().startswith(prefix)}
     if jobs > 1:
-        found.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))
-    return found
+        passed_on.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))
+    return passed_on
 
 
 def processors() -> int:
@@ -194,7 +194,7 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-def reason_of(task: Task, status: int) -> str:
+def reason_of(task: SweepTask, status: int) -> str:
     """The reason for which a point ended early, from the end of its log."""
     try:
         with open(task.log, "rb") as file:
@@ -205,7 +205,7 @@ def reason_of(task: Task, status: int) -> str:
     if status in (PREEMPTED, INTERRUPTED):
         return task.saved_text()
     if status < 0:
-        names = {each.value: each.name for each in signal.Signals}
+        names = {number.value: number.name for number in signal.Signals}
         return f"killed by {names.get(-status, f'signal {-status}')}; {task.saved_text()}"
     lines = text.rpartition(AGAIN)[2].splitlines()
     errors = [number for number, line in enumerate(lines) if line.startswith(ERROR)]
@@ -220,11 +220,11 @@ def _of_error(lines: Sequence[str]) -> str:
     if not REPORT.match(head):
         return head
     inner = [line for line in lines[1:] if line.startswith("  ")]
-    said = [line.strip() for line in inner[1:] if not line.startswith("    from ")]
-    if not said:
+    shown_lines = [line.strip() for line in inner[1:] if not line.startswith("    from ")]
+    if not shown_lines:
         return head
     more = "" if head.startswith("1 ") else f" ({head})"
-    return f"{inner[0].strip()}: {said[0]}{more}"
+    return f"{inner[0].strip()}: {shown_lines[0]}{more}"
 
 
 def _send(process: subprocess.Popen[bytes], number: int) -> None:

@@ -44,7 +44,7 @@ from setpoint.sweep.setting import (
 from setpoint.sweep.space import Axis, Drawn, Space, is_call, misspelt_call
 
 
-class CommandLine:
+class SweepCommandLine:
     """A command line, with its axes apart from the overrides that have one value.
 
     Arguments:
@@ -83,8 +83,8 @@ class CommandLine:
 
 def read_command_line(
     root: type[Node], source: str, modifiers: Sequence[str], tokens: Sequence[str]
-) -> CommandLine:
-    """Tell the axes of a command line from its overrides.
+) -> SweepCommandLine:
+    """Split a command line into the axes of a sweep and plain overrides.
 
     Arguments:
         modifiers: each `--with` as typed.
@@ -92,7 +92,7 @@ def read_command_line(
     Raises:
         SetpointError: if an override cannot be read, or a field is varied twice.
     """
-    line = CommandLine()
+    line = SweepCommandLine()
     # A file may have a comma in its name.
     sources = [source] if os.path.exists(source) else split_points(source)
     if len(sources) == 1:
@@ -128,7 +128,7 @@ def read_command_line(
     return line
 
 
-def _add_axis(line: CommandLine, path: tuple[str, ...], parts: list[str], label: str) -> None:
+def _add_axis(line: SweepCommandLine, path: tuple[str, ...], parts: list[str], label: str) -> None:
     if any(axis.path == path for axis in line.axes):
         raise SetpointError(f"{label} lists values twice; give all of them in one place")
     try:
@@ -138,7 +138,7 @@ def _add_axis(line: CommandLine, path: tuple[str, ...], parts: list[str], label:
     line.axes.append(Axis(path, values, axis_origin(label)))
 
 
-def _add_drawn(line: CommandLine, path: tuple[str, ...], flag: Flag) -> None:
+def _add_drawn(line: SweepCommandLine, path: tuple[str, ...], flag: Flag) -> None:
     if path in line.drawn:
         raise SetpointError(f"{flag.label} is given two distributions; leave one of them out")
     try:
@@ -157,7 +157,7 @@ def explain(error: Invalid) -> str:
     return "; ".join(reasons)
 
 
-def refuse_misspelt_distributions(line: CommandLine) -> None:
+def refuse_misspelt_distributions(line: SweepCommandLine) -> None:
     """Refuse an override that looks like a distribution, where some are to be drawn.
 
     Raises:
@@ -170,7 +170,7 @@ def refuse_misspelt_distributions(line: CommandLine) -> None:
                 raise SetpointError(f"{flag.label} {flag.text} is no distribution. {meant}")
 
 
-def _refuse_fixed(line: CommandLine) -> None:
+def _refuse_fixed(line: SweepCommandLine) -> None:
     """A field that is varied and fixed as well would make an axis without effect."""
     fixed = line.fixed
     for path in [*(axis.path for axis in line.axes), *line.drawn]:
@@ -184,8 +184,8 @@ def _refuse_fixed(line: CommandLine) -> None:
 def _refuse_bare_lists(root: type[Node], flag: Flag, parts: list[str]) -> None:
     """`--optimizer.betas 0.9,0.95` means one list elsewhere, and would be two points here."""
     names = path_of(".".join(flag.path))
-    found = [field_of(owner, names[-1]) for owner in classes_at(root, names[:-1])]
-    kinds = [info.type for info in found if info is not None]
+    infos = [field_of(owner, names[-1]) for owner in classes_at(root, names[:-1])]
+    kinds = [info.type for info in infos if info is not None]
     # Where a text or data may stand as well, items without brackets are no list.
     if not kinds or not all(kind.lists_items(",") for kind in kinds):
         return
@@ -350,7 +350,7 @@ class PointChecker(Generic[C]):
     def notes(self, points: Sequence[ResolvedPoint[C]]) -> list[PointNote]:
         """Notes on valid points."""
         total = len(points)
-        found: list[PointNote] = []
+        notes: list[PointNote] = []
         lost: dict[str, list[str]] = {}
         cautions: dict[tuple[str, str], dict[str, list[Caution]]] = {}
         for point in points:
@@ -360,15 +360,15 @@ class PointChecker(Generic[C]):
                 same = cautions.setdefault((caution.code, caution.path), {})
                 same.setdefault(point.name, []).append(caution)
         for line, names in lost.items():
-            found.append(PointNote("dropped", names, line, format_points(names, total)))
+            notes.append(PointNote("dropped", names, line, format_points(names, total)))
         for by_point in cautions.values():
             # Where the numbers differ from point to point, those of one of them will do.
             (first, names), *others = together(by_point)
             where = format_points(list(by_point), total)
             if others:
                 where += f"; for {names[0]}"
-            found.append(PointNote("caution", list(by_point), first.render(), where))
-        return found
+            notes.append(PointNote("caution", list(by_point), first.render(), where))
+        return notes
 
 
 class DuplicatePoint(NamedTuple):
@@ -416,7 +416,7 @@ class Composer(Generic[C]):
     def __init__(
         self,
         open: Open[C],
-        line: CommandLine,
+        line: SweepCommandLine,
         finish: Callable[[C], None] = lambda _: None,
         verify: Callable[[C], Sequence[Problem]] = lambda _: (),
     ) -> None:

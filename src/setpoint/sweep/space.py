@@ -98,7 +98,7 @@ class Distribution(Config):
         """
         tag = type(self).__setpoint__.tag
         fields = [getattr(self, name) for name in fields_of(self)]
-        values = self.extremes() if isinstance(self, Choice) else fields
+        values = self.extremes() if isinstance(self, Choices) else fields
         return f"{tag}({', '.join(map(value_text, values))})"
 
     def fault(self) -> str:
@@ -106,7 +106,7 @@ class Distribution(Config):
         return ""
 
 
-class Choice(Distribution, type="choice"):
+class Choices(Distribution, type="choice"):
     """One of several values, equally probable."""
 
     values: tuple[Raw, ...]
@@ -244,7 +244,7 @@ def call_mapping(text: str) -> dict[str, object]:
         tags = tuple(Distribution.__setpoint__.variants)
         hint = did_you_mean(tag, tags) if cls is None else ""
         raise Invalid(f"is not {Drawn.__setpoint_scalar__}: got {text!r}", tags, hint=hint)
-    if cls is Choice:
+    if cls is Choices:
         return {"type": tag, "values": _choices(inside[:-1])}
     given: dict[str, object] = {"type": tag}
     names = list(fields_of(cls))
@@ -262,13 +262,13 @@ def call_mapping(text: str) -> dict[str, object]:
 
 def _choices(inside: str) -> list[object]:
     """The values between the parentheses; one may have parameters, as `smoke(steps=5, a=1)`."""
-    found: list[object] = []
+    values: list[object] = []
     for part in split_points(inside) if inside.strip() else ():
         if "(" in part and part[0] not in "[{\"'":
-            found.append(PlainScalar(part))
+            values.append(PlainScalar(part))
         else:
-            found.extend(parse_list(PlainScalar(f"[{part}]")))
-    return found
+            values.extend(parse_list(PlainScalar(f"[{part}]")))
+    return values
 
 
 def _order(low: float, high: float) -> str:
@@ -369,7 +369,7 @@ class Zip(Space):
             yield tuple(item for point in side for item in point)
 
 
-class Chain(Space):
+class Chained(Space):
     """The points of one space after those of another."""
 
     def __init__(self, parts: Sequence[Space]) -> None:
@@ -386,7 +386,7 @@ class Chain(Space):
             yield from part.points()
 
 
-class Random(Space):
+class RandomPoints(Space):
     """Points drawn from distributions, the same for the same seed everywhere.
 
     More points of the same seed begin with the fewer, and an axis more leaves the others alone.
@@ -418,12 +418,12 @@ def _disjoint_paths(parts: Sequence[Space]) -> dict[Path, Origin]:
     Raises:
         SetpointError: if two set the same field.
     """
-    found: dict[Path, Origin] = {}
+    origins: dict[Path, Origin] = {}
     for part in parts:
         for path, origin in part.paths.items():
-            if path in found:
-                first, second = found[path].describe(path), origin.describe(path)
+            if path in origins:
+                first, second = origins[path].describe(path), origin.describe(path)
                 both = f"{first} and {second}" if first != second else f"{first}, twice"
                 raise SetpointError(f"{'.'.join(path)} is set by two parts of the sweep: {both}")
-            found[path] = origin
-    return found
+            origins[path] = origin
+    return origins

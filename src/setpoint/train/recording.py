@@ -30,7 +30,7 @@ from setpoint.parallel.process_group import LostRanks, tells_of_others
 from setpoint.parallel.rank import first_failure
 from setpoint.parallel.world import World, described
 from setpoint.report.goodput import dropped
-from setpoint.report.page.write import write_run_report
+from setpoint.report.page.html import write_run_report
 from setpoint.track.config import MARK
 from setpoint.track.console import time_of
 from setpoint.track.jsonl import EventLog, NoEvents, read_jsonl

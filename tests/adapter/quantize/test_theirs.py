@@ -25,10 +25,10 @@ from setpoint.adapter.quantize.config import (
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import Caution, SetpointError, resolve
-from setpoint.infer.config import Inference, Weights
+from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
-from setpoint.infer.tasks import Export
+from setpoint.infer.tasks import ExportTask
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import start_from
@@ -147,7 +147,11 @@ def test_a_run_on_files_of_gpt_oss_resumes_and_is_exported_dense(tmp_path: Path)
     train(small_job(tmp_path, *flags, "duration=2 steps"), tmp_path / "cut")
     train(small_job(tmp_path, *flags, "duration=4 steps"), tmp_path / "cut")
     assert_same_run(whole, tmp_path / "cut")
-    infer(Inference(weights=Weights(path=str(whole)), export=Export(path=tmp_path / "merged")))
+    infer(
+        Inference(
+            weights=InferenceWeights(path=str(whole)), export=ExportTask(path=tmp_path / "merged")
+        )
+    )
     assert "quantization_config" not in (tmp_path / "merged" / "config.json").read_text()
     exported = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "merged", dtype=torch.float32

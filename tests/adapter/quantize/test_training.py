@@ -16,10 +16,10 @@ from setpoint.adapter.quantize.config import FP8, NF4
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import SetpointError, resolve, verify
-from setpoint.infer.config import Inference, Weights
+from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
-from setpoint.infer.tasks import Export
+from setpoint.infer.tasks import ExportTask
 from setpoint.model.pretrained.load import load_checkpoint, load_pretrained
 from setpoint.plan.memory import update_memory
 from setpoint.plan.topology import Topology
@@ -171,6 +171,10 @@ def test_a_run_with_an_adapter_is_no_start_before_it_is_merged(
     assert problem.path == "model.pretrained" and "has an adapter of type" in problem.message
     with pytest.raises(SetpointError, match=r"has an adapter of type = q?lora.*export RUN"):
         load_pretrained(run)
-    infer(Inference(weights=Weights(path=str(run)), export=Export(path=tmp_path / "merged")))
+    infer(
+        Inference(
+            weights=InferenceWeights(path=str(run)), export=ExportTask(path=tmp_path / "merged")
+        )
+    )
     job = small_job(tmp_path, *FLAGS, adapter, f"model.pretrained={tmp_path / 'merged'}")
     assert build_components(job).pretrained is not None

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from setpoint.checkpoint.convert import convert
+from setpoint.checkpoint.repartition import convert
 from setpoint.cli.main import main
 from setpoint.config import SetpointError, verify
 from setpoint.config.draft.walk import to_minimal

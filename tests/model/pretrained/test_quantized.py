@@ -14,10 +14,10 @@ from setpoint.adapter.config import LoRA
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import RunError, SetpointError, resolve
-from setpoint.infer.config import Inference, Weights
+from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
-from setpoint.infer.tasks import Export
+from setpoint.infer.tasks import ExportTask
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
 from setpoint.model.build import skeleton
 from setpoint.model.config import HuggingFaceConfig
@@ -284,7 +284,11 @@ def test_a_run_on_a_quantized_base_resumes_and_is_exported_dense(tmp_path: Path)
     train(small_job(tmp_path, *flags, "duration=2 steps"), tmp_path / "cut")
     train(small_job(tmp_path, *flags, "duration=4 steps"), tmp_path / "cut")
     assert_same_run(whole, tmp_path / "cut")
-    infer(Inference(weights=Weights(path=str(whole)), export=Export(path=tmp_path / "merged")))
+    infer(
+        Inference(
+            weights=InferenceWeights(path=str(whole)), export=ExportTask(path=tmp_path / "merged")
+        )
+    )
     exported = load_file(tmp_path / "merged" / "model.safetensors")
     assert "quantization_config" not in (tmp_path / "merged" / "config.json").read_text()
     name = "model.layers.0.mlp.up_proj.weight"

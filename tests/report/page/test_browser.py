@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from setpoint.report.page.content import document
-from setpoint.report.page.read import read_run
-from setpoint.report.page.write import html_of, write_page
+from setpoint.report.page.html import html_of, write_page
+from setpoint.report.page.run_data import read_run
 
 from .records import EVENTS, setting, train_row, write_run
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from setpoint.config import RunError, SetpointError
-from setpoint.report.page import write
+from setpoint.report.page import html
 from setpoint.report.page.content import document, page_status
-from setpoint.report.page.read import read_run
-from setpoint.report.page.write import html_of, refuse_foreign, write_page, write_run_report
+from setpoint.report.page.html import html_of, refuse_foreign, write_page, write_run_report
+from setpoint.report.page.run_data import read_run
 
 from .records import EVENTS, setting, train_row, write_run
 
@@ -105,7 +105,7 @@ def test_the_policy_allows_the_one_script_and_style_alone(tmp_path: Path) -> Non
 
 
 def test_the_script_inserts_text_alone() -> None:
-    scripts = "".join((write.HERE / name).read_text() for name in write.SCRIPTS)
+    scripts = "".join((html.HERE / name).read_text() for name in html.SCRIPTS)
     for way in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function(",
                 "srcdoc", "DOMParser", "fetch(", "XMLHttp", "import(", "WebSocket"):  # fmt: skip
         assert way not in scripts, way
@@ -149,6 +149,6 @@ def test_the_package_brings_the_files_of_the_page() -> None:
     project = Path(__file__).parents[3] / "pyproject.toml"
     patterns = tomllib.loads(project.read_text())["tool"]["setuptools"]["package-data"]
     found = {
-        path.name for each in patterns["setpoint.report.page"] for path in write.HERE.glob(each)
+        path.name for each in patterns["setpoint.report.page"] for path in html.HERE.glob(each)
     }
-    assert found == {"page.html", "page.css", *write.SCRIPTS}
+    assert found == {"page.html", "page.css", *html.SCRIPTS}

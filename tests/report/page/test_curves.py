@@ -9,9 +9,9 @@ from array import array
 from pathlib import Path
 
 from setpoint.report.page.content import document
-from setpoint.report.page.curves import panels, thinned
-from setpoint.report.page.read import Column, read_run
-from setpoint.report.page.write import html_of
+from setpoint.report.page.html import html_of
+from setpoint.report.page.panels import panels, thinned
+from setpoint.report.page.run_data import Column, read_run
 
 from .records import train_row, write_run
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.report.page.content import document
-from setpoint.report.page.knobs import Objective, importance, ranked
-from setpoint.report.page.read import read_run
+from setpoint.report.page.panels import RunObjective, importance, ranked
+from setpoint.report.page.run_data import read_run
 
 from .records import setting, train_row, write_run
 
@@ -57,6 +57,6 @@ def test_runs_of_a_sweep_are_compared_by_what_differs(tmp_path: Path) -> None:
     assert [knob["path"] for knob in sweep["knobs"]] == ["optimizer.lr", "seed"]
     assert sweep["knobs"][0]["importance"] > 0.8 > 0.1 > sweep["knobs"][1]["importance"]
     assert sweep["values"][2] is None and sweep["not_finite"][2]
-    best = document(runs, "sweep", Objective("train.loss", "max", minimize=False))["sweep"]
+    best = document(runs, "sweep", RunObjective("train.loss", "max", minimize=False))["sweep"]
     assert best["objective"] == "train.loss.max" and not best["minimize"]
     assert document(runs[:2], "few")["sweep"] is None

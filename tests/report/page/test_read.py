@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from setpoint.report.page import read
+from setpoint.report.page import run_data
 from setpoint.report.page.content import document
-from setpoint.report.page.read import read_run
-from setpoint.report.page.write import html_of
+from setpoint.report.page.html import html_of
+from setpoint.report.page.run_data import read_run
 
 from .records import setting, train_row, write_run
 
@@ -49,7 +49,7 @@ def test_broken_rows_are_counted(tmp_path: Path) -> None:
 def test_large_files_are_cut_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LOG_BYTES", 3500), ("LINE_BYTES", 1000), ("FILE_BYTES", 60),
                         ("COLUMNS", 3), ("EVENTS", 2)):  # fmt: skip
-        monkeypatch.setattr(read, name, value)
+        monkeypatch.setattr(run_data, name, value)
     write_run(
         tmp_path, [train_row(1, 1.0, note="x" * 2000), *(train_row(s, 1.0) for s in range(9))]
     )

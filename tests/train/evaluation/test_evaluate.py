@@ -18,7 +18,7 @@ from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationFeed
 from setpoint.data.sources.config import Conversations
 from setpoint.infer.adopt import complete
-from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.score import score_texts
 from setpoint.infer.tasks import DataSet
@@ -176,7 +176,7 @@ def test_conversations_as_they_are_trained(tmp_path: Path, method: str) -> None:
     measured = {row["step"]: row for row in rows(run) if row["kind"] == "evaluation"}
     losses: dict[int, float] = {}
     for step, row in measured.items():
-        weights = Weights(path=str(run), checkpoint=step)
+        weights = InferenceWeights(path=str(run), checkpoint=step)
         inference = complete(Inference(weights=weights, evaluation=evaluation_of(tmp_path)))
         loaded = load(inference)
         found = score_texts(loaded, inference)
@@ -196,10 +196,10 @@ def test_conversations_as_they_are_trained(tmp_path: Path, method: str) -> None:
     assert (run / "checkpoints" / "best").read_text().strip() == f"step-{best:08d}"
 
 
-def evaluation_of(folder: Path) -> Evaluation:
+def evaluation_of(folder: Path) -> EvaluationTask:
     """The held-out side and the training conversations, whose template is that of the run."""
     source = Conversations(paths=(str(folder / "train.jsonl"),))
-    return Evaluation(sets=(DataSet(name="trained", sources=(source,)),))
+    return EvaluationTask(sets=(DataSet(name="trained", sources=(source,)),))
 
 
 @pytest.mark.parametrize("isolate", ["true", "false"])

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.checkpoint.convert import require_free
 from setpoint.checkpoint.manifest import MANIFEST, STATE, TENSORS, Manifest, encode_state
+from setpoint.checkpoint.repartition import require_free
 from setpoint.config import RunError, SetpointError, record_files, resolve
 from setpoint.files.atomic import Written, publishing, write_file
 from setpoint.files.tensor_file import DTYPES, encode_tensors

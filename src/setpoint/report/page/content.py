@@ -9,13 +9,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from setpoint.config import DERIVED
+from setpoint.report.goodput import goodput, status_of
+from setpoint.report.page.panels import (
+    RunObjective,
+    curves_of,
+    knobs_of,
+    panels,
+    parts_for,
+    sweep_of,
+)
+from setpoint.report.page.run_data import EVENTS, Column, RunData, bounded, flat, json_number
 from setpoint.version import VERSION
-
-from ..goodput import goodput
-from ..status import status_of
-from .curves import curves_of, panels, parts_for
-from .knobs import Objective, knobs_of, sweep_of
-from .read import EVENTS, Column, RunData, bounded, flat, json_number
 
 WHERE = frozenset(("name", "experiment", "workspace"))
 """Fields that make the path of a run, which its label shows as well."""
@@ -33,7 +37,7 @@ CHANGING = ("time", "data.", "command", "directory", "world.rank", "python.execu
 def document(
     runs: Sequence[RunData],
     title: str,
-    objective: Objective | None = None,
+    objective: RunObjective | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The data of the page.
@@ -43,13 +47,13 @@ def document(
         notes: shown beside the problems of the runs.
     """
     notes = list(notes)
-    found = panels(runs)
+    drawn_panels = panels(runs)
     if len(runs) > MANY:
-        kept = [panel for panel in found if panel["main"]]
-        if gone := len(found) - len(kept):
+        kept = [panel for panel in drawn_panels if panel["main"]]
+        if gone := len(drawn_panels) - len(kept):
             notes.append(f"{gone} further metrics of {len(runs)} runs are left out")
-        found = kept
-        drawn = {name for panel in found for name in panel["columns"]}
+        drawn_panels = kept
+        drawn = {name for panel in drawn_panels for name in panel["columns"]}
     else:
         drawn = {name for run in runs for name in run.columns}
     shared = _Shared()
@@ -63,7 +67,7 @@ def document(
         "version": VERSION,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         "runs": [_run(run, shared, drawn, parts, events) for run in runs],
-        "panels": found,
+        "panels": drawn_panels,
         "settings": shared.settings,
         "environments": shared.environments,
         "differences": differing[:ROWS],
@@ -85,7 +89,7 @@ class _Shared:
         return self._place("setting", row, self.settings)
 
     def environment(self, value: Mapping[str, Any]) -> int:
-        kept = {key: each for key, each in value.items() if key != "time"}
+        kept = {key: item for key, item in value.items() if key != "time"}
         return self._place("environment", pruned(kept), self.environments)
 
     def _place(self, kind: str, value: Any, into: list[Any]) -> int:
@@ -166,9 +170,9 @@ def _cautions(run: RunData) -> Iterator[list[str]]:
     """Field, message and code of the cautions of a run, each once."""
     seen: set[str] = set()
     for event in run.events:
-        for each in _list(event.get("cautions"))[:ITEMS]:
-            if isinstance(each, dict):
-                row = [bounded(str(each.get(key) or "")) for key in ("path", "message", "code")]
+        for caution in _list(event.get("cautions"))[:ITEMS]:
+            if isinstance(caution, dict):
+                row = [bounded(str(caution.get(key) or "")) for key in ("path", "message", "code")]
                 if (text := json.dumps(row)) not in seen:
                     seen.add(text)
                     yield row
@@ -219,25 +223,25 @@ def _parts(run: RunData) -> Iterator[list[Any]]:
         for name, column in run.columns.items()
         if name.startswith(prefix)
     }
-    for name, seconds in sorted(sums.items(), key=lambda each: -each[1]):
+    for name, seconds in sorted(sums.items(), key=lambda part: -part[1]):
         yield [name, json_number(seconds)]
 
 
 def _goodput(run: RunData) -> dict[str, Any] | None:
     """The parts of the time of a run; None where they are not recorded."""
     try:
-        found = goodput(run.events, run.times)
-        parts = [[name, json_number(seconds)] for name, seconds in found.parts.items()]
+        spent = goodput(run.events, run.times)
+        parts = [[name, json_number(seconds)] for name, seconds in spent.parts.items()]
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         run.problems.append(f"events.jsonl: goodput is not known: {bounded(str(error))}")
         return None
-    if found.share is None or not parts:
+    if spent.share is None or not parts:
         return None
     return {
-        "wall": json_number(found.wall),
-        "share": json_number(found.share),
-        "sessions": found.sessions,
-        "lost_steps": found.lost_steps,
+        "wall": json_number(spent.wall),
+        "share": json_number(spent.share),
+        "sessions": spent.sessions,
+        "lost_steps": spent.lost_steps,
         "parts": parts,
     }
 
@@ -259,9 +263,9 @@ def shown(value: Any) -> str:
 def _setting(path: str, entry: Mapping[str, Any]) -> list[Any]:
     """Path, value, role, and the layers that touched it with their origins, the winner last."""
     layers = [
-        [shown(each.get("layer")), shown(each.get("origin")), shown(each.get("value"))]
-        for each in _list(entry.get("layers"))[:ITEMS]
-        if isinstance(each, dict)
+        [shown(layer.get("layer")), shown(layer.get("origin")), shown(layer.get("value"))]
+        for layer in _list(entry.get("layers"))[:ITEMS]
+        if isinstance(layer, dict)
     ]
     return [bounded(path), shown(entry["value"]), str(entry.get("role") or "")[:20], layers]
 
@@ -275,14 +279,14 @@ def _is_derived(entry: Mapping[str, Any]) -> bool:
 def _fields(runs: Sequence[RunData]) -> dict[str, list[Mapping[str, Any] | None]]:
     """The entries of the fields in which runs differ, none that is derived everywhere."""
     paths = dict.fromkeys(path for run in runs for path in run.settings)
-    found: dict[str, list[Mapping[str, Any] | None]] = {}
+    differing: dict[str, list[Mapping[str, Any] | None]] = {}
     for path in paths:
         entries = [run.settings.get(path) for run in runs if run.settings]
-        texts = {None if each is None else shown(each["value"]) for each in entries}
-        there = [each for each in entries if each is not None]
-        if path not in WHERE and len(texts) > 1 and not all(map(_is_derived, there)):
-            found[path] = [run.settings.get(path) for run in runs]
-    return found
+        texts = {None if entry is None else shown(entry["value"]) for entry in entries}
+        present = [entry for entry in entries if entry is not None]
+        if path not in WHERE and len(texts) > 1 and not all(map(_is_derived, present)):
+            differing[path] = [run.settings.get(path) for run in runs]
+    return differing
 
 
 def _differences(runs: Sequence[RunData]) -> Iterator[dict[str, Any]]:
@@ -326,11 +330,11 @@ def pruned(value: Any, depth: int = DEPTH) -> Any:
         return "..."
     if isinstance(value, dict):
         kept = {
-            bounded(str(key)): pruned(each, depth - 1) for key, each in list(value.items())[:2000]
+            bounded(str(key)): pruned(item, depth - 1) for key, item in list(value.items())[:2000]
         }
         return kept | ({"...": f"{len(value) - 2000} more"} if len(value) > 2000 else {})
     if isinstance(value, list | tuple):
-        items = [pruned(each, depth - 1) for each in value[:ITEMS]]
+        items = [pruned(item, depth - 1) for item in value[:ITEMS]]
         return items + ([f"... {len(value) - ITEMS} more"] if len(value) > ITEMS else [])
     return bounded(str(value))
 

@@ -224,7 +224,7 @@ OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"
 
 
 @dataclass(slots=True)
-class Task:
+class ExportProcess:
     """An export that has begun, or waits for the one before.
 
     Arguments:
@@ -260,7 +260,7 @@ class ExportCallback(Callback):
         self.section, self.world = section, run.world
         self.checkpoints, self.folder = run.store.root, run.directory / FOLDER
         self.events, self.progress = run.events, run.progress
-        self.tasks: deque[Task] = deque()
+        self.tasks: deque[ExportProcess] = deque()
         self.failed: list[str] = []
 
     def saved(self, path: Path) -> None:
@@ -322,7 +322,7 @@ class ExportCallback(Callback):
         waits = any(task.target == target for task in self.tasks)
         if waits or target.exists() or not path.is_dir():
             return
-        task = Task(self.folder / f".{path.name}", target)
+        task = ExportProcess(self.folder / f".{path.name}", target)
         task.clear()
         # No time and no space where the disk links files; a copy otherwise.
         shutil.copytree(path, task.source, copy_function=_linked)
@@ -352,7 +352,7 @@ class ExportCallback(Callback):
             self.poll()
         return not self.tasks
 
-    def _started(self, task: Task) -> subprocess.Popen[bytes]:
+    def _started(self, task: ExportProcess) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "setpoint", "export", str(task.source), str(task.target)]
         dtype = self.section.stored_dtype
         command += [] if dtype is None else ["--dtype", dtype]
@@ -366,7 +366,7 @@ class ExportCallback(Callback):
                 start_new_session=True,
             )  # fmt: skip
 
-    def _ended(self, task: Task, status: int) -> None:
+    def _ended(self, task: ExportProcess, status: int) -> None:
         step, name = int(task.target.name.rpartition("-")[2]), task.target.name
         seconds = round(time.monotonic() - task.began, 3)
         if status == 0:

@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ConfigError, RunError, SetpointError, to_plain
-from setpoint.report.status import FAILED, FINISHED, STOPPED
+from setpoint.report.goodput import FAILED, FINISHED, STOPPED
 from setpoint.sweep.launch import Launcher
-from setpoint.sweep.metrics import MetricPath, Metrics, require
 from setpoint.sweep.points import ResolvedPoint
-from setpoint.sweep.record import Task
+from setpoint.sweep.run_metrics import MetricPath, RunMetrics, require
 from setpoint.sweep.setting import Point, Setting, axis_origin, value_text
-from setpoint.sweep.space import Choice, Distribution, Integer, LogUniform
+from setpoint.sweep.space import Choices, Distribution, Integer, LogUniform
+from setpoint.sweep.sweep_record import SweepTask
 from setpoint.train.config import Job
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-    from setpoint.sweep.table import Search
+    from setpoint.sweep.sweep_file import Search
 
 STORAGE = "search.db"
 """The SQLite file of the trials in the folder of the sweep."""
@@ -47,17 +47,22 @@ class SearchRun:
     """
 
     def __init__(
-        self, spec: Search, axes: Axes, make: Make, folder: Path, changed: Callable[[Task], None]
+        self,
+        spec: Search,
+        axes: Axes,
+        make: Make,
+        folder: Path,
+        changed: Callable[[SweepTask], None],
     ) -> None:
         self.spec = spec
         self.axes = axes
         self.folder = folder
-        self.tasks: list[Task] = []
+        self.tasks: list[SweepTask] = []
         self.rejected: list[str] = []
         self._make = make
         self._changed = changed
         self._objective = MetricPath.parse(spec.objective)
-        self._trials: dict[int, Task] = {}
+        self._trials: dict[int, SweepTask] = {}
         self._study = open_study(spec, axes, make, folder)
         # Trials without a result: they are run again, before any new one.
         self._pending: list[tuple[int | None, dict[str, Any]]] = []
@@ -114,7 +119,7 @@ class SearchRun:
     def _recall(self, trial: FrozenTrial) -> None:
         """Take up a trial of an earlier call that has a result."""
         try:
-            task = Task(self._make(point_of(self.axes, trial.params)), self.folder)
+            task = SweepTask(self._make(point_of(self.axes, trial.params)), self.folder)
             task.read_state()
         except SetpointError:
             return  # it failed then, for the reason that it would fail for now
@@ -135,7 +140,7 @@ class SearchRun:
 
     def _begin(self, number: int, params: dict[str, Any], launcher: Launcher) -> None:
         try:
-            task = Task(self._make(point_of(self.axes, params)), self.folder)
+            task = SweepTask(self._make(point_of(self.axes, params)), self.folder)
             same = [t for t in self.tasks if t.name == task.name]
             same += [t for t in self.tasks if t.point.fingerprint == task.point.fingerprint]
             if not same:
@@ -156,7 +161,7 @@ class SearchRun:
             return  # it runs at this moment, and is reported with the other trial
         self._report(number, task)
 
-    def _report(self, number: int, task: Task) -> None:
+    def _report(self, number: int, task: SweepTask) -> None:
         if self._study.trials[number].state.is_finished():
             return
         finished = task.status == FINISHED
@@ -169,7 +174,7 @@ class SearchRun:
         self._tell_failed(number)
         if finished and value is None and not any(trial.values for trial in self._study.trials):
             try:
-                require(self.spec.objective, [Metrics.read(task.run)])
+                require(self.spec.objective, [RunMetrics.read(task.run)])
             except SetpointError as error:
                 raise RunError(
                     f"{task.name} finished without the objective {self.spec.objective}, so that "
@@ -181,10 +186,10 @@ class SearchRun:
 
         self._study.tell(number, state=TrialState.FAIL)
 
-    def value(self, task: Task) -> float | None:
+    def value(self, task: SweepTask) -> float | None:
         """The objective of a point; None if its run has not measured it."""
         try:
-            return Metrics.read(task.run).value(self._objective)
+            return RunMetrics.read(task.run).value(self._objective)
         except SetpointError as error:
             task.reason = str(error)
             return None
@@ -274,7 +279,7 @@ def point_of(axes: Axes, params: dict[str, Any]) -> Point:
     for path, axis in axes.items():
         key = ".".join(path)
         value = params[key]
-        if isinstance(axis, Choice):
+        if isinstance(axis, Choices):
             value = _choices(axis)[value]
         elif isinstance(value, float):
             low, high = axis.extremes()
@@ -290,7 +295,7 @@ def optuna_axes(axes: Axes) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for path, axis in axes.items():
         key = ".".join(path)
-        if isinstance(axis, Choice):
+        if isinstance(axis, Choices):
             result[key] = CategoricalDistribution(tuple(_choices(axis)))
             continue
         low, high = axis.extremes()
@@ -301,7 +306,7 @@ def optuna_axes(axes: Axes) -> dict[str, Any]:
     return result
 
 
-def _choices(axis: Choice) -> dict[str, object]:
+def _choices(axis: Choices) -> dict[str, object]:
     """Choices by a text that Optuna can store."""
     return {value_text(raw.value): raw.value for raw in axis.values}
 

@@ -24,11 +24,11 @@ from setpoint.config.words.names import Path
 from setpoint.sweep.setting import Raw, Setting, axis_origin, path_of
 from setpoint.sweep.space import (
     Axis,
-    Chain,
+    Chained,
     Drawn,
     Listed,
     Product,
-    Random,
+    RandomPoints,
     Space,
     Zip,
     is_call,
@@ -143,14 +143,14 @@ def space_of(sweep: Sweep, place: Place, at: Path) -> Space:
             path_of(key): (value.distribution, _origin(key, place, (*where, key)))
             for key, value in drawn.axes.items()
         }
-        parts.append(Random(axes, drawn.count, drawn.seed))
+        parts.append(RandomPoints(axes, drawn.count, drawn.seed))
     for index, inner in enumerate(sweep.product):
         parts.append(space_of(inner, place, (*at, "product", index)))
     if sweep.chain:
         chained = [
             space_of(inner, place, (*at, "chain", index)) for index, inner in enumerate(sweep.chain)
         ]
-        parts.append(Chain(chained))
+        parts.append(Chained(chained))
     try:
         return parts[0] if len(parts) == 1 else Product(parts)
     except SetpointError as error:
@@ -200,11 +200,11 @@ def flattened(table: Mapping[str, object]) -> dict[str, Any]:
 def mentions(table: object, axis: str) -> bool:
     """True if a flattened table, or one inside it, has an axis."""
     if isinstance(table, list):
-        return any(mentions(each, axis) for each in cast(list[object], table))
+        return any(mentions(item, axis) for item in cast(list[object], table))
     if not isinstance(table, dict):
         return False
     entries = cast(dict[str, object], table)
-    return axis in entries or any(mentions(each, axis) for each in entries.values())
+    return axis in entries or any(mentions(item, axis) for item in entries.values())
 
 
 def _dotted(value: object, leaf: str | None = None) -> object:

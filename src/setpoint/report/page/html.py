@@ -14,9 +14,8 @@ from typing import Any
 
 from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import replacing
-
-from .content import document
-from .read import read_run
+from setpoint.report.page.content import document
+from setpoint.report.page.run_data import read_run
 
 NAME = "report.html"
 """In a run directory and in the folder of a sweep."""
@@ -49,7 +48,7 @@ def html_of(content: Mapping[str, Any]) -> str:
         "script": script,
     }
     template = (HERE / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
 def json_block(value: Any) -> str:

@@ -123,10 +123,10 @@ def _object(run: RunData, name: str, required: bool = True) -> dict[str, Any]:
             text = file.read(FILE_BYTES + 1)
         if len(text) > FILE_BYTES:
             raise ValueError(f"larger than {FILE_BYTES >> 20} MiB")
-        found = json.loads(text)
-        if not isinstance(found, dict):
+        content = json.loads(text)
+        if not isinstance(content, dict):
             raise ValueError("not an object")
-        return found
+        return content
     except FileNotFoundError:
         if required:
             run.problems.append(f"{name} is missing")
@@ -138,16 +138,16 @@ def _object(run: RunData, name: str, required: bool = True) -> dict[str, Any]:
 
 def _settings(run: RunData, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The fields with their origins; the values alone where there are no origins."""
-    found = {
+    fields = {
         path: entry
         for path, entry in _object(run, "origins.json").items()
         if isinstance(entry, dict) and "value" in entry
     }
-    if not found:
-        found = {path: {"value": value} for path, value in flat(config) if path}
-    if len(found) > SETTINGS:
-        run.problems.append(f"{len(found) - SETTINGS} fields of the configuration are left out")
-    return dict(list(found.items())[:SETTINGS])
+    if not fields:
+        fields = {path: {"value": value} for path, value in flat(config) if path}
+    if len(fields) > SETTINGS:
+        run.problems.append(f"{len(fields) - SETTINGS} fields of the configuration are left out")
+    return dict(list(fields.items())[:SETTINGS])
 
 
 def flat(value: Any, path: str = "", depth: int = 12) -> Iterator[tuple[str, Any]]:
@@ -155,13 +155,13 @@ def flat(value: Any, path: str = "", depth: int = 12) -> Iterator[tuple[str, Any
     inner: Any = None
     if isinstance(value, dict) and value:
         inner = value.items()
-    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
         inner = enumerate(value)
     if inner is None or not depth:
         yield path, value
         return
-    for key, each in inner:
-        yield from flat(each, f"{path}.{key}" if path else str(key), depth - 1)
+    for key, item in inner:
+        yield from flat(item, f"{path}.{key}" if path else str(key), depth - 1)
 
 
 def _rows(run: RunData, name: str) -> Iterator[dict[str, Any]]:
@@ -225,7 +225,7 @@ def number(value: Any) -> float | None:
 def _read_metrics(run: RunData) -> None:
     dropped: set[str] = set()
     samples, last = 0, [nan, nan, 0.0]
-    for at, row in enumerate(_rows(run, "metrics.jsonl")):
+    for row_number, row in enumerate(_rows(run, "metrics.jsonl")):
         kind = row.get("kind")
         prefix = f"{kind[:100]}." if isinstance(kind, str) else ""
         # What a row does not say is as it was: evaluations carry no seconds.
@@ -242,19 +242,19 @@ def _read_metrics(run: RunData) -> None:
                 run.texts.append({key: _cut(value) for key, value in row.items()})
             continue
         for name, value in row.items():
-            found = value if isinstance(value, list) else None
-            for place, each in enumerate([value] if found is None else found[:PARTS]):
-                y = number(each)
+            items = value if isinstance(value, list) else None
+            for place, item in enumerate([value] if items is None else items[:PARTS]):
+                y = number(item)
                 if y is None:
                     continue
-                key = f"{prefix}{name[:200]}" + ("" if found is None else f".{place}")
+                key = f"{prefix}{name[:200]}" + ("" if items is None else f".{place}")
                 column = run.columns.get(key)
                 if column is None:
                     if len(run.columns) >= COLUMNS:
                         dropped.add(key[:100]) if len(dropped) < COLUMNS else None
                         continue
                     column = run.columns[key] = Column()
-                column.rows.append(at)
+                column.rows.append(row_number)
                 column.values.append(y)
     if dropped:
         run.problems.append(

@@ -157,7 +157,7 @@ def search(space: SearchSpace, wanted: int) -> SearchResult:
             continue
         best.append((time.seconds, memory.total, number, Candidate(topology, memory, time)))
         number += 1
-        best.sort(key=lambda each: each[:3])
+        best.sort(key=lambda entry: entry[:3])
         del best[most:]
     return SearchResult(
         [candidate for *_, candidate in best], len(all_meshes), timed, bounds.unknown
@@ -196,11 +196,11 @@ def _least(space: SearchSpace) -> tuple[Topology, RankMemory]:
     ]
     if not leaves:
         raise SetpointError(_no_mesh(space))
-    held = [(_at_ends(space, each), each) for each in leaves]
-    known = [(memory.total, each) for memory, each in held if not memory.unknown]
+    memories = [(_at_ends(space, leaf), leaf) for leaf in leaves]
+    known = [(memory.total, leaf) for memory, leaf in memories if not memory.unknown]
     if not known:
-        raise SetpointError(f"the memory of a step is not known here: {held[0][0].unknown}")
-    topology = min(known, key=lambda each: (each[0], each[1].accumulation))[1]
+        raise SetpointError(f"the memory of a step is not known here: {memories[0][0].unknown}")
+    topology = min(known, key=lambda pair: (pair[0], pair[1].accumulation))[1]
     return topology, most_memory(space.workload, topology)
 
 
@@ -219,12 +219,14 @@ def meshes(space: SearchSpace) -> Iterator[Topology]:
             f"{prod(fixed.values())}\nValid: multiples of it, or these axes left free"
         )
     node = space.gpu.node.ranks
-    heads = [each for each in divisors(space.world_size) if each <= node and not w.heads % each]
+    heads = [
+        degree for degree in divisors(space.world_size) if degree <= node and not w.heads % degree
+    ]
     for tensor in space.options("tensor", heads):
         if space.world_size % tensor or _cuts_badly(w, tensor):
             continue
         left = space.world_size // tensor
-        layers = [each for each in divisors(left) if each <= min(w.layers, MOST_STAGES)]
+        layers = [degree for degree in divisors(left) if degree <= min(w.layers, MOST_STAGES)]
         for pipeline in space.options("pipeline", layers):
             if left % pipeline:
                 continue
@@ -248,7 +250,7 @@ def meshes(space: SearchSpace) -> Iterator[Topology]:
 @lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors of a number."""
-    return tuple(each for each in range(1, number + 1) if number % each == 0)
+    return tuple(divisor for divisor in range(1, number + 1) if number % divisor == 0)
 
 
 def _cuts_badly(w: Workload, tensor: int) -> bool:
@@ -322,7 +324,7 @@ def _schedules(space: SearchSpace, batch: Topology) -> Iterator[tuple[str, int]]
     given = space.fixed.get("schedule"), space.fixed.get("stages_per_rank")
     tried = TRIED
     if given[0] is not None:
-        tried = tuple(each for each in TRIED if each[0] == given[0])
+        tried = tuple(option for option in TRIED if option[0] == given[0])
         tried = tried or ((given[0], SCHEDULES[given[0]].stages),)
     for schedule, stages in tried:
         stages = given[1] or stages
@@ -340,14 +342,14 @@ def _experts(space: SearchSpace, batch: Topology) -> Sequence[int]:
     if not experts:
         return (1,)
     ranks = batch.shard * batch.context * batch.tensor // batch.expert_tensor
-    free = [each for each in divisors(ranks) if each <= experts and not experts % each]
-    return [each for each in space.options("expert", free) if not ranks % each]
+    free = [degree for degree in divisors(ranks) if degree <= experts and not experts % degree]
+    return [degree for degree in space.options("expert", free) if not ranks % degree]
 
 
 def _at_ends(space: SearchSpace, topology: Topology) -> RankMemory:
     """The memory of the first or of the last rank of a pipeline, whichever has more."""
     memories = [rank_memory(space.workload, topology, rank) for rank in _ends(topology)]
-    return max(memories, key=lambda each: each.total)
+    return max(memories, key=lambda memory: memory.total)
 
 
 def _ends(topology: Topology) -> tuple[int, ...]:
@@ -359,8 +361,8 @@ def _ends(topology: Topology) -> tuple[int, ...]:
 def most_memory(workload: Workload, topology: Topology) -> RankMemory:
     """The memory of the rank that holds most: those of other axes hold as much as each other."""
     step = stride(topology.degrees, "pipeline")
-    ranks = (rank_memory(workload, topology, at * step) for at in range(topology.pipeline))
-    return max(ranks, key=lambda each: each.total)
+    ranks = (rank_memory(workload, topology, stage * step) for stage in range(topology.pipeline))
+    return max(ranks, key=lambda memory: memory.total)
 
 
 class _Bounds:
@@ -372,10 +374,10 @@ class _Bounds:
         self.passes: dict[Topology, float] = {}
         self.sent: dict[Topology, float] = {}
         w = space.workload
-        weights = [each for number in w.order for each in w.kinds[number].weights]
-        dense = [each for each in weights if each.division != "experts"]
-        self.gathered = sum(each.gathered * each.times for each in dense)
-        numbers = sum(each.numbers * each.times for each in dense if each.is_trained)
+        weights = [weight for number in w.order for weight in w.kinds[number].weights]
+        dense = [weight for weight in weights if weight.division != "experts"]
+        self.gathered = sum(weight.gathered * weight.times for weight in dense)
+        numbers = sum(weight.numbers * weight.times for weight in dense if weight.is_trained)
         self.reduced = numbers * w.formats.reduce
         bandwidth = space.gpu.bandwidth * space.gpu.assumed.memory
         moved = 2 * (w.formats.master or w.formats.params) + 4 * w.formats.gradient
@@ -387,8 +389,9 @@ class _Bounds:
         its size and in what divides weights only."""
         kept = not w.weights_on_host
         self.fixed = sum(
-            each.times * (each.sharded + each.is_trained * each.numbers * kept * each.state[0])
-            for each in weights
+            weight.times
+            * (weight.sharded + weight.is_trained * weight.numbers * kept * weight.state[0])
+            for weight in weights
         )
 
     def fits(self, topology: Topology) -> bool:
@@ -419,7 +422,7 @@ class _Bounds:
         return True
 
     def mesh(self, mesh: Topology) -> float:
-        """Of the largest micro-batch, without recomputation."""
+        """Lower bound of a mesh: that of its largest micro-batch, without recomputation."""
         rows = max(_rows(self.space, mesh))
         policy = self.space.options("recompute", (Recompute(),))[0]
         share = self.space.workload.tokens // self.space.workload.length // mesh.data_ranks

@@ -10,8 +10,8 @@ from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, for_err
 from setpoint.config.record.record import Table as Values
 from setpoint.config.record.record import compare
 from setpoint.report.table import Table
-from setpoint.sweep.metrics import TRAINING_LOSS, MetricPath, Metrics, require
-from setpoint.sweep.record import SWEEP_FILE, WAITING, is_point, read_record_of
+from setpoint.sweep.run_metrics import TRAINING_LOSS, MetricPath, RunMetrics, require
+from setpoint.sweep.sweep_record import SWEEP_FILE, WAITING, is_point, read_record_of
 from setpoint.track.run_directory import is_run_directory
 
 WHERE = ("name", "experiment", "workspace")
@@ -21,7 +21,7 @@ STANDARD = ("step", TRAINING_LOSS, "evaluation.held_out_loss", "evaluation.held_
 """The metrics that are shown unless others are asked for, as far as there are any."""
 
 
-class Entry:
+class ComparedRun:
     """One run, or one configuration without a run.
 
     Arguments:
@@ -33,29 +33,29 @@ class Entry:
         self.source = source
         self.run = run
         self.values: Values = {}
-        self.metrics = Metrics([])
+        self.metrics = RunMetrics([])
 
 
-def entries(words: Sequence[str], notes: list[str]) -> list[Entry]:
+def entries(words: Sequence[str], notes: list[str]) -> list[ComparedRun]:
     """The runs that the words of a command line stand for."""
-    found: dict[str, Entry] = {}
+    by_path: dict[str, ComparedRun] = {}
     for word in words:
         for entry in _entries(word, notes):
-            found.setdefault(entry.source, entry)
-    _tell_apart(list(found.values()))
-    return list(found.values())
+            by_path.setdefault(entry.source, entry)
+    _tell_apart(list(by_path.values()))
+    return list(by_path.values())
 
 
-def _tell_apart(found: Sequence[Entry]) -> None:
+def _tell_apart(labelled: Sequence[ComparedRun]) -> None:
     """Put the folders before labels that several runs have, as far as they differ."""
-    for label in {entry.label for entry in found}:
-        same = [entry for entry in found if entry.label == label]
+    for label in {entry.label for entry in labelled}:
+        same = [entry for entry in labelled if entry.label == label]
         if len(same) == 1:
             continue
         parts = [Path(entry.source).parts for entry in same]
         texts = [entry.source for entry in same]
         for length in range(2, max(map(len, parts)) + 1):
-            texts = [Path(*each[-length:]).as_posix() for each in parts]
+            texts = [Path(*names[-length:]).as_posix() for names in parts]
             if len(set(texts)) == len(same):
                 break
         for entry, text in zip(same, texts, strict=True):
@@ -63,7 +63,7 @@ def _tell_apart(found: Sequence[Entry]) -> None:
             entry.label = text if Path(label).name == Path(entry.source).name else f"{text}/{label}"
 
 
-def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
+def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
     path = Path(word)
     if not can_be_path(word):
         raise SetpointError(f"{for_error(word)}: not a valid file name")
@@ -73,29 +73,29 @@ def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
             run = path / Path(point["run"]).name
             run = run if run.is_dir() else Path(point["run"])
             if is_run_directory(run):
-                yield Entry(point["name"], str(run), run)
+                yield ComparedRun(point["name"], str(run), run)
             else:
                 reason = f"{point['status']}: {point.get('reason') or 'its run directory is gone'}"
                 reason = "not started yet" if point["status"] == WAITING else reason
                 notes.append(f"{point['name']}: {reason} ({run})")
     elif is_point(path):
-        yield Entry(word, word, None)
+        yield ComparedRun(word, word, None)
     elif is_run_directory(path):
-        yield Entry(word, word, path)
+        yield ComparedRun(word, word, path)
     elif path.is_dir():
-        runs = sorted(each for each in path.iterdir() if is_run_directory(each))
+        runs = sorted(folder for folder in path.iterdir() if is_run_directory(folder))
         if not runs:
             raise SetpointError(
                 f"{word} holds no runs: it is neither a run directory, nor the folder of a sweep "
                 f"({SWEEP_FILE}), nor a folder of run directories"
             )
-        for each in runs:
-            yield Entry(each.name, str(each), each)
+        for run_folder in runs:
+            yield ComparedRun(run_folder.name, str(run_folder), run_folder)
     else:
-        yield Entry(word, word, None)
+        yield ComparedRun(word, word, None)
 
 
-def read_metrics(entry: Entry, notes: list[str]) -> None:
+def read_metrics(entry: ComparedRun, notes: list[str]) -> None:
     """Read the metrics of a run, and name those that are missing or damaged.
 
     Arguments:
@@ -104,7 +104,7 @@ def read_metrics(entry: Entry, notes: list[str]) -> None:
     if entry.run is None:
         return
     try:
-        entry.metrics = Metrics.read(entry.run)
+        entry.metrics = RunMetrics.read(entry.run)
         notes.extend(f"{entry.label}: {text}" for text in entry.metrics.damaged)
         if not entry.metrics.rows and not entry.metrics.damaged:
             notes.append(f"{entry.label}: no metrics yet")
@@ -112,7 +112,7 @@ def read_metrics(entry: Entry, notes: list[str]) -> None:
         notes.append(f"{entry.label}: {error}")
 
 
-def cell_of(entry: Entry, path: MetricPath) -> Any:
+def cell_of(entry: ComparedRun, path: MetricPath) -> Any:
     """A metric of a run as the cell of a table: the number, or `ABSENT`."""
     value = entry.metrics.value(path)
     return ABSENT if value is None else value
@@ -127,16 +127,16 @@ def differing(tables: Sequence[Values]) -> dict[tuple[str, ...], list[Any]]:
     """
     if len(tables) < 2:
         return {}
-    found: dict[tuple[str, ...], list[Any]] = {}
+    differing_values: dict[tuple[str, ...], list[Any]] = {}
     for row in compare(tables, ignore=WHERE):
         present = [entry for entry in row.entries if entry is not None]
         if not all(entry.origin.startswith(DERIVED) for entry in present):
             values = [ABSENT if entry is None else entry.value for entry in row.entries]
-            found[tuple(row.path.split("."))] = values
-    return found
+            differing_values[tuple(row.path.split("."))] = values
+    return differing_values
 
 
-def comparison(runs: Sequence[Entry], wanted: Sequence[str]) -> Table:
+def comparison(runs: Sequence[ComparedRun], wanted: Sequence[str]) -> Table:
     """The table of several runs.
 
     Arguments:

@@ -66,7 +66,7 @@ class MetricPath(NamedTuple):
         return cls(parts[0] if len(parts) == 2 else None, parts[-1], reduction)
 
 
-class Metrics:
+class RunMetrics:
     """The rows of a run.
 
     Arguments:
@@ -78,7 +78,7 @@ class Metrics:
         self.damaged = list(damaged)
 
     @classmethod
-    def read(cls, run: Path) -> Metrics:
+    def read(cls, run: Path) -> RunMetrics:
         """Read the rows of a run directory.
 
         Raises:
@@ -92,15 +92,15 @@ class Metrics:
 
     def curve(self, path: MetricPath) -> list[tuple[float, float]]:
         """A column over the steps."""
-        found: list[tuple[float, float]] = []
+        points: list[tuple[float, float]] = []
         for row in self.rows:
             if path.kind not in (None, row.get("kind")):
                 continue
             step: Any = row.get(STEP)
             value: Any = row.get(path.column)
             if is_number(step) and is_number(value):
-                found.append((step, value))
-        return found
+                points.append((step, value))
+        return points
 
     def value(self, path: MetricPath) -> float | None:
         """One number.
@@ -121,14 +121,14 @@ class Metrics:
 
     def last(self) -> dict[str, float]:
         """The last value of each column, and the step of the last row."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for row in self.rows:
             for column, value in row.items():
                 if column == STEP and is_number(value):
-                    found[STEP] = value
+                    values[STEP] = value
                 elif is_number(value):
-                    found[f"{row.get('kind')}.{column}"] = value
-        return found
+                    values[f"{row.get('kind')}.{column}"] = value
+        return values
 
 
 def measured(job: Job) -> list[str]:
@@ -154,7 +154,7 @@ def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
     # columns, such as those of experts.
     more = wanted.kind == "train" or (wanted.kind is None and getattr(job.model, "moe", None))
     open_ = bool(added_sections(job)) or bool(more)
-    columns = [each.partition(".")[2] for each in known]
+    columns = [name.partition(".")[2] for name in known]
     close = nearest(name, known, 1, likeness=0.75)
     close = close or [known[columns.index(c)] for c in nearest(wanted.column, columns, 1, 0.75)]
     if open_ and not close:
@@ -168,7 +168,7 @@ def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
     )
 
 
-def require(path: str, runs: Iterable[Metrics]) -> MetricPath:
+def require(path: str, runs: Iterable[RunMetrics]) -> MetricPath:
     """A metric that was asked for, which at least one run must have.
 
     Raises:
@@ -187,8 +187,8 @@ def require(path: str, runs: Iterable[Metrics]) -> MetricPath:
         words[word] for word in nearest(wanted.column, words, 1)
     ]
     meant = f" Did you mean {close[0]}?" if close else ""
-    there = f" Metrics: {', '.join(names)}" if known else " There are no metrics at all."
-    raise SetpointError(f"no run has the metric {path!r}.{meant}{there}")
+    known_metrics = f" Metrics: {', '.join(names)}" if known else " There are no metrics at all."
+    raise SetpointError(f"no run has the metric {path!r}.{meant}{known_metrics}")
 
 
 def reduced(values: Sequence[float], reduction: str) -> float:

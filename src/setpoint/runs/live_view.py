@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from setpoint.config import SetpointError
 from setpoint.files.lock import is_locked
+from setpoint.report.goodput import status_of
 from setpoint.report.plot import Plot, Series
-from setpoint.report.status import status_of
 from setpoint.track.heartbeat import Beat, read_heartbeats
 from setpoint.track.run_directory import CONFIG
 from setpoint.train.position import Position, share_done

@@ -13,9 +13,9 @@ from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.config import CONFIG, HEADER, Config, SetpointError, record_files, to_plain
 from setpoint.files.atomic import read_json, write_json, write_text
 from setpoint.files.lock import RunLock
-from setpoint.report.status import FINISHED, status_of
-from setpoint.sweep.metrics import Metrics
+from setpoint.report.goodput import FINISHED, status_of
 from setpoint.sweep.points import DuplicatePoint, ResolvedPoint, mapping_of
+from setpoint.sweep.run_metrics import RunMetrics
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import links_out_of
 from setpoint.train.config import Job
@@ -73,7 +73,7 @@ def _has_same_duration(path: Path, job: Job) -> bool:
         raise SetpointError(f"{path / CONFIG}: the record cannot be read: {error}") from None
 
 
-class Task:
+class SweepTask:
     """A point of a sweep: its planned action, status and result.
 
     Arguments:
@@ -108,7 +108,7 @@ class Task:
     def read_metrics(self) -> None:
         """Read the last metrics of its run; damage becomes the reason."""
         try:
-            metrics = Metrics.read(self.run)
+            metrics = RunMetrics.read(self.run)
             self.metrics, self.reason = metrics.last(), "; ".join(metrics.damaged[:1])
         except SetpointError as error:
             self.metrics, self.reason = {}, str(error)
@@ -205,7 +205,7 @@ class SweepRecord:
             ) from None
         self._before = read_record_of(folder) if self.path.exists() else []
 
-    def recall(self, tasks: Sequence[Task]) -> None:
+    def recall(self, tasks: Sequence[SweepTask]) -> None:
         """Set the times of finished points, which their runs do not hold."""
         known = {point["fingerprint"]: point for point in self._before}
         for task in tasks:
@@ -213,7 +213,7 @@ class SweepRecord:
             if point is not None and task.status == FINISHED == point["status"]:
                 task.seconds, task.exit_status = point.get("seconds"), point.get("exit_status")
 
-    def write(self, tasks: Sequence[Task], **details: Any) -> dict[str, Any]:
+    def write(self, tasks: Sequence[SweepTask], **details: Any) -> dict[str, Any]:
         """Replace the record.
 
         Arguments:
