@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.checkpoint import convert as module
+from setpoint.checkpoint import repartition as module
 from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, read_manifest
 from setpoint.checkpoint.repartition import convert

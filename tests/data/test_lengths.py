@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from setpoint.data.loader import Sent
+from setpoint.data.loader import SentBatch
 from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import build_components
 
@@ -44,7 +44,7 @@ def test_lengths_of_all_rows(tmp_path: Path, flags: tuple[str, ...]) -> None:
 
 def sent(batch: Batch) -> Batch:
     """Over the way between processes."""
-    function, arguments = Sent(batch, 0.0).__reduce__()
+    function, arguments = SentBatch(batch, 0.0).__reduce__()
     return function(*arguments).batch
 
 

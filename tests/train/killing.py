@@ -83,15 +83,15 @@ def die_at(folder: Path, kind: str, count: int, happens: Callable[[], object] = 
             reached("evaluate")
 
     if kind == "merge":
-        from setpoint.train import merging
+        from setpoint.train.build import adapter
 
-        fill_by = merging.fill_by
+        fill_by = adapter.fill_by
 
         def filled(*arguments: Any) -> None:
             reached("merge")
             fill_by(*arguments)
 
-        merging.fill_by = filled
+        adapter.fill_by = filled
     sys.addaudithook(changed)
     register_optimizer_step_post_hook(lambda *_: reached("update"))
     torch.nn.modules.module.register_module_forward_pre_hook(called)

@@ -116,7 +116,7 @@ def paced(job: Job) -> bool:
 
     gc.enable()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.train.callbacks.build.CollectCallback", Look)
+        patch.setattr("setpoint.train.callbacks.profile.CollectCallback", Look)
         train(job)
     return bool(seen)
 
