@@ -18,7 +18,7 @@ from hypothesis import settings
 from setpoint.track import environment
 from setpoint.track.environment import code_revision
 
-from .forks import Forks, forked, shared
+from .support.forks import Forks, forked, shared
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"

@@ -300,7 +300,7 @@ BREAKS = [
         "checkpoint/repartition.py",
         "        _compare(source, aside, frozen or {})\n",
         "        pass\n",
-        "checkpoint/test_convert.py",
+        "checkpoint/test_repartition.py",
     ),
     Break(
         "train/warm_start.py",

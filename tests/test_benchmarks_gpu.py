@@ -18,7 +18,7 @@ from setpoint.model.initialize import initialize
 from setpoint.model.parameters import training_flops
 from setpoint.profile.profiler import without_chatter
 
-from .forks import Forks
+from .support.forks import Forks
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 NAMES = ("gpu", "model")

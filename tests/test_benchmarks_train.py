@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from .forks import Forks
+from .support.forks import Forks
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 NAMES = ("model", "support", "train")

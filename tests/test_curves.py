@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from . import curves
-from .few import few
-from .forks import Forks
+from .support.cases import few
+from .support.forks import Forks
 
 ROOT = Path(__file__).resolve().parent.parent
 # One with experts.

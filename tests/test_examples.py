@@ -11,7 +11,7 @@ import pytest
 
 from .conftest import ROOT
 from .docs.test_commands import blocks, run, shown_commands
-from .forks import Forks
+from .support.forks import Forks
 
 pytestmark = pytest.mark.documentation
 PAGE = ROOT / "examples/README.md"

@@ -192,7 +192,7 @@ def test_hostile_runs_are_data_to_every_command(
     tmp_path: Path, run_module: Callable[..., str], which: str
 ) -> None:
     """They write nothing outside of themselves, take no memory, and are refused in words."""
-    found = json.loads(run_module("tests.hostile", str(tmp_path), which).splitlines()[-1])
+    found = json.loads(run_module("tests.support.hostile", str(tmp_path), which).splitlines()[-1])
     assert found["wrong"] == []
     assert found["traps"] >= 40 and found["commands"] >= (700 if which == "all" else 20)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .snapshots import facts, lost
+from .support.snapshots import facts, lost
 
 TEXT = """2 problems in the configuration
 

@@ -74,7 +74,7 @@ def timed(flags: tuple[str, ...]) -> float:
 def compare(flags: tuple[str, ...]) -> tuple[int, str, int]:
     """Peaks of a job's first rank in bytes: by arithmetic, when, and by a dry run."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from tests.ranks import fork
+    from tests.support.ranks import fork
 
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "found"

@@ -91,7 +91,7 @@ def compare(ranks: int, flags: tuple[str, ...]) -> tuple[int, int, int]:
     Returns:
         bytes of the rank whose peaks are furthest apart: planned, measured, and resident.
     """
-    from tests.ranks import fork
+    from tests.support.ranks import fork
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

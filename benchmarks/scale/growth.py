@@ -51,7 +51,7 @@ def weak(rank: int, store: str, arguments: argparse.Namespace, ranks: int) -> No
 
 def scaled(arguments: argparse.Namespace) -> None:
     """Print the tokens a second of 1, 2, 4 ranks, and the share of N times one."""
-    from tests.ranks import fork
+    from tests.support.ranks import fork
 
     alone = 0.0
     for ranks in arguments.ranks:

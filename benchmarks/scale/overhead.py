@@ -226,7 +226,7 @@ def measure(rank: int, store: str, arguments: argparse.Namespace) -> None:
 def main(given: list[str] | None = None) -> int:
     """Fork the ranks and wait for them."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from tests.ranks import fork
+    from tests.support.ranks import fork
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)

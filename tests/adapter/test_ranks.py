@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ..forks import forked
+from ..support.forks import forked
 
 SHAPES = ("shard=1", "shard=2", "tensor=2", "pipeline=2", "ring=2")
 

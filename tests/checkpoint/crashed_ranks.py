@@ -34,7 +34,7 @@ from setpoint.parallel.config import Parallel
 from setpoint.parallel.process_group import LostRanks, joined
 from setpoint.parallel.world import World, world_of
 
-from ..ranks import fork
+from ..support.ranks import fork
 from .crashed import (
     ACTIONS,
     BEFORE,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..forks import forked, shared
+from ..support.forks import forked, shared
 from ..train.test_killed_anywhere import KILLS_OF_EACH, STORIES
 from .crashed import (
     ACTIONS,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ..forks import Forks
+from ..support.forks import Forks
 from .crashed import (
     ACTIONS,
     CODES,

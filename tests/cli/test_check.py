@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import SMALL, CommandLine
 
 

@@ -18,7 +18,7 @@ import torch
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.files.lock import RunLock
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 from .test_diff import record
 

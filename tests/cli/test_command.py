@@ -10,7 +10,7 @@ import pytest
 from setpoint.cli.options import Arguments, Command, Option
 from setpoint.config import SetpointError
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 COMMAND = Command(

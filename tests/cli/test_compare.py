@@ -12,7 +12,7 @@ import pytest
 from setpoint.cli.compare import MAX_VALUES
 from setpoint.cli.compare import compare as command
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 from .test_diff import record
 

@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.cli import data, output
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 CHATS = [

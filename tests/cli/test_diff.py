@@ -12,7 +12,7 @@ from setpoint.cli.source import open_source
 from setpoint.config.record.record import record_files
 from setpoint.train.run_name import identity_mark
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 

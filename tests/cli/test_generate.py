@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 from .test_diff import record
 

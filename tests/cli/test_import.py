@@ -9,7 +9,7 @@ import pytest
 from setpoint.cli.main import main
 
 from ..model.pretrained.ours import change_config, directory
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 

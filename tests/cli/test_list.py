@@ -10,7 +10,7 @@ from setpoint.config import Config
 from setpoint.config.draft.walk import leaves
 from setpoint.presets.tiny import tiny
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 

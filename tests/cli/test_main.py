@@ -17,7 +17,7 @@ from setpoint.cli.main import COMMANDS, command_of, guarded, joined, main
 from setpoint.config import SetpointError, compose, fingerprint
 from setpoint.train.config import Job
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 

@@ -10,7 +10,7 @@ import pytest
 from setpoint.config.migrations import Added, Converted, Renamed, Retired
 from setpoint.train.config import Job
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 TODAY = 2

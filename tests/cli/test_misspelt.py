@@ -7,7 +7,7 @@ import pytest
 from setpoint.cli.options import Arguments, Command, Option, refuse_misspelt_options
 from setpoint.config import Config, SetpointError, field
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 

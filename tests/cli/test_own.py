@@ -16,7 +16,7 @@ import pytest
 from setpoint.cli.script import COMMANDS, load, run
 from setpoint.config import Config, ConfigError, RunError, SetpointError, field
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 SCRIPT = '''\
 """A script of somebody's own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 SMALL = "plan small.toml --gpu h100 --world-size 4 --batch.global_size 16"

@@ -13,7 +13,7 @@ import pytest
 
 from setpoint.cli import revision
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 from .repository import Repository
 from .test_source import shown

@@ -16,7 +16,7 @@ from setpoint.config.files.read import parse
 from setpoint.config.migrations import guessed, migrate
 
 from ..config.history import Job
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 TOML = """\
 #:schema job.json

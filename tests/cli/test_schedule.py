@@ -10,7 +10,7 @@ import pytest
 from setpoint.config import resolve
 from setpoint.optim.schedule.config import Cosine
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 PHASES = "[{length: 2, target: 1}, {length: 0, target: 0.5}, {target: 0.1, curve: exponential}]"

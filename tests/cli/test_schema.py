@@ -15,9 +15,8 @@ from ruamel.yaml import YAML
 from setpoint.cli.main import main
 from setpoint.config.layers.presets import presets
 
-from ..few import few
-from ..pairs import rotated
-from ..snapshots import compare
+from ..support.cases import few, rotated
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 DOCS = sorted((Path(__file__).parents[2] / "docs").rglob("*.md"))

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ..pairs import rotated
-from ..snapshots import compare
+from ..support.cases import rotated
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 OVERRIDES = (

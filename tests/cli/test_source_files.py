@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 FILES: dict[str, str | bytes] = {

@@ -14,7 +14,7 @@ from setpoint.cli.show import show
 from setpoint.cli.source import open_source
 from setpoint.config import Config, SetpointError
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 from .test_source import shown
 

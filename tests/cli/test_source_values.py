@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 Transcript = Callable[[list[str]], str]

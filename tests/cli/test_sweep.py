@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ..forks import Forks
-from ..snapshots import compare
+from ..support.forks import Forks
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 SWEEP = """\

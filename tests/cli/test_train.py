@@ -16,7 +16,7 @@ from setpoint.sweep.sweep_record import write_point
 from setpoint.train.config import Job
 from setpoint.train.run_name import run_directory_of
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import SMALL, CommandLine
 from .test_diff import record
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .conftest import CommandLine
 
 

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from setpoint.cli.main import main
 from setpoint.cluster.job_script import manifest, name_of
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .test_slurm import REQUEST
 
 

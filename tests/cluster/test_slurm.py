@@ -12,7 +12,7 @@ import pytest
 from setpoint.cli.main import main
 from setpoint.cluster.job_script import JobRequest, batch_script, seconds_of
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 REQUEST = JobRequest(
     name="exp-3fa94c21",

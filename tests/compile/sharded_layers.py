@@ -14,7 +14,7 @@ from setpoint.compile.config import Compile
 from setpoint.config import resolve
 from setpoint.memory.checkpointing import recompute
 
-from ..ranks import fork
+from ..support.ranks import fork
 from .models import stack, train_on
 
 WORLD = 2

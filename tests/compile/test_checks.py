@@ -11,7 +11,7 @@ from setpoint.compile.checks import machine_problems, name_problems
 from setpoint.compile.config import Compile
 from setpoint.config import resolve
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 
 def section(**values: Any) -> Compile:

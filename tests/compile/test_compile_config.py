@@ -12,7 +12,7 @@ from setpoint.compile.config import Compile
 from setpoint.config import ConfigError, resolve
 from setpoint.config.resolving.checks import verify
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 REFUSED: dict[str, dict[str, Any]] = {
     "options and a mode": {"mode": "max-autotune", "options": {"max_autotune": True}},

@@ -7,7 +7,7 @@ from setpoint.config import Config, ConfigError, SetpointError, field, is_set, r
 from setpoint.config.values.node import chain_of, is_frozen
 from setpoint.config.words.errors import UnresolvedError
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .helpers import placeless
 from .sample import AdamW, Batch, Experts, Job, Secret, Sgd, Synthetic, Text, Tracker, Transformer
 

@@ -14,7 +14,7 @@ from setpoint.config.layers import presets as registry
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.user_code import find_user_function
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .helpers import placeless, problems_of
 from .sample import AdamW, Batch, Job, Sgd, Transformer
 

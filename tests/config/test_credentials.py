@@ -9,7 +9,7 @@ from setpoint.config import Config, ConfigError, Free, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.words.errors import credential_in, hide_secrets
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .helpers import placeless
 
 # Made up, and put together here so that no scanner takes this file for a leak.

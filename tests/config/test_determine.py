@@ -19,7 +19,7 @@ from setpoint.config import (
 from setpoint.config.composition import compose
 from setpoint.config.values.node import chain_of
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .helpers import flag_problems, placeless, problems_of, resolved
 from .sample import Job, Recurrent, Synthetic, Transformer
 

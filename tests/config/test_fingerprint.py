@@ -21,7 +21,7 @@ from setpoint.config.record.record import (
 )
 from setpoint.config.words.plain_data import plain
 
-from ..few import few
+from ..support.cases import few
 from .fingerprints import jobs, of_presets
 from .sample import AdamW, Batch, Experts, Job, Period, Sgd, Synthetic, Text, Tracker, Transformer
 from .strategies import jobs as drafts

@@ -7,7 +7,7 @@ from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.values.node import chain_of
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .helpers import problems_of
 from .sample import Job, Sgd, Text
 

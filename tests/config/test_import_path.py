@@ -8,7 +8,7 @@ from setpoint.config.composition import compose
 from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import fingerprint
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .components import targets
 from .components.targets import Part, double
 

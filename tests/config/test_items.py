@@ -10,7 +10,7 @@ from setpoint.config.draft.copying import draft_of
 from setpoint.config.draft.walk import leaves
 from setpoint.config.record.record import read_record, record_files
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .helpers import LAYERS, problems_of, resolve_through
 from .sample import Batch, Job, Synthetic, Text
 

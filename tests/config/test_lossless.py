@@ -31,8 +31,8 @@ from setpoint.config.record.record import (
 from setpoint.config.values.reference import may_refer
 from setpoint.train.config import Job
 
-from ..pairs import rotated
-from ..snapshots import compare
+from ..support.cases import rotated
+from ..support.snapshots import compare
 from .everything import Everything, everything
 
 WRITERS = {

@@ -29,7 +29,7 @@ from setpoint.config.composition import compose
 from setpoint.config.schema.class_info import add_section
 from setpoint.editor_schema.help import field_help
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 META: Any = type(Config)
 ANY: Any = "5"  # of a type that type checkers refuse

@@ -11,7 +11,7 @@ import pytest
 from setpoint.config import Config, ConfigError, Problem, resolve
 from setpoint.config.composition import compose
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .helpers import LAYERS, flag_problems, problems_of, resolve_through
 from .sample import Job, Sgd, Text, Tracker, Transformer
 

@@ -16,7 +16,7 @@ from setpoint.config.record.record import (
     recorded_fingerprint,
 )
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .sample import AdamW, Batch, Job, Secret, Sgd, Text, Tracker, Transformer
 from .strategies import jobs
 

@@ -19,7 +19,7 @@ from setpoint.config.record.record import (
     record_files,
 )
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .helpers import problems_of
 
 

@@ -9,7 +9,7 @@ from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.migrations import oldest_schema, retired_hint
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .history import FIRST, Job, Sgd, Source
 
 FILE = """\

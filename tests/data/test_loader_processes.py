@@ -20,7 +20,7 @@ import torch
 
 from setpoint.data.loader import Shared
 
-from ..forks import Forks, is_running
+from ..support.forks import Forks, is_running
 
 SECONDS = 60.0
 

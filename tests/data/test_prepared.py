@@ -39,7 +39,7 @@ from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.workers import WORKER
 from setpoint.units import ByteSize
 
-from ..few import few
+from ..support.cases import few
 
 SMALL = Random(documents=60, length=200)
 

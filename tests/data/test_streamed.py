@@ -31,7 +31,7 @@ from setpoint.data.stream import Stream, hold_out, open_streams
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
 
-from ..few import few
+from ..support.cases import few
 
 S, SEED, BUFFER = 24, 5, 6
 TOKENIZER = ByteTokenizer()

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from ..forks import SETPOINT, Forks
+from ..support.forks import SETPOINT, Forks
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.documentation

@@ -26,7 +26,7 @@ from setpoint.parallel.world import World, world_of
 from setpoint.train.run import train
 
 from ..model.huggingface_families import family_job
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 from .small import folder_of
 

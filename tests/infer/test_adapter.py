@@ -23,8 +23,8 @@ from setpoint.model import load_pretrained
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.run import train
 
-from ..few import few
 from ..model.huggingface_families import family_job
+from ..support.cases import few
 from ..train.small import small_job
 
 LLAMA = ("model.dim=32", "model.heads=4", "model.kv_heads=2", "model.layers=2", "model.dropout=0")

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from setpoint.cli.main import main
 from setpoint.train.run import train
 
-from ..few import few
 from ..model.huggingface_families import FAMILIES, family_job
+from ..support.cases import few
 from ..train.small import small_job
 
 V, S = 64, 16

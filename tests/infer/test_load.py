@@ -25,11 +25,11 @@ from setpoint.model.pretrained.save import save_pretrained
 from setpoint.shapes.placed import in_memory
 from setpoint.train.config import Job
 from setpoint.train.run import train
-from tests.tensors import read
+from tests.support.tensors import read
 
 from ..data.tokenizers_here import BEGIN, END, byte_level
+from ..support.variants import forget, known
 from ..train.small import small_job
-from ..variants import forget, known
 from .small import small_model
 
 

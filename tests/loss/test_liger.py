@@ -12,7 +12,7 @@ from setpoint.config import SetpointError, resolve
 from setpoint.loss.config import LigerCrossEntropy
 from setpoint.loss.fused import liger_missing
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .liger_stand_in import liger_stand_in
 from .small import batch, head, plain, projection
 

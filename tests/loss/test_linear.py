@@ -12,7 +12,7 @@ from setpoint.config import SetpointError, resolve
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.fused import LinearCrossEntropyLoss, linear_missing
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .small import batch, head, plain, projection
 
 needs_torch = pytest.mark.skipif(linear_missing() is not None, reason=str(linear_missing()))

@@ -12,7 +12,7 @@ from setpoint.loss.columns import count_correct, count_correct_from_hidden
 from setpoint.shapes.outcome import Projection, VocabularyPart
 from setpoint.shapes.peers import Peers, sum_gradients
 
-from ..ranks import fork
+from ..support.ranks import fork
 from .small import OPTIONS, VOCAB, batch, chunked, head, plain, projection
 
 WORLD = 4

@@ -18,7 +18,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 from .meter import Meter
 

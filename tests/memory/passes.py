@@ -12,9 +12,9 @@ from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.shapes.outcome import Outcome
 from setpoint.train.objective import Objective
 
-from ..batches import make_batch
 from ..model.families import FAMILIES, sparse
 from ..model.small import VOCAB
+from ..support.tensors import make_batch
 from .meter import Meter
 
 DROPOUT = {"dropout": 0.2, "attention_dropout": 0.2, "embedding_dropout": 0.2}

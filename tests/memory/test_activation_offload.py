@@ -24,7 +24,7 @@ from setpoint.units import ByteSize
 
 from ..model.families import sparse
 from ..model.small import VOCAB, small_model
-from ..pairs import pairs
+from ..support.cases import pairs
 from .passes import CASES, DROPOUT, assert_same, run
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from setpoint.model.moe.config import MoE
 
 from ..model.families import sparse
 from ..model.small import VOCAB, small_model
-from ..pairs import pairs
+from ..support.cases import pairs
 from .passes import CASES, DROPOUT, Pass, assert_same, run
 
 POLICIES: dict[str, CheckpointingConfig] = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ..forks import forked
+from ..support.forks import forked
 
 
 @pytest.mark.slow

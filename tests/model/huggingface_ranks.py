@@ -26,7 +26,7 @@ from setpoint.parallel.world import World
 from setpoint.train.build.components import build_components
 
 from ..parallel.equal_ranks import Trained, assert_equal, float64, trained
-from ..ranks import fork
+from ..support.ranks import fork
 from .huggingface_families import family_job
 
 WORLD = int(sys.argv[1]) if sys.argv[1:] and sys.argv[1].isdecimal() else 2

@@ -17,7 +17,7 @@ from setpoint.model.initialize import NormalInit, initialize
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.determinism import seed_everything
 
-from ..ranks import fork
+from ..support.ranks import fork
 from .small import VOCAB, small_config, small_model
 
 WORLD = 2

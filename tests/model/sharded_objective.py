@@ -14,7 +14,7 @@ from setpoint.model.transformer import Transformer
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.train.objective import Objective
 
-from ..batches import make_batch
+from ..support.tensors import make_batch
 from .families import FAMILIES, SPARSE
 from .small import VOCAB, small_config, small_model
 

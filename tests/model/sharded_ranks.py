@@ -17,7 +17,7 @@ from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.outcome import Projection
 
-from ..ranks import fork
+from ..support.ranks import fork
 from .sharded_objective import objectives
 from .sharded_stages import stages
 from .small import VOCAB, small_config, small_model

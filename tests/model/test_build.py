@@ -13,7 +13,7 @@ from setpoint.model.config import ModelConfig
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.outcome import Projection
 
-from ..variants import forget, known
+from ..support.variants import forget, known
 from .small import VOCAB, small_config
 
 

@@ -8,7 +8,7 @@ from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.train.config import Job
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 MLA = "model.mla={kv_rank=8, rope_head_dim=4, nope_head_dim=6, value_head_dim=5}"
 EXPERTS = "model.moe={experts=4, expert_dim=32}"

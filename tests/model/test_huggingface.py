@@ -25,7 +25,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from ..train.small import assert_same_run, small_job
 from .pretrained.theirs import saved
 

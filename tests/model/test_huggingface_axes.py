@@ -13,7 +13,7 @@ import torch
 from setpoint.plan.dry_run import dry_run
 from setpoint.train.rules.parallel import family_problems
 
-from ..forks import ENVIRONMENT, forked
+from ..support.forks import ENVIRONMENT, forked
 from .huggingface_families import FAMILIES, family_job
 
 DIVIDED = {

@@ -17,8 +17,8 @@ from setpoint.model.huggingface.logits import decoder_of
 from setpoint.train.build.components import build_components
 from setpoint.train.run import train
 
-from ..few import few
-from ..forks import forked
+from ..support.cases import few
+from ..support.forks import forked
 from ..train.small import rows
 from .huggingface_families import FAMILIES, family_job, plain_loop, weights_of
 

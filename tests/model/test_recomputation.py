@@ -11,7 +11,7 @@ from setpoint.model.transformer import Transformer
 from setpoint.shapes.outcome import Outcome
 from setpoint.train.objective import Objective
 
-from ..batches import make_batch
+from ..support.tensors import make_batch
 from .families import FAMILIES, sparse
 from .small import VOCAB, small_model
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from setpoint.optim.clip import clip_gradients
 
-from ..ranks import fork
+from ..support.ranks import fork
 
 WORLD = 2
 

@@ -28,7 +28,7 @@ from setpoint.optim.config import (
 )
 from setpoint.optim.muon import AllGatherExchange, AllToAllExchange
 
-from ..ranks import fork
+from ..support.ranks import fork
 
 WORLD, STEPS = 2, 3
 WHOLE = ("step", "row_var", "col_var")

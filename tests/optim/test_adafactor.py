@@ -8,7 +8,7 @@ import torch
 from setpoint.config import resolve
 from setpoint.optim.config import AdafactorConfig
 
-from ..few import few
+from ..support.cases import few
 from .problem import Groups, assert_resumes, groups, learnt, network
 
 

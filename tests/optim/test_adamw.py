@@ -9,7 +9,7 @@ from torch import nn
 from setpoint.config import SetpointError, resolve
 from setpoint.optim.config import AdamWConfig
 
-from ..few import few
+from ..support.cases import few
 from .problem import Groups, assert_resumes, groups, learnt, network
 
 

@@ -12,7 +12,7 @@ from setpoint.config import resolve
 from setpoint.optim.adam import AnyPrecisionAdamW as Optimizer
 from setpoint.optim.config import AnyPrecisionAdamWConfig
 
-from ..few import few
+from ..support.cases import few
 from .problem import assert_resumes, flat, follow, groups, learnt, network
 
 BF16 = torch.bfloat16

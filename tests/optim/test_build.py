@@ -8,7 +8,7 @@ from setpoint.config import ImportPath, SetpointError, resolve
 from setpoint.optim.build import build_optimizer, title_of
 from setpoint.optim.config import AdamWConfig, ImportedOptimizer, LionConfig, OptimizerConfig
 
-from ..variants import forget
+from ..support.variants import forget
 
 SPARSE = ImportPath("torch.optim.SparseAdam", ("torch",))
 

@@ -14,7 +14,7 @@ from setpoint.optim import muon as module
 from setpoint.optim.config import MuonConfig
 from setpoint.optim.muon import adjustment, at_once
 
-from ..few import few
+from ..support.cases import few
 from .problem import Groups, assert_resumes, flat, follow, groups, network
 
 

@@ -14,7 +14,7 @@ from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.composition import compose
 from setpoint.optim.config import AdamWConfig, ImportedOptimizer, MuonConfig, SGDConfig
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 
 def on_meta() -> list[tuple[str, nn.Parameter]]:

@@ -12,7 +12,7 @@ from setpoint.config import resolve
 from setpoint.optim.config import ScheduleFreeAdamWConfig
 from setpoint.optim.schedule_free import ScheduleFreeAdamW as Optimizer
 
-from ..few import few
+from ..support.cases import few
 from .problem import Groups, assert_resumes, flat, follow, groups, learnt, network
 
 

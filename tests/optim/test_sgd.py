@@ -8,7 +8,7 @@ import torch
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.optim.config import SGDConfig
 
-from ..few import few
+from ..support.cases import few
 from .problem import Groups, assert_resumes, groups, learnt, network
 
 

@@ -24,7 +24,7 @@ from setpoint.parallel.hangs import HangWatch
 from setpoint.parallel.world import World, world_of
 from setpoint.train.run import train
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.saving_effects import late_copies
 from ..train.small import assert_same_run, small_job
 

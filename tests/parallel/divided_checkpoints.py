@@ -23,7 +23,7 @@ from setpoint.parallel.config import AXES
 from setpoint.parallel.world import RemoteRankError, World
 from setpoint.shapes.placed import as_placed, whole_of
 
-from ..ranks import fork
+from ..support.ranks import fork
 
 DEGREES = {**dict.fromkeys(AXES, 1), "shard": 2}
 # Rows that do not divide, one row for two ranks, none, a scalar.

@@ -32,7 +32,7 @@ from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 from setpoint.units.dtype import DType
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 
 STEPS = 10

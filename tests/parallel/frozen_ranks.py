@@ -22,7 +22,7 @@ from setpoint.model.pretrained.base import frozen_of
 from setpoint.shapes.placed import as_placed
 from setpoint.train.run import train
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 
 COMMON = ("model.dropout=0", "model.layers=2", "evaluation=null", "schedule.horizon=6 steps",

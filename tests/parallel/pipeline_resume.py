@@ -26,7 +26,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run_state import restore, snapshot
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job, states
 from .equal_ranks import STAGED, Seen
 

@@ -17,7 +17,7 @@ from setpoint.shapes.placed import part_here, whole_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 
 WORLD = 2

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from setpoint.ops.remote_run import RemoteRun
 from setpoint.train.run import train
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import assert_same_run, events, small_job
 
 FLAGS = (

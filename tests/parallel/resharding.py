@@ -30,7 +30,7 @@ from setpoint.train.position import Position
 from setpoint.train.run_state import States, restore, snapshot
 from setpoint.train.warm_start import warm_start
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job, states
 from .equal_ranks import Seen
 

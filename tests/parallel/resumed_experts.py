@@ -20,7 +20,7 @@ from setpoint.infer.loaded_model import load
 from setpoint.parallel.config import AXES
 from setpoint.train.run import train
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import rows, small_job
 
 STEPS = 6

@@ -20,7 +20,7 @@ import torch.distributed as dist
 import setpoint.train.run as running
 from setpoint.train.loop import Loop
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 from . import torchft_stand_in
 from .replica_groups import INSTALLED, LIGHTHOUSE, Paces, size_of, started

@@ -25,7 +25,7 @@ from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 
 WORLD, STEPS = 2, 4

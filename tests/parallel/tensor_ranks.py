@@ -19,7 +19,7 @@ from setpoint.shapes.outcome import Projection
 
 from ..model.families import FAMILIES
 from ..model.small import VOCAB, small_config, small_model
-from ..ranks import fork
+from ..support.ranks import fork
 
 WORLD = 2
 SHAPES: dict[str, dict[str, Any]] = {

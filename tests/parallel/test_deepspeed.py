@@ -13,7 +13,7 @@ from setpoint.config import ConfigError
 from setpoint.config.resolving.checks import verify
 from setpoint.parallel.engines import zero_settings
 
-from ..forks import forked
+from ..support.forks import forked
 from ..train.small import small_job
 
 installed = pytest.mark.skipif(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..forks import forked
+from ..support.forks import forked
 
 
 def test_parts_are_written_once_and_read_by_any_division() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ..forks import forked
+from ..support.forks import forked
 
 FEW = (
     "uneven rows", "experts with biases", "muon", "gradients summed in fp32",

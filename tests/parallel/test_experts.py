@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import ConfigError
 
-from ..forks import forked
+from ..support.forks import forked
 from ..train.small import small_job
 
 

@@ -10,7 +10,7 @@ import pytest
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.track.heartbeat import read_heartbeats
 
-from ..forks import forked
+from ..support.forks import forked
 from ..train.small import events
 
 QUICK = ("step: hangs", "callback: hangs", "new group: dies", "save: dies")

@@ -24,7 +24,7 @@ from setpoint.parallel import launcher
 from setpoint.parallel.launcher import LocalRanks, Nodes
 from setpoint.parallel.rank import PREFIX, REPORT, ask, is_said_first, leave, reports_in
 
-from ..forks import Forks, is_running
+from ..support.forks import Forks, is_running
 from ..train.small import rows, snapshot, write_config
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}

@@ -14,7 +14,7 @@ from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.pipelining import SCHEDULES, Pipelining
 from setpoint.parallel.world import World, noise_axes
 
-from ..forks import forked
+from ..support.forks import forked
 from ..train.small import small_job
 from .equal_ranks import CASES as EVERY
 from .equal_ranks import EXPERTS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..forks import forked
+from ..support.forks import forked
 
 
 def test_ranks_fetch_their_share_and_go_on_exactly() -> None:

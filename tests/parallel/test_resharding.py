@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ..forks import forked
+from ..support.forks import forked
 
 
 def test_some_pairs_of_divisions() -> None:

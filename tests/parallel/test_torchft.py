@@ -29,7 +29,7 @@ from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World
 from setpoint.shapes.batch import Count
 from setpoint.train.healing import PeerShard
-from tests.tensors import read
+from tests.support.tensors import read
 
 from ..conftest import ROOT
 from ..train.small import events, rows, small_job

@@ -20,7 +20,7 @@ import pytest
 from setpoint.config import ConfigError
 
 from ..conftest import ROOT
-from ..forks import forked
+from ..support.forks import forked
 from ..train.small import small_job
 
 SHAPES = ("replicate=2", "shard=2", "tensor=2")

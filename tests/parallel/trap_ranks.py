@@ -16,7 +16,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.opening import settings_of
 from setpoint.train.position import Position
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 
 WORLD = 2

@@ -24,7 +24,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.warm_start import warm_start
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job, states
 from .equal_ranks import CASES, compare
 from .pipeline_resume import Session, check, close

@@ -14,7 +14,7 @@ from setpoint.plan.topology import Topology
 from setpoint.plan.traffic import Traffic, traffic
 from setpoint.plan.workload import Workload
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 
 WIDE = (

@@ -18,7 +18,7 @@ from setpoint.plan.meter import few_layers
 from setpoint.train.config import Job
 
 from ..model.huggingface_families import family_job
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 from .measured import measured_run
 

@@ -15,7 +15,7 @@ from setpoint.plan.traffic import traffic
 from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 
 MODEL = ("model.moe={experts: 4, top_k: 2}", "batch.global_size=8", "evaluation=null",

@@ -22,7 +22,7 @@ from setpoint.parallel.world import World
 from setpoint.train.config import Job
 
 from ..parallel.equal_ranks import Trained, assert_equal, trained
-from ..ranks import fork
+from ..support.ranks import fork
 from ..train.small import small_job
 
 COMMON = (

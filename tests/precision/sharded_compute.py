@@ -21,7 +21,7 @@ from setpoint.precision.mixed_precision import compute_in, shard_dtypes, shardin
 
 from ..model.families import FAMILIES
 from ..model.small import VOCAB, small_model
-from ..ranks import fork
+from ..support.ranks import fork
 
 WORLD, CPU = 2, torch.device("cpu")
 

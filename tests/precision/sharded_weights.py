@@ -28,7 +28,7 @@ from setpoint.precision.mixed_precision import (
     store_in,
 )
 
-from ..ranks import fork
+from ..support.ranks import fork
 
 WORLD, UPDATES = 2, 4
 

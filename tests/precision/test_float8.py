@@ -22,8 +22,8 @@ from setpoint.precision.float8 import (
 )
 from setpoint.train.opening import settings_of
 
-from ..forks import forked
 from ..model.small import small_model
+from ..support.forks import forked
 from ..train.small import small_job
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

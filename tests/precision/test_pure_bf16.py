@@ -17,10 +17,10 @@ from setpoint.model import load_pretrained
 from setpoint.precision.mixed_precision import cast_parameters
 from setpoint.train.objective import Objective
 
-from ..batches import make_batch
 from ..model.families import FAMILIES
 from ..model.pretrained.theirs import CASES, make, tokens
 from ..model.small import small_model
+from ..support.tensors import make_batch
 
 BF16 = torch.bfloat16
 KINDS = ("llama 3.1", "mistral", "qwen2", "qwen3", "qwen3 moe", "gemma2", "gemma3", "gpt2")

@@ -31,7 +31,7 @@ from ..model.huggingface_families import FAMILIES
 from ..model.pretrained.ours import directory
 from ..model.pretrained.quantized_files import FORMATS, quantize_files
 from ..parallel.equal_ranks import Trained, assert_equal, trained
-from ..ranks import fork
+from ..support.ranks import fork
 
 FOLDER = Path(__file__).parent
 STEPS = 6

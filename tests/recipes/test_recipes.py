@@ -14,7 +14,7 @@ from setpoint.infer.adopt import adopt
 from setpoint.infer.config import Inference
 from setpoint.train.config import Job
 
-from ..forks import forked
+from ..support.forks import forked
 from .recipe_ranks import FOLDER, RECIPES, write_data
 
 FILES = sorted(FOLDER.glob("*.toml"))

@@ -13,7 +13,7 @@ from setpoint.config.draft.walk import to_plain
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.sweep.space import Drawn, is_call, misspelt_call
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from setpoint.config import Config, ConfigError, SetpointError, field
 from setpoint.config.files.read import parse
 from setpoint.sweep.sweep_file import Sweep, place_in, read_table, space_of
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 
 class File(Config):

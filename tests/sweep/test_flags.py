@@ -12,7 +12,7 @@ from setpoint.config.words.plain_data import PlainScalar
 from setpoint.sweep.points import read_command_line
 from setpoint.sweep.setting import SOURCE, WITH, axis_origin, plain_value
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .space_sample import Root
 
 

@@ -20,7 +20,7 @@ from setpoint.sweep.points import Composer, SweepError, read_command_line, resol
 from setpoint.sweep.setting import axis_origin
 from setpoint.sweep.space import RandomPoints
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .space_sample import Momentum, Root, open_root, sweep
 
 INTS = st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..forks import forked, shared
+from ..support.forks import forked, shared
 from .faults import FAULTS, Fault
 
 PAGE = Path(__file__).parents[2] / "docs" / "torture.md"

@@ -13,7 +13,7 @@ from setpoint.track.config import Jsonl, TrackerConfig, Tracking
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import RunFacts, Tracker, Trackers
 
-from ..variants import forget, known
+from ..support.variants import forget, known
 
 
 class Counting(Tracker):

@@ -14,7 +14,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..ranks import fork
+from ..support.ranks import fork
 from .test_by_source import job_of
 
 WORLD, STEPS = 2, 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..forks import ENVIRONMENT, SETPOINT, Fork, Forks
+from ..support.forks import ENVIRONMENT, SETPOINT, Fork, Forks
 
 KILLING = str(Path(__file__).with_name("killing.py"))
 

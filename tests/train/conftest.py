@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from ..forks import Forks
+from ..support.forks import Forks
 from .commands import Commands
 from .poison import Poison, poison_runs
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from setpoint.model.moe import dispatch
 
-from ..cuda_autocast import cuda_autocast
-from ..ranks import fork
+from ..support.cuda_autocast import cuda_autocast
+from ..support.ranks import fork
 from .small import small_job
 from .test_cuda_autocast import trained
 

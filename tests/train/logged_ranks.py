@@ -15,8 +15,8 @@ from setpoint.parallel.world import World
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ..ranks import fork
-from ..variants import known
+from ..support.ranks import fork
+from ..support.variants import known
 from .small import small_job
 from .test_logged_metrics import VARIANTS, Logging, job_of, logged
 

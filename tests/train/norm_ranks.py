@@ -16,7 +16,7 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..ranks import fork
+from ..support.ranks import fork
 from .small import small_job
 
 WORLD, STEPS = 2, 2

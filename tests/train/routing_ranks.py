@@ -23,7 +23,7 @@ from setpoint.shapes.outcome import Outcome
 from setpoint.train.engine import numbers_of, routing_of
 from setpoint.train.objective import count_over_ranks
 
-from ..ranks import fork
+from ..support.ranks import fork
 
 WORLD, VOCAB = 2, 37
 

@@ -26,7 +26,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 
-from ..ranks import fork
+from ..support.ranks import fork
 from .poison import Poisoned
 from .small import small_job
 

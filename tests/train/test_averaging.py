@@ -22,7 +22,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.run_state import restore, snapshot
-from tests.tensors import read
+from tests.support.tensors import read
 
 from .small import rows, small_job, states
 

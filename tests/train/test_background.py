@@ -30,7 +30,7 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
 
-from ..forks import forked
+from ..support.forks import forked
 from .saving_effects import late_copies
 from .small import assert_same_run, events, small_job
 

@@ -15,7 +15,7 @@ from setpoint.model.divisors import nearest_multiples
 from setpoint.train.batch import batch_equation, solve_batch
 from setpoint.train.config import Job
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 SIZES = (None, 1, 2, 3, 4, 8)
 NAMES = ("global_size", "micro_size", "accumulation")

@@ -19,7 +19,7 @@ from setpoint.train import provenance
 from setpoint.train.config import Job
 from setpoint.train.run import rehearse, train
 
-from ..few import few
+from ..support.cases import few
 from .small import events, small_job
 
 Kind = Callable[[Path, list[str]], str]

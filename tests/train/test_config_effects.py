@@ -56,8 +56,8 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.run_name import run_directory_of
 
-from ..cuda_autocast import cuda_autocast
 from ..data.tokenizers_here import byte_level
+from ..support.cuda_autocast import cuda_autocast
 from .adapter_effects import ROWS as ADAPTER_ROWS
 from .compile_effects import ROWS as COMPILE_ROWS
 from .data_effects import ROWS as DATA_ROWS

@@ -18,8 +18,8 @@ from setpoint.plan.preflight import preflight
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
 
-from ..few import few
-from ..snapshots import compare
+from ..support.cases import few
+from ..support.snapshots import compare
 
 # Names that two fields answer to, since the systems that use them mean one or the other.
 AMBIGUOUS = {"batch_size"}

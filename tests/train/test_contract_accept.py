@@ -19,7 +19,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.run import Run, train
 from setpoint.train.verdict import StepResult
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 from .small import Kept, events, rows, small_job, snapshot
 
 

@@ -21,8 +21,8 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 
-from ..cuda_autocast import cuda_autocast, operators
-from ..forks import forked
+from ..support.cuda_autocast import cuda_autocast, operators
+from ..support.forks import forked
 from .small import small_job
 
 BASE = ("duration=2 steps", "precision.compute=bf16", "evaluation=null", "model.qk_norm=true")

@@ -22,9 +22,9 @@ from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.pretrained.base import frozen_of
 from setpoint.shapes.placed import as_placed
 from setpoint.train.run import rehearse, train
-from tests.tensors import read
+from tests.support.tensors import read
 
-from ..forks import forked
+from ..support.forks import forked
 from .pretrained_effects import theirs
 from .small import rows, small_job
 

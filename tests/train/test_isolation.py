@@ -32,7 +32,7 @@ from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import build_components
 from setpoint.train.objective import Objective
 
-from ..few import few
+from ..support.cases import few
 from .small import small_job
 
 Ints = npt.NDArray[np.int64]

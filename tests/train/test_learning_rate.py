@@ -20,7 +20,7 @@ from setpoint.train.position import UNITS as EVERY
 from setpoint.train.position import LearningRate, Position, is_over
 from setpoint.train.run import train
 
-from ..few import few
+from ..support.cases import few
 from .small import assert_same_run, rows, small_job
 
 PHASES = (

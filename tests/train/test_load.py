@@ -16,7 +16,7 @@ from setpoint.ops.remote_run import RemoteRun
 from setpoint.shapes.placed import in_memory
 from setpoint.train.contract import refuse_resharding
 from setpoint.train.run import rehearse, train
-from tests.tensors import read
+from tests.support.tensors import read
 
 from .small import events, rows, small_job
 

@@ -24,7 +24,7 @@ from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from ..variants import forget, known
+from ..support.variants import forget, known
 from .small import rows, small_job
 
 FLAGS = ("duration=12 steps", "tracking.every=5 steps", "evaluation.every=4 steps")

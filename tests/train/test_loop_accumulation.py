@@ -20,8 +20,8 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 
-from ..few import few
 from ..loss.liger_stand_in import liger_stand_in
+from ..support.cases import few
 from .small import small_job
 
 # Sequences in a micro-batch, and micro-batches in an update.

@@ -29,9 +29,9 @@ from setpoint.train.loop import Loop
 from setpoint.train.objective import Objective, add_routing
 from setpoint.train.position import Position
 
-from ..batches import make_batch
 from ..model.small import small_model
-from ..snapshots import compare
+from ..support.snapshots import compare
+from ..support.tensors import make_batch
 from .small import small_job
 
 ROWS, LENGTH, VOCAB = 8, 16, 257

@@ -56,7 +56,10 @@ def test_a_step_with_gradients_that_are_not_finite_is_run_again(
     assert "\ngradient norm: nan, as recorded\n" in told
     # Of the gradients, which are computed from the end on.
     assert "\nfirst gradient of an output that is not finite: layers.0 (Block)\n" in told
-    assert "anomaly: Function '_RMSNormFunctionBackward' returned nan values in its 0th output.\n" in told
+    assert (
+        "anomaly: Function '_RMSNormFunctionBackward' returned nan values in its 0th output.\n"
+        in told
+    )
     assert "\n  File " in told and "block_modules.py" in told and "objective.py" not in told
     assert files(run) == before
     for word, said in (("9", "has no step 9.\nValid: 1 to 2"), ("x", "x is no step")):

@@ -19,7 +19,7 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ..pairs import rotated
+from ..support.cases import rotated
 from .small import assert_same_run, events, small_job, snapshot
 
 # What tells of every session, also of one that changed nothing.

@@ -21,7 +21,7 @@ from setpoint.parallel.config import CUBLAS_VARIABLE
 from setpoint.train.opening import settings_of
 from setpoint.train.run import train
 
-from ..forks import Forks
+from ..support.forks import Forks
 from .deterministic_runs import CASES, QUICK
 from .small import small_job
 

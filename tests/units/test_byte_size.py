@@ -8,7 +8,7 @@ from setpoint.config import Config, ConfigError, Invalid, field, resolve
 from setpoint.config.composition import compose
 from setpoint.units import ByteSize
 
-from ..snapshots import compare
+from ..support.snapshots import compare
 
 
 class Buffers(Config):

@@ -16,7 +16,7 @@ from setpoint.model.initialize import initialize
 from setpoint.shapes.placed import part_here, whole_of
 
 from ...model.small import VOCAB, small_config
-from ...ranks import fork
+from ...support.ranks import fork
 from .test_weight import CONFIGS, SIZES, quantized
 
 WORLD = 2

@@ -31,7 +31,7 @@ from setpoint.train.build.components import Components, build_components
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
-from tests.tensors import read
+from tests.support.tensors import read
 
 from ...train.small import assert_same_run, small_job
 

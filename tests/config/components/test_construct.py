@@ -7,7 +7,7 @@ from setpoint.config.components import Partial, partial
 from setpoint.config.composition import compose
 from setpoint.config.values.user_code import allow_imports
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..helpers import placeless
 from . import targets
 from .sample import Net

@@ -5,7 +5,7 @@ import pytest
 import setpoint as sp
 from setpoint.config.components import Partial
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..helpers import placeless
 from . import targets
 from .sample import Net

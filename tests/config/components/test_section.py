@@ -13,7 +13,7 @@ from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import differences, fingerprint, record_files
 from setpoint.config.resolving.checks import verify
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..helpers import LAYERS, problems_of, resolve_through
 from . import targets
 from .sample import Imported, Net, Plain, Relu

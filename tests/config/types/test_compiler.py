@@ -13,7 +13,7 @@ from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.types.compound import AnyOfType, AnyType, FreeType, OptionalType, SectionType
 from setpoint.units import Period
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..sample import AdamW, Batch, Experts, Sgd
 
 

@@ -12,7 +12,7 @@ import setpoint as sp
 from setpoint.config import Config, SetpointError, field, ref, resolve
 from setpoint.config.record.record import fingerprint
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 
 
 class Color(enum.Enum):

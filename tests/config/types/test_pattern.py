@@ -12,7 +12,7 @@ from setpoint.config.types.base import PatternType
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import unescaped
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 
 
 class Selects(Config):

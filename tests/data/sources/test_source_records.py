@@ -18,7 +18,7 @@ from setpoint.config.resolving.checks import verify
 from setpoint.data.sources.config import Text
 from setpoint.data.sources.texts import TextSource
 
-from ...few import few
+from ...support.cases import few
 
 ROWS = [{"text": f'the text, "number"\n{n} €', "meta": {"body": f"b{n}"}} for n in range(700)]
 

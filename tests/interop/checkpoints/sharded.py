@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from ...ranks import fork
+from ...support.ranks import fork
 
 RANKS = 2
 

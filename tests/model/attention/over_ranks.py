@@ -18,7 +18,7 @@ from setpoint.model.attention.attention import make_backend, over_ranks
 from setpoint.model.attention.backends import RowLayout, Scores, repeat_heads, visible
 from setpoint.shapes.batch import ContextGroups, Lengths, SequenceParts
 
-from ...ranks import fork
+from ...support.ranks import fork
 
 B, S, H = 2, 48, 8
 HEADS = {

@@ -11,7 +11,7 @@ from setpoint.model.attention.selection import (
     find_dense,
 )
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..small import small_config
 from .small import latent_config
 

@@ -14,7 +14,7 @@ from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.attention.over_ranks import causal_plan, masked_plan
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, ContextGroups, Count, SequenceParts, Split
 
-from ...forks import forked
+from ...support.forks import forked
 from ..small import small_config
 from .over_ranks import sequences_mask
 

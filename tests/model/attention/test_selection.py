@@ -21,7 +21,7 @@ from setpoint.model.attention.varlen import Varlen
 from setpoint.model.config import ImportedModel
 from setpoint.presets.tiny import tiny
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..small import small_config
 from .small import SLIDING, latent_config
 

@@ -28,7 +28,7 @@ from setpoint.parallel.config import DeepEP
 from setpoint.shapes.peers import Peers
 from setpoint.units import ByteSize
 
-from ...ranks import fork
+from ...support.ranks import fork
 from . import stand_in_deepep
 from .small import small_layer
 

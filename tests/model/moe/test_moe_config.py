@@ -9,7 +9,7 @@ from setpoint.config.resolving.checks import cautions_of
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from .small import described
 
 WRONG: dict[str, dict[str, object]] = {

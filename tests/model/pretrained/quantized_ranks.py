@@ -15,7 +15,7 @@ import torch.distributed as dist
 from setpoint.parallel.world import World
 
 from ...parallel.equal_ranks import assert_equal, trained
-from ...ranks import fork
+from ...support.ranks import fork
 from ...train.small import small_job
 from .ours import directory
 from .quantized_files import FORMATS, KEPT, gpt_oss, quantize_files

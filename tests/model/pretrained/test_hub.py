@@ -9,7 +9,7 @@ import pytest
 from setpoint.config import SetpointError
 from setpoint.model import config_from_pretrained, load_pretrained
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from .ours import directory
 
 

@@ -17,7 +17,7 @@ from setpoint.model.pretrained.fill import Weights
 from setpoint.model.pretrained.peft import read_adapter
 from setpoint.model.pretrained.peft_files import PeftFiles
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ...train.pretrained_effects import adapter_of_peft
 from .ours import change_config, directory, rewrite
 

@@ -8,7 +8,7 @@ from setpoint.config import SetpointError
 from setpoint.model import load_pretrained
 from setpoint.model.pretrained.locate import locate_here
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from .ours import directory
 
 

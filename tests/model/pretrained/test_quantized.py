@@ -32,7 +32,7 @@ from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import stored_weights
 from setpoint.train.run import train
 
-from ...forks import forked
+from ...support.forks import forked
 from ...train.small import assert_same_run, small_job
 from .ours import change_config, directory, rewrite
 from .quantized_files import E2M1, FORMATS, KEPT, gpt_oss, nibbles, packed, quantize_files

@@ -15,7 +15,7 @@ from setpoint.model.pretrained.config_json import differences, family_for, write
 from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.presets.deepseek import deepseek_v3
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

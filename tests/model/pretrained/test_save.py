@@ -17,7 +17,7 @@ from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.pretrained.save import ends_of
 from setpoint.model.rope.config import YarnScaling
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from .ours import directory, model
 
 LATENT: dict[str, Any] = {

@@ -18,7 +18,7 @@ from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ...train.small import assert_same_run, events, small_job
 
 SHORT = ("duration=4 steps", "evaluation=null", "checkpoint.keep_best=true")

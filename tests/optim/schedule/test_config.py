@@ -26,7 +26,7 @@ from setpoint.optim.schedule.config import (
 from setpoint.train.config import Job
 from setpoint.units import Duration, Length
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 
 PIECEWISE = "schedule.type=piecewise"
 

@@ -16,7 +16,7 @@ from setpoint.config import resolve
 from setpoint.optim.schedule.config import Plateau
 from setpoint.optim.schedule.curves import PlateauCurve
 
-from ...few import few
+from ...support.cases import few
 
 
 def torchs(values: list[float], **options: Any) -> list[float]:

@@ -26,7 +26,7 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from ...few import few
+from ...support.cases import few
 from ..small import small_job
 
 FROZEN = "optimizer.frozen=['^embedding', query, router]"

@@ -20,7 +20,7 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from ...variants import forget, known
+from ...support.variants import forget, known
 from ..small import rows, small_job
 
 UPDATE = StepResult(loss=2.0, cross_entropy=1.9, grad_norm=0.5, lr=0.01, tokens=64)

@@ -20,8 +20,8 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from ...few import few
 from ...profile.traces import read_trace, spans
+from ...support.cases import few
 from ..small import essence, events, rows, small_job
 
 WINDOW = ("profiling.wait=1", "profiling.warmup=1", "profiling.active=2")

@@ -31,7 +31,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
-from ...few import few
+from ...support.cases import few
 from ..small import rows, small_job
 
 allow_imports(__name__)

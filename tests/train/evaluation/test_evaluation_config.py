@@ -11,7 +11,7 @@ from setpoint.config.composition import compose
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..small import rows, small_job, write_config
 
 SOURCES = "sources=[{type=random, documents=3}]"

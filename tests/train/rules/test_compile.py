@@ -12,7 +12,7 @@ from setpoint.config import ConfigError
 from setpoint.config.resolving.checks import verify
 from setpoint.train.run import train
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..small import small_job
 
 COMPILED = "compile={}"

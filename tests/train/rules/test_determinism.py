@@ -12,7 +12,7 @@ from setpoint.model.attention.selection import BACKENDS
 from setpoint.parallel.config import CUBLAS_VARIABLE
 from setpoint.train.rules.model import workspace_problems
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..small import small_job
 from .refusals import refusal
 

@@ -9,7 +9,7 @@ import pytest
 from setpoint.config.resolving.checks import verify
 from setpoint.train.rules.data import leaves_out
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..small import small_job
 from .refusals import refusals
 

@@ -11,7 +11,7 @@ from setpoint.config import SetpointError
 from setpoint.config.resolving.checks import verify
 from setpoint.train.build.components import build_components
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..small import small_job
 from .refusals import refusals
 

@@ -11,7 +11,7 @@ import pytest
 from setpoint.config import ConfigError
 from setpoint.train.rules.model import pattern_problems
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..small import small_job
 
 ATTENTION = "{pattern=attention, lr_multiplier=2}"

@@ -20,7 +20,7 @@ from setpoint.train.rules.model import (
 
 from ...model.families import FAMILIES
 from ...model.small import VOCAB, small_config
-from ...snapshots import compare
+from ...support.snapshots import compare
 from ..small import small_job
 
 SHORT = ("precision.params=bf16", "precision.compute=bf16")

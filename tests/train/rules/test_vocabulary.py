@@ -13,7 +13,7 @@ from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.config import Job
 from setpoint.train.rules.model import known_vocabulary
 
-from ...snapshots import compare
+from ...support.snapshots import compare
 
 TOKENIZER = '{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "<end>": 7}, "merges": []}}'
 
