@@ -88,8 +88,10 @@ class FeedForward(nn.Module):
         x = cast_once(x)
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
-        values = self.up(x) if self.shift is None else self.shift(self.up(x))
-        return self.down(self.activation(self.gate(x)) * values)
+        # In this order: backward sums the gradients of x in the reverse one.
+        gate = self.activation(self.gate(x))
+        values = self.up(x)
+        return self.down(gate * (values if self.shift is None else self.shift(values)))
 
 
 def relu_squared(x: Tensor) -> Tensor:
