@@ -92,7 +92,7 @@ slow: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile thorough
 
 torture: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture.table $(TORTURE)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.long.torture.table $(TORTURE)
 
 docs: $(VENV)/.dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -111,10 +111,10 @@ planted: $(VENV)/.dev
 	@$(BIN)/python -m tests.planted
 
 fuzz: $(VENV)/.fuzz
-	@$(BIN)/python -m tests.fuzz.coverage_guided --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python -m tests.long.fuzz.coverage_guided --seconds $(FUZZ_SECONDS)
 
 fuzz-configs: $(VENV)/.dev
-	@$(BIN)/python -m tests.fuzz.configurations --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
+	@$(BIN)/python -m tests.long.fuzz.configurations --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
 
 lint: $(VENV)/.dev
 	@failed=0; \

@@ -23,10 +23,10 @@ import setpoint.train.run as running
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.track import trackers
 
-from ..checkpoint.crashed import Failing
-from ..checkpoint.disk import Operation, meetings, watched
-from ..parallel.killed_ranks import at_collective
-from ..train.killing import die_at
+from ...checkpoint.crashed import Failing
+from ...checkpoint.disk import Operation, meetings, watched
+from ...parallel.killed_ranks import at_collective
+from ...train.killing import die_at
 from . import PORT
 from .session import HIT, LOST, TRACE, Session, the_run
 

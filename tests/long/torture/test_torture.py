@@ -31,7 +31,7 @@ def test_a_disturbed_run_equals_the_undisturbed_one(
 ) -> None:
     kinds = SMALL[story, ranks]
     words = (str(tmp_path), story, str(ranks), "1", kinds)
-    found = json.loads(run_module("tests.torture.campaign", *words).splitlines()[-1])
+    found = json.loads(run_module("tests.long.torture.campaign", *words).splitlines()[-1])
     assert found["faults"] == dict.fromkeys(kinds.split(","), 1)
     assert found["survived"] == len(found["faults"]) and found["compared"] >= 9
 

@@ -28,8 +28,8 @@ from setpoint.config.words.text import parse_flow, parse_list
 from setpoint.sweep.points import read_command_line
 from setpoint.train.config import Job as TrainingJob
 
-from ..config.history import Job as Old
-from ..config.sample import Job
+from ...config.history import Job as Old
+from ...config.sample import Job
 from .guard import guarded
 from .oracles import agree, may_refuse
 

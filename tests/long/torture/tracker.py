@@ -1,4 +1,4 @@
-"""A tracker whose rows go to a server, brought by `--import tests.torture.tracker`."""
+"""A tracker whose rows go to a server, brought by `--import tests.long.torture.tracker`."""
 
 from __future__ import annotations
 

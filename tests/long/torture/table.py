@@ -1,4 +1,4 @@
-"""The long form: `python -m tests.torture.table [--rounds N] [--seed N]`, as `make torture` does.
+"""The long form, `make torture`: `python -m tests.long.torture.table [--rounds N] [--seed N]`.
 
 Each round runs every campaign with another seed; with the counts of all rounds the table of
 docs/torture.md is written.
@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..support.forks import forked, shared
+from ...support.forks import forked, shared
 from .faults import FAULTS, Fault
 
-PAGE = Path(__file__).parents[2] / "docs" / "torture.md"
+PAGE = Path(__file__).parents[3] / "docs" / "torture.md"
 TABLE = re.compile(r"(<!-- torture -->\n).*?(<!-- end -->)", re.DOTALL)
 ROW = re.compile(r"^\| ([^|]+) \| (\d+|-) \| (\d+|-) \|", re.MULTILINE)
 TOTAL = re.compile(r"\*\*(\d+) faults\*\*, (\d+) survived; (\d+) states")
@@ -107,10 +107,13 @@ def main(words: list[str]) -> int:
                 given = (story, str(ranks), str(seed * 10 + number), line)
                 with tempfile.TemporaryDirectory() as folder:
                     try:
-                        printed = forked("tests.torture.campaign", folder, *given)
+                        printed = forked("tests.long.torture.campaign", folder, *given)
                     except AssertionError as error:
                         failed += 1
-                        print(f"FAILED: tests.torture.campaign FOLDER {given}\n{error}", flush=True)
+                        print(
+                            f"FAILED: tests.long.torture.campaign FOLDER {given}\n{error}",
+                            flush=True,
+                        )
                         continue
                 found = json.loads(printed.splitlines()[-1])
                 for name, count in found["faults"].items():

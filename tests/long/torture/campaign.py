@@ -25,9 +25,9 @@ import torch.distributed.checkpoint.default_planner  # noqa: F401
 
 from setpoint.files import atomic
 
-from ..train.killing import die_at
-from ..train.poison import Poisoned
-from ..train.small import assert_same_run, essence, write_config
+from ...train.killing import die_at
+from ...train.poison import Poisoned
+from ...train.small import assert_same_run, essence, write_config
 from . import faults
 from .faults import Damaged, Fault, with_objective
 from .session import HIT, TRACE, Session, assert_nothing_left, newest_whole, the_run
@@ -73,7 +73,7 @@ class Campaign:
         flags = [length, *COMMON, *STORIES[story], *([SHARD] if size > 1 else [])]
         self.words = ["train", "small.toml", *(f"--{flag}" for flag in flags)]
         if "tracker" in story:
-            self.words += ["--import", "tests.torture.tracker"]
+            self.words += ["--import", "tests.long.torture.tracker"]
         self.counts: Counter[str] = Counter()
         self.survived = self.compared = 0
         self.whole = self._begin("whole")

@@ -1,6 +1,6 @@
 """Whole configurations of random and hostile layers: each resolves or is refused in words.
 
-    python -m tests.fuzz.configurations [--cases 10000] [--seed 0] [--start 0] [--only KIND]
+    python -m tests.long.fuzz.configurations [--cases 10000] [--seed 0] [--start 0] [--only KIND]
 
 `make fuzz-configs` runs this. A case is made of its seed and number alone, so that it can be made
 again; one that fails is made smaller, and printed with the command that tries it again.
@@ -59,7 +59,7 @@ from setpoint.sweep.points import Composer, read_command_line, resolve_points
 from setpoint.sweep.space import Product
 from setpoint.train.config import Job
 
-from ..config.everything import Everything
+from ...config.everything import Everything
 from .hostile import DRAWS, EDITS, FILES, KEYS, NUMBERS, QUANTITIES, REFERENCES, SOURCES, TEXTS
 
 SECONDS = 2.0

@@ -1,6 +1,6 @@
 """Look for inputs that break a reader, led by the coverage that they reach; `make fuzz` runs this.
 
-    python -m tests.fuzz.coverage_guided [--seconds 60] [TARGET ...]
+    python -m tests.long.fuzz.coverage_guided [--seconds 60] [TARGET ...]
 
 It needs `atheris` (the extra `fuzz`), which is there for CPython 3.11. It starts from the texts in
 `corpus/`; what it finds is written to `findings/TARGET-...` below the working folder. Shrink such
