@@ -169,7 +169,7 @@ def forked(module: str, *words: str) -> str:
     Returns:
         what it printed; what it printed as errors is shown if it fails.
     """
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         fork = shared().start(["-m", module, *words], root, output, errors=errors)
         status = fork.wait()

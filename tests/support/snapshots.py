@@ -17,7 +17,7 @@ import os
 import re
 from pathlib import Path
 
-FOLDER = Path(__file__).with_name("snapshots")
+FOLDER = Path(__file__).parents[1] / "snapshots"
 FACT = re.compile(
     r"""--[A-Za-z][\w.-]*                                   # a flag
     | Did\ you\ mean\ [^?\n]+                               # a suggestion
