@@ -95,6 +95,15 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
     assert [problem.path for problem in error.value.problems] == ["generation.max_tokens"]
     with pytest.raises(sp.ConfigError, match="'nowhere.txt' does not exist"):
         model.evaluate("nowhere.txt")
+    with pytest.raises(sp.ConfigError, match=r"generation\.prompts\.0 = 5"):
+        model.generate(5)  # pyright: ignore[reportArgumentType]
+    for wrong in ("worst", 1.5):
+        with pytest.raises(sp.ConfigError, match=r"weights\.checkpoint = "):
+            run.model(wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(sp.SetpointError, match=r"load_model: overrides takes words, .* got 7"):
+        run.model(overrides=7)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(sp.SetpointError, match="load_run takes a run directory, .* got 7"):
+        sp.load_run(7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="is no run directory"):
         sp.load_run(tmp_path)
     with pytest.raises(sp.SetpointError, match="does not exist: train the job first"):

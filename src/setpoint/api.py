@@ -22,6 +22,7 @@ from setpoint.config import (
     SetpointError,
     compose,
     fingerprint,
+    for_error,
     is_record,
     read_record,
 )
@@ -95,9 +96,12 @@ def load_run(path: str | os.PathLike[str] | Session) -> RecordedRun:
     Raises:
         SetpointError: if there is no run.
     """
-    if not isinstance(path, str | os.PathLike):
-        path = path.directory
-    directory = Path(os.path.expanduser(path))
+    given = path if isinstance(path, str | os.PathLike) else getattr(path, "directory", None)
+    if given is None:
+        raise SetpointError(
+            f"load_run takes a run directory, or what train returned; got {for_error(path)}"
+        )
+    directory = Path(os.path.expanduser(given))
     if not is_run_directory(directory):
         there = "is no run directory" if directory.exists() else "does not exist"
         raise SetpointError(
@@ -231,8 +235,9 @@ class TrainedModel:
         Returns:
             a text for each prompt and sample, in order.
         """
-        prompts = (prompts,) if isinstance(prompts, str) else tuple(prompts)
-        tasks: dict[str, Any] = {"generation": {"prompts": prompts, **options}, "seed": seed}
+        is_list = isinstance(prompts, Iterable) and not isinstance(prompts, str)
+        section = {"prompts": tuple(prompts) if is_list else (prompts,), **options}
+        tasks: dict[str, Any] = {"generation": section, "seed": seed}
         if chat:
             tasks["chat"] = {} if chat is True else chat
         return self._run(tasks).texts
@@ -396,14 +401,15 @@ def _opened(
     weights: dict[str, object] = {"weights.path": _weights_of(source)}
     if checkpoint is not None:
         weights["weights.checkpoint"] = checkpoint
-    return _composed(compose(Inference, program=weights).draft, overrides)
+    return _composed(_composed(None, weights), overrides)
 
 
-def _composed(draft: Any, overrides: Overrides) -> Inference:
+def _composed(draft: Inference | None, overrides: Overrides) -> Inference:
     """Lay overrides on an inference job."""
-    words = () if isinstance(overrides, Mapping) else overrides
-    values = overrides if isinstance(overrides, Mapping) else {}
-    composition = compose(Inference, draft, flags=list(words), program=values)
+    from setpoint.train.from_python import words_and_values
+
+    words, values = words_and_values(overrides, "load_model")
+    composition = compose(Inference, draft, flags=words, program=values)
     if composition.problems:
         raise ConfigError(composition.problems)
     return composition.draft

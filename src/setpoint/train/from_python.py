@@ -85,23 +85,13 @@ def job_of(
         raise _no_job(source, caller)
     if not isinstance(composition.draft, Job):
         raise _no_job(composition.draft, caller)
-    words = overrides if not isinstance(overrides, Mapping) else ()
-    values = dict(overrides) if isinstance(overrides, Mapping) else {}
+    words, values = words_and_values(overrides, caller)
     if world_size is not None:
         values["parallel.world_size"] = world_size
-    if (
-        isinstance(words, str)
-        or not isinstance(words, Sequence)
-        or not all(isinstance(word, str) for word in [*words, *values])
-    ):
-        raise SetpointError(
-            f"{caller}: overrides takes words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
-            f"{{'optimizer.lr': 1e-3}}; got {_said(overrides)}"
-        )
     merged = compose(Job, composition.draft)
     paths = None if data is None else _set_data(merged.draft, data)
     if words or values:
-        merged = compose(Job, merged.draft, flags=list(words), program=values)
+        merged = compose(Job, merged.draft, flags=words, program=values)
     given_sources = merged.draft.data.sources
     if paths is not None and [getattr(section, "paths", None) for section in given_sources] != [
         paths
@@ -117,6 +107,26 @@ def job_of(
         origin = Origin(PROGRAM, "WORLD_SIZE")
         merged.draft.parallel.set_field("world_size", launched(), origin)
     return merged.resolve(), given
+
+
+def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict[str, object]]:
+    """Overrides as words of the command line, and as values by dotted path.
+
+    Raises:
+        SetpointError: they are neither.
+    """
+    words = () if isinstance(overrides, Mapping) else overrides
+    values = dict(overrides) if isinstance(overrides, Mapping) else {}
+    if (
+        isinstance(words, str)
+        or not isinstance(words, Sequence)
+        or not all(isinstance(word, str) for word in [*words, *values])
+    ):
+        raise SetpointError(
+            f"{caller}: overrides takes words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
+            f"{{'optimizer.lr': 1e-3}}; got {_said(overrides)}"
+        )
+    return list(words), values
 
 
 def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
