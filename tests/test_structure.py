@@ -31,8 +31,7 @@ CROSS_CUTTING = {
     "coverage": "what Setpoint answers to the keys of four other systems",
     "docs": "what the documentation shows is true",
     "recipes": "whole recipes of other systems check at their size and train in small",
-    "fuzz": "no input ends in a traceback, a hang, or what was not asked for",
-    "torture": "runs that are disturbed in every way end in words and go on as undisturbed ones",
+    "long": "no input ends in a traceback or a hang, and disturbed runs go on as undisturbed ones",
     "typing": "what type checkers see of a user's project",
 }
 
