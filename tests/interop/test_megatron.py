@@ -52,6 +52,22 @@ PLAIN = "--num-layers 4 --hidden-size 64\n--num-attention-heads 4 --seq-length 3
 )
 
 
+BRANCHES = """
+A={} B={}
+function usage {{
+    echo "train.sh"
+}}
+if [ $A == 1 ]; then
+    for rank in 0 1; do if [ $B == 1 ]; then echo $rank; fi; done
+    if [ $B == 1 ]; then X=one; else X=two; fi
+elif [ $A == 2 ]; then X=three
+else
+    X=four
+fi
+python pretrain_gpt.py --seed $X
+"""
+
+
 def read(folder: Path, more: str = "", text: str = PLAIN) -> ConvertedDocument:
     path = folder / "train.sh"
     path.write_text(text + more)
@@ -215,3 +231,11 @@ def test_a_variable_that_grows_without_end_is_refused(tmp_path: Path) -> None:
     text = "A=aaaaaaaaaa\n" + "A=$A$A$A$A$A$A$A$A\n" * 12 + "python train.py $A\n"
     with pytest.raises(SetpointError, match="too long"):
         read(tmp_path, text=text)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "taken"), [(1, 1, "one"), (1, 2, "two"), (2, 1, "three"), (3, 1, "four")]
+)
+def test_one_branch_of_a_script_is_followed(first: int, second: int, taken: str) -> None:
+    script = Script("train.sh", BRANCHES.format(first, second))
+    assert [word for word, _ in script.arguments] == ["--seed", taken]

@@ -178,3 +178,12 @@ def test_latent_attention_of_deepseek(tmp_path: Path, length: int) -> None:
     scale = (0.1 * math.log(40) + 1) ** 2 / math.sqrt(128 + 64)
     assert model.attention_scale == (pytest.approx(scale) if length > 4096 else None)
     assert (model.rope_scaling is None) == (length == 4096)
+
+
+def test_products_that_overlap_messages_need_divided_matrices(tmp_path: Path) -> None:
+    given = {"enable_async_tensor_parallel": True}
+    assert not converted(tmp_path, parallelism=given).parallel.async_tensor_parallel
+    (report,) = [r for r in read(tmp_path, parallelism=given).reports if "async" in r.key]
+    assert report.kind == "not converted"
+    divided = read(tmp_path, parallelism={**given, "tensor_parallel_degree": 2})
+    assert divided.data["parallel"]["async_tensor_parallel"]

@@ -36,3 +36,13 @@ def test_biases_start_at_zero_and_do_not_shift_the_other_draws():
     initialize(biased, 1)
     assert not biased.up.bias.any() and not biased.down.bias.any()
     assert torch.equal(plain.up.weight, biased.up.weight)
+
+
+def test_gradients_of_the_input_are_summed_from_up_to_gate():
+    """As in all curves that are kept; sums of adapters' products depend on the order."""
+    layer, order = FeedForward(small_config()), []
+    for name in ("gate", "up"):
+        module = layer.get_submodule(name)
+        module.register_forward_hook(lambda *_, name=name: order.append(name))
+    layer(torch.randn(2, 5, 24))
+    assert order == ["gate", "up"]

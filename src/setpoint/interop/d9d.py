@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from setpoint.config import Invalid, Problem
+from setpoint.config.types.base import compiled_pattern
 from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
 
 STATELESS = "an inference job has no state to save"
@@ -311,12 +313,13 @@ def _targets(c: Conversion, pattern: str) -> None:
     """The linear layers whose names, in d9d, match a pattern in every layer."""
     key = "lora.module_name_pattern"
     try:
-        matching = [{here for there, here in MODULES.items()
-                     if re.fullmatch(pattern, f"model.layers.{layer}.{there}")}
-                    for layer in (0, 1, 10)]  # fmt: skip
-    except re.error as error:
-        c.wrong(key, f"a regular expression ({error})")
+        compiled = compiled_pattern(pattern)
+    except Invalid as error:
+        c.problems.append(Problem(key, error.message, hint=error.hint, origin=c.place(key)))
         return
+    matching = [{here for there, here in MODULES.items()
+                 if compiled.fullmatch(f"model.layers.{layer}.{there}")}
+                for layer in (0, 1, 10)]  # fmt: skip
     if matching[0] and matching[0] == matching[1] == matching[2]:
         targets = [f"{re.escape(name)}$" for name in MODULES.values() if name in matching[0]]
         c.set("adapter.targets", targets, key)

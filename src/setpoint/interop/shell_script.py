@@ -43,26 +43,28 @@ class Script:
         self.name, self.text, self.limit = name, text, limit
         self.variables: dict[str, list[Word]] = {}
         self.arguments: list[Word] = []
-        branches: list[bool] = []  # of each `if` around a statement, whether it is followed
+        branches: list[str] = []  # of each `if` around a statement: followed, next or past
         loops = 0
         for words in self._statements():
-            first = words[0][0]
-            if first in ("for", "while", "until", "case", "function"):
+            while words and words[0][0] in ("then", "do", "else"):
+                if words[0][0] == "else" and branches:
+                    branches[-1] = "followed" if branches[-1] == "next" else "past"
+                words = words[1:]
+            first = words[0][0] if words else ""
+            if first in ("for", "while", "until", "case"):
                 loops += 1
             elif first in ("done", "esac"):
                 loops = max(0, loops - 1)
             elif first == "if":
-                branches.append(self._holds(words[1:]))
+                branches.append("followed" if self._holds(words[1:]) else "next")
             elif first == "elif" and branches:
-                branches[-1] = not branches[-1] and self._holds(words[1:])
-            elif first == "else" and branches:
-                branches[-1] = not branches[-1]
-                words = words[1:]
+                if branches[-1] != "next":
+                    branches[-1] = "past"
+                elif self._holds(words[1:]):
+                    branches[-1] = "followed"
             elif first == "fi" and branches:
                 branches.pop()
-            if first in ("then", "do"):
-                words = words[1:]
-            if words and all(branches) and not loops and words[0][0] not in ("if", "elif", "fi"):
+            elif words and not loops and all(branch == "followed" for branch in branches):
                 self._statement(words)
         if not self.arguments:  # no Python file: the words are the arguments
             options = [word for words in self._statements() for word in words]

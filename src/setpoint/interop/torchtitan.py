@@ -256,8 +256,8 @@ def _ranks(c: Conversion) -> None:
     key = "parallelism.fsdp_reshard_after_forward"
     if (name := c.choice(key, "default", "always", "never")) and name != "default":
         c.set("parallel.reshard", name == "always", key)
-    if c.value("parallelism.enable_async_tensor_parallel"):
-        key = "parallelism.enable_async_tensor_parallel"
+    key = "parallelism.enable_async_tensor_parallel"
+    if c.number("parallelism.tensor_parallel_degree") > 1 and c.value(key):
         c.set("parallel.async_tensor_parallel", True, key)
     if c.value("training.enable_cpu_offload"):
         c.set("parallel.sharding.offload", True, "training.enable_cpu_offload")
