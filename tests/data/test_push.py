@@ -24,11 +24,12 @@ from setpoint.data.push import reshard
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.tokens import file_problems, token_count
 from setpoint.data.store import MANIFEST, open_side, read_manifest, verify
+from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.config import Job
 
 from ..hub.server import Hub, local_hub
-from .test_prepared import assert_all_same, assert_same
+from .test_prepared import assert_all_same, assert_same, data_of, token_files
 from .tokenizers_here import byte_level
 
 # A library's own.
@@ -195,6 +196,24 @@ def test_other_shards_hold_the_same(tmp_path: Path, kind: str, shards: int) -> N
     # About as many tokens each.
     sizes = [len(np.load(path)) for path in (tmp_path / "new").glob("train-*.tokens.npy")]
     assert shards > 4 or max(sizes) - min(sizes) < 2000
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), resolve(TokenIds(count=300)).build()])
+def test_token_files_that_were_mapped_are_pushed_as_shards(tmp_path: Path, tokenizer: Any) -> None:
+    (tmp_path / "files").mkdir()
+    tokens = token_files(tmp_path / "files")
+    corpora(data_of(tmp_path / "cache", (tokens,), held_out=0.2), tokenizer)
+    (folder,) = (path.parent for path in tmp_path.glob(f"cache/*/{MANIFEST}"))
+    manifest = read_manifest(folder)
+    assert len(manifest.token_files) == 3
+    old = [open_side(folder, manifest, side, tokenizer) for side in manifest.sides]
+    made = reshard(folder, manifest, tmp_path / "new", None, tokenizer)
+    verify(tmp_path / "new", made)
+    for path in tmp_path.glob("files/*"):
+        path.unlink()
+    assert not made.token_files and not list(tmp_path.glob("new/*.places.npy"))
+    for side, before in zip(made.sides, old, strict=True):
+        assert_same(before, open_side(tmp_path / "new", made, side, tokenizer))
 
 
 def test_a_full_disk_leaves_no_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

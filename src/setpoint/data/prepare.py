@@ -35,6 +35,7 @@ from setpoint.data.store import (
     INPUTS,
     MANIFEST,
     PLACE,
+    PLACES,
     CorpusRequest,
     Side,
     StoreKey,
@@ -695,7 +696,7 @@ def _side(
                 place["at"] = index["at"] + copied * (index["file"] == 0)
                 yield place
 
-        file = f"{name}.places.npy"
+        file = f"{name}{PLACES}"
         files[file] = write_parts(folder / file, PLACE, documents, places())
     source = works[0].source
     chosen = request.names if source is None else request.names[source : source + 1]

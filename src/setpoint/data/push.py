@@ -18,6 +18,7 @@ from setpoint.config import RunError
 from setpoint.data.store import (
     INPUTS,
     MANIFEST,
+    PLACES,
     Side,
     StoredRecords,
     StoreManifest,
@@ -43,11 +44,14 @@ COPIED = 1 << 22
 
 
 def reshard(
-    folder: Path, manifest: StoreManifest, target: Path, shards: int, tokenizer: Tokenizer
+    folder: Path, manifest: StoreManifest, target: Path, shards: int | None, tokenizer: Tokenizer
 ) -> StoreManifest:
-    """Write prepared data that was verified into a new folder, in so many shards a side.
+    """Write prepared data that was verified into a new folder, with all tokens in its shards.
 
-    A side of fewer documents has a shard for each.
+    A side of fewer documents than shards has a shard for each.
+
+    Arguments:
+        shards: number of a side; None: as they are.
 
     Raises:
         RunError: it cannot be written; nothing of it is left then.
@@ -57,16 +61,16 @@ def reshard(
         files: dict[str, Written] = {}
         sides: list[Side] = []
         for side in manifest.sides:
-            sides.append(replace(side, shards=min(shards, side.documents)))
+            sides.append(replace(side, shards=min(shards or side.shards, side.documents)))
             files |= _write_side(folder, manifest, side, target, sides[-1].shards, tokenizer)
         before = {f"{shard_name(side.name, k)}." for side in manifest.sides
                   for k in range(side.shards)}  # fmt: skip
         for name, written in manifest.files.items():
-            if f"{name.partition('.')[0]}." not in before:
+            if f"{name.partition('.')[0]}." not in before and not name.endswith(PLACES):
                 shutil.copyfile(folder / name, target / name)
                 files[name] = Written(*written)
         named = {name: (each.size, each.digest) for name, each in sorted(files.items())}
-        made = replace(manifest, sides=tuple(sides), files=named)
+        made = replace(manifest, sides=tuple(sides), files=named, token_files=())
         write_file(target / MANIFEST, [made.text().encode()])
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
@@ -99,6 +103,7 @@ def _write_side(
         index, names = _documents(parts, first, last)
         start, end = int(ends[first] - lengths[first]), int(ends[last - 1])
         index["start"] = ends[first:last] - lengths[first:last] - start
+        index["file"], index["at"] = 0, index["start"]
         stem = shard_name(side.name, number)
         files[f"{stem}.tokens.npy"] = _copy(target, f"{stem}.tokens.npy", corpus.tokens, start, end)
         files[f"{stem}.index.npy"] = write_array(target / f"{stem}.index.npy", index)
@@ -180,8 +185,7 @@ def push(
 
     Raises:
         SetpointError: prepared data is damaged, or the data set cannot be written to as asked for.
-        RunError: the hub cannot be reached or refuses, or another number of shards cannot be
-            written.
+        RunError: the hub cannot be reached or refuses, or shards cannot be written.
     """
     staged: list[Path] = []
     try:
@@ -190,7 +194,7 @@ def push(
         for name, folder in folders.items():
             manifest = read_manifest(folder)
             verify(folder, manifest)
-            if shards is not None:
+            if shards is not None or manifest.token_files:
                 copy = folder.with_name(f"{folder.name}.shards-{os.getpid()}")
                 manifest = reshard(folder, manifest, copy, shards, tokenizer)
                 staged.append(folder := copy)

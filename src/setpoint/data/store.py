@@ -60,6 +60,7 @@ INDEX = np.dtype(
 """A document of a shard."""
 PLACE = np.dtype([("file", "<i4"), ("at", "<i8")])
 """Position of the tokens of a document."""
+PLACES = ".places.npy"
 
 
 def raw(array: npt.NDArray[Any]) -> memoryview:
@@ -291,7 +292,7 @@ def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Toke
     starts = _mapped(folder / f"{side.name}.starts.npy", np.dtype("<i8"), side.documents)
     tokens = _joined(folder, side, "tokens", before)
     if manifest.token_files:
-        places = _mapped(folder / f"{side.name}.places.npy", PLACE, side.documents)
+        places = _mapped(folder / f"{side.name}{PLACES}", PLACE, side.documents)
         arrays = [tokens[1:] if len(tokens) == 1 else JoinedRow(tokens.parts[1:])]
         arrays += [_token_file(folder, *file) for file in manifest.token_files]
         tokens = PlacedRow(arrays, starts, places, side.tokens, before)
@@ -360,7 +361,7 @@ def _joined(folder: Path, side: Side, kind: str, first: npt.NDArray[Any]) -> Joi
 def _token_file(folder: Path, path: str, dtype: str, offset: int, count: int) -> TokenRow:
     try:
         return np.asarray(np.memmap(path, dtype, "r", offset, (count,)))
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise DamagedData(_damaged(folder, f"its token file {path}: {error}")) from error
 
 
