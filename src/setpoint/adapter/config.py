@@ -16,7 +16,7 @@ PATTERNS = ("query", "feed_forward")
 
 
 class Merge(Config):
-    """Merges of the adapter into the weights beneath it during training (ReLoRA)."""
+    """Periodic merges of the adapter into the base weights during training (ReLoRA)."""
 
     every: Period = Period("1000 steps")
     """Interval between merges in steps: W becomes the merged weight, A is drawn again, and B is
@@ -112,8 +112,8 @@ class AdapterConfig(Config):
     """Dropout of the input of A, in training."""
 
     b_std: float = field(default=0.0, ge=0, lt=inf)
-    """Standard deviation of B at the start, of A for an embedding; 0: the model begins as it is
-    without the adapter."""
+    """Standard deviation of the initial B, or of A for an embedding; 0: the adapted model starts
+    equal to its base."""
 
     targets: tuple[str, ...] | None = None
     """Adapted modules: regular expressions searched in names of linear layers, embeddings and
@@ -179,7 +179,7 @@ class DoRA(AdapterConfig, type="dora"):
 
 
 class ReLoRA(AdapterConfig, type="relora"):
-    """ReLoRA (Lialin et al., 2023): LoRA that is merged into the base again and again."""
+    """ReLoRA (Lialin et al., 2023): LoRA with periodic merges into the base."""
 
     merge: Merge | None = field(factory=Merge)
     """Merges into the base weights during training."""

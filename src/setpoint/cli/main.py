@@ -41,7 +41,7 @@ COMMANDS = {
     "replay": ("reproduce", "run a step of a run again, with statistics of each module"),
     "fingerprint": ("show", "print the hash of all identity fields"),
     "schema": ("list", "print the JSON Schema of configuration files, for editors"),
-    "migrate": ("migrate", "bring files and records of older versions up to date"),
+    "migrate": ("migrate", "update files and records to the current schema"),
     "import": ("infer", "print the configuration of a pretrained model"),
     "convert": ("migrate", "write a file of another system as a file of Setpoint"),
     "infer": ("infer", "run an inference job: evaluate, generate, export"),

@@ -286,8 +286,7 @@ def prepare_all(
     for index, source in enumerate(config.sources):
         if source.is_streamed:
             raise SetpointError(
-                f"data.sources.{index}.streaming: true is for a source that is never prepared.\n"
-                "Valid: false."
+                f"data.sources.{index}.streaming: a streamed source is not prepared.\nValid: false."
             )
     requests = requests_of(config, config.is_mixture)
     requests += [CorpusRequest(name, tuple(sources), where) for name, sources, where in texts]

@@ -25,7 +25,7 @@ HEAD = 128 + 64
 
 @preset
 def deepseek_v3() -> Job:
-    """DeepSeek-V3: 671,026,419,200 parameters, of which a token meets 37.6e9.
+    """DeepSeek-V3: 671,026,419,200 parameters, 37.6e9 active per token.
 
     14,848 of them are biases that only select experts; they learn by no gradient and are not
     counted by `check`.
@@ -67,7 +67,7 @@ def deepseek_v3() -> Job:
 
 @preset
 def deepseek_tiny() -> Job:
-    """The build of DeepSeek-V3 in small, on bytes of the standard library; under a minute."""
+    """A small DeepSeek-V3, trained on bytes of the standard library; under a minute."""
     model = TransformerConfig(
         dim=128,
         layers=4,

@@ -1,4 +1,4 @@
-"""The build of Gemma 3's text model in small.
+"""A small version of Gemma 3's text model.
 
 Build: config.json of google/gemma-3-1b-pt on Hugging Face; Gemma 3 Technical Report, 2025: five
 layers with a sliding window to one without, each with rotations of its own; norms before and behind
@@ -19,7 +19,7 @@ DIM = 112
 
 @preset
 def gemma3_tiny() -> Job:
-    """The build of Gemma 3 in small, on bytes of the standard library; half a minute."""
+    """A small Gemma 3, trained on bytes of the standard library; half a minute."""
     model = TransformerConfig(
         dim=DIM,
         layers=6,

@@ -57,7 +57,7 @@ gpt2_xl     = _size("gpt2-xl",     "GPT-2 XL",     1_557_611_200, 1600, 48, 25, 
 
 @preset
 def gpt2_tiny() -> Job:
-    """The build of GPT-2 in small, on bytes of the standard library; half a minute on two cores."""
+    """A small GPT-2, trained on bytes of the standard library; half a minute on two cores."""
     model = TransformerConfig(
         dim=128,
         layers=4,

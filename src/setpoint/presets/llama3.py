@@ -65,7 +65,7 @@ llama3_70b = _size("llama3-70b", "Llama 3.1 70B", 70_553_706_496, 8192, 80, 64, 
 
 @preset
 def llama3_tiny() -> Job:
-    """Llama 3 in small, on bytes of the standard library; half a minute on two cores."""
+    """A small Llama 3, trained on bytes of the standard library; half a minute on two cores."""
     model = TransformerConfig(
         dim=128,
         layers=4,

@@ -1,4 +1,4 @@
-"""The build of Mistral 7B in small: a window slides in all layers.
+"""A small Mistral 7B: sliding-window attention in all layers.
 
 Build: config.json of mistralai/Mistral-7B-v0.1 on Hugging Face; Mistral 7B, Jiang et al., 2023.
 """
@@ -13,7 +13,7 @@ from setpoint.train.config import Job
 
 @preset
 def mistral_tiny() -> Job:
-    """The build of Mistral 7B in small, on bytes of the standard library; half a minute."""
+    """A small Mistral 7B, trained on bytes of the standard library; half a minute."""
     model = TransformerConfig(
         dim=128,
         layers=4,

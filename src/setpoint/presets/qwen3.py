@@ -66,7 +66,7 @@ qwen3_32b  = _size("qwen3-32b",  "Qwen3 32B",  32_762_123_264, 5120, 64, 64, 25_
 
 @preset
 def qwen3_tiny() -> Job:
-    """The build of Qwen3 in small, on bytes of the standard library; half a minute on two cores."""
+    """A small Qwen3, trained on bytes of the standard library; half a minute on two cores."""
     model = TransformerConfig(
         dim=128,
         layers=4,
@@ -84,7 +84,7 @@ def qwen3_tiny() -> Job:
 
 @preset
 def qwen3_30b_a3b() -> Job:
-    """Qwen3 30B-A3B: 30,532,122,624 parameters, of which a token meets 3.35e9."""
+    """Qwen3 30B-A3B: 30,532,122,624 parameters, 3.35e9 active per token."""
     model = TransformerConfig(
         vocab_size=151_936,
         dim=2048,
@@ -107,7 +107,7 @@ def qwen3_30b_a3b() -> Job:
 
 @preset
 def qwen3_moe_tiny() -> Job:
-    """Qwen3 with experts in small, on bytes of the standard library; under a minute."""
+    """A small Qwen3 with experts, trained on bytes of the standard library; under a minute."""
     model = TransformerConfig(
         dim=128,
         layers=4,

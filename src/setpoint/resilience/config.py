@@ -54,7 +54,7 @@ class GarbageCollection(Config, role=RUNTIME):
 
     generation: int = field(default=1, ge=0, le=2)
     """Garbage collection generation (gc.collect). 0: youngest objects; 1: also survivors of one
-    collection; 2: all made since the start."""
+    collection; 2: all objects created since the start."""
 
     automatic: bool = False
     """Keep automatic garbage collection on as well (gc.enable)."""
@@ -85,7 +85,7 @@ class SkipStep(StepPolicy, type="skip"):
 
 
 class RollBack(StepPolicy, type="rollback"):
-    """Go back to the newest valid checkpoint, and on with the data after the step that failed."""
+    """Roll back to the newest valid checkpoint; continue with the data after the failed step."""
 
     limit: int = field(default=3, ge=1)
     """Rollbacks to one checkpoint; one more ends the run."""
@@ -142,7 +142,7 @@ class GpuHealthCheck(Config, role=RUNTIME, owner="setpoint.ops.rank_health:GpuHe
     """Interval; there is one check at the start as well, with never only that."""
 
     max_temperature: int = field(default=90, ge=1, le=150)
-    """Temperature in degrees Celsius from which it is reported."""
+    """Reported from this temperature on, in degrees Celsius."""
 
 
 class Resilience(Config, role=RUNTIME):
@@ -169,7 +169,7 @@ class TrainingResilience(Resilience, role=RUNTIME):
     read."""
 
     stop_file: str | None = "STOP"
-    """Stop file, relative to the run directory: where it is there, the run saves a checkpoint and
+    """Stop file, relative to the run directory: if it exists, the run saves a checkpoint and
     exits with status 75, and does not start again until it is removed. null: none."""
 
     non_finite: StepPolicy = field(factory=FailStep)

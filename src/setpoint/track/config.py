@@ -40,7 +40,7 @@ class Prometheus(
     port: int = field(default=9464, ge=0, le=65535)
     """Port; 0: any that is free, which the run shows."""
     address: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0: all of the machine, for whoever reaches it."""
+    """Address to listen at; 0.0.0.0: all interfaces, reachable from the network."""
 
     @rule(cautions={OPEN_PORT: "the endpoint for Prometheus can be reached from elsewhere"})
     def _check_address(self) -> Iterator[Caution]:
@@ -131,7 +131,7 @@ class Wandb(
     tags: tuple[str, ...] = ()
     """Tags."""
     run_id: str | None = field(default=None, pattern=r"[^/\\#?%:]{1,128}")
-    """Id of a run to take up, or to begin where there is none; null: the run directory's own."""
+    """Id of the run to resume, or to create; null: the run directory's own."""
     mode: Literal["online", "offline"] = "online"
     """offline: written to disk for `wandb sync`."""
     directory: str | None = None
@@ -197,7 +197,7 @@ class Trackio(ServiceConfig, type="trackio", **_SERVICE):
     name: str | None = None
     """Display name, to which a part of the run's id is added; null: that of the run directory."""
     run_id: str | None = None
-    """Full name of a run to take up, or to begin where there is none; null: that of `name`."""
+    """Full name of the run to resume, or to create; null: that of `name`."""
     group: str | None = None
     """Group that the run is shown in."""
     space: str | None = None
@@ -221,8 +221,7 @@ class Comet(ServiceConfig, type="comet", **_SERVICE):
     tags: tuple[str, ...] = ()
     """Tags."""
     run_id: str | None = field(default=None, pattern=r"[A-Za-z0-9]{32,50}")
-    """Key of an experiment to take up, or to begin where there is none; null: the run directory's
-    own."""
+    """Key of the experiment to resume, or to create; null: the run directory's own."""
     mode: Literal["online", "offline"] = "online"
     """offline: archives for `comet upload`, one a session."""
     directory: str | None = None
@@ -233,12 +232,12 @@ class Metrics(Config, role=RUNTIME):
     """Metrics of a row beside the loss, the learning rate and the speed."""
 
     step_time: Literal["host", "waits", "device", "none"] = "host"
-    """Seconds and shares of the parts of steps. host: by the clock of the main rank; waits: so,
-    with what forward, backward and optimizer wait for other ranks as communication; device:
-    these and the waits by CUDA events, which need a GPU."""
+    """Seconds and shares of the parts of a step. host: wall-clock time of the main rank; waits:
+    also counts the time that forward, backward and optimizer wait for other ranks as
+    communication; device: both measured by CUDA events (needs a GPU)."""
 
     memory: bool = True
-    """The most memory that the process, and on a GPU its tensors, have taken."""
+    """Peak memory of the process and, on a GPU, of its tensors."""
 
     ema: float | None = field(default=None, ge=0, lt=1)
     """Weight of the past in an exponential moving average of the loss; null: none."""
@@ -298,7 +297,7 @@ class Webhook(AlertConfig, type="webhook", owner="setpoint.ops.alerts:WebhookAle
     """Posts JSON to a URL."""
 
     url: Secret
-    """Reference to the URL, `env:NAME` or `file:PATH`: whoever knows it can post there."""
+    """Reference to the URL, `env:NAME` or `file:PATH`: anyone who knows it can post there."""
     headers: dict[str, Secret] = field(factory=dict)
     """HTTP headers, such as `Authorization`, and where their values are."""
     body: dict[str, str] = field(factory=dict)

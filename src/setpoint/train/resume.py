@@ -284,7 +284,7 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
         **lost,
     )
     run.progress.note(
-        f"{what}; going back to step {checkpoint.step}, and on with the data after it "
+        f"{what}; going back to step {checkpoint.step}, continuing with the data after it "
         f"(rollback {count})"
     )
     run.store.set_aside_after(checkpoint.step)

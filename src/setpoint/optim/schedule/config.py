@@ -219,15 +219,15 @@ def _said(unit: str, count: float) -> str:
 
 
 class Cosine(Decaying, type="cosine"):
-    """Cosine decay to a floor, which stays, after a linear warm-up."""
+    """Linear warm-up, then cosine decay to a floor, which is kept."""
 
 
 class Linear(Decaying, type="linear"):
-    """Linear decay to a floor, which stays, after a linear warm-up."""
+    """Linear warm-up, then linear decay to a floor, which is kept."""
 
 
 class Polynomial(Decaying, type="polynomial"):
-    """Polynomial decay to a floor, which stays, after a linear warm-up."""
+    """Linear warm-up, then polynomial decay to a floor, which is kept."""
 
     power: float = field(default=2.0, gt=0, lt=inf)
     """Power of the polynomial; 1 is linear."""
@@ -237,7 +237,7 @@ class Polynomial(Decaying, type="polynomial"):
 
 
 class Rex(Decaying, type="rex"):
-    """REX decay after a linear warm-up: (1 - t) / (1 - t / 2), t being the share that is over."""
+    """Linear warm-up, then REX decay: (1 - t) / (1 - t / 2) at the fraction t of the decay."""
 
 
 class Wsd(Decaying, type="wsd"):

@@ -416,7 +416,7 @@ def model_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "adapter-on-random-weights",
             "adapter",
-            "the weights beneath it are random, and stay so",
+            "the base weights are random and stay frozen",
             also=("model.pretrained", "checkpoint.load"),
             hint="Set model.pretrained to the model that it is to adapt.",
         )

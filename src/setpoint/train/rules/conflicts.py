@@ -184,7 +184,7 @@ DEEPSPEED = {
     "optimizer.clip_value": "clips gradients by their norm: optimizer.clip_norm",
     "optimizer.frozen_spans": "updates all weights together, and cannot leave some out for a while",
     "precision.float8": "divides weights that are stored in fp32",
-    "compile": "hooks into modules, where compiled graphs would end",
+    "compile": "hooks into modules, which breaks compiled graphs",
     "model.moe": "expects a gradient of each weight on each rank, and experts without tokens have "
     "none",
     "resilience.spike": "clips and updates in one call, before the loss of all ranks is known",
@@ -236,7 +236,7 @@ CONFLICTS = (
         ("model.sliding_window", "parallel.device")),
     # The adapter.
     Conflict(lambda job: job.adapter.quantize and job.precision.float8,
-        "adapter.quantize", "keeps weights in another form, which products make dense in bf16",
+        "adapter.quantize", "stores weights in its own format and dequantizes them to bf16",
         ("null",), ("precision.float8",), "Or set precision.float8 to null."),
     *(Conflict(
         lambda job, path=path: job.adapter.quantize.noise and job[path] in (True, "graph"),
@@ -318,16 +318,16 @@ CONFLICTS = (
         "divides among them by its stage."),
     Conflict(lambda job: job.parallel.uses_deepspeed
         and job.optimizer.type not in ("adamw", "lion", "sgd"),
-        "parallel.engine", "gives the optimizer runs of elements that are cut anywhere, and type = "
-        "{optimizer.type} is not one of those that update each element by itself", ("torch",),
+        "parallel.engine", "shards weights at arbitrary elements, and type = "
+        "{optimizer.type} is no elementwise optimizer", ("torch",),
         ("optimizer",), "Or choose optimizer.type = adamw, lion or sgd."),
     Conflict(lambda job: job.parallel.uses_deepspeed and job.precision.params != "fp32",
         "parallel.engine", "updates fp32 weights of its own, and precision.master says whether "
         "there are any", ("torch",), ("precision.params",), "Or set precision.params to fp32; "
         "precision.compute may be bf16."),
     Conflict(lambda job: job.parallel.uses_deepspeed and job.precision.compute == "fp16",
-        "parallel.engine", "has a loss scale of its own, and precision.loss_scale has no part in "
-        "it", ("torch",), ("precision.compute",), "Or set precision.compute to bf16."),
+        "parallel.engine", "uses its own loss scale and ignores precision.loss_scale",
+        ("torch",), ("precision.compute",), "Or set precision.compute to bf16."),
     *(Conflict(
         lambda job, path=path: job.parallel.uses_deepspeed and job[path],
         "parallel.engine", why, ("torch",), (path,), f"Or leave out {path}.")
