@@ -42,6 +42,8 @@ MET: tuple[tuple[str, ...], ...] = (
     ("loss=linear_cross_entropy", "model.logit_soft_cap=30"),
     ("loss=liger_cross_entropy", "parallel.device=cpu"),
     ("precision.compute=fp16",),
+    (*RING, "model.attention_sinks=true"),
+    ("parallel.world_size=2", "parallel.expert_tensor=2", *MOE, "model.moe.bias=true"),
     ("precision.tf32=true", "deterministic=true", "parallel.device=cuda"),
     (*ZERO, "resilience.spike={}"),
     (*ZERO, "adapter={type=lora, rank=2}"),
