@@ -186,4 +186,5 @@ def test_products_that_overlap_messages_need_divided_matrices(tmp_path: Path) ->
     (report,) = [r for r in read(tmp_path, parallelism=given).reports if "async" in r.key]
     assert report.kind == "not converted"
     divided = read(tmp_path, parallelism={**given, "tensor_parallel_degree": 2})
-    assert divided.data["parallel"]["async_tensor_parallel"]
+    parallel: Any = divided.data["parallel"]
+    assert parallel["async_tensor_parallel"]
