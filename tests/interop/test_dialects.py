@@ -153,7 +153,8 @@ def test_overrides_have_the_spelling_of_the_system(
     ):
         assert main(words) == 2
         assert message in capsys.readouterr().err
-    document = read_foreign("xorl", "job.yaml", ["model.foundation.rope.theta=2", "~train.lr"])
+    words = ["model.foundation.rope=1", "model.foundation.rope.theta=2", "~train.lr"]
+    document = read_foreign("xorl", "job.yaml", words)
     assert document.data["model"] | {"overrides": {"rope": {"theta": 2}}} == document.data["model"]
 
 

@@ -206,7 +206,8 @@ class Conversion:
                 whole = dict(cast("dict[str, Any]", whole)) if isinstance(whole, dict) else {}
                 inner = whole
                 for part in parts[end:-1]:
-                    inner[part] = dict(inner.get(part) or {})
+                    within = inner.get(part)
+                    inner[part] = {**within} if isinstance(within, dict) else {}
                     inner = inner[part]
                 inner[parts[-1]] = value
                 key, value = outer, whole
