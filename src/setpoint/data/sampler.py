@@ -486,7 +486,7 @@ def _require_same_rows(state: Mapping[str, Any], cursor: Cursor, other_data: boo
             )
     for key, mine in facts.items():
         field, what = _FIELDS[key]
-        if key == "order" and {mine, state[key]} - {"shuffled", "sources"}:
+        if key == "order" and {mine, str(state[key])} - {"shuffled", "sources"}:
             field = "data.curriculum"
         recorded = state[key]
         if mine != recorded and not (other_data and key in ("tokens", "digest")):
