@@ -192,13 +192,13 @@ EFFECTS = {
         "profiling.wait=0", written_files, (*JUDGE, "profiling.warmup=0", "output={out}")
     ),
     "Inference.resilience": Effect("resilience.gc.every=1 steps", pauses, JUDGE),
-    "Weights.path": Effect("weights.path={run}/checkpoints/step-00000040", scores, JUDGE),
-    "Weights.checkpoint": Effect("weights.checkpoint=40", weights, JUDGE),
-    "Weights.dtype": Effect("weights.dtype=bf16", weights, JUDGE),
-    "Batch.global_size": Effect("batch.global_size=1", shapes, JUDGE),
-    "Batch.micro_size": Effect("batch.micro_size=1", shapes, JUDGE),
-    "Batch.sequence_length": Effect("batch.sequence_length=8", scores, JUDGE),
-    "Precision.compute": Effect("precision.compute=bf16", scores, JUDGE),
+    "InferenceWeights.path": Effect("weights.path={run}/checkpoints/step-00000040", scores, JUDGE),
+    "InferenceWeights.checkpoint": Effect("weights.checkpoint=40", weights, JUDGE),
+    "InferenceWeights.dtype": Effect("weights.dtype=bf16", weights, JUDGE),
+    "InferenceBatch.global_size": Effect("batch.global_size=1", shapes, JUDGE),
+    "InferenceBatch.micro_size": Effect("batch.micro_size=1", shapes, JUDGE),
+    "InferenceBatch.sequence_length": Effect("batch.sequence_length=8", scores, JUDGE),
+    "InferencePrecision.compute": Effect("precision.compute=bf16", scores, JUDGE),
     "Parallel.device": Effect("parallel.device=cpu", device, JUDGE),
     "Parallel.world_size": Effect("parallel.world_size=2", scores, JUDGE),
     "Data.sources": Effect("data.sources=[{type=random, documents=60}]", scores, JUDGE),
@@ -219,15 +219,15 @@ EFFECTS = {
     "Generation.stop": Effect('generation.stop=["#"]', texts, GREEDY),
     "Generation.stop_tokens": Effect("generation.stop_tokens=[35]", texts, GREEDY),
     "Generation.cache": Effect("generation.cache=false", shapes, GREEDY),
-    "Evaluation.sides": Effect("evaluation.sides=[train]", scores, JUDGE),
-    "Evaluation.sets": Effect(SETS[-1], scores, JUDGE),
-    "Evaluation.sequences": Effect("evaluation.sequences=2", scores, JUDGE),
+    "EvaluationTask.sides": Effect("evaluation.sides=[train]", scores, JUDGE),
+    "EvaluationTask.sets": Effect(SETS[-1], scores, JUDGE),
+    "EvaluationTask.sequences": Effect("evaluation.sequences=2", scores, JUDGE),
     "DataSet.name": Effect("evaluation.sets.0.name=two", scores, SETS),
     "DataSet.sources": Effect("evaluation.sets.0.sources=[{type=random}]", scores, SETS),
-    "Export.path": Effect("export.path={out}/other", lambda job: infer(job).exported, SEND),
-    "Export.family": Effect("export.family=mistral", written, SEND),
-    "Export.dtype": Effect("export.dtype=bf16", written, SEND),
-    "Export.max_shard_size": Effect("export.max_shard_size=9000", written, SEND),
+    "ExportTask.path": Effect("export.path={out}/other", lambda job: infer(job).exported, SEND),
+    "ExportTask.family": Effect("export.family=mistral", written, SEND),
+    "ExportTask.dtype": Effect("export.dtype=bf16", written, SEND),
+    "ExportTask.max_shard_size": Effect("export.max_shard_size=9000", written, SEND),
     "Harness.tasks": Effect("harness.tasks=[two]", asked, ASK),
     "Harness.tasks_path": Effect("harness.tasks_path={tmp}", asked, ASK),
     "Harness.few_shot": Effect("harness.few_shot=2", asked, ASK),
@@ -250,8 +250,8 @@ ELSEWHERE = {
     "Data.anneal": "which rows are trained on",
     "Inference.weights": "Weights",
     "Inference.adapter": "tests/infer/test_adapter.py",
-    "Weights.merge_adapter": "tests/infer/test_adapter.py",
-    "Export.adapter": "tests/infer/test_adapter.py",
+    "InferenceWeights.merge_adapter": "tests/infer/test_adapter.py",
+    "ExportTask.adapter": "tests/infer/test_adapter.py",
     "Inference.model": "its attention backend, in a test below",
     "Inference.tokenizer": "tests/infer/test_adopt.py",
     "Inference.data": "Data",
@@ -342,7 +342,7 @@ def test_isolated_documents(trained: tuple[Job, Path], tmp_path: Path) -> None:
     source = "data.sources=[{type=random, documents=200, alphabet=8, length=7}]"
     flags = (*JUDGE, source)
     with_others, alone = (
-        EFFECTS["Evaluation.sequences"].see(job_of(trained[1], tmp_path, tmp_path, given))
+        EFFECTS["EvaluationTask.sequences"].see(job_of(trained[1], tmp_path, tmp_path, given))
         for given in (flags, (*flags, "data.packing.isolate=true"))
     )
     assert with_others != alone

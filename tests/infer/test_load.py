@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.tokenizers.config import HuggingFace
@@ -27,6 +26,8 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 from tests.support.tensors import read
 
+from ..checkpoint.stored import load as load_stored
+from ..checkpoint.stored import pointers
 from ..data.tokenizers_here import BEGIN, END, byte_level
 from ..support.variants import forget, known
 from ..train.small import small_job
@@ -48,11 +49,13 @@ def first(loaded: LoadedModel) -> torch.Tensor:
 
 def test_which_checkpoint(trained: tuple[Job, Path], tmp_path: Path) -> None:
     run = trained[1]
-    store = CheckpointStore(run / "checkpoints")
-    for which, step in (("latest", 120), ("best", store.best), (40, 40), (None, store.best)):
+    root = run / "checkpoints"
+    latest, best = pointers(root)
+    assert latest == 120 and best is not None
+    for which, step in (("latest", latest), ("best", best), (40, 40), (None, best)):
         found = opened(run, checkpoint=which)
         assert found.place.directory.name == f"step-{step:08d}"
-        expected = read(store.load(step).tensors["model"])
+        expected = read(load_stored(root, step).tensors["model"])
         torch.testing.assert_close(dict(found.model.state_dict()), expected, rtol=0, atol=0)
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
@@ -95,7 +98,7 @@ def test_a_model_of_the_users_own(tmp_path: Path) -> None:
              "num_embeddings=257}", "duration=3 steps")  # fmt: skip
     run = train(small_job(tmp_path, *flags)).directory
     found = opened(run)
-    expected = CheckpointStore(run / "checkpoints").load("best").tensors["model"]
+    expected = load_stored(run / "checkpoints", "best").tensors["model"]
     torch.testing.assert_close(first(found), in_memory(expected["weight"]))
 
 
@@ -116,7 +119,7 @@ def test_a_registered_model_that_takes_no_vocabulary(tmp_path: Path) -> None:
     with known(ModelConfig, OWN):
         job = small_job(tmp_path, "model=fixed-of-a-test-of-inference", "duration=2 steps")
         run = train(job).directory
-        expected = CheckpointStore(run / "checkpoints").load("best").tensors["model"]
+        expected = load_stored(run / "checkpoints", "best").tensors["model"]
         torch.testing.assert_close(first(opened(run)), in_memory(expected["weight"]))
 
 
@@ -127,7 +130,7 @@ def test_a_run_that_started_from_another_one(trained: tuple[Job, Path], tmp_path
     flags = ("duration=2 steps", "model.dim=32", "model.dropout=0", f"model.pretrained={source}")
     run = train(small_job(tmp_path, *flags)).directory
     shutil.rmtree(source)
-    expected = read(CheckpointStore(run / "checkpoints").load("best").tensors["model"])
+    expected = read(load_stored(run / "checkpoints", "best").tensors["model"])
     torch.testing.assert_close(dict(opened(run).model.state_dict()), expected)
 
 

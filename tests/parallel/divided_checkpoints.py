@@ -23,6 +23,7 @@ from setpoint.parallel.config import AXES
 from setpoint.parallel.world import RemoteRankError, World
 from setpoint.shapes.placed import as_placed, whole_of
 
+from ..checkpoint.stored import load as load_stored
 from ..support.ranks import fork
 
 DEGREES = {**dict.fromkeys(AXES, 1), "shard": 2}
@@ -62,7 +63,7 @@ def equal_in_any_other_division(world: World, mesh: DeviceMesh, folder: Path) ->
                 assert torch.equal(whole_of(back), WHOLE[name]), (before, after, name)
                 assert isinstance(back, DTensor) == isinstance(like, DTensor)
         # One process without a group reads them as well.
-        alone = CheckpointStore(folder / before).load("latest")
+        alone = load_stored(folder / before)
         for name, whole in WHOLE.items():
             assert torch.equal(as_placed(alone.tensors["model"][name], torch.empty(0)), whole)
         assert as_placed(alone.tensors["half"]["h"], torch.empty(0)).dtype == torch.bfloat16

@@ -30,6 +30,7 @@ from setpoint.train.position import Position
 from setpoint.train.run_state import States, restore, snapshot
 from setpoint.train.warm_start import warm_start
 
+from ..checkpoint.stored import load as load_stored
 from ..support.ranks import fork
 from ..train.small import small_job, states
 from .equal_ranks import Seen
@@ -165,7 +166,7 @@ def loads_in_part(folder: Path, division: str) -> int:
             loaded, position = warm_start(job, components, all_states, frozen)
             assert (position.step, loaded.left) == (SAVED, {"output.weight": "excluded"})
             assert loaded.entries == ("loader",) and set(loaded.anew.values()) == {"excluded"}
-            found, saved = held(components, all_states), CheckpointStore(source.parent).load(SAVED)
+            found, saved = held(components, all_states), load_stored(source.parent, SAVED)
             for name, tensor in saved.tensors["model"].items():
                 begun = name.startswith("output")
                 before = first[f"model/{name}"] if begun else in_memory(tensor)

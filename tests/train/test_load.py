@@ -10,7 +10,6 @@ import torch
 from setpoint.checkpoint.loading import joined, load_directory
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.checkpoint.places import load_problems
-from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError
 from setpoint.ops.remote_run import RemoteRun
 from setpoint.shapes.placed import in_memory
@@ -18,6 +17,7 @@ from setpoint.train.contract import refuse_resharding
 from setpoint.train.run import rehearse, train
 from tests.support.tensors import read
 
+from ..checkpoint.stored import load as load_stored
 from .small import events, rows, small_job
 
 BASE = ("model.layers=2", "schedule.horizon=8 steps", "checkpoint.keep=null")
@@ -37,7 +37,7 @@ def at_4(source: Path) -> str:
 
 
 def tensors(run: Path, step: int) -> dict[str, torch.Tensor]:
-    saved = CheckpointStore(run / "checkpoints").load(step).tensors
+    saved = load_stored(run / "checkpoints", step).tensors
     return read(joined(saved))
 
 

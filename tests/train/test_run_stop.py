@@ -137,16 +137,23 @@ def test_stopped_again_and_again(commands: Commands, tmp_path: Path, oracle: Pat
 
 
 LAB = """
-import os, time, torch
+import time, torch
+from contextlib import suppress
 from setpoint.config import SetpointError
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.document import Document
 
 def hold(name):
     \"\"\"Wait while the file `hold` names this place; `held` says that it does.\"\"\"
-    while os.path.exists("hold") and open("hold").read() == name:
+    if holds(name):
         open("held", "w").close()
+    while holds(name):
         time.sleep(0.005)
+
+def holds(name):
+    with suppress(FileNotFoundError):  # which let_go removes
+        return open("hold").read() == name
+    return False
 
 class Slow(SourceConfig, type="slow", owner="lab:SlowSource"):
     name: str = "slow"

@@ -633,7 +633,7 @@ class Loop:
 
 def engine_of(job: Job, components: Components) -> Engine:
     """Build the engine of a job: DeepSpeed's, that of a pipeline, or the plain one."""
-    if job.parallel.uses_deepspeed:
+    if components.replicas.holds_state:
         from setpoint.train.deepspeed_engine import ZeroEngine
 
         return ZeroEngine(job, components)

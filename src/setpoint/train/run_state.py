@@ -266,7 +266,7 @@ def states_of(
         "model": ModelState(components),
         "optimizer": OptimizerState(job, components, other_frozen),
     }
-    if job.parallel.uses_deepspeed and components.world.size > 1:
+    if components.replicas.holds_state:
         from setpoint.train.deepspeed_engine import zero_states
 
         weights = zero_states(components, other_frozen)
