@@ -124,3 +124,14 @@ def test_what_is_reported(tmp_path: Path) -> None:
     first, second = document.data["data"]["sources"]  # pyright: ignore[reportIndexIssue]
     assert (first["type"], first["field"], second["name"]) == ("huggingface", "body", "source-1")
     assert "needs a decision" in {r.kind for r in document.reports if r.key == "datasets"}
+
+
+def test_words_of_yaml_1_1_are_switches_and_other_words_are_refused(tmp_path: Path) -> None:
+    base = BASE.replace("sample_packing: true\n", "")
+    off = converted(tmp_path, "sample_packing: no\ngradient_checkpointing: off\n", base)
+    assert (off.data.packing.method, off.memory.activation_checkpointing) == ("none", None)
+    on = converted(tmp_path, "sample_packing: Yes\n", base)
+    assert on.data.packing.method != "none"
+    (problem,) = read(tmp_path, "gradient_checkpointing: tru\n").problems
+    assert problem.path == "gradient_checkpointing"
+    assert problem.message == "is not true or false, offload, offload_disk, unsloth, but 'tru'"

@@ -188,6 +188,12 @@ def _prepare(c: Conversion) -> None:
 
 def _complete(c: Conversion) -> None:
     """Convert what depends on several keys."""
+    c.require_flags(
+        "sample_packing eval_sample_packing flash_attention sdp_attention flex_attention "
+        "eager_attention xformers_attention liger_fused_linear_cross_entropy relora peft_use_dora"
+    )
+    c.require_flags("gradient_checkpointing", "offload", "offload_disk", "unsloth")
+    c.require_flags("torch_compile", "auto")
     total = c.number("max_steps") or None
     epochs = f"{c.number('num_epochs'):g} epochs"
     c.set("duration", f"{total} steps" if total else epochs, "max_steps", "num_epochs")

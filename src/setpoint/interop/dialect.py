@@ -262,6 +262,15 @@ class Conversion:
             self.wrong(key, "a list of names")
         return names
 
+    def require_flags(self, keys: str, *others: str) -> None:
+        """Refuse values of keys that are neither true, false, null nor one of some words."""
+        for key in keys.split():
+            value = self.value(key)
+            if not (value is None or isinstance(value, bool) or value in others):
+                expected = ", ".join(("true or false", *others))
+                self.wrong(key, f"{expected}, but {value!r}")
+                del self.values[key]
+
     def text(self, key: str) -> str | None:
         """The value of a key that is a text, or null; null after a problem."""
         value = self.value(key)
@@ -418,10 +427,15 @@ def _kind(default: object) -> str:
     return kinds.get(type(default), "a list")
 
 
+SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
+"""Words that YAML 1.1, which PyYAML reads in these systems, takes for true and false."""
+
+
 def _typed(value: object) -> object:
     """A value of a file with scalars of YAML as bools and numbers where they look like some."""
     if isinstance(value, PlainScalar):
-        return guess(value)
+        switch = SWITCHES.get(value.lower())
+        return guess(value) if switch is None else switch
     if isinstance(value, dict):
         return {key: _typed(item) for key, item in cast("dict[str, object]", value).items()}
     if isinstance(value, list):

@@ -392,7 +392,10 @@ def _data(c: Conversion) -> None:
         source["name"] = f"source-{number}"
     if known:
         c.set_items("data.sources", known, "dataset")
-    is_packed = any(entry.get("packed") for entry in entries)
+    for entry in entries:
+        if not isinstance(packed := entry.get("packed", False), bool):
+            c.wrong("dataset", f"a data set with packed = true or false, but {packed!r}")
+    is_packed = any(entry.get("packed") is True for entry in entries)
     is_text = bool(known) and all(source["type"] != "conversations" for source in known)
     if not is_packed:
         c.set("data.packing.method", "none", "dataset")
