@@ -42,6 +42,17 @@ def test_of_a_long_run_the_turns_are_shown(flags: tuple[str, ...], turns: set[in
     assert curve.highest.factor == (3.0 if "schedule=piecewise" in flags else 1.0)
 
 
+def test_phases_of_the_data_have_factors_of_their_own() -> None:
+    sources = (
+        "data.sources=[{type: stdlib, name: a, weight: 1}, {type: random, name: b, weight: 0}]"
+    )
+    anneal = "data.anneal={start: 200 steps, weights: {b: 1}, lr_factor: 0.5}"
+    plain = draw_curve(job("schedule=constant", "schedule.warmup=0"))
+    annealed = draw_curve(job("schedule=constant", "schedule.warmup=0", sources, anneal))
+    rates = {point.step: point.lr for point in annealed.points}
+    assert rates[199] == plain.points[0].lr and rates[200] == rates[299] == rates[199] / 2
+
+
 def test_a_warm_up_below_the_precision_of_floats_is_drawn() -> None:
     curve = draw_curve(job("schedule.warmup=5e-324 s"))
     assert len(curve.points) == 300

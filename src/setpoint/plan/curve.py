@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from setpoint.config import SetpointError
 from setpoint.optim.schedule.config import Piecewise, Plateau
 from setpoint.optim.schedule.curves import ScheduleTime, measure, nearest, spans
+from setpoint.train.batch import steps_before
 from setpoint.units import Duration
 
 if TYPE_CHECKING:
@@ -75,16 +76,24 @@ def draw_curve(job: Job, steps: int | None = None, every: int = 0, most: int = 1
     last = run.steps - 1
     count = min(run.steps, most)
     spread = {index * last // max(count - 1, 1) for index in range(count)}
-    spread |= {step for step in _turns(job, run) if 0 <= step <= last}
+    phases = [(steps_before(p.start, job.batch), p.lr_factor) for p in job.data.all_phases]
+    turns = {*_turns(job, run), *(turn for start, _ in phases for turn in (start - 1, start))}
+    spread |= {step for step in turns if 0 <= step <= last}
     factor = job.schedule.build()
     merge = None if job.adapter is None else job.adapter.merge
+
+    def extra_factor(step: int) -> float:
+        """The factor of the phase of the data and of merges."""
+        begun = [phase_factor for start, phase_factor in phases if start <= step]
+        phase_factor = begun[-1] if begun else 1.0
+        return phase_factor * (1.0 if merge is None else merge.rate_factor(step))
 
     def points(steps: Iterable[int]) -> list[Point]:
         return [
             Point(step, place.at(run.unit), f, job.optimizer.lr * f)
             for step in steps
             for place in (run.place(step),)
-            for f in (factor(place) * (1.0 if merge is None else merge.rate_factor(step)),)
+            for f in (factor(place) * extra_factor(step),)
         ]
 
     drawn = points(sorted(spread))
