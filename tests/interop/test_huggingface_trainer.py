@@ -146,3 +146,9 @@ def test_the_model_of_the_folder_and_what_needs_a_decision(
     assert recognize(str(tmp_path / "job.json")) == "huggingface_trainer"
     assert main(["convert", str(tmp_path / "job.json"), "--strict"]) != 0
     assert "warm-up is one step ahead" in capsys.readouterr().err
+
+
+def test_groups_by_length_have_no_effect_on_rows_of_one_length(tmp_path: Path) -> None:
+    assert not converted(tmp_path, group_by_length=True).data.packing.length_buckets
+    reports = read(tmp_path, group_by_length=True).reports
+    assert ("without effect", "group_by_length") in {(r.kind, r.key) for r in reports}

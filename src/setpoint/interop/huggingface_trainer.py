@@ -419,7 +419,11 @@ def _data(c: Conversion) -> None:
         c.report("needs a decision", "block_size", text)
     strategy = c.choice("train_sampling_strategy", "random", "sequential", "group_by_length")
     if strategy == "group_by_length" or c.value("group_by_length"):
-        c.set("data.packing.length_buckets", True, "train_sampling_strategy", "group_by_length")
+        key = "group_by_length" if c.value("group_by_length") else "train_sampling_strategy"
+        if c.data.get("data", {}).get("packing", {}).get("method") == "none":
+            c.set("data.packing.length_buckets", True, key)
+        else:
+            c.report("without effect", key, "the rows of run_clm are all as long as block_size")
     elif strategy == "sequential":
         c.set("data.shuffle", False, "train_sampling_strategy")
     for key, field in (("data_seed", "data.seed"),
