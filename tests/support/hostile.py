@@ -29,7 +29,7 @@ from blake3 import blake3
 from setpoint.cli.main import main
 from setpoint.train.run import train
 
-from .train.small import small_job
+from ..train.small import small_job
 
 MEMORY = 2 << 30
 """Bytes that a command may take on top of what this process has."""

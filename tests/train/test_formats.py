@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -21,6 +21,7 @@ from setpoint.precision.mixed_precision import MasterWeights
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
+from setpoint.train.engine import Engine
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
@@ -63,10 +64,24 @@ def gradients(model: nn.Module) -> set[torch.dtype]:
 
 
 @contextmanager
+def before_updates(look: Callable[[], None]) -> Iterator[None]:
+    """Look whenever all gradients of a step are added up, and nothing is done with them yet."""
+    update = Engine.update
+
+    def looked(self: Engine, *args: Any) -> Any:
+        look()
+        return update(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "update", looked)
+        yield
+
+
+@contextmanager
 def watched(components: Components) -> Iterator[tuple[set[torch.dtype], set[torch.dtype]]]:
     """The formats of products in the model, and of the gradients that it adds up."""
     products, added = Products(), set[torch.dtype]()
-    forward, collect = components.objective.__class__.__call__, components.weights.grads_to_master
+    forward = components.objective.__class__.__call__
 
     def watch(self: Any, *args: Any) -> Any:
         with products:
@@ -74,11 +89,9 @@ def watched(components: Components) -> Iterator[tuple[set[torch.dtype], set[torc
 
     def look() -> None:
         added.update(gradients(components.model))
-        collect()
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, before_updates(look):
         patch.setattr(components.objective.__class__, "__call__", watch)
-        patch.setattr(components.weights, "grads_to_master", look)
         yield products.seen, added
 
 
@@ -143,7 +156,6 @@ def summed(folder: Path, accumulation: int, *flags: str, rounded: bool = False) 
         f"batch.accumulation={accumulation}", *flags, without=("micro_size", "accumulation"),
     )  # fmt: skip
     components, seen = build_components(job), list[Tensor]()
-    collect = components.weights.grads_to_master
     if rounded:
         with torch.no_grad():
             for p in components.model.parameters():
@@ -153,10 +165,9 @@ def summed(folder: Path, accumulation: int, *flags: str, rounded: bool = False) 
         for p in components.model.parameters():
             assert p.grad is not None
             seen.append(p.grad.double().flatten())
-        collect()
 
-    components.weights.grads_to_master = look
-    looped(job, components)
+    with before_updates(look):
+        looped(job, components)
     return torch.cat(seen)
 
 
@@ -338,14 +349,12 @@ def test_bytes_of_a_parameter(
     """The table of docs/precision.md."""
     job = small_job(tmp_path, *PLAIN, "duration=1 steps", *flags)
     components, seen = build_components(job), list[int]()
-    collect = components.weights.grads_to_master
 
     def look() -> None:
         seen.append(size(p.grad for p in components.model.parameters()))
-        collect()
 
-    components.weights.grads_to_master = look
-    looped(job, components)
+    with before_updates(look):
+        looped(job, components)
     count = sum(p.numel() for p in components.model.parameters())
     masters = components.weights.state().values()
     assert size([*components.model.parameters(), *masters]) == weights * count

@@ -54,7 +54,7 @@ class Rows:
     """A feed whose only step are the rows of one batch, a few at a time."""
 
     epoch = 0.0
-    sampler = SimpleNamespace(deals=False)
+    sampler = SimpleNamespace(is_dealt=False)
 
     def __init__(self, components: Components, batch: Batch, size: int) -> None:
         self.components, self.batches = components, tuple(self.split(batch, size))
