@@ -176,7 +176,7 @@ def test_no_file_is_trained_on_the_default_data(
     file = tmp_path / "run.json"
     file.write_text('{"per_device_train_batch_size": 2, "max_steps": 3, "optim": "adamw_torch"}')
     assert main(["check", f"huggingface_trainer:{file}", "--model", "transformer"]) == 0
-    capsys.readouterr()
+    assert "training needs --data.sources text" in capsys.readouterr().err
     assert main(["train", f"huggingface_trainer:{file}", "--model", "transformer"]) == 2
     error = capsys.readouterr().err
     assert "data.sources" in error and "names no data that can be read here" in error

@@ -113,8 +113,8 @@ def open_source(
     composition.notes[:0] = notes
     if arguments.has("--strict"):
         _refuse_reports(composition)
-    elif arguments.command.name in TRAINING:
-        _refuse_default_data(composition)
+    else:
+        _refuse_default_data(composition, arguments.command.name in TRAINING)
     if root.__module__ == "setpoint.infer.config":
         from setpoint.infer.adopt import adopt
 
@@ -164,8 +164,11 @@ def _refuse_reports(composition: Composition[Any]) -> None:
             composition.problems.append(Problem(report.key, text, origin=report.place))
 
 
-def _refuse_default_data(composition: Composition[Any]) -> None:
-    """Refuse to train on the default data where a file of another system leaves its own open."""
+def _refuse_default_data(composition: Composition[Any], is_training: bool) -> None:
+    """Refuse to train on the default data where a file of another system leaves its own open.
+
+    Commands that read no data say in a note that training is refused.
+    """
     data = getattr(composition.draft, "data", None)
     if data is None or chain_of(data, "sources"):
         return
@@ -175,8 +178,11 @@ def _refuse_default_data(composition: Composition[Any]) -> None:
                 f"{document.name} names no data that can be read here, and the default is Python's "
                 f"standard library"
             )
-            valid = ("--data.sources text --data.sources.0.paths FILE",)
-            composition.problems.append(Problem("data.sources", text, valid=valid))
+            flags = "--data.sources text --data.sources.0.paths FILE"
+            if is_training:
+                composition.problems.append(Problem("data.sources", text, valid=(flags,)))
+            else:
+                composition.notes.append(f"data.sources: {text}; training needs {flags}")
             return
 
 
