@@ -9,10 +9,11 @@ import pytest
 
 from setpoint.config import Config, resolve
 from setpoint.config.composition import compose
+from setpoint.config.layers.presets import load_plugins
 from setpoint.config.record.record import read_record, record_files, recorded_fingerprint
 from setpoint.config.words.errors import SetpointError
 
-from ..fuzz.guard import guarded
+from ..long.fuzz.guard import guarded
 from .sample import Job
 
 
@@ -86,6 +87,7 @@ def test_a_forged_record_is_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     outside.write_text("dim = 3")
     folder = write(tmp_path / "run")
     read_record(Job, str(folder))  # imports what is imported when it is first used
+    load_plugins()  # looks at what is installed, once in a process
     forgeries: list[dict[str, Any]] = [
         {"model.extends": str(outside)},
         {"optimizer.type": "import", "optimizer.target": "os.system"},
