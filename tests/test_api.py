@@ -59,6 +59,7 @@ def test_a_run_is_read_as_its_files_say(run: sp.RecordedRun) -> None:
     frame = run.metrics("train")
     assert frame["loss"].tolist() == [row["loss"] for row in rows]
     assert (run.status, run.step, sorted(run.checkpoints)) == ("finished", 12, [6, 12])
+    assert sp.load_run(run) == sp.load_run(str(run.path)) == run
     assert (run.config.model.dim, run.config.batch.sequence_length) == (32, 32)
     assert run.path.name.endswith(run.fingerprint[:8])
     with pytest.raises(sp.SetpointError, match=r"no rows of the kind 'trian'.\nValid: train, eval"):

@@ -87,17 +87,17 @@ def check(
     return report
 
 
-def load_run(path: str | os.PathLike[str] | Session) -> RecordedRun:
+def load_run(path: str | os.PathLike[str] | Session | RecordedRun) -> RecordedRun:
     """Open the record of a run: configuration, metrics, events, checkpoints and trained model.
 
     Arguments:
-        path: a run directory, or what `train` returned.
+        path: a run directory, or what `train` or `load_run` returned.
 
     Raises:
         SetpointError: if there is no run.
     """
-    given = path if isinstance(path, str | os.PathLike) else getattr(path, "directory", None)
-    if given is None:
+    given = _directory_of(path) or path
+    if not isinstance(given, str | os.PathLike):
         raise SetpointError(
             f"load_run takes a run directory, or what train returned; got {for_error(path)}"
         )
@@ -136,12 +136,16 @@ class RecordedRun:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl: one for each log and each evaluation."""
-        return self._read(RunDirectory(self.path, None, False).metrics)
+        return self._read(self._files.metrics)
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """The rows of events.jsonl: starts, resumes, saves and faults."""
-        return self._read(RunDirectory(self.path, None, False).events)
+        return self._read(self._files.events)
+
+    @property
+    def _files(self) -> RunDirectory:
+        return RunDirectory(self.path, None, False)
 
     def _read(self, path: Path) -> list[dict[str, Any]]:
         return read_jsonl(path, damaged=[]) if path.exists() else []
@@ -190,7 +194,7 @@ class RecordedRun:
     @property
     def checkpoints(self) -> dict[int, Path]:
         """The checkpoints by step."""
-        return list_checkpoints(RunDirectory(self.path, None, False).checkpoints)
+        return list_checkpoints(self._files.checkpoints)
 
     def model(self, checkpoint: Which = None, overrides: Overrides = ()) -> TrainedModel:
         """The trained model, ready for inference; see `load_model`."""
@@ -370,10 +374,8 @@ def source_of(texts: Texts) -> SourceConfig:
 
 def _weights_of(source: Source | Session | RecordedRun) -> str:
     """The path or hub id of weights."""
-    if isinstance(source, RecordedRun):
-        return str(source.path)
-    if isinstance(getattr(source, "directory", None), Path):  # a Run, whose module loads torch
-        return str(source.directory)  # pyright: ignore[reportAttributeAccessIssue]
+    if (directory := _directory_of(source)) is not None:
+        return str(directory)
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
         if os.path.isdir(os.path.expanduser(path)) or _is_hub_id(path):
@@ -385,6 +387,14 @@ def _weights_of(source: Source | Session | RecordedRun) -> str:
     if not is_record(path):
         raise SetpointError(f"load_model: {path} does not exist: train the job first")
     return path
+
+
+def _directory_of(source: object) -> Path | None:
+    """The directory of what `train` or `load_run` returned; None for anything else."""
+    if isinstance(source, RecordedRun):
+        return source.path
+    directory = getattr(source, "directory", None)  # of a `Run`, whose module loads torch
+    return directory if isinstance(directory, Path) else None
 
 
 def _is_hub_id(path: str) -> bool:

@@ -135,3 +135,10 @@ def test_words_of_yaml_1_1_are_switches_and_other_words_are_refused(tmp_path: Pa
     (problem,) = read(tmp_path, "gradient_checkpointing: tru\n").problems
     assert problem.path == "gradient_checkpointing"
     assert problem.message == "is not true or false, offload, offload_disk, unsloth, but 'tru'"
+
+
+def test_padding_tokens_and_offload_to_a_disk_are_reported(tmp_path: Path) -> None:
+    reports = read(tmp_path, "gradient_checkpointing: offload_disk\n").reports
+    kinds = {(report.kind, report.key) for report in reports}
+    assert ("without effect", "special_tokens") in kinds  # of `pad_token` in the base
+    assert ("not converted", "gradient_checkpointing") in kinds

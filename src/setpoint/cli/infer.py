@@ -227,7 +227,9 @@ def _evaluation(arguments: Arguments) -> Any:
     sides = [s for text in arguments.values("--side") for s in text.split(",")]
     sets: list[DataSet] = []
     for path in arguments.values("--text"):
-        stem = os.path.splitext(os.path.basename(path.rstrip("/")))[0]
+        folder, last = os.path.split(path.rstrip("/"))
+        # A glob is named by its folder.
+        stem = os.path.splitext(os.path.basename(folder) if "*" in last else last)[0]
         name = re.sub(r"[^A-Za-z0-9_.\-]", "-", stem) or "text"
         if name in (*sides, *(data_set.name for data_set in sets)):
             name = f"{name}-{len(sets) + 1}"

@@ -114,7 +114,7 @@ def open_source(
     if arguments.has("--strict"):
         _refuse_reports(composition)
     else:
-        _refuse_default_data(composition, arguments.command.name in TRAINING)
+        _report_missing_data(composition, arguments.command.name in TRAINING)
     if root.__module__ == "setpoint.infer.config":
         from setpoint.infer.adopt import adopt
 
@@ -164,10 +164,10 @@ def _refuse_reports(composition: Composition[Any]) -> None:
             composition.problems.append(Problem(report.key, text, origin=report.place))
 
 
-def _refuse_default_data(composition: Composition[Any], is_training: bool) -> None:
-    """Refuse to train on the default data where a file of another system leaves its own open.
+def _report_missing_data(composition: Composition[Any], is_training: bool) -> None:
+    """Report a file of another system that leaves the data open.
 
-    Commands that read no data say in a note that training is refused.
+    Training would read the default data, and is refused; other commands print a note.
     """
     data = getattr(composition.draft, "data", None)
     if data is None or chain_of(data, "sources"):

@@ -250,6 +250,9 @@ def _model(c: Conversion) -> None:
     added = special.pop("additional_special_tokens", None)
     if tokens := [*c.names("tokens"), *(added if isinstance(added, list) else [])]:
         c.set("tokenizer.added", tokens, "tokens", "special_tokens")
+    if "pad_token" in special:
+        text = "pad_token: rows are padded outside of the loss, by no token of the vocabulary"
+        c.report("without effect", "special_tokens", text)
     if others := [name for name in special if name != "pad_token"]:
         text = f"{', '.join(others)}: the tokenizer's files say them, or tokenizer.separator"
         c.report("needs a decision", "special_tokens", text)
@@ -561,6 +564,8 @@ def _precision(c: Conversion) -> None:
         if isinstance(gather := c.value("fp8_enable_fsdp_float8_all_gather"), bool):
             c.set("precision.float8.gather", gather, "fp8_enable_fsdp_float8_all_gather")
     convert_recomputation(c, "gradient_checkpointing")
+    if c.value("gradient_checkpointing") == "offload_disk":
+        c.report("not converted", "gradient_checkpointing", "activations are offloaded to no disk")
     if c.value("gradient_checkpointing") in ("offload", "unsloth") or c.value(
         "activation_offloading"
     ):

@@ -39,6 +39,10 @@ class Preflight:
             if check.name != "setpoint.plan.this_machine:memory_problems"
         )
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.cautions)} cautions, {len(self.skipped)} skipped"
+        return f"Preflight({self.facts}, {counts})"
+
     def to_json(self) -> dict[str, object]:
         """The findings for machines."""
         cautions = [caution.to_json() for caution in self.cautions]

@@ -69,6 +69,15 @@ def test_tensors_of_distributed_checkpoints_that_run_code(
     assert not (tmp_path / "made").exists()
 
 
+def test_advice_to_read_unsafely_is_not_passed_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lit_model.pth").write_text("print('a program, and no pickle')")
+    text = refused(capsys, f"litgpt:{tmp_path / 'lit_model.pth'}", tmp_path / "out")
+    assert "is damaged, or is no file of torch.save" in text
+    assert "weights_only" not in text
+
+
 def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = written.decoder()
     config = written.config_json(model, tmp_path / "config")

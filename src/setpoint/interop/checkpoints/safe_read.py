@@ -85,6 +85,8 @@ def read_torch_file(path: Path) -> Any:
         if name := _named_class(error):
             raise refusal(path, name) from error
         text = next(iter(str(error).splitlines()), type(error).__name__)
+        if "weights_only" in text:  # PyTorch's advice to run what the file holds
+            text = "it is no pickle of tensors, numbers and texts"
         raise RunError(f"{path} is damaged, or is no file of torch.save: {text}") from error
     raise AssertionError("unreachable")
 

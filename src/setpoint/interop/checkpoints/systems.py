@@ -473,8 +473,8 @@ def _read_gguf(path: Path, optimizer: bool) -> Contents:
     contents.keys = _gguf_keys(file, content.metadata, contents.tensors)
     if quantized := content.encodings - {"F32", "F16", "BF16"}:
         contents.note(
-            f"weights of {', '.join(sorted(quantized))} are made dense in fp32: they are rounded "
-            f"as they were in {file.name}"
+            f"weights in {', '.join(sorted(quantized))} are dequantized to fp32; the precision "
+            f"that {file.name} had lost is not restored"
         )
     return contents
 
