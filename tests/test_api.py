@@ -107,5 +107,14 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
         sp.load_run(7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="is no run directory"):
         sp.load_run(tmp_path)
+    with pytest.raises(sp.SetpointError, match=r"there is no run and no preset 'nowhere'\.\n"):
+        sp.export("nowhere", tmp_path / "out")
+    with pytest.raises(sp.SetpointError, match="export: path = 7 is no path"):
+        sp.export(run, 7)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_export_without_a_tokenizer_warns(run: sp.RecordedRun, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="holds no tokenizer files"):
+        assert (sp.export(run, tmp_path / "out") / "config.json").exists()
     with pytest.raises(sp.SetpointError, match="does not exist: train the job first"):
         sp.load_model(sp.resolve(sp.compose(type(run.config), "tiny", flags=["seed=77"]).draft))

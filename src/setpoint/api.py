@@ -7,6 +7,7 @@ on; none of them imports torch before it needs it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +33,7 @@ from setpoint.infer.config import Inference
 from setpoint.parallel.rank import launched
 from setpoint.report.goodput import last_step, status_of
 from setpoint.track.jsonl import read_jsonl
-from setpoint.track.run_directory import RunDirectory, is_run_directory
+from setpoint.track.run_directory import RunDirectory, is_run_directory, no_run
 from setpoint.train.config import Job
 from setpoint.train.run_name import find_run
 
@@ -346,13 +347,20 @@ def export(
 
     Returns:
         the directory.
+
+    Raises:
+        SetpointError: `path` is none; and as `load_model` and the job raise it.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise SetpointError(f"export: path = {path!r} is no path\nValid: a str or a pathlib.Path")
     from setpoint.infer.inference import infer as run
 
     draft = _opened(source, checkpoint, overrides)
-    exported = run(_complete(draft, {"export": {"path": Path(path), **options}})).exported
-    assert exported is not None, "an export job exports"
-    return exported
+    results = run(_complete(draft, {"export": {"path": Path(path), **options}}))
+    for caution in results.cautions:
+        warnings.warn(caution, stacklevel=2)
+    assert results.exported is not None, "an export job exports"
+    return results.exported
 
 
 def source_of(texts: Texts) -> SourceConfig:
@@ -382,7 +390,10 @@ def _weights_of(source: Source | Session | RecordedRun) -> str:
             return path
     from setpoint.train.from_python import job_of
 
-    job, _ = job_of(source, caller="load_model")  # pyright: ignore[reportArgumentType]
+    try:
+        job, _ = job_of(source, caller="load_model")  # pyright: ignore[reportArgumentType]
+    except SetpointError as error:
+        raise no_run(str(source), error) from None
     path = find_run(job)
     if not is_record(path):
         raise SetpointError(f"load_model: {path} does not exist: train the job first")

@@ -62,9 +62,10 @@ def test_a_place_without_runs(
 ) -> None:
     (tmp_path / "new").mkdir()
     monkeypatch.chdir(tmp_path / "new")
-    answer = cli("runs list")
-    assert (answer.status, answer.out) == (0, "no runs\n")
-    assert "there are no runs yet in " in answer.err and "new/runs" in answer.err
+    for line in ("runs list", "runs list runs"):
+        answer = cli(line)
+        assert (answer.status, answer.out) == (0, "no runs\n")
+        assert "there are no runs yet in " in answer.err and "new/runs" in answer.err
     assert json.loads(cli.ok("runs list --json"))["runs"] == []
     assert "misspelt cannot be read: No such file" in cli("runs list misspelt").err
 

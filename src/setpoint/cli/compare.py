@@ -25,6 +25,7 @@ from setpoint.sweep.comparison import (
     read_metrics,
 )
 from setpoint.sweep.run_metrics import EVALUATION, TRAINING_LOSS, MetricPath, require
+from setpoint.track.run_directory import no_run
 
 MAX_VALUES = 10
 """Values of the configuration that are shown without --all."""
@@ -112,7 +113,7 @@ def _load(runs: list[ComparedRun], arguments: Arguments, notes: list[str]) -> li
             entry.values = open_table(entry.source, arguments, overrides=False)
         except SetpointError as error:
             if entry.run is None or entry.source in arguments.positional:
-                raise
+                raise no_run(entry.source, error) from None
             notes.append(f"{entry.label}: {str(error).partition(chr(10))[0]}")
             continue
         shown.append(entry)

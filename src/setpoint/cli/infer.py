@@ -449,7 +449,7 @@ def export(arguments: Arguments) -> int:
     results = _run_job(arguments, job_with_weights(arguments, {"export": section}))
     if isinstance(results, int):
         return results
-    print(f"{results.weights} is written to {results.exported}")
+    print(f"{results.weights} is written to {results.exported}", flush=True)
     _print_beside(arguments, results)
     return 0
 

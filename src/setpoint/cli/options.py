@@ -446,9 +446,14 @@ class Command:
             )
 
     def _refuse_file(self, word: str) -> None:
-        """Refuse a file in the place of an override with what it is given as."""
-        if self.usage.partition(" ")[0] != "SOURCE" or not os.path.isfile(word):
+        """Refuse a file or directory in the place of an override with what it is given as."""
+        if self.usage.partition(" ")[0] != "SOURCE" or not os.path.exists(word):
             return
+        if os.path.isdir(word):
+            raise SetpointError(
+                f"unexpected argument {word!r}: {self.title} takes {self.usage}, and one SOURCE is "
+                f"given already; run the command once for each"
+            )
         from setpoint.config.files.document import names_file
 
         if names_file(word):

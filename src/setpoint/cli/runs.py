@@ -86,7 +86,7 @@ def runs_list(arguments: Arguments) -> int:
     condition, order = arguments.value("--where"), arguments.value("--sort")
     query = None if condition is None else parse(condition)
     folders = [Path(folder) for folder in arguments.positional or ["runs"]]
-    is_new = not arguments.positional and not folders[0].exists()  # nothing was trained here yet
+    is_new = folders == [Path("runs")] and not folders[0].exists()  # nothing was trained here yet
     runs = [] if is_new else [run for folder in folders for run in indexed(folder)]
     notes = [f"{run.facts['run']}: {text}" for run in runs for text in run.problems]
     if not runs:

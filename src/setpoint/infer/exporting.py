@@ -23,7 +23,7 @@ from setpoint.adapter.low_rank import (
     adapters_of,
 )
 from setpoint.config import SetpointError, load_record
-from setpoint.data.tokenizers.tokenizer import HuggingFaceTokenizer, Tokenizer
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer, HuggingFaceTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import TOKENIZER, find_tokenizer, read_vocabulary
 from setpoint.infer.adopt import WeightsPlace
 from setpoint.infer.config import Inference
@@ -100,8 +100,13 @@ def export_job(
             merge_all(model)
         options["max_shard_size"] = section.max_shard_size
         path = export(model, tokenizer, section.path, directory=directory, **options)
-    caution = tokenizer_caution(path)
-    return path, [caution] if caution else []
+    cautions = [tokenizer_caution(path)]
+    if isinstance(tokenizer, ByteTokenizer) and not (path / TOKENIZER).is_file():
+        cautions.append(
+            f"{path} holds no tokenizer files, as tokenizer.type = bytes has none; Setpoint reads "
+            f"it with --tokenizer bytes, and for transformers a token id is a byte, 256 the end"
+        )
+    return path, [caution for caution in cautions if caution]
 
 
 def export(

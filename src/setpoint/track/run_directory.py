@@ -279,6 +279,22 @@ def is_run_directory(path: Path) -> bool:
     return (path / CONFIG).is_file() and any((path / name).exists() for name in others)
 
 
+def no_run(source: str, error: SetpointError) -> SetpointError:
+    """The error for a name that is neither a run nor a preset; any other error as it is.
+
+    Arguments:
+        source: the name, which was opened as a preset or a file in the end.
+    """
+    start = f"there is no preset {source!r}"
+    if not str(error).startswith(start):
+        return error
+    hint = str(error).removeprefix(start).partition(" Known: ")[0].partition(" For one ")[0]
+    return SetpointError(
+        f"there is no run and no preset {source!r}{hint}\nValid: a run directory (`setpoint runs "
+        f"list`) or a preset (`setpoint list presets`)"
+    )
+
+
 def refuse_linked_folders(path: Path) -> None:
     """Refuse a run directory with a folder that is a link and leads out of it.
 
