@@ -1,5 +1,6 @@
 """Run by test_sharding.py in a process of its own: how two ranks hold weights and sum gradients."""
 
+import gc
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from setpoint.loss import fused
 from setpoint.parallel import buckets, divide, replicas
 from setpoint.parallel.config import Parallel
-from setpoint.parallel.world import World
+from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import whole_of
 from setpoint.train.build.components import build_components
@@ -173,6 +175,25 @@ def gradients_lie_in_buckets(folder: Path) -> None:
     assert len(sent) > 4 and apart[-4:] == [0, 0, 0, 0] and apart[0] > 0
 
 
+def memory_is_freed_at_once(folder: Path) -> None:
+    """Replicas are in no cycle of references; torch's DDP is in some."""
+    job = small_job(folder, *COMMON, *RANKS)
+    for is_graph, dtype in ((True, None), (False, torch.float64)):
+        model = torch.nn.Linear(2, 2)
+        for weight in model.parameters():
+            weight.grad_dtype = dtype
+        engine = replicas.TorchReplicas(job.parallel, world_of(job.parallel), model, is_graph)
+        with engine.micro_batch(True):
+            engine.model(torch.ones(1, 2)).sum().backward()
+        seen = [ref(each) for each in (engine, model, *model.parameters())]
+        gc.disable()
+        try:
+            del engine, model, weight
+            assert [each() for each in seen] == [None] * 4
+        finally:
+            gc.enable()
+
+
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
@@ -182,6 +203,7 @@ def one_rank(rank: int, store: str) -> None:
         weights_are_gathered_as_often_as_it_says(folder)
         gradients_are_summed_while_they_are_computed(folder)
         gradients_lie_in_buckets(folder)
+        memory_is_freed_at_once(folder)
     dist.destroy_process_group()
 
 

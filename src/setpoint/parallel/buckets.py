@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import proxy
 
 import torch
 from torch import Tensor, distributed, nn
@@ -105,8 +106,10 @@ class GradientSums:
         }
         self._missing: list[int] = []
         self._under_way: list[tuple[Tensor, Any]] = []
+        # A reference would be a cycle, which keeps the memory of the weights.
+        this = proxy(self)
         for weight in weights if overlaps else ():
-            weight.register_post_accumulate_grad_hook(self._arrived)
+            weight.register_post_accumulate_grad_hook(lambda weight: this._arrived(weight))
 
     @contextmanager
     def summing(self) -> Iterator[None]:

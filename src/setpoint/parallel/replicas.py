@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import torch
 from torch import Tensor, distributed, nn
@@ -31,8 +32,6 @@ class TorchReplicas(Replicas):
     ) -> None:
         super().__init__(model)
         self._is_sharded = hasattr(model, "set_requires_all_reduce")
-        if world.size > 1 or self._is_sharded:
-            self.micro_batch = self._micro_batch
         self._keeps = config.reshard is False
         self._first = FirstUnits(model) if self._is_sharded else None
         self._accumulates_whole = config.accumulates_whole
@@ -57,11 +56,13 @@ class TorchReplicas(Replicas):
                 self._sums = GradientSums(trained, size, overlaps=not is_graph)
                 self.sums_by_hand = True
             else:
-                self.model = _replicated(model, world, config.bucket_size, lambda: self.on_last())
+                # A reference would be a cycle, which keeps the memory of the model.
+                this = proxy(self)
+                self.model = _replicated(model, world, config.bucket_size, lambda: this.on_last())
                 self._buckets = _BucketViews(trained)
 
     @contextmanager
-    def _micro_batch(self, last: bool) -> Iterator[None]:
+    def micro_batch(self, last: bool) -> Iterator[None]:
         """Run a micro-batch: gradients go to the other ranks after the last one of a step only.
 
         Shards are the exception unless they accumulate whole gradients: these are divided among the

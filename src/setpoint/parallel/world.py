@@ -238,13 +238,13 @@ class Replicas:
     """True if gradients are summed by `GradientSums`, not by DDP or FSDP2."""
     count: int | None = None
     """The number of elements of all weights; None where the parameters of the model tell."""
+    micro_batch: Callable[[bool], AbstractContextManager[Any]] = nullcontext
+    """Context of a micro-batch of a step, True for the last, which an update follows."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model: Callable[..., Any] = model
         """The callable of training, which calls `whole`."""
         self.whole = model
-        self.micro_batch: Callable[[bool], AbstractContextManager[Any]] = nullcontext
-        """Context of a micro-batch of a step, True for the last, which an update follows."""
         self.on_last: Callable[[], None] = lambda: None
         """Called in a backward pass that has all gradients, and only waits for sums, where DDP
         makes them."""

@@ -55,8 +55,7 @@ class ZeroReplicas(Replicas):
         computing: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         super().__init__(model)
-        self.model, self.holds_state = self._call, True
-        self.micro_batch = self._micro_batch
+        self.holds_state = True
         self.optimizer, self.world = optimizer, world
         self.groups: list[list[nn.Parameter]] = [
             list(group["params"]) for group in optimizer.param_groups
@@ -73,14 +72,10 @@ class ZeroReplicas(Replicas):
         )[0]
         self.stage: int = settings["zero_optimization"]["stage"]
         self.is_divided = self.stage == 3
-
-    def _call(self, *args: Any, **named: Any) -> Any:
-        """Call the model; what its weights are gathered for."""
-        with torch.autocast(self.world.device.type, enabled=False):  # else DeepSpeed warns of it
-            return self.engine(*args, **named)
+        self.model = _outside_autocast(self.engine, world.device)
 
     @contextmanager
-    def _micro_batch(self, last: bool) -> Iterator[None]:
+    def micro_batch(self, last: bool) -> Iterator[None]:
         """Run a micro-batch; the last of a step is followed by an update."""
         self.engine.set_gradient_accumulation_boundary(last)
         yield
@@ -226,6 +221,16 @@ class ZeroReplicas(Replicas):
             utils.safe_set_local_fp32_param(weight, local_shard)
         else:
             utils.safe_set_local_optimizer_state(weight, local_shard, key)
+
+
+def _outside_autocast(model: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """A model that is called without autocast around it, of which DeepSpeed would warn."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        with torch.autocast(device.type, enabled=False):
+            return model(*args, **named)
+
+    return call
 
 
 class _Computed(nn.Module):
