@@ -48,7 +48,7 @@ def test_adapters_of_experts_differ_by_rounding_alone() -> None:
 def test_divided_experts_are_compiled() -> None:
     kinds, shapes = (
         ("gpt_oss+compiled", "mixtral+compiled"),
-        ("shard=2,expert=2", "tensor=2,expert=2"),
+        ("shard=2,expert=2", "tensor=2,expert=2", "tensor=2,expert_tensor=2"),
     )
     said = forked("tests.model.huggingface_ranks", *kinds, *shapes)
     assert all(f"{kind}, {shape}: equal" in said for kind in kinds for shape in shapes)

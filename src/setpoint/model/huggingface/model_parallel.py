@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from inspect import unwrap
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -257,8 +258,9 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
         SetpointError: the model has no packed experts, or ranks cannot divide their width.
     """
     over = None
-    if isinstance(dispatcher, TensorParallelDispatcher) and dispatcher.divides:
-        over = dispatcher.peers
+    inner = unwrap(dispatcher)  # a compiled model has a wrapper around it
+    if isinstance(inner, TensorParallelDispatcher) and inner.divides:
+        over = inner.peers
     parts: list[ExpertPart] = []
     for path, experts, block in experts_of(model):
         if block is not None:
