@@ -1,10 +1,20 @@
-"""`python -m setpoint`: the command line, where the script `setpoint` is not on the path."""
+"""The command line: the script `setpoint`, and `python -m setpoint`."""
 
 from __future__ import annotations
 
 import sys
 
-from setpoint.cli.main import main
+
+def main() -> int:
+    """Run one command of the words of the process; Ctrl-C ends its imports in a line, too."""
+    try:
+        from setpoint.cli.main import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

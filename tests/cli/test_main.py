@@ -111,6 +111,29 @@ def test_an_interrupt_has_its_own_status(cli: CommandLine, monkeypatch: pytest.M
     assert (answer.status, answer.out, answer.err) == (130, "", "interrupted\n")
 
 
+INTERRUPTING = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from setpoint.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("module", ["cli.main", "resilience.signals", "cli.check", "train.config"])
+def test_an_interrupt_while_it_starts(module: str) -> None:
+    code = INTERRUPTING.format(name=f"setpoint.{module}")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "check", "tiny"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_a_bug_keeps_its_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(*_: object) -> None:
         raise ZeroDivisionError

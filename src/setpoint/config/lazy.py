@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = (
+    False  # `typing` takes most of the time of `import setpoint`, in which Ctrl-C counts
+)
 if TYPE_CHECKING:
     from collections.abc import Callable
 
