@@ -180,6 +180,25 @@ def test_what_counts_the_load_of_experts_may_not_change(tmp_path: Path) -> None:
     assert resume(run, "duration=6 steps", "batch.micro_size=2").final_position.step == 6
 
 
+def test_a_new_run_of_another_load_of_experts_names_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("duration=2 steps", "model.moe.experts=4", "tracking.progress=lines")
+    first = train(small_job(tmp_path, *flags)).directory
+    assert "new run" not in str(capsys.readouterr())
+    other = small_job(tmp_path, *flags, "batch.micro_size=1", "batch.accumulation=4")
+    second = train(other).directory
+    note = (
+        f"this is a new run, and does not resume {first}: model.moe.load_sequences is 2 there and "
+        f"1 here, as batch.micro_size is; to resume that run, add --batch.micro_size 2"
+    )
+    assert second != first and note in "".join(capsys.readouterr())
+    train(other)  # which resumes
+    differing = small_job(tmp_path, *flags, "batch.micro_size=1", "batch.accumulation=4", "seed=9")
+    train(differing)
+    assert "new run" not in str(capsys.readouterr())
+
+
 def test_a_problem_tells_what_was_recorded_from_what_is_typed(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, "duration=1 steps", "batch.global_size=4")).directory
     draft, _ = read_record(Job, str(run))

@@ -33,7 +33,7 @@ from setpoint.train.contract import (
     refuse_resharding,
     split_paths,
 )
-from setpoint.train.run_name import draw_seed, find_run
+from setpoint.train.run_name import draw_seed, find_run, find_run_of_other_load
 from setpoint.train.run_status import (
     command_again,
     stop_message,
@@ -78,6 +78,14 @@ def open_run(
         callback.before_build(run, ending)
     ending.enter_context(settings_of(run.job))
     shown.note(device_line(run.job, world.device))
+    if directory is None and world.is_main and not (run.directory / CONFIG).exists():
+        other = find_run_of_other_load(run.job)
+        if other is not None:
+            shown.note(
+                f"this is a new run, and does not resume {other[0]}: model.moe.load_sequences is "
+                f"{other[1]} there and {run.job.batch.micro_size} here, as batch.micro_size is; to "
+                f"resume that run, add --batch.micro_size {other[1]}"
+            )
     stop.resumable, stop.grace = True, run.job.resilience.grace_period
     again = command_again(run.job, run.directory)
     stop.outlook = partial(stop_message, run.directory / "checkpoints", again=again)

@@ -28,6 +28,8 @@ from setpoint.track.config import MARK
 from setpoint.train.config import Job
 
 DRAWN = "drawn, since seed is null"
+LOAD = "model.moe.load_sequences"
+"""Derived from batch.micro_size, which may be derived from the number of ranks."""
 
 
 def run_directory_of(job: Job, digest: str | None = None) -> str:
@@ -63,12 +65,12 @@ def identity_mark(job: Job) -> str:
 
     Returns:
         a name with a hash of all identity values but those of the schedule, which may follow from
-        the duration.
+        the duration, and `LOAD`.
     """
     values = {
         leaf.key: plain(leaf.value)
         for leaf in identity_leaves(job)
-        if not within(leaf.key, "schedule")
+        if not within(leaf.key, "schedule") and leaf.key != LOAD
     }
     return MARK + digest(canonical_json(values))[:16]
 
@@ -87,38 +89,50 @@ def find_run(job: Job) -> str:
     path = run_directory_of(job)
     if job.seed is None or os.path.isdir(path):
         return path
-    digest = fingerprint(job)
-    folder, name = os.path.split(path)
-    pattern = re.compile(re.escape(name).replace(digest[:SHORT], f"[0-9a-f]{{{SHORT}}}", 1))
-    try:
-        beside = [
-            name_beside
-            for name_beside in sorted(os.listdir(folder or "."))
-            if pattern.fullmatch(name_beside)
-        ]
-    except OSError:
-        return path
-    mark = identity_mark(job) if beside else ""
-    beside = [
-        name_beside
-        for name_beside in beside
-        if os.path.exists(os.path.join(folder, name_beside, mark))
-    ]
+    beside = _runs_beside(job, path)
     values = [
         (leaf.path, plain(leaf.value))
         for leaf in (leaves(job) if beside else ())
         if leaf.role is IDENTITY and not _follows_duration(leaf.key, leaf.origin.layer)
     ]
-    of_other_length = None
-    for name_beside in beside:
-        other = os.path.join(folder, name_beside)
+    digest, of_other_length = fingerprint(job), None
+    for other in beside:
         record = _recorded(other)
         if _has(record, (HEADER, "fingerprint"), digest):
             return other
         # A quick look first: the comparison that counts reads the origins, too.
         if of_other_length is None and all(_has(record, *value) for value in values):
-            of_other_length = other if _has_other_length(other, job) else None
+            of_other_length = other if _differing(other, job) == {} else None
     return of_other_length or path
+
+
+def find_run_of_other_load(job: Job) -> tuple[str, int] | None:
+    """Find the run from which a new one differs in nothing but a derived `LOAD`.
+
+    Returns:
+        its directory, and the value there; None without such a run.
+    """
+    if all(leaf.key != LOAD or leaf.origin.layer != DERIVED for leaf in identity_leaves(job)):
+        return None
+    for other in _runs_beside(job, run_directory_of(job)):
+        differing = _differing(other, job)
+        if differing is not None and differing.keys() == {LOAD}:
+            return other, differing[LOAD]
+    return None
+
+
+def _runs_beside(job: Job, path: str) -> list[str]:
+    """The directories beside a run's that have its name and `identity_mark`."""
+    folder, name = os.path.split(path)
+    digest = fingerprint(job)
+    pattern = re.compile(re.escape(name).replace(digest[:SHORT], f"[0-9a-f]{{{SHORT}}}", 1))
+    try:
+        names = [name for name in sorted(os.listdir(folder or ".")) if pattern.fullmatch(name)]
+    except OSError:
+        return []
+    mark = identity_mark(job) if names else ""
+    beside = [os.path.join(folder, name) for name in names if name != os.path.basename(path)]
+    return [other for other in beside if os.path.exists(os.path.join(other, mark))]
 
 
 def _follows_duration(key: str, layer: str) -> bool:
@@ -151,16 +165,24 @@ def _has(record: Any, path: Path, value: object) -> bool:
     return same(record, value)
 
 
-def _has_other_length(folder: str, job: Job) -> bool:
+def _differing(folder: str, job: Job) -> dict[str, Any] | None:
+    """The identity values of a record that a job has others of, but for those of the duration.
+
+    Returns:
+        values by path; None where the record cannot be read.
+    """
     from setpoint.config.record.record import recorded_differences
 
     try:
         differences = recorded_differences(folder, job)
     except SetpointError:
-        return False  # a run that cannot be read is not continued
-    identity = [item for item in differences if item.role is IDENTITY]
+        return None  # a run that cannot be read is not continued
     layers = {leaf.key: leaf.origin.layer for leaf in leaves(job)}
-    return all(_follows_duration(item.path, layers.get(item.path, "")) for item in identity)
+    return {
+        item.path: item.left
+        for item in differences
+        if item.role is IDENTITY and not _follows_duration(item.path, layers.get(item.path, ""))
+    }
 
 
 def draw_seed(draft: Job) -> None:
