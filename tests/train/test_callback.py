@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from setpoint.config import SetpointError
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.position import Position
+from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
 from .small import small_job
@@ -40,15 +43,15 @@ def test_phases_decide_the_order_and_within_one_the_order_of_building(tmp_path: 
 
 
 class Paused(Noted):
-    """Is called after the first step, and after others where its pause is over."""
+    """Is called after the first step, and after others at an interval."""
 
-    pause = 60.0
+    min_interval = 60.0
 
     def after_first_step(self, loop: Loop, result: StepResult) -> None:
         self.seen.append(f"first {result.step}")
 
 
-def test_the_first_step_and_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_step_and_an_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("setpoint.train.loop.time.monotonic", lambda: clock[0])
     job, seen = small_job(tmp_path, "duration=5 steps"), list[str]()
@@ -60,6 +63,13 @@ def test_the_first_step_and_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     loop.run()
     # At 25, 50, 75, 100 and 125 s.
     assert seen == ["start paused", "first 1", "paused"]
+
+
+@pytest.mark.parametrize("interval", ["1 min", lambda: 1.0, -1.0, float("nan"), True, None])
+def test_an_interval_that_is_no_number_of_seconds(tmp_path: Path, interval: Any) -> None:
+    own = type("Own", (Callback,), {"min_interval": interval})
+    with pytest.raises(SetpointError, match=r"Own\.min_interval = .* no number of seconds"):
+        train(small_job(tmp_path, "duration=1 steps"), callbacks=[own()])
 
 
 def test_what_a_callback_does_not_do_is_not_called(

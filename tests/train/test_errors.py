@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,24 @@ def test_an_imported_optimizer_that_refuses_its_step(tmp_path: Path) -> None:
         train(small_job(tmp_path, *SHORT, *SPARSE))
     assert "does not support dense gradients" in str(caught.value)
     assert faults(tmp_path) == [str(caught.value)]
+
+
+class Misspelt(torch.optim.SGD):
+    """Reads an attribute that it does not have."""
+
+    def step(self, closure: Any = None) -> Any:
+        return self.momentun
+
+
+def test_a_bug_in_an_imported_optimizer(tmp_path: Path) -> None:
+    own = ("optimizer=import", f"optimizer.target={__name__}.Misspelt")
+    with pytest.raises(RunError) as caught:
+        train(small_job(tmp_path, *SHORT, *own))
+    text = re.sub(r"\(\S+py:\d+\)", "(FILE:N)", str(caught.value))
+    assert text == (
+        f"optimizer.target = {__name__}.Misspelt failed in its step: AttributeError: 'Misspelt' "
+        f"object has no attribute 'momentun' (FILE:N)"
+    )
 
 
 def test_a_backward_pass_without_a_deterministic_form(tmp_path: Path) -> None:

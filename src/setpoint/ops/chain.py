@@ -47,7 +47,7 @@ class ChainCallback(Callback):
     minute, and when the session ends.
     """
 
-    phase, pause = Phase.TIDY, EVERY
+    phase, min_interval = Phase.TIDY, EVERY
 
     def __init__(self) -> None:
         self.chain: Chain | None = None

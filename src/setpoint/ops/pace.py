@@ -32,7 +32,7 @@ class DataWaitCallback(Callback):
     The first step of a session starts the workers and is left out.
     """
 
-    phase, pause = Phase.OBSERVE, SECONDS
+    phase, min_interval = Phase.OBSERVE, SECONDS
 
     def __init__(self) -> None:
         self.step = 0

@@ -374,10 +374,7 @@ def raise_named(error: Exception, config: OptimizerConfig) -> NoReturn:
     title = None if isinstance(error, SetpointError) else title_of(config)
     if title is None or is_out_of_memory(error) or explain(error) is not None:
         raise error
-    raise RunError(
-        f"{title} failed in its step: {error_in_words(error)}. The gradients are dense tensors, "
-        f"one for each parameter of its groups; choose an optimizer that takes them"
-    ) from error
+    raise RunError(f"{title} failed in its step: {error_in_words(error)}") from error
 
 
 class HostCopy:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import RunError
+from setpoint.config import RunError, SetpointError, for_error
 from setpoint.parallel.determinism import seed_step
 from setpoint.parallel.hangs import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Stopped
@@ -70,8 +70,8 @@ class Callback:
     """
 
     phase: Phase = Phase.OBSERVE
-    pause = 0.0
-    """Least seconds between two calls of `after_step`."""
+    min_interval = 0.0
+    """Minimum seconds between two calls of `after_step`."""
 
     def before_open(
         self, job: Job, directory: Path | None, world: World, show: Callable[[str], None]
@@ -139,7 +139,7 @@ class Callback:
         """Called after the first step of a session, before `after_step` of any callback."""
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Called after each step, or after `pause` seconds.
+        """Called after each step, or at most every `min_interval` seconds.
 
         Arguments:
             loop: `previous` and `position` enclose the step; `is_over` after the last one.
@@ -191,6 +191,21 @@ class Callback:
 def is_ours(callback: Callback) -> bool:
     """True if a callback is Setpoint's own, so that it does only what it says."""
     return type(callback).__module__.partition(".")[0] == "setpoint"
+
+
+def _interval(callback: Callback) -> float:
+    """The `min_interval` of a callback.
+
+    Raises:
+        SetpointError: it is no number of seconds.
+    """
+    seconds: object = callback.min_interval
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise SetpointError(
+            f"{type(callback).__name__}.min_interval = {for_error(seconds)} is no number of "
+            f"seconds.\nValid: 0 (every step) or more seconds between two calls of after_step"
+        )
+    return seconds
 
 
 def overrides(callback: Callback, method: str) -> bool:
@@ -263,7 +278,10 @@ class Loop:
         self._after_launch = self._overriding("after_launch")
         self._after_step = self._overriding("after_step")
         self._asked_for_result = self._overriding("needs_result")
-        self._due = {id(each): time.monotonic() + each.pause for each in callbacks if each.pause}
+        now = time.monotonic()
+        self._due = {
+            id(each): now + interval for each in callbacks if (interval := _interval(each))
+        }
         self.stop = stop
         self.position = self.previous = position
         self.end_reason = ended
@@ -509,11 +527,11 @@ class Loop:
         for callback in self.callbacks if is_first else ():
             callback.after_first_step(self, result)
         for callback in self._after_step:
-            if callback.pause:
+            if callback.min_interval:
                 now = time.monotonic()
                 if now < self._due[id(callback)]:
                     continue
-                self._due[id(callback)] = now + callback.pause
+                self._due[id(callback)] = now + callback.min_interval
             self.phase = callback.phase
             part = PARTS_OF_PHASES.get(callback.phase)
             with nullcontext() if part is None else self.times(part):
