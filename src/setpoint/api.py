@@ -32,7 +32,7 @@ from setpoint.files.lock import is_locked
 from setpoint.infer.config import Inference
 from setpoint.parallel.rank import launched
 from setpoint.report.goodput import last_step, status_of
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import readable_rows
 from setpoint.track.run_directory import RunDirectory, is_run_directory, no_run
 from setpoint.train.config import Job
 from setpoint.train.run_name import find_run
@@ -137,19 +137,16 @@ class RecordedRun:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl: one for each log and each evaluation."""
-        return self._read(self._files.metrics)
+        return readable_rows(self._files.metrics)
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """The rows of events.jsonl: starts, resumes, saves and faults."""
-        return self._read(self._files.events)
+        return readable_rows(self._files.events)
 
     @property
     def _files(self) -> RunDirectory:
         return RunDirectory(self.path, None, False)
-
-    def _read(self, path: Path) -> list[dict[str, Any]]:
-        return read_jsonl(path, damaged=[]) if path.exists() else []
 
     def metrics(self, kind: str | None = None, *, frame: str = "pandas") -> Any:
         """The metrics as a data frame.

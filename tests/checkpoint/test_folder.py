@@ -10,7 +10,6 @@ import pytest
 
 from setpoint.checkpoint.folder import (
     StagedPointer,
-    aside,
     clear_leftovers,
     directory_name,
     list_checkpoints,
@@ -53,7 +52,7 @@ def test_order_is_by_number(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_set_aside_is_found_until_its_name_is_taken(tmp_path: Path) -> None:
-    old = aside(tmp_path, directory_name(5), 42)
+    old = tmp_path / f"{directory_name(5)}.old-42"
     old.mkdir()
     temporary(tmp_path, directory_name(6), 42).mkdir()
     assert list_checkpoints(tmp_path) == {5: old}

@@ -92,11 +92,6 @@ def temporary(root: Path, name: str, pid: int) -> Path:
     return root / f"{name}.tmp-{pid}"
 
 
-def aside(root: Path, name: str, pid: int) -> Path:
-    """Path of a whole checkpoint while another one takes its name."""
-    return root / f"{name}.old-{pid}"
-
-
 def damaged(root: Path, name: str) -> Path:
     """Free path for a checkpoint that is set aside."""
     return next(
@@ -125,13 +120,12 @@ def unfinished(root: Path) -> list[Unfinished]:
 def list_checkpoints(root: Path) -> dict[int, Path]:
     """Checkpoints by step, whole or damaged; the directory need not exist."""
     checkpoints: dict[int, Path] = {}
-    for left in unfinished(root):
-        step = step_of(left.target)
-        # A process that died between the two renames of a replacement left the only copy here.
-        if left.kind == "old" and step is not None:
-            checkpoints[step] = left.path
-    for path in root.iterdir() if root.is_dir() else ():
-        step = step_of(path.name)
+    paths = root.iterdir() if root.is_dir() else ()
+    # Those with an ending first: a process that died between the two renames of a replacement left
+    # the only copy as `.old`.
+    for path in sorted(paths, key=lambda path: ("." not in path.name, path.name)):
+        old = _UNFINISHED.fullmatch(path.name)
+        step = step_of(old[1] if old and old[2] == "old" else path.name)
         if step is not None:
             checkpoints[step] = path
     return dict(sorted(checkpoints.items()))
@@ -146,7 +140,7 @@ def publish(staged: Path, target: Path) -> None:
             dies, one of the two is found whole (`list_checkpoints`).
     """
     root = target.parent
-    old = aside(root, target.name, os.getpid())
+    old = root / f"{target.name}.old-{os.getpid()}"
     if target.exists():
         os.rename(target, old)
     try:

@@ -17,7 +17,7 @@ from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.manifest import MANIFEST
 from setpoint.config import CONFIG, SetpointError, load_record
 from setpoint.files.atomic import MOST, read_json
-from setpoint.track.jsonl import read_jsonl, whole_lines
+from setpoint.track.jsonl import read_jsonl, readable_rows, whole_lines
 from setpoint.train.config import Job
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
@@ -272,8 +272,7 @@ def _of_record(path: Path, sealed: Collection[str]) -> Iterator[str]:
 
 def _has_ended(run: Path) -> bool:
     """True if the last session has ended in order."""
-    events = run / EVENTS
-    for event in reversed(read_jsonl(events, []) if events.exists() else []):
+    for event in reversed(readable_rows(run / EVENTS)):
         if event.get("event") in ("start", "resume", "restart", "fault", "end"):
             return event["event"] == "end"
     return False

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from setpoint.parallel.determinism import seed_step
 from setpoint.profile.modules import ModuleFigures, ModuleWatch
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch, Count, StepBatch, total_count
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import readable_rows
 from setpoint.track.progress import no_work
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
@@ -147,7 +146,8 @@ def replay(
 
 def _unrecorded(job: Job, run: RunDirectory, step: int) -> str:
     """Sentence on a step without a row: how often rows were written, and the nearest ones."""
-    steps = sorted({row["step"] for row in _rows(run.metrics) if row.get("kind") == "train"})
+    rows = readable_rows(run.metrics)
+    steps = sorted({row["step"] for row in rows if row.get("kind") == "train"})
     before, after = [s for s in steps if s < step][-1:], [s for s in steps if s > step][:1]
     near = " and ".join(str(number) for number in (*before, *after))
     nearest = f"the nearest with a row: {near}" if near else "no step has a row"
@@ -163,21 +163,17 @@ def _recorded(run: RunDirectory, step: int, saved: SavedStep | None) -> Numbers 
     if saved is not None:
         facts = saved.facts
         return Numbers(facts["loss"], facts["cross_entropy"], facts["grad_norm"])
-    rows = _rows(run.metrics)
+    rows = readable_rows(run.metrics)
     for row in rows:
         if row.get("kind") == "train" and row.get("step") == step:
             return Numbers(row["loss"], row["cross_entropy"], row["grad_norm"])
-    events = _rows(run.events)
+    events = readable_rows(run.events)
     failed = [row["step"] + 1 for row in events if row.get("event") == "fault" and "step" in row]
     last = max([0, *failed, *(row.get("step", 0) for row in [*rows, *events])])
     if not 1 <= step <= last:
         valid = f"1 to {last}" if last else "none: it has not trained yet"
         raise SetpointError(f"{run.path} has no step {step}.\nValid: {valid}")
     return None
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return read_jsonl(path, damaged=[]) if path.exists() else []
 
 
 def _newest_before(
@@ -203,7 +199,7 @@ def _go_on_with_data(
     """Move the data to where it was on the way to the step, before later rollbacks."""
     start, data = loop.position.step, None
     if saved is None:  # the last time that the run went on from here, also without the checkpoint
-        for event in rollbacks_to(_rows(run.events), start).values():
+        for event in rollbacks_to(readable_rows(run.events), start).values():
             data = event["data"]
     elif saved.facts["rewound"]["step"] == start:
         data = saved.facts["rewound"]["data"]

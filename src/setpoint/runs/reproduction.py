@@ -35,7 +35,7 @@ from setpoint.config import (
 )
 from setpoint.files.atomic import Written, read_json, write_json
 from setpoint.track.environment import environment
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import read_jsonl, readable_rows
 from setpoint.track.redact import declared_secrets
 from setpoint.train.config import Job
 
@@ -181,7 +181,7 @@ def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
             f"{run} has no steps {first} to {last}: it is recorded up to step {end}.\n"
             f"Valid: first steps {valid}, and a later one up to {end}"
         )
-    for event in read_jsonl(run / "events.jsonl", []):
+    for event in readable_rows(run / "events.jsonl"):
         changed = [str(item.get("path")) for item in event.get("accepted") or ()]
         changed += ["data"] * bool(event.get("data")) * (event.get("event") == "resume")
         if changed and first < _step(event) < last:
@@ -391,7 +391,7 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
         why = error.strerror if isinstance(error, OSError) else error
         raise SetpointError(f"{path}: the record of the run cannot be read: {why}") from None
     changed: Mapping[str, Any] = {}
-    for event in read_jsonl(run / "events.jsonl", []):
+    for event in readable_rows(run / "events.jsonl"):
         if event.get("event") in ("start", "resume", "restart") and _step(event) <= step:
             changed = event.get("environment") or {}
     return {**facts, **{key: sides.get("today") for key, sides in changed.items()}}

@@ -255,6 +255,18 @@ def read_jsonl(
     return rows
 
 
+def readable_rows(path: Path, offset: int = 0) -> list[dict[str, Any]]:
+    """The rows of a file, as `read_jsonl`; none if it is missing, and without damaged lines."""
+    return read_jsonl(path, [], offset) if path.exists() else []
+
+
+def since_restart(events: Path) -> list[dict[str, Any]]:
+    """The readable rows of `events.jsonl` since the run last started over."""
+    rows = readable_rows(events)
+    starts = [number for number, row in enumerate(rows) if row.get("event") == "restart"]
+    return rows[starts[-1] :] if starts else rows
+
+
 def whole_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file without their ends; a last one without an end is left out.
 

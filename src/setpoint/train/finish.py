@@ -14,7 +14,7 @@ from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import ngram_baselines
 from setpoint.resilience.signals import PREEMPTED
 from setpoint.track.console import print_table, short_time
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import readable_rows
 from setpoint.train.evaluation.scores import eval_slice, scores_in
 from setpoint.train.loop import Loop
 from setpoint.train.recording import write_report
@@ -101,7 +101,7 @@ def _skipped(run: Run) -> int:
 
 def _rows_at(path: Path, step: int) -> dict[str, dict[str, Any]]:
     """The rows of a step by kind."""
-    rows = read_jsonl(path, damaged=[]) if path.exists() else []
+    rows = readable_rows(path)
     return {row["kind"]: row for row in rows if row.get("step") == step and "kind" in row}
 
 

@@ -22,7 +22,7 @@ from setpoint.parallel.world import RemoteRankError, World, world_of
 from setpoint.precision.mixed_precision import fp32_products
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.environment import environment
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import since_restart
 from setpoint.track.progress import Progress, make_progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.companions import fallback_files
@@ -172,10 +172,7 @@ def missing_checkpoints(path: Path) -> str | None:
     Returns:
         None for a run that was killed before its first checkpoint: it starts again.
     """
-    log = path / "events.jsonl"
-    rows = read_jsonl(log, damaged=[]) if log.exists() else []
-    starts = [number for number, row in enumerate(rows) if row.get("event") == "restart"]
-    rows = rows[starts[-1] :] if starts else rows
+    rows = since_restart(path / "events.jsonl")
     saves = [row for row in rows if row.get("event") == "save"]
     ends = [row for row in rows if row.get("event") == "end" and row.get("status") == 0]
     if ends:

@@ -16,7 +16,7 @@ from setpoint.data.document import DataIdentity
 from setpoint.data.store import changed_names, read_inputs
 from setpoint.files.atomic import write_text
 from setpoint.track.environment import environment
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import readable_rows
 from setpoint.track.redact import declared_secrets
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import Components
@@ -231,8 +231,7 @@ def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
         SetpointError: if nothing differs under a path, and no session before accepted anything
             there: what a queue starts again after it was accepted is fine.
     """
-    log = run.events
-    rows = read_jsonl(log, damaged=[]) if log.exists() else []
+    rows = readable_rows(run.events)
     before = [item["path"] for row in rows for item in row.get("accepted", ())]
     before += ["data" for row in rows if row.get("data")]
     for path in accepted.idle:

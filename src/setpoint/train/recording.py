@@ -33,7 +33,7 @@ from setpoint.report.goodput import dropped
 from setpoint.report.page.html import write_run_report
 from setpoint.track.config import MARK
 from setpoint.track.console import time_of
-from setpoint.track.jsonl import EventLog, NoEvents, read_jsonl
+from setpoint.track.jsonl import EventLog, NoEvents, readable_rows
 from setpoint.track.progress import LoggedProgress, Progress
 from setpoint.track.redact import declared_secrets, without_values
 from setpoint.track.run_directory import RunDirectory
@@ -265,7 +265,7 @@ def facts_of(run: Run) -> RunFacts:
     directory = run.files
     with directory.events.open("rb") as file:
         first = file.readline()
-    session = sum(row.get("event") in BEGINNINGS for row in read_jsonl(directory.events, []))
+    session = sum(row.get("event") in BEGINNINGS for row in readable_rows(directory.events))
     environment = run.environment or json.loads((directory.path / "environment.json").read_bytes())
     return RunFacts(
         run_id=hashlib.sha256(directory.name.encode() + first).hexdigest()[:32],
@@ -319,11 +319,9 @@ def lost_since(
     Returns:
         `dropped` alone, or nothing where no step is lost.
     """
-    metrics, events = run.files.metrics, run.files.events
-    rows = read_jsonl(metrics, [], offset) if metrics.exists() else []
     lost = dropped(
-        read_jsonl(events, []) if reached is None else [],
-        rows,
+        readable_rows(run.files.events) if reached is None else [],
+        readable_rows(run.files.metrics, offset),
         position.step,
         position.seconds,
         None if reached is None else (reached.step, reached.seconds),
@@ -384,9 +382,9 @@ def _notes(run: Run) -> Iterator[str]:
 
 def _program_callbacks_before(run: Run) -> list[str]:
     """The classes of the callbacks that the last session was given as objects."""
-    if run.accepted is None or not run.files.events.exists():
+    if run.accepted is None:
         return []
-    rows = [row for row in read_jsonl(run.files.events, []) if row.get("event") in BEGINNINGS]
+    rows = [row for row in readable_rows(run.files.events) if row.get("event") in BEGINNINGS]
     names = rows[-1].get("callbacks") if rows else None
     return [str(name) for name in names] if isinstance(names, list) else []
 

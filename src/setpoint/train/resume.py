@@ -14,7 +14,7 @@ from setpoint.checkpoint.loading import LoadedCheckpoint
 from setpoint.checkpoint.store import OnDamaged
 from setpoint.config import RunError, SetpointError, read_record, resolve
 from setpoint.shapes.logged import MetricLog
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import readable_rows
 from setpoint.track.trackers import JSONL
 from setpoint.train.build.companions import companions_in, fallback_notes
 from setpoint.train.build.components import Components, data_line
@@ -151,7 +151,7 @@ def restore_or_load(
     step = checkpoint.step
 
     def rollbacks() -> dict[str, Mapping[str, Any]]:
-        return rollbacks_to(read_jsonl(events, []), step) if events.exists() else {}
+        return rollbacks_to(readable_rows(events), step)
 
     state = checkpoint.state
     for cause, event in components.world.on_main(rollbacks).items():

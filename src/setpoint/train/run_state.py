@@ -259,9 +259,12 @@ def states_of(
         other_data: whether other documents than those of the checkpoint are fine.
         other_frozen: whether other parameters than there may be frozen.
     """
-    spikes = (
-        {} if components.spikes is None else {"spikes": PlainState("spikes", components.spikes)}
-    )
+    schedule, scaler, spikes = components.schedule, components.scaler, components.spikes
+    plain: dict[str, _Plain | None] = {
+        "schedule": schedule if schedule.has_state else None,
+        "scaler": scaler if scaler.is_enabled() else None,
+        "spikes": spikes,
+    }
     weights: States = {
         "model": ModelState(components),
         "optimizer": OptimizerState(job, components, other_frozen),
@@ -274,10 +277,8 @@ def states_of(
         # First: it refuses other data before anything has been changed.
         "data": DataState(job, components, other_data),
         **weights,
-        "schedule": PlainState("schedule", components.schedule),
-        "scaler": PlainState("scaler", components.scaler),
+        **{key: PlainState(key, owner) for key, owner in plain.items() if owner is not None},
         "non_finite": PlainState("non_finite", components.non_finite, rare=True),
-        **spikes,
         "trackers": TrackersState(trackers),
         "evaluation": PlainState("evaluation", best, trained=False),
         "loss_mean": PlainState("loss_mean", mean, trained=False),

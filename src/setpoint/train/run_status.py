@@ -10,7 +10,7 @@ from typing import Any
 from setpoint.checkpoint.manifest import STATE
 from setpoint.checkpoint.places import newest_whole
 from setpoint.report.goodput import Goodput, goodput
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import readable_rows
 from setpoint.train.config import Job
 from setpoint.train.run_name import is_drawn
 
@@ -80,5 +80,4 @@ def goodput_of(folder: str | Path) -> Goodput:
 
 
 def _rows(folder: str | Path, name: str = "events.jsonl") -> list[dict[str, Any]]:
-    log = Path(folder, name)
-    return read_jsonl(log, damaged=[]) if log.exists() else []
+    return readable_rows(Path(folder, name))

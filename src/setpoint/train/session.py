@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.shapes.scoring import Score
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import readable_rows
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.companions import FallbackFiles
 from setpoint.train.config import Job
@@ -148,8 +148,7 @@ class Run:
             a row for each log and each evaluation, which `kind` tells apart; empty where the
             tracker `jsonl` writes none.
         """
-        path = RunDirectory(self.directory, None, False).metrics
-        return read_jsonl(path, damaged=[]) if path.exists() else []
+        return readable_rows(RunDirectory(self.directory, None, False).metrics)
 
     @property
     def score(self) -> Score | None:

@@ -20,7 +20,7 @@ from setpoint.config import IDENTITY, RunError, SetpointError, nearest
 from setpoint.config.record.record import Difference, recorded_differences
 from setpoint.files.atomic import digest_file
 from setpoint.hub.fetch import is_url
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import since_restart
 from setpoint.train.contract import moved_rows, recorded_job, refuse_resharding
 from setpoint.train.evaluation.scores import TRAINING
 from setpoint.train.position import Position, is_over
@@ -193,10 +193,7 @@ def refuse_changed(events: Path, loaded: Loaded) -> None:
     Raises:
         SetpointError: `checkpoint.load` names another checkpoint now.
     """
-    rows = read_jsonl(events, damaged=[]) if events.exists() else []
-    begins = [number for number, row in enumerate(rows) if row.get("event") == "restart"]
-    rows = rows[begins[-1] :] if begins else rows
-    first = next((row for row in rows if row.get("event") == "load"), None)
+    first = next((row for row in since_restart(events) if row.get("event") == "load"), None)
     if first is not None and first.get("manifest") != loaded.digest:
         raise SetpointError(
             f"the run began from {first.get('checkpoint')}, and checkpoint.load means "
