@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import re
 import tomllib
 from collections import Counter
@@ -258,11 +259,21 @@ def _text_of(test: str) -> str | None:
     place, _, rest = test.partition("::")
     name, _, case = rest.partition("[")
     path = ROOT / "tests" / place
+    if name == "test_the_field_has_an_effect":
+        effect = _effects(place).get(case[:-1])
+        return effect and " ".join((case, effect.change, *effect.base))
     source = _source(path, name) if path.is_file() and name.startswith("test_") else None
     if source is None or not case:
         return source
     has_case = "parametrize" in source and _made_of(case[:-1], _texts(path))
     return f"{source}\n{case}" if has_case else None
+
+
+@functools.cache
+def _effects(place: str) -> dict[str, Any]:
+    """The table of effects of a test file."""
+    module = place.removesuffix(".py").replace("/", ".")
+    return importlib.import_module(f"..{module}", __package__).EFFECTS
 
 
 @functools.cache

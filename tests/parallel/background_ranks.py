@@ -25,7 +25,7 @@ from setpoint.parallel.world import World, world_of
 from setpoint.train.run import train
 
 from ..support.ranks import fork
-from ..train.saving_effects import late_copies
+from ..train.effects.checkpoint_fields import late_copies
 from ..train.small import assert_same_run, small_job
 
 FLAGS = ("duration=9 steps", "checkpoint.keep=null", "checkpoint.every=2 steps")

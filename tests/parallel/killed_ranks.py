@@ -29,8 +29,8 @@ from setpoint.config import SetpointError
 from setpoint.train.run import train
 
 from ..checkpoint.disk import Operation, meetings
+from ..train.effects.checkpoint_fields import late_copies
 from ..train.killing import die, die_at
-from ..train.saving_effects import late_copies
 from ..train.small import assert_same_run, small_job
 
 STORIES = {

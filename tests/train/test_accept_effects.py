@@ -15,7 +15,7 @@ from setpoint.train.contract import AT_START
 from setpoint.train.run import train
 
 from ..precision.gpu_stand_in import gpu_stand_in
-from .pretrained_effects import PRETRAINED_ROWS, prepare
+from .effects.model_fields import PRETRAINED_ROWS, prepare
 from .small import essence, rows, small_job, snapshot
 from .test_config_effects import BASE, EFFECTS, Before
 

@@ -31,7 +31,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
 
 from ..support.forks import forked
-from .saving_effects import late_copies
+from .effects.checkpoint_fields import late_copies
 from .small import assert_same_run, events, small_job
 
 IN_BACKGROUND = ("checkpoint.mode=async", "checkpoint.keep=null", "duration=12 steps")

@@ -42,7 +42,7 @@ from ..data.tokenizers_here import byte_level
 from ..loss.liger_stand_in import liger_stand_in
 from ..memory.spared import spared_device
 from ..precision.gpu_stand_in import gpu_stand_in
-from .data_effects import prepare_sources
+from .effects.data_fields import prepare_sources
 from .small import small_job
 
 allow_imports(__name__)
@@ -180,11 +180,11 @@ JOBS: dict[str, tuple[str, ...]] = {
 }
 # Fields that no run reads, and who does.
 ELSEWHERE = {
-    "Checkpoint.resharding": "a run that resumes: tests/train/load_effects.py",
+    "Checkpoint.resharding": "a run that resumes: tests/train/effects/checkpoint_fields.py",
     "Batch.global_size": "the check of the batch sum; here it follows from the other sizes",
     "ImportedModel.max_sequence_length": "the check against the sequence length, and generate",
     "Job.silence": "resolve, which drops the cautions",
-    "Prepare.workers": "data that is prepared: tests/train/data_effects.py",
+    "Prepare.workers": "data that is prepared: tests/train/effects/data_fields.py",
     "Job.user": "the user's own code",
     "Parallel.replicate": "several ranks: tests/parallel",
     "Parallel.shard": "several ranks: tests/parallel",
@@ -330,11 +330,11 @@ def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
         placed = sections(job_of(name, folder))
         # With its arguments an imported component is of a class of its own.
         held |= {type(section).__setpoint__.cls for _, section in placed}
-    # Only several ranks, or jobs, have a use for three: tests/train/dispatch_effects.py,
-    # zero_effects.py, resilience_effects.py; one a GPU, one a server, tracking_effects.py; the
+    # Only several ranks, or jobs, have a use for three: tests/train/effects/parallel_fields.py,
+    # resilience_fields.py; one a GPU, one a server, run_fields.py; the
     # others write metrics: tests/track/test_csv_file.py, tests/track/test_services.py.
-    # Adapters of PEFT need their base: pretrained_effects.py.
-    # One starts a process: saving_effects.py.
+    # Adapters of PEFT need their base: model_fields.py.
+    # One starts a process: checkpoint_fields.py.
     beyond = {Export, DeepEP, DeepSpeed, TorchFT, GpuHealthCheck, Webhook, PretrainedAdapter}
     assert every(Job) - held == {*beyond, Csv, *ServiceConfig.__subclasses__()}
 

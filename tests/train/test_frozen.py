@@ -25,7 +25,7 @@ from setpoint.train.run import rehearse, train
 from tests.support.tensors import read
 
 from ..support.forks import forked
-from .pretrained_effects import theirs
+from .effects.model_fields import theirs
 from .small import rows, small_job
 
 BASE = ("model.layers=2", "model.dropout=0", "schedule.horizon=8 steps", "checkpoint.keep=null")

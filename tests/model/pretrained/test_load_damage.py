@@ -18,7 +18,7 @@ from setpoint.model.pretrained.peft import read_adapter
 from setpoint.model.pretrained.peft_files import PeftFiles
 
 from ...support.snapshots import compare
-from ...train.pretrained_effects import adapter_of_peft
+from ...train.effects.model_fields import adapter_of_peft
 from .ours import change_config, directory, rewrite
 
 EMBEDDING = "model.embed_tokens.weight"

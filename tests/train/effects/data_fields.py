@@ -1,4 +1,4 @@
-"""Effects of mixtures and phases on which rows are trained on, and at which learning rate."""
+"""Effects of the fields of `[data]` and `[tokenizer]`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,20 @@ from setpoint.config import RunError
 from setpoint.data.cache import workers_of
 from setpoint.data.loader import loader_options
 from setpoint.data.sampler import EpochCursor
-from setpoint.train.build.components import build_components
+from setpoint.train.build.components import (
+    build_components,
+)
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluate
 
-from .schedule_effects import updates
+from .observations import Row, corpora, rates
+
+
+def model_vocabulary(job: Job) -> int:
+    """The vocabulary size of the initial model."""
+    model: Any = build_components(job).model
+    return model.vocab_size
+
 
 OTHER = "{type=random, name=other, documents=20, seed=5, weight=1.0}"
 # Each kind of source, with which a mixture is made.
@@ -46,11 +55,6 @@ def stream(job: Job) -> list[Any]:
     return [[batch.inputs.tolist() for batch in step.batches] for step in steps]
 
 
-def rates(job: Job) -> list[float]:
-    """The learning rates."""
-    return [result.lr for result in updates(job)]
-
-
 def processes(job: Job) -> int:
     """Processes that a feed starts for its first step."""
     feed = build_components(job).feed
@@ -61,7 +65,7 @@ def processes(job: Job) -> int:
 
 
 def ahead(job: Job) -> int:
-    """How many micro-batches are named when the first one is taken."""
+    """Number of micro-batches requested when the first is taken."""
     feed = build_components(job).feed
     feed.take()
     (cursor,) = feed.sampler.cursors
@@ -78,7 +82,7 @@ def pinned(job: Job) -> list[bool]:
 
 
 def evaluating(job: Job) -> list[int]:
-    """Processes that an evaluation leaves, and how many batches are named after it."""
+    """Processes left by an evaluation, and batches requested after it."""
     components = build_components(job)
     feed = components.eval_feed
     assert feed is not None
@@ -102,7 +106,7 @@ class Slow:
 
 
 def hanging(job: Job) -> str:
-    """What becomes of a worker that takes a second."""
+    """The outcome of a loader whose worker takes a second."""
     feed = build_components(job).feed
     feed.sequences = Slow(feed.sequences)  # pyright: ignore[reportAttributeAccessIssue]
     try:
@@ -115,7 +119,7 @@ def hanging(job: Job) -> str:
 
 
 def evaluation_hangs(job: Job) -> str:
-    """What becomes of a worker that takes a second, in an evaluation."""
+    """The outcome of an evaluation whose worker takes a second."""
     components = build_components(job)
     feed: Any = components.eval_feed
     feed.texts = Slow(feed.texts)
@@ -133,7 +137,7 @@ def mixed_with(kind: str) -> tuple[str]:
 
 
 def isolation(job: Job) -> list[Any]:
-    """Which documents the first rows tell the model."""
+    """Document numbers of the first rows."""
     steps = [build_components(job).feed.take() for _ in range(2)]
     return [None if b.documents is None else b.documents.tolist() for s in steps for b in s.batches]
 
@@ -176,7 +180,7 @@ def documents(job: Job) -> list[str]:
 
 
 def asked(job: Job) -> dict[str, Any]:
-    """What the library is asked for."""
+    """Arguments of `datasets.load_dataset`."""
     seen: dict[str, Any] = {}
 
     def load_dataset(path: str, **options: Any) -> Any:
@@ -192,14 +196,14 @@ def asked(job: Job) -> dict[str, Any]:
 
 
 def vocabulary(job: Job) -> int:
-    """How many tokens the data may hold."""
+    """The vocabulary size of the tokenizer."""
     return build_components(job).tokenizer.vocab_size
 
 
 FIRST = "data.sources.0"
 ALONE = ("data.held_out=0", "evaluation=null")
 TOKENS = (f"data.sources=[{{{KINDS['Tokens']}}}]", "data.held_out=0", "evaluation=null")
-TEXT = (f"data.sources=[{{{KINDS['Text']}}}]", *ALONE, "batch.sequence_length=8")
+STREAMED = (f"data.sources=[{{{KINDS['Text']}}}]", *ALONE, "batch.sequence_length=8")
 HUB = ("data.sources=[{type=huggingface, path=owner/name}]",)
 SAVED = (f"data.sources=[{{{KINDS['HubDataset']}}}]",)
 SCORED = ('data.sources=[{type=huggingface, path="{tmp}/scored", score=q}]', *ALONE,
@@ -208,25 +212,63 @@ RANDOM = (f"data.sources=[{{{KINDS['Random']}, filter={{}}}}]", *ALONE)
 
 
 def prepared(job: Job) -> Any:
-    """Where the data lies, and by how many processes it would be prepared."""
+    """Folder of prepared data and number of preparing processes."""
     folder = build_components(job).corpora[0].prepared
     return folder and Path(folder).parent.name, workers_of(job.data.prepare)
 
 
 HELPED = ("data.loader.evaluation.workers=1", "evaluation.sequences=2")
 PREPARED = ("data.prepare.above=0", "data.prepare.folder={tmp}/one")
-ROWS: dict[str, tuple[Any, ...]] = {
+STDLIB = ('data.sources=[{type=stdlib, include=["json/*", "csv.py", "ast.py"]}]',)
+TEXT = ('data.sources=[{type=text, paths=["{tmp}/text/*.txt"]}]',)
+ROWS_OF_TEXT = ("data.sources=[{type=text, paths=[{tmp}/rows.jsonl]}]",)
+CHATS = ('data.sources=[{type=conversations, paths=["{tmp}/chats/*.jsonl"], template=plain, '
+         "untrained=drop}]",)  # fmt: skip
+QUESTIONS = ("data.sources=[{type=questions, documents=200}]", "batch.sequence_length=32")
+TOKENIZER = ("tokenizer={type=huggingface, path={tmp}/tokenizer}",)
+
+
+ROWS: dict[str, Row] = {
+    "Data.sources": (STDLIB[0], corpora),
+    "Data.held_out": ("data.held_out=0.4", corpora),
+    "Data.validation": ("data.validation=[{type=random, documents=9}]", corpora,
+        ("data.sources=[{type=random, documents=200}]",), None, ("held_out",)),
+    "Stdlib.name": (f"{FIRST}.name=library", corpora, STDLIB),
+    "Stdlib.include": (f'{FIRST}.include=["email/*"]', corpora, STDLIB),
+    "Text.name": (f"{FIRST}.name=mine", corpora, TEXT),
+    "Text.paths": (f'{FIRST}.paths=["{{tmp}}/text/1*.txt"]', corpora, TEXT),
+    "Text.separator": (f'{FIRST}.separator="five"', corpora, TEXT),
+    "Text.format": (f"{FIRST}.format=text", corpora, ROWS_OF_TEXT),
+    "Text.field": (f"{FIRST}.field=title", corpora, ROWS_OF_TEXT),
+    "Conversations.name": (f"{FIRST}.name=mine", corpora, CHATS),
+    "Conversations.paths": (f'{FIRST}.paths=["{{tmp}}/chats/1*.jsonl"]', corpora, CHATS),
+    "Conversations.template": (f"{FIRST}.template=alpaca", corpora, CHATS),
+    "Conversations.loss_on": (f"{FIRST}.loss_on=all", corpora, CHATS),
+    "Conversations.untrained": (f"{FIRST}.untrained=error", corpora, CHATS,
+        "refused: SetpointError"),
+    "Random.name": (f"{FIRST}.name=other", corpora),
+    "Random.documents": (f"{FIRST}.documents=50", corpora),
+    "Random.length": (f"{FIRST}.length=300", corpora),
+    "Random.pattern": (f"{FIRST}.pattern=uniform", corpora),
+    "Random.alphabet": (f"{FIRST}.alphabet=9", corpora),
+    "Random.seed": (f"{FIRST}.seed=1", corpora),
+    "Questions.name": (f"{FIRST}.name=other", corpora, QUESTIONS),
+    "Questions.documents": (f"{FIRST}.documents=150", corpora, QUESTIONS),
+    "Questions.seed": (f"{FIRST}.seed=1", corpora, QUESTIONS),
+    "HuggingFace.path": ("tokenizer.path={tmp}/other", corpora, TOKENIZER),
+    "HuggingFace.separator": ('tokenizer.separator="<|begin|>"', corpora, TOKENIZER),
+    "HuggingFace.added": ('tokenizer.added=["<|im_end|>"]', model_vocabulary, TOKENIZER, 295),
     "Prepare.folder": ("data.prepare.folder={tmp}/two", prepared, PREPARED),
     "Prepare.above": ("data.prepare.above=0", prepared, ("data.prepare.folder={tmp}/three",)),
     "Prepare.workers": ("data.prepare.workers=7", prepared, PREPARED),
     "Tokens.name": (f"{FIRST}.name=other", documents, TOKENS),
     "Tokens.paths": (f'{FIRST}.paths=["{{tmp}}/b.npy"]', documents, TOKENS),
     "Tokens.token_dtype": (f"{FIRST}.token_dtype=uint16", documents,
-                     (*TOKENS, f'{FIRST}.paths=["{{tmp}}/raw.bin"]', f"{FIRST}.token_dtype=uint8")),
+        (*TOKENS, f'{FIRST}.paths=["{{tmp}}/raw.bin"]', f"{FIRST}.token_dtype=uint8")),
     "TokenIds.count": ("tokenizer.count=300", vocabulary,
-                            (*TOKENS, "tokenizer=ids", "model.vocab_size=400"), 300),
+        (*TOKENS, "tokenizer=ids", "model.vocab_size=400"), 300),
     "TokenIds.separator": ("tokenizer.separator=256", documents,
-                           (*TOKENS, "tokenizer=ids", "model.vocab_size=300")),
+        (*TOKENS, "tokenizer=ids", "model.vocab_size=300")),
     "Tokens.separator": (f"{FIRST}.separator=3", documents, TOKENS),
     "HubDataset.name": (f"{FIRST}.name=other", documents, SAVED),
     "HubDataset.path": (f"{FIRST}.path={{tmp}}/saved2", documents, SAVED),
@@ -238,72 +280,68 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "HubDataset.token": (f"{FIRST}.token=env:SOME_TOKEN", asked, HUB),
     "HubDataset.streaming": (f"{FIRST}.streaming=true", asked, HUB),
     "Filter.shortest": (f"{FIRST}.filter.shortest=5000", documents,
-                          (f'data.sources=[{{{KINDS["Stdlib"]}, filter={{}}}}]', "data.held_out=0",
-                           "evaluation=null")),
+        (f'data.sources=[{{{KINDS["Stdlib"]}, filter={{}}}}]', *ALONE)),
     "Filter.longest": (f"{FIRST}.filter.longest=900", documents,
-                          (*RANDOM, f"{FIRST}.filter.too_long=truncate",
-                           f"{FIRST}.filter.longest=2000")),
+        (*RANDOM, f"{FIRST}.filter.too_long=truncate", f"{FIRST}.filter.longest=2000")),
     "Filter.too_long": (f"{FIRST}.filter.too_long=error", documents,
-                           (*RANDOM, f"{FIRST}.filter.too_long=truncate",
-                            f"{FIRST}.filter.longest=90")),
-    "Filter.shards": (f"{FIRST}.filter.shards=3", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
+        (*RANDOM, f"{FIRST}.filter.too_long=truncate", f"{FIRST}.filter.longest=90")),
+    "Filter.shards": (f"{FIRST}.filter.shards=3", documents,
+        (*RANDOM, f"{FIRST}.filter.shards=2")),
     "Filter.shard": (f"{FIRST}.filter.shard=1", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
     "Text.shifted_labels": (f"{FIRST}.shifted_labels=true", documents,
-                            ('data.sources=[{type=text, paths=["{tmp}/shifted.jsonl"], '
-                             "field=input_ids}]", *ALONE)),
-    "Conversations.shifted_labels": (
-        f"{FIRST}.shifted_labels=true", documents,
+        ('data.sources=[{type=text, paths=["{tmp}/shifted.jsonl"], ' "field=input_ids}]", *ALONE)),
+    "Conversations.shifted_labels": (f"{FIRST}.shifted_labels=true", documents,
         ('data.sources=[{type=conversations, paths=["{tmp}/shifted.jsonl"]}]', *ALONE,
          "batch.sequence_length=8")),
-    "HubDataset.shifted_labels": (
-        f"{FIRST}.shifted_labels=true", documents,
+    "HubDataset.shifted_labels": (f"{FIRST}.shifted_labels=true", documents,
         ('data.sources=[{type=huggingface, path="{tmp}/shifted", field=input_ids}]', *ALONE)),
-    "Text.streaming": (f"{FIRST}.streaming=true", stream, TEXT),
-    "Data.shuffle_buffer": ("data.shuffle_buffer=2", stream, (*TEXT, f"{FIRST}.streaming=true")),
+    "Text.streaming": (f"{FIRST}.streaming=true", stream, STREAMED),
+    "Data.shuffle_buffer": ("data.shuffle_buffer=2", stream,
+        (*STREAMED, f"{FIRST}.streaming=true")),
     "Data.shuffle": ("data.shuffle=false", stream),
     "Data.curriculum": ("data.curriculum={}", stream),
-    "Curriculum.by": ('data={curriculum: {by: score}, sources: [{type: huggingface, '
-                      'path: "{tmp}/scored", score: q}]}', stream,
-                      ('data.sources=[{type=huggingface, path="{tmp}/scored"}]', *ALONE,
-                       "data.curriculum.by=length")),
+    "Curriculum.by": (
+        'data={curriculum: {by: score}, sources: [{type: huggingface, '
+        'path: "{tmp}/scored", score: q}]}',
+        stream,
+        ('data.sources=[{type=huggingface, path="{tmp}/scored"}]', *ALONE,
+         "data.curriculum.by=length")),
     "Curriculum.descending": ("data.curriculum.descending=true", stream, SCORED),
     "Text.score": (f"{FIRST}.score=r", stream,
-                   ('data.sources=[{type=text, paths=["{tmp}/scored.jsonl"], score=q}]', *ALONE,
-                    "data.curriculum.by=score")),
+        ('data.sources=[{type=text, paths=["{tmp}/scored.jsonl"], score=q}]', *ALONE,
+         "data.curriculum.by=score")),
     "HubDataset.score": (f"{FIRST}.score=r", stream, SCORED),
     "Data.seed": ("data.seed=5", stream),
     "Packing.method": ("data.packing.method=next_fit", stream, NEXT_FIT[1:]),
     "Packing.isolate": ("data.packing.isolate=true", isolation, NEXT_FIT[1:]),
     "Packing.too_long": ("data.packing.too_long=truncate", stream, LONG),
     "Packing.group_size": ("data.packing.group_size=2", stream, NEXT_FIT),
-    "Packing.length_buckets": (
-        "data.packing.length_buckets=true", stream,
+    "Packing.length_buckets": ("data.packing.length_buckets=true", stream,
         ("data.packing.method=none", "batch.sequence_length=64",
-         'data.sources=[{type=random, length=20}, {type=random, name=b, length=50}]')),
+         "data.sources=[{type=random, length=20}, {type=random, name=b, length=50}]")),
     "Packing.pad_to_multiple_of": ("data.packing.pad_to_multiple_of=8", stream, UNPACKED),
-    "Mixture.temperature": (
-        "data.mixture.temperature=3", stream, (*MIXED, "data.sources.0.weight=9")),
-    "Mixture.by": (
-        "data.mixture.by=tokens", stream,
+    "Mixture.temperature": ("data.mixture.temperature=3", stream,
+        (*MIXED, "data.sources.0.weight=9")),
+    "Mixture.by": ("data.mixture.by=tokens", stream,
         (MIXED[0].replace("=20", "=20, length=5", 1), "data.packing.method=none")),
     "Data.phases": ("data.phases=[{start=2, weights={other=9.0}}]", stream, MIXED),
     "Data.anneal": ("data.anneal={start=2, weights={other=9.0}}", stream, MIXED),
     "MixturePhase.start": ("data.anneal.start=3", stream,
-                    (*MIXED, "data.anneal={start=1, weights={other=9.0}}")),
+        (*MIXED, "data.anneal={start=1, weights={other=9.0}}")),
     "MixturePhase.weights": ("data.anneal.weights={other=0.1}", stream,
-                      (*MIXED, "data.anneal={start=1, weights={other=9.0}}")),
+        (*MIXED, "data.anneal={start=1, weights={other=9.0}}")),
     "MixturePhase.lr_factor": ("data.anneal.lr_factor=0.5", rates,
-                        (*MIXED, "data.anneal={start=2, lr_factor=0.9}")),
+        (*MIXED, "data.anneal={start=2, lr_factor=0.9}")),
     "Loader.workers": ("data.loader.workers=1", processes),
     "Loader.prefetch": ("data.loader.prefetch=5", ahead, ("data.loader.workers=1",)),
     "Loader.pin_memory": ("data.loader.pin_memory=false", pinned, ("data.loader.workers=1",)),
     "Loader.timeout": ("data.loader.timeout=0.5", hanging, ("data.loader.workers=1",),
-                       "data.loader.timeout"),
+        "data.loader.timeout"),
     "EvaluationLoader.workers": ("data.loader.evaluation.workers=1", evaluating),
     "EvaluationLoader.prefetch": ("data.loader.evaluation.prefetch=5", evaluating, HELPED),
     "EvaluationLoader.pin_memory": ("data.loader.evaluation.pin_memory=false", pinned, HELPED),
     "EvaluationLoader.timeout": ("data.loader.evaluation.timeout=0.5", evaluation_hangs, HELPED,
-                                 "data.loader.evaluation.timeout"),
+        "data.loader.evaluation.timeout"),
 }  # fmt: skip
 for kind in KINDS:
     fits = ("batch.sequence_length=32",) if kind == "Questions" else ()

@@ -1,0 +1,1 @@
+"""Tables of what each field changes; `test_config_effects.py` runs them."""
