@@ -259,7 +259,7 @@ def _text_of(test: str) -> str | None:
     place, _, rest = test.partition("::")
     name, _, case = rest.partition("[")
     path = ROOT / "tests" / place
-    if name == "test_the_field_has_an_effect":
+    if case and name == "test_the_field_has_an_effect":
         effect = _effects(place).get(case[:-1])
         return effect and " ".join((case, effect.change, *effect.base))
     source = _source(path, name) if path.is_file() and name.startswith("test_") else None
