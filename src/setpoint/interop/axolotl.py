@@ -41,6 +41,7 @@ KEYS = {
     "sequence_len": Key(512, "batch.sequence_length"),
     "excess_length_strategy": Key("drop"),
     "sample_packing_group_size": Key(100_000),
+    "pad_to_multiple_of": Key(None),
     "pretrain_multipack_attn": Key(True),
     "batch_flattening": Key(None, idle=KERNELS),
     "micro_batch_size": Key(1),
@@ -56,13 +57,15 @@ KEYS = {
     "load_in_4bit": Key(False),
     "lora_dropout": Key(0.0),
     "peft": Key(None, refused="weights are quantized by adapter.quantize; LoftQ is not there"),
-    "gptq": Key(None, refused="weights in GPTQ's format are not read"),
+    "gptq": Key(
+        None, refused="weights in GPTQ's format are not read", essential=True
+    ),
     "fsdp_version": Key(None, idle="shards are those of FSDP2"),
     "output_dir": Key("./model-out", "workspace"),
     "save_only_model": Key(False),
     "load_best_model_at_end": Key(False),
 }  # fmt: skip
-"""Keys of the file's schema in release 0.12, with their defaults, but for those below."""
+"""Keys of the schemas of releases 0.10 to 0.19 with their defaults, but for those below."""
 
 UNSET = """
     type_of_model tokenizer_type base_model_config overrides_of_model_config
@@ -90,7 +93,9 @@ UNSET = """
     save_total_limit save_first_step metric_for_best_model early_stopping_patience use_wandb
     wandb_project wandb_entity wandb_name wandb_run_id wandb_mode use_tensorboard use_mlflow
     mlflow_tracking_uri mlflow_experiment_name mlflow_run_name use_comet comet_project_name
-    comet_workspace profiler_steps plugins
+    comet_workspace comet_experiment_key profiler_steps profiler_steps_start plugins use_trackio
+    trackio_project_name trackio_run_name torch_empty_cache_steps reinit_weights
+    model_quantization_config model_quantization_config_kwargs
 """
 """Keys without a default, which functions below convert."""
 KEYS |= dict.fromkeys(UNSET.split(), Key(None))
@@ -100,10 +105,42 @@ REFUSED = {
     """,
     "there is no other measure than those of tokens": """
         do_bench_eval bench_dataset bench_split do_causal_lm_eval eval_causal_lm_metrics
-        eval_table_size eval_max_new_tokens greater_is_better
+        eval_table_size greater_is_better
+    """,
+    "benchmarks run after training, by `setpoint evaluate --tasks`": """
+        lm_eval_tasks lm_eval_batch_size lm_eval_post_train lm_eval_model
+    """,
+    "no text is generated while a model trains": """
+        generate_samples num_generation_samples generation_max_new_tokens generation_temperature
+        generation_top_p generation_top_k generation_prompt_ratio generation_do_sample
+    """,
+    "there is no such tracker": """
+        use_swanlab swanlab_project swanlab_experiment_name swanlab_description swanlab_mode
+        swanlab_workspace swanlab_api_key swanlab_web_host swanlab_api_host
+        swanlab_lark_webhook_url swanlab_lark_secret swanlab_log_model swanlab_log_completions
+        swanlab_completion_log_interval swanlab_completion_max_buffer trackio_space_id comet_mode
+        comet_online comet_experiment_config
+    """,
+    "the trainer is Setpoint's": "trainer_cls dynamic_checkpoint",
+    "evaluation has rows of batch.sequence_length": "eval_sequence_len",
+    "precision is by [precision], for all modules of a kind": """
+        fp8_config fp32_norms fp32_norm_classes peft_autocast_adapter_dtype quantize_moe_experts
+        nonexpert_quantization nvfp4_merge_aware nvfp4_merge_aware_start_step
+        gemma4_fp8_nonexpert gemma4_nf4_nonexpert
+    """,
+    "memory is saved by [memory] alone": """
+        selective_checkpointing layer_offloading ple_cpu_offload
+    """,
+    "all modules of an adapter have one rank and one alpha": """
+        lora_rank_pattern lora_alpha_pattern peft_ensure_weight_tying
+    """,
+    "gradients are not projected (GaLore)": """
+        qgalore_rank qgalore_update_proj_gap qgalore_scale qgalore_proj_type qgalore_proj_quant
+        qgalore_proj_bits qgalore_proj_group_size qgalore_cos_threshold qgalore_gamma_proj
+        qgalore_queue_size
     """,
     "layers are frozen for a part of the run by optimizer.frozen_spans alone (LISA)": """
-        lisa_n_layers lisa_step_interval
+        lisa_n_layers lisa_step_interval lisa_layers_attribute
     """,
     "positions are those of the tokens (PoSE)": """
         use_pose pose_split_on_token_ids pose_max_context_len pose_num_chunks
@@ -117,8 +154,8 @@ REFUSED = {
         shrink_embeddings mean_resizing_embeddings fix_untrained_tokens
         peft_layer_replication peft_layers_pattern peft_init_lora_weights
         peft_trainable_token_indices bnb_config_kwargs added_tokens_overrides
-        default_system_message eot_tokens loraplus_lr_embedding relora_prune_ratio
-        jagged_restart_anneal_steps relora_cpu_offload lr_div_factor
+        default_system_message loraplus_lr_embedding relora_prune_ratio relora_prune_method
+        jagged_restart_anneal_steps relora_cpu_offload lr_div_factor chat_template_kwargs
     """,
     "its processes are started by `setpoint launch`": """
         use_ray ray_run_name ray_num_workers resources_per_worker
@@ -127,16 +164,29 @@ REFUSED = {
     "weights are neither pruned nor quantized while they are trained": "qat quantization",
     PREFERENCES: """
         trl vllm dpo_beta rl_beta dpo_use_weighting orpo_alpha rpo_alpha simpo_gamma cpo_alpha
-        kto_desirable_weight kto_undesirable_weight max_prompt_len
+        kto_desirable_weight kto_undesirable_weight max_prompt_len dpo_use_logits_to_keep
+        dpo_label_smoothing dpo_norm_loss dpo_padding_free dpo_loss_type dpo_loss_weights
+        dpo_generate_during_eval dpo_use_liger_kernel precompute_ref_log_probs
+        center_rewards_coefficient
     """,
 }  # fmt: skip
 KEYS |= {
     name: Key(None, refused=reason) for reason, names in REFUSED.items() for name in names.split()
 }
 ESSENTIAL = {
-    PREFERENCES: "rl reward_model process_reward_model num_labels",
+    PREFERENCES: "rl reward_model process_reward_model num_labels ebft nemo_gym_enabled hatchery",
+    "the loss is the cross-entropy of the next token": """
+        diffusion use_dynamic_finetuning use_eaft kd_trainer liger_use_token_scaling
+    """,
+    "the attention or the modules are not those of the model": """
+        s2_attention sage_attention scaling_softmax mora dense_mixer use_onebitllms
+    """,
+    "Axolotl refuses it, too: overrides_of_model_config has it": "rope_scaling",
     "weights are not pruned while they are trained": "llmcompressor",
-    MEDIA: "processor_type image_size image_resize_algorithm is_multimodal",
+    MEDIA: """
+        processor_type processor_kwargs image_size image_resize_algorithm is_multimodal
+        freeze_mm_modules role_boundaries
+    """,
 }
 KEYS |= {
     name: Key(None, refused=reason, essential=True)
@@ -154,8 +204,27 @@ IDLE = {
         llama4_linearized_experts chunked_cross_entropy chunked_cross_entropy_num_chunks
         tiled_mlp tiled_mlp_num_shards eval_sample_packing multipack_real_batches
         sample_packing_bin_size sample_packing_eff_est
-        pretrain_multipack_buffer_size
+        pretrain_multipack_buffer_size streaming_multipack_buffer_size fused_attn_kernel
+        sample_packing_mp_start_method use_sonicmoe use_scattermoe use_dsv4_kernels
+        use_glm_dsa_kernels experts_implementation expert_backend moe_grouped_backend
+        moe_dequant_chunk_size moe_bnb_fast liger_rms_norm_gated liger_kernel_impl
+        gemma4_hybrid_attn_impl large_head_attention flash_attn_d512 sdpa_varlen deepcompile
+        torch_compile_options tiled_mlp_use_original_mlp expert_parallel_backend
+        expert_parallel_num_nvl_bytes expert_parallel_num_rdma_bytes
+        expert_parallel_token_capacity expert_parallel_fallback_on_unsupported
     """,
+    "Axolotl's schema has no such key": """
+        exact_deduplication test_value eval_table_max_new_tokens gptq_groupsize gptq_model_v1
+        gptq_disable_exllama adam_eps
+    """,
+    "other keys are needed for it": """
+        eval_max_new_tokens eaft_alpha eaft_k kd_ce_alpha kd_alpha kd_temperature kd_beta
+        kd_normalize_topk kd_temperature_min kd_online_server_base_url kd_online_topk
+        kd_online_server kd_online_timeout scaling_softmax_factor scaling_softmax_bias spectrum_top_fraction
+        spectrum_model_name grokfast_alpha grokfast_lamb adam_beta3 adam_epsilon2 dion_lr
+        dion_momentum dion_rank_fraction dion_rank_multiple_of
+    """,
+    "the chat template ends a turn, and what is trained ends there": "eot_tokens",
     "the classes follow from the model and its tokenizer": """
         cls_model_config tokenizer_use_fast tokenizer_legacy
         is_llama_derived_model is_mistral_derived_model is_falcon_derived_model
@@ -169,7 +238,11 @@ IDLE = {
         experimental_skip_move_to_device lora_fan_in_fan_out merge_lora eval_batch_size
         strict debug wandb_watch wandb_log_model hf_mlflow_log_artifacts
         include_tokens_per_second torchdistx_path embeddings_skip_upcast use_otel_metrics
-        inference
+        otel_metrics_host otel_metrics_port inference merge_method include_tkps comet_api_key
+        shuffle_before_merging_datasets num_dataset_shards_to_save pretraining_sample_concatenation
+        gc_collect_steps gradio_title gradio_share gradio_server_name gradio_server_port
+        gradio_max_new_tokens gradio_temperature is_preprocess preprocess_iterable
+        total_num_tokens total_supervised_tokens axolotl_config_path
     """,
 }  # fmt: skip
 KEYS |= {name: Key(None, idle=reason) for reason, names in IDLE.items() for name in names.split()}
@@ -218,18 +291,26 @@ def _model(c: Conversion) -> None:
     c.set("model.pretrained", model, "base_model")
     if config and config != model:
         c.set("model.config", config, "base_model_config")
+    if c.value("reinit_weights"):
+        c.data["model"].pop("pretrained")
+        c.set("model.config", config or model, "reinit_weights")
+    options = c.mapping("model_quantization_config_kwargs")
+    if c.value("model_quantization_config") and not options.get("dequantize"):
+        c.wrong("model_quantization_config", "a format that is dequantized as it is read")
     if overrides := c.mapping("overrides_of_model_config"):
         c.set("model.overrides", overrides, "overrides_of_model_config")
     if c.value("revision_of_model"):
         text = "give the folder of that revision as base_model"
         c.report("needs a decision", "revision_of_model", text)
     words = {"flash_attention_2": "setpoint", "flash_attention": "setpoint",
+             "flash_attention_3": "setpoint",
              "sdp_attention": "sdpa", "sdpa": "sdpa", "flash": "setpoint",
              "flex_attention": "flex_attention", "flex": "flex_attention",
              "eager_attention": "eager",
              "eager": "eager"}  # fmt: skip
     chosen = [key for key in words if key in c.dialect.keys and c.value(key)]
     if name := c.text("attn_implementation"):
+        name = "flash" if name.startswith("kernels-community/") and "flash" in name else name
         if name in words:
             c.set("model.attention_backend", words[name], "attn_implementation")
         else:
@@ -246,9 +327,12 @@ def _model(c: Conversion) -> None:
         ):
             text = f"{name}: the class follows from the model's config.json and tokenizer.json"
             c.report("differs", key, text)
-    special = c.mapping("special_tokens")
+    special, own = {**c.mapping("special_tokens")}, c.value("tokens")
     added = special.pop("additional_special_tokens", None)
-    if tokens := [*c.names("tokens"), *(added if isinstance(added, list) else [])]:
+    if isinstance(own, dict):  # once the special tokens by name
+        special |= cast("dict[str, Any]", own)
+    names = [] if isinstance(own, dict) else c.names("tokens")
+    if tokens := [*names, *(added if isinstance(added, list) else [])]:
         c.set("tokenizer.added", tokens, "tokens", "special_tokens")
     if "pad_token" in special:
         text = "pad_token: rows are padded outside of the loss, by no token of the vocabulary"
@@ -314,7 +398,8 @@ def _data(c: Conversion) -> None:
     else:
         c.set("data.packing.method", "none", "sample_packing")
         if pad is None:
-            c.set("data.packing.pad_to_multiple_of", 64, "pad_to_sequence_len")
+            multiple = c.number("pad_to_multiple_of") or 64
+            c.set("data.packing.pad_to_multiple_of", multiple, "pad_to_multiple_of")
         if grouped:
             c.set("data.packing.length_buckets", True, "group_by_length")
     if not text_alone:
@@ -576,6 +661,8 @@ def _precision(c: Conversion) -> None:
     for plugin in c.names("plugins"):
         if plugin.rpartition(".")[2] not in known:
             c.report("refused", "plugins", f"{plugin}: code of Axolotl's is not run")
+    if steps := c.number("torch_empty_cache_steps"):
+        c.set("memory.empty_cache", f"{steps} steps", "torch_empty_cache_steps")
     convert_compilation(c)
 
 
@@ -585,14 +672,15 @@ def _ranks(c: Conversion) -> None:
     convert_shards(c)
     engine = c.data["parallel"].get("engine")
     axes = ("tensor_parallel_size", "context_parallel_size")
-    if engine and ("activation_offload" in c.data.get("memory", {}) or any(map(c.number, axes))):
+    offloads = "activation_offload" in c.data.get("memory", {})
+    if engine and (offloads or "adapter" in c.data or any(map(c.number, axes))):
         del c.data["parallel"]["engine"]
         c.set("parallel.shard", -1, "deepspeed")
         if engine.get("stage") != 3:
             c.set("parallel.reshard", False, "deepspeed")
         if "offload" in engine:
             c.set("parallel.sharding.offload", True, "deepspeed")
-        text = "shards of FSDP2: ZeRO goes with no other axis, and with no offload of activations"
+        text = "shards of FSDP2: ZeRO goes with no adapter, no other axis and no offload"
         c.report("differs", "deepspeed", text)
     for key, field in (("dp_shard_size", "shard"), ("dp_replicate_size", "replicate"),
                        ("tensor_parallel_size", "tensor"), ("expert_parallel_size", "expert"),
@@ -667,16 +755,20 @@ def _records(c: Conversion, total: int | None) -> None:
                          "name": c.value("mlflow_run_name")})  # fmt: skip
     if c.value("use_comet"):
         trackers.append({"type": "comet", "project": c.value("comet_project_name"),
-                         "workspace": c.value("comet_workspace")})  # fmt: skip
+                         "workspace": c.value("comet_workspace"),
+                         "run_id": c.value("comet_experiment_key")})  # fmt: skip
+    if c.value("use_trackio") or c.value("trackio_project_name"):
+        trackers.append({"type": "trackio", "project": c.value("trackio_project_name"),
+                         "name": c.value("trackio_run_name")})  # fmt: skip
     c.set_items("tracking.trackers", trackers, "use_wandb", "wandb_project", "use_mlflow")
     if steps := c.number("profiler_steps"):
         c.set("profiling.active", steps, "profiler_steps")
-        c.set("profiling.wait", 0, "profiler_steps")
+        c.set("profiling.wait", c.number("profiler_steps_start") or 0, "profiler_steps_start")
 
 
 DIALECT = Dialect(
     name="Axolotl",
-    release="0.12",
+    release="0.19",
     keys=KEYS,
     signature=("base_model",),
     complete=_complete,
@@ -685,6 +777,10 @@ DIALECT = Dialect(
               "attention": "attn_implementation",
               "sequence_parallel_degree": "context_parallel_size", "model_kwargs": "device_map",
               "max_packed_sequence_len": "sequence_len", "peft.loftq_config": "peft",
-              "dataset_num_proc": "dataset_processes"},
+              "dataset_num_proc": "dataset_processes",
+              "relora_warmup_steps": "jagged_restart_warmup_steps",
+              "relora_anneal_steps": "jagged_restart_anneal_steps",
+              "noisy_embedding_alpha": "neftune_noise_alpha"},
+    switches={"lora_": "adapter", "evals_per_epoch": "val_set_size test_datasets"},
     prepare=_prepare,
 )  # fmt: skip
