@@ -220,8 +220,8 @@ IDLE = {
     "other keys are needed for it": """
         eval_max_new_tokens eaft_alpha eaft_k kd_ce_alpha kd_alpha kd_temperature kd_beta
         kd_normalize_topk kd_temperature_min kd_online_server_base_url kd_online_topk
-        kd_online_server kd_online_timeout scaling_softmax_factor scaling_softmax_bias spectrum_top_fraction
-        spectrum_model_name grokfast_alpha grokfast_lamb adam_beta3 adam_epsilon2 dion_lr
+        kd_online_server kd_online_timeout scaling_softmax_factor scaling_softmax_bias
+        spectrum_top_fraction spectrum_model_name grokfast_alpha grokfast_lamb adam_beta3 adam_epsilon2 dion_lr
         dion_momentum dion_rank_fraction dion_rank_multiple_of
     """,
     "the chat template ends a turn, and what is trained ends there": "eot_tokens",
@@ -402,6 +402,9 @@ def _data(c: Conversion) -> None:
             c.set("data.packing.pad_to_multiple_of", multiple, "pad_to_multiple_of")
         if grouped:
             c.set("data.packing.length_buckets", True, "group_by_length")
+            grouped = None
+    if grouped:
+        c.report("without effect", "group_by_length", "in Axolotl, too: rows are packed")
     if not text_alone:
         kinds = {"drop": "drop", "truncate": "truncate", "raise": "error"}
         if name := c.choice("excess_length_strategy", *kinds):

@@ -88,8 +88,8 @@ class Dialect:
     Arguments:
         release: the release whose defaults are written out.
         signature: keys of which a file has at least one, and no file of another system any.
-        prefixes: other names of keys, and where they end in a dot of sections, with those that
-            take their place.
+        prefixes: other names of keys, or their beginnings where they end in a dot or underscore,
+            with those that take their place.
         refused: files that are no training jobs, by a key that only they have, with the reason.
         complete: converts what depends on several keys.
         prepare: changes the values of the file before they are converted.
@@ -119,7 +119,7 @@ class Dialect:
     def key_of(self, name: str) -> str:
         """The key that a name in a file stands for."""
         for prefix, replacement in self.prefixes.items():
-            if name == prefix or (prefix.endswith(".") and name.startswith(prefix)):
+            if name == prefix or (prefix.endswith((".", "_")) and name.startswith(prefix)):
                 return replacement + name.removeprefix(prefix)
         return name
 

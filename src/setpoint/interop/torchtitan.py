@@ -48,6 +48,10 @@ KEYS = {
     "model.hf_assets_path": Key(None),
     "model.converters": Key(None),
     "model.print_after_conversion": Key(False, idle=PRINTED),
+    "model.norm_type": Key(
+        "rmsnorm", values={"rmsnorm": "rms_norm", "fused_rmsnorm": "rms_norm",
+                           "layernorm": "layer_norm", "np_layernorm": "layer_norm"}
+    ),
     "training.dataset": Key("c4_test"),
     "training.dataset_path": Key(None),
     # Batch and loop.
@@ -124,6 +128,10 @@ KEYS = {
     "float8.recipe_name": Key(None),
     "float8.filter_fqns": Key(None),
     "float8.emulate": Key(False),
+    "float8.enable_float8_linear": Key(False),
+    "float8.force_recompute_fp8_weight_in_bwd": Key(
+        False, refused="whole layers or operations are recomputed, by their kind"
+    ),
     "float8.moe_fqns_prototype": Key(None),
     "mx.recipe_name": Key("mxfp8_cublas"),
     "mx.filter_fqns": Key(None),
@@ -139,6 +147,10 @@ KEYS = {
         True, refused="weights of Hugging Face's format come without a state of training"
     ),
     "checkpoint.initial_load_in_hf": Key(False),
+    "checkpoint.initial_load_dequantize": Key(
+        False, refused="weights of Hugging Face's format are read in the dtype of their files"
+    ),
+    "checkpoint.interval_type": Key("steps"),
     "checkpoint.last_save_model_only": Key(True),
     "checkpoint.last_save_in_hf": Key(False),
     "checkpoint.export_dtype": Key("float32"),
@@ -206,6 +218,11 @@ def _model(c: Conversion) -> None:
     length = c.number("training.seq_len")
     c.set("model.max_sequence_length", length, "training.seq_len")
     c.set("model.init_std", 0.02)
+    norm = KEYS["model.norm_type"].values or {}
+    if (kind := c.choice("model.norm_type", *map(str, norm))) and kind != "rmsnorm":
+        c.set("model.norm.type", norm[kind], "model.norm_type")
+        if kind == "np_layernorm":
+            c.report("differs", "model.norm_type", "norms have weights and biases; none there")
     if "moe" in FLAVORS[name][flavor]:
         if FLAVORS[name][flavor]["moe"]["router"]["type"] == "softmax_top_k":
             text = "experts are balanced by no bias, which goes with a sigmoid; there by one"
@@ -329,25 +346,40 @@ def _memory(c: Conversion) -> None:
         reduce = c.choice("training.mixed_precision_reduce", "float32", "bfloat16")
         if reduce == "bfloat16":
             c.set("precision.reduce", "bf16", "training.mixed_precision_reduce")
-    if "float8" in str(c.value("model.converters")):
-        recipe = c.value("float8.recipe_name") or "tensorwise"
-        c.set("precision.float8.recipe", recipe, "float8.recipe_name", "model.converters")
-        gather = "float8.enable_fsdp_float8_all_gather"
-        if c.value(gather):
-            c.set("precision.float8.gather", True, gather)
-        if skip := c.names("float8.filter_fqns"):
-            parts = [part for name in skip for part in name.split(",") if part]
-            names = [part for part in parts if part not in ("router.gate", "auto_filter_small_kn")]
-            c.set("precision.float8.skip", names, "float8.filter_fqns")
-            if "auto_filter_small_kn" in parts:
-                c.set("precision.float8.skip_small", True, "float8.filter_fqns")
-        if c.value("float8.emulate"):
-            c.set("precision.float8.emulate", True, "float8.emulate")
-    if c.value("training.compile") or c.value("compile.enable"):
+    _quantization(c)
+    parts = c.names("compile.components")
+    if c.value("training.compile") or (c.value("compile.enable") and "model" in parts):
         c.set("compile", {}, "compile.enable", "training.compile")
+    elif c.value("compile.enable"):
+        c.report("differs", "compile.components", "the loss is compiled with the model alone")
     if c.value("liger_kernel.enable_fused_linear_cross_entropy"):
         key = "liger_kernel.enable_fused_linear_cross_entropy"
         c.set("loss.type", "liger_cross_entropy", key)
+
+
+def _quantization(c: Conversion) -> None:
+    """Products in float8 or MXFP8, by the converters of the model."""
+    converters, path = str(c.value("model.converters")), "precision.float8"
+    if "float8" in converters or c.value("float8.enable_float8_linear"):
+        table, recipe = "float8", c.value("float8.recipe_name") or "tensorwise"
+    elif "mx" in converters:
+        table, recipe = "mx", "mxfp8"
+        c.value("mx.recipe_name")
+    else:
+        return
+    c.set(f"{path}.recipe", recipe, f"{table}.recipe_name", "model.converters")
+    if c.value(gather := "float8.enable_fsdp_float8_all_gather") and table == "float8":
+        c.set(f"{path}.gather", True, gather)
+    if skip := c.names(f"{table}.filter_fqns"):
+        parts = [part for name in skip for part in name.split(",") if part]
+        names = [part for part in parts if part not in ("router.gate", "auto_filter_small_kn")]
+        c.set(f"{path}.skip", names, f"{table}.filter_fqns")
+        if "auto_filter_small_kn" in parts:
+            c.set(f"{path}.skip_small", True, f"{table}.filter_fqns")
+    if c.value("float8.moe_fqns_prototype"):
+        c.set(f"{path}.experts", True, "float8.moe_fqns_prototype")
+    if c.value("float8.emulate"):
+        c.set(f"{path}.emulate", True, "float8.emulate")
 
 
 def _source(c: Conversion, table: str) -> dict[str, Any] | None:
@@ -371,6 +403,10 @@ def _data(c: Conversion) -> None:
     c.set("data.held_out", 0)
     tokenizer = c.value("model.hf_assets_path") or c.value("model.tokenizer_path")
     keys = ("model.hf_assets_path", "model.tokenizer_path")
+    if c.value("model.name") == "llama3" and any(
+        part in str(tokenizer) for part in ("Llama-3", "tokenizer.model")
+    ):
+        c.set("model.vocab_size", 128_256, *keys)
     if tokenizer is None or str(tokenizer).endswith(".model"):
         text = "a folder with tokenizer.json is needed: set tokenizer.path"
         c.report("needs a decision", "model.tokenizer_path", text)
@@ -395,7 +431,9 @@ def _records(c: Conversion) -> None:
     if not c.value("checkpoint.enable_checkpoint"):
         c.set("checkpoint.save", False, "checkpoint.enable_checkpoint")
     else:
-        c.set("checkpoint.every", f"{c.number('checkpoint.interval')} steps", "checkpoint.interval")
+        if unit := c.choice("checkpoint.interval_type", "steps", "seconds"):
+            every = f"{c.number('checkpoint.interval')} {unit}"
+            c.set("checkpoint.every", every, "checkpoint.interval", "checkpoint.interval_type")
         keep = c.number("checkpoint.keep_latest_k")
         c.set("checkpoint.keep", keep or None, "checkpoint.keep_latest_k")
         modes = {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"}
@@ -469,7 +507,23 @@ DIALECT = Dialect(
     presets=PRESETS,
     prepare=_prepare,
     read=_read,
-    prefixes={"training.batch_size": "training.local_batch_size",
+    prefixes={"training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+              "training.sequence_parallel_degree": "parallelism.tensor_parallel_degree",
+              **{f"{table}.{axis}": f"parallelism.{axis}"
+                 for table in ("training", "experimental")
+                 for axis in ("data_parallel_", "tensor_parallel_", "pipeline_parallel_",
+                              "context_parallel_", "enable_async_tensor_parallel",
+                              "enable_compiled_autograd")},
+              "training.warmup_steps": "lr_scheduler.warmup_steps",
+              "training.checkpoint_interval_type": "checkpoint.interval_type",
+              "training.checkpoint_interval": "checkpoint.interval",
+              "training.checkpoint_folder": "checkpoint.folder",
+              "profiling.run_profiler": "profiling.enable_profiling",
+              "profiling.profile_every_x_iter": "profiling.profile_freq",
+              "checkpoint.last_save_model_weights_only": "checkpoint.last_save_model_only",
+              "checkpoint.initial_load_model_weights_only": "checkpoint.initial_load_model_only",
+              "quantize.moe.float8.fqns": "float8.moe_fqns_prototype",
+              "training.batch_size": "training.local_batch_size",
               "model.model_weights_only": "checkpoint.last_save_model_only",
               "checkpoint.model_weights_only": "checkpoint.last_save_model_only",
               "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
@@ -481,6 +535,7 @@ DIALECT = Dialect(
               "debug.seed": "training.seed", "debug.deterministic": "training.deterministic",
               "validation.enable": "validation.enabled"},
     switches={"profiling.": "profiling.enable_profiling", "validation.": "validation.enabled",
-              "checkpoint.": "checkpoint.enable_checkpoint", "float8.": "model.converters",
+              "checkpoint.": "checkpoint.enable_checkpoint",
+              "float8.": "model.converters float8.enable_float8_linear",
               "metrics.save_tb_folder": "metrics.enable_tensorboard"},
 )  # fmt: skip

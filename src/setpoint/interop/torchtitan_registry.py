@@ -16,6 +16,12 @@ def _llama3(dim: int, layers: int, heads: int, kv_heads: int, ffn_dim: int) -> d
             "ffn_dim": ffn_dim, "rope_base": 500_000.0}  # fmt: skip
 
 
+def _llama2(dim: int, layers: int, heads: int, kv_heads: int, ffn_dim: int) -> dict[str, Any]:
+    """A decoder of Llama 2."""
+    return {**_llama3(dim, layers, heads, kv_heads, ffn_dim), "rope_base": 10_000.0,
+            "vocab_size": 32_000}  # fmt: skip
+
+
 def _qwen3(
     dim: int, layers: int, heads: int, kv_heads: int, ffn_dim: int, **more: Any
 ) -> dict[str, Any]:
@@ -50,6 +56,12 @@ def _deepseek(
 PLAIN = {"type": "softmax_top_k", "normalize": False}
 SIGMOID = {"type": "sigmoid_top_k", "bias_rate": 1e-3}
 FLAVORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "llama2": {
+        "debugmodel": _llama2(256, 8, 16, 16, 768),
+        "7B": _llama2(4096, 32, 32, 32, 11_008),
+        "13B": _llama2(5120, 40, 40, 40, 13_824),
+        "70B": _llama2(8192, 80, 64, 8, 28_672),
+    },
     "llama3": {
         "debugmodel": _llama3(256, 6, 16, 16, 768),
         "8B": _llama3(4096, 32, 32, 8, 14_336),
@@ -142,7 +154,24 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
                               parallelism__expert_parallel_degree=8, **DEEPSEEK),
     "deepseek_v3_671b": _named(
         "deepseek_v3", "671B", "DeepSeek-V3.1-Base", 4, 4096, 10_000, 2.2e-4,
-        parallelism__expert_parallel_degree=2, lr_scheduler__warmup_steps=2000,
-        model__converters=["float8"], float8__filter_fqns=["output", "router.gate"], **DEEPSEEK),
+        parallelism__expert_parallel_degree=2, lr_scheduler__warmup_steps=2000, **DEEPSEEK),
 }  # fmt: skip
+FLOAT8 = {"model.converters": ["float8"]}
+PRESETS = {
+    **PRESETS,
+    **dict.fromkeys(("llama3_debugmodel_varlen_attn", "llama3_debugmodel_ce_loss"),
+                    PRESETS["llama3_debugmodel"]),
+    "llama3_debugmodel_float8": {**PRESETS["llama3_debugmodel"], **FLOAT8},
+    "llama3_8b_mxfp8": {**PRESETS["llama3_8b"], "model.converters": ["mx"], "compile.enable": True,
+                        "compile.components": ["model"]},
+    **dict.fromkeys(("qwen3_debugmodel_flex_flash", "qwen3_debugmodel_non_fused_qkv"),
+                    PRESETS["qwen3_debugmodel"]),
+    "qwen3_moe_deepep": {**PRESETS["qwen3_moe_debug"], "training.local_batch_size": 2,
+                         "training.seq_len": 512, "parallelism.expert_parallel_degree": 4},
+    **dict.fromkeys(("deepseek_v3_16b_hybridep", "deepseek_v3_16b_minimal_async_ep"),
+                    PRESETS["deepseek_v3_16b"]),
+    "deepseek_v3_671b_float8": {**PRESETS["deepseek_v3_671b"], **FLOAT8,
+                                "float8.filter_fqns": ["output", "router.gate"]},
+}  # fmt: skip
+"""Variants that differ by kernels alone are the same here."""
 """Keys of named configurations that are not at their defaults."""
