@@ -181,3 +181,15 @@ def test_no_file_is_trained_on_the_default_data(
     error = capsys.readouterr().err
     assert "data.sources" in error and "names no data that can be read here" in error
     assert "--data.sources text --data.sources.0.paths FILE" in error
+
+
+def test_a_file_of_another_dialect_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+    assert main(["convert", "torchtitan:job.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert "job.yaml is a file of xorl, not of torchtitan: xorl:job.yaml" in error
+    assert main(["check", "huggingface:job.yaml"]) == 2
+    assert "torchtune, huggingface_trainer, axolotl, megatron" in capsys.readouterr().err

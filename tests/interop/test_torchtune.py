@@ -10,8 +10,9 @@ import pytest
 
 from setpoint.adapter.config import DoRA, QLoRA
 from setpoint.config import compose
+from setpoint.infer.config import Inference
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
-from setpoint.interop.torchtune import FAMILIES, SIZES
+from setpoint.interop.torchtune_models import FAMILIES, SIZES
 from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import count_parameters_of
 from setpoint.optim.schedule.config import NoSchedule
@@ -179,3 +180,51 @@ def test_what_it_does_not_mean_here_is_reported(tmp_path: Path) -> None:
     for model in ("llama3_2_vision.llama3_2_vision_11b", "llama3.llama4_9b", "mine.model"):
         paths = [problem.path for problem in read(tmp_path, model=model).problems]
         assert paths == ["model._component_"]
+
+
+RECIPE = """
+output_dir: ./
+model:
+  _component_: torchtune.models.{model}
+checkpointer:
+  _component_: torchtune.training.FullModelHFCheckpointer
+  checkpoint_dir: /tmp/weights/
+  output_dir: ${{output_dir}}
+tokenizer:
+  _component_: torchtune.models.llama3.llama3_tokenizer
+  path: /tmp/weights/tokenizer.model
+device: cuda
+dtype: bf16
+seed: 1234
+enable_kv_cache: True
+quantizer: null
+"""
+TASKS = "tasks: [truthfulqa_mc2]\nlimit: 5\nmax_seq_length: 4096\nbatch_size: 4\n"
+PROMPT = (
+    "prompt: {system: null, user: {text: Hi}}\nmax_new_tokens: 9\ntemperature: 0.6\ntop_k: 300\n"
+)
+
+
+@pytest.mark.parametrize(("model", "rest"), [
+    ("llama3.llama3_8b", TASKS), ("llama3.llama3_8b", PROMPT), ("llama2.llama2_7b", PROMPT),
+])  # fmt: skip
+def test_benchmarks_and_generation_are_inference_jobs(
+    tmp_path: Path, model: str, rest: str
+) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.format(model=model) + rest)
+    document = read_foreign("torchtune", str(path))
+    assert document.problems == [] and recognize(str(path)) == "torchtune"
+    flags = ["--parallel.world_size=2"]
+    job = compose(Inference, None, files=[document], flags=flags).resolve()
+    assert (job.weights.path, job.weights.dtype, job.precision.compute, job.seed) == (
+        "/tmp/weights", "bf16", "bf16", 1234)  # fmt: skip
+    if rest == TASKS:
+        assert job.harness is not None and (job.harness.tasks, job.harness.limit) == (
+            ("truthfulqa_mc2",), 5)  # fmt: skip
+        assert job.batch.global_size == 2 * 4
+        return
+    assert job.generation is not None and job.generation.prompts == ("Hi",)
+    sampling = job.generation.max_tokens, job.generation.temperature, job.generation.top_k
+    assert sampling == (9, 0.6, 300)
+    assert (job.chat is not None) == model.startswith("llama3")

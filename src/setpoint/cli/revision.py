@@ -150,6 +150,10 @@ def find_revision(name: str, what: str, imports: Sequence[str]) -> Revision:
     names = [word for root in (repository, checkout) if root for word in branches_and_tags(root)]
     close = nearest(name, names, 1)
     meant = f". Did you mean {close[0]}?" if close else ""
+    if names_file(what) and not close:
+        from setpoint.interop.dialect import DIALECTS
+
+        meant = f". Valid before a file of another system: {', '.join(DIALECTS)}"
     raise SetpointError(f"{name}:{what}: {'; '.join(tried)}{meant}")
 
 

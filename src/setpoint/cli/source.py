@@ -169,8 +169,9 @@ def _report_missing_data(composition: Composition[Any], is_training: bool) -> No
 
     Training would read the default data, and is refused; other commands print a note.
     """
-    data = getattr(composition.draft, "data", None)
-    if data is None or chain_of(data, "sources"):
+    draft = composition.draft
+    data = getattr(draft, "data", None)
+    if data is None or hasattr(draft, "weights") or chain_of(data, "sources"):
         return
     for document in composition.files:
         if hasattr(document, "reports"):

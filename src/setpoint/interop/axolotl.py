@@ -221,7 +221,8 @@ IDLE = {
         eval_max_new_tokens eaft_alpha eaft_k kd_ce_alpha kd_alpha kd_temperature kd_beta
         kd_normalize_topk kd_temperature_min kd_online_server_base_url kd_online_topk
         kd_online_server kd_online_timeout scaling_softmax_factor scaling_softmax_bias
-        spectrum_top_fraction spectrum_model_name grokfast_alpha grokfast_lamb adam_beta3 adam_epsilon2 dion_lr
+        spectrum_top_fraction spectrum_model_name grokfast_alpha grokfast_lamb adam_beta3
+        adam_epsilon2 dion_lr
         dion_momentum dion_rank_fraction dion_rank_multiple_of
     """,
     "the chat template ends a turn, and what is trained ends there": "eot_tokens",

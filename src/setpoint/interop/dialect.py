@@ -546,7 +546,8 @@ def read_foreign(name: str, path: str, typed: Sequence[str] = ()) -> ConvertedDo
         typed: overrides as the other system spells them, see `Conversion.override`.
 
     Raises:
-        SetpointError: if the file cannot be read, or an override is none.
+        SetpointError: if the file cannot be read or is of yet another system, or an override is
+            none.
     """
     dialect = dialect_named(name)
     if os.path.exists(path):
@@ -558,4 +559,10 @@ def read_foreign(name: str, path: str, typed: Sequence[str] = ()) -> ConvertedDo
     conversion = Conversion(dialect, document)
     conversion.override(typed)
     conversion.convert()
+    if conversion.problems and os.path.exists(path):
+        other = recognize(path)
+        if other not in (None, name):
+            raise SetpointError(
+                f"{path} is a file of {DIALECTS[other]}, not of {dialect.name}: {other}:{path}"
+            )
     return ConvertedDocument(path, dialect, conversion)

@@ -422,7 +422,7 @@ def _data(c: Conversion) -> None:
     if validation := _blend(c, "valid-data-path"):
         c.set_items("data.validation", validation, "valid-data-path")
     else:
-        c.set("data.held_out", 1 - shares[0] / sum(shares), "split")
+        c.set("data.held_out", round(sum(shares[1:]) / sum(shares), 12), "split")
     if c.value("test-data-path"):
         c.report("differs", "test-data-path", "evaluate it with `setpoint evaluate` afterwards")
     isolate = c.value("reset-attention-mask")
