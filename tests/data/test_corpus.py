@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
+from setpoint.data.cache import named_corpus
 from setpoint.data.config import Data
 from setpoint.data.corpus import (
     Corpus,
-    build_corpora,
     build_corpus,
-    build_named_corpus,
     files_digest,
 )
 from setpoint.data.document import Document, FileRecord
@@ -27,6 +26,8 @@ from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
 from setpoint.data.tokenizers.config import Bytes
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX
+
+from .in_memory import in_memory
 
 
 def test_documents_lie_between_separators(corpus_of: Callable[..., Corpus]) -> None:
@@ -71,11 +72,11 @@ def test_sources_are_joined_split_and_the_same_each_time(tmp_path: Path) -> None
         sources=(Random(documents=20, length=50), Text(paths=(f"{tmp_path}/*.txt",))), held_out=0.3
     )
     tokenizer = Bytes().build()
-    (train,), held_out = build_corpora(config, tokenizer)
+    (train,), held_out = in_memory(config, tokenizer)
     assert (train.side, held_out.side) == ("train", "held_out")
     names = {file.name for file in [*train.files, *held_out.files]}
     assert names == {f"random/{i:06d}" for i in range(20)} | {f"text/{i}.txt" for i in range(20)}
-    again = build_corpora(config, tokenizer)
+    again = in_memory(config, tokenizer)
     assert again.held_out is not None
     assert [c.digest for c in (*again.train, again.held_out)] == [train.digest, held_out.digest]
     assert np.array_equal(again.train[0].tokens, train.tokens)
@@ -90,7 +91,7 @@ def test_equal_digests_mean_equal_tokens_wherever_the_files_lie(tmp_path: Path) 
         for number in range(10):
             (folder / f"{number}.txt").write_text(f"text number {number}")
         config = Data(sources=(Text(paths=(f"{folder}/*.txt",)),), held_out=0.4)
-        (train,), held_out = build_corpora(config, ByteTokenizer())
+        (train,), held_out = in_memory(config, ByteTokenizer())
         assert held_out is not None
         digests.append([train.digest, held_out.digest])
     assert digests[0] == digests[1]
@@ -99,7 +100,7 @@ def test_equal_digests_mean_equal_tokens_wherever_the_files_lie(tmp_path: Path) 
 def test_the_held_out_share_decides_the_split() -> None:
     sources = (Stdlib(include=("json/*", "asyncio/*")),)
     small, large = (
-        build_corpora(Data(sources=sources, held_out=share), ByteTokenizer())[1].byte_count
+        in_memory(Data(sources=sources, held_out=share), ByteTokenizer())[1].byte_count
         for share in (0.1, 0.5)
     )
     assert 0 < small < large
@@ -108,14 +109,14 @@ def test_the_held_out_share_decides_the_split() -> None:
 def test_an_error_names_the_source_by_its_place(tmp_path: Path) -> None:
     config = Data(sources=(Random(documents=3), Text(paths=(f"{tmp_path}/none.txt",))))
     with pytest.raises(SetpointError, match=r"data\.sources\.1\.paths\.0: .*none\.txt"):
-        build_corpora(config, ByteTokenizer())
+        in_memory(config, ByteTokenizer())
 
 
 def test_a_named_text_is_all_that_its_sources_hold(tmp_path: Path) -> None:
     for name, text in (("a", "first"), ("b", ""), ("c", "third")):
         (tmp_path / f"{name}.txt").write_text(text)
     sources = (Text(paths=(f"{tmp_path}/*.txt",)), Random(documents=3, length=4))
-    corpus = build_named_corpus("web", sources, ByteTokenizer(), where="x.sources")
+    corpus = named_corpus("web", sources, ByteTokenizer(), where="x.sources")
     assert corpus.side == "web"
     names = [file.name for file in corpus.files]
     assert set(names) == {"text/a.txt", "text/c.txt", *(f"random/{i:06d}" for i in range(3))}
@@ -123,17 +124,17 @@ def test_a_named_text_is_all_that_its_sources_hold(tmp_path: Path) -> None:
     assert corpus.byte_count == 5 + 5 + 12 and len(corpus.tokens) == 22 + 6
     (tmp_path / "a.txt").write_text("")
     (tmp_path / "c.txt").write_text("")
-    with pytest.raises(SetpointError, match=r"^x\.sources: no source holds a single byte"):
-        build_named_corpus("web", sources[:1], ByteTokenizer(), where="x.sources")
+    with pytest.raises(SetpointError, match=r"^x\.sources: the sources have no text"):
+        named_corpus("web", sources[:1], ByteTokenizer(), where="x.sources")
     with pytest.raises(SetpointError, match=r"^x\.sources\.0\.paths\.0: "):
         missing = (Text(paths=(f"{tmp_path}/none.txt",)),)
-        build_named_corpus("web", missing, ByteTokenizer(), where="x.sources")
+        named_corpus("web", missing, ByteTokenizer(), where="x.sources")
 
 
 def test_a_row_knows_its_source() -> None:
     """That of its first target, where it runs across documents; by the longest name."""
     sources = (Random(name="a", documents=9, length=30), Random(name="a-b", documents=9, length=30))
-    (train,), held_out = build_corpora(Data(sources=sources, held_out=0.3), ByteTokenizer())
+    (train,), held_out = in_memory(Data(sources=sources, held_out=0.3), ByteTokenizer())
     for corpus in (train, held_out):
         assert corpus.sources == ("a", "a-b")
         names = [file.name for file in corpus.files]
@@ -146,15 +147,15 @@ def test_a_row_knows_its_source() -> None:
         expected = [corpus.source[10 * i // 31] for i in range(len(windows))]
         assert found.tolist() == expected
         assert 0 < sum(expected) < len(expected)
-    alone = build_corpora(Data(sources=sources[:1]), ByteTokenizer()).train[0]
+    alone = in_memory(Data(sources=sources[:1]), ByteTokenizer()).train[0]
     assert alone.sources == ("a",) and not alone.source.any()
 
 
 def test_files_without_a_byte_are_empty_data(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     (tmp_path / "b.txt").touch()
-    with pytest.raises(SetpointError, match=r"data\.sources: no source holds a single byte"):
-        build_corpora(Data(sources=(Text(paths=(f"{tmp_path}/*.txt",)),)), ByteTokenizer())
+    with pytest.raises(SetpointError, match=r"data\.sources: the sources have no text"):
+        in_memory(Data(sources=(Text(paths=(f"{tmp_path}/*.txt",)),)), ByteTokenizer())
 
 
 def test_held_out_text_of_its_own() -> None:
@@ -162,7 +163,7 @@ def test_held_out_text_of_its_own() -> None:
         sources=(Random(documents=3, length=9),),
         validation=(Random(name="val", documents=2, length=9, seed=1),),
     )
-    (train,), held_out = build_corpora(config, ByteTokenizer())
+    (train,), held_out = in_memory(config, ByteTokenizer())
     assert held_out is not None
     assert [len(each.files) for each in (train, held_out)] == [3, 2]
     assert all(file.name.startswith("val/") for file in held_out.files)
@@ -171,7 +172,7 @@ def test_held_out_text_of_its_own() -> None:
 
 def test_nothing_held_out() -> None:
     config = Data(sources=(Random(documents=3, length=9),), held_out=0)
-    (train,), held_out = build_corpora(config, ByteTokenizer())
+    (train,), held_out = in_memory(config, ByteTokenizer())
     assert held_out is None and len(train.files) == 3
 
 
@@ -301,7 +302,7 @@ def mixture(folder: Path, *names: str) -> Data:
 def test_each_source_of_a_mixture_is_split_by_itself(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text(f"a line of {name}\n" * 50)
-    train, held_out = build_corpora(mixture(tmp_path, "a", "b"), ByteTokenizer(), mixed=True)
+    train, held_out = in_memory(mixture(tmp_path, "a", "b"), ByteTokenizer(), mixed=True)
     assert [[file.name for file in each.files] for each in train] == [
         ["a/a.txt[0:480]"],
         ["b/b.txt[0:480]"],
@@ -313,12 +314,12 @@ def test_each_source_of_a_mixture_is_split_by_itself(tmp_path: Path) -> None:
 def test_a_source_of_a_mixture_without_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a line\n" * 50)
     (tmp_path / "b.txt").touch()
-    with pytest.raises(SetpointError, match=r"data\.sources\.1: 'b' holds no text: data\.sources"):
-        build_corpora(mixture(tmp_path, "a", "b"), ByteTokenizer(), mixed=True)
+    with pytest.raises(SetpointError, match=r"data\.sources\.1: 'b' has no text: data\.sources"):
+        in_memory(mixture(tmp_path, "a", "b"), ByteTokenizer(), mixed=True)
 
 
 def test_a_source_of_a_mixture_that_is_shorter_than_a_sequence_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a line\n" * 50)
-    (train,), _ = build_corpora(mixture(tmp_path, "a"), ByteTokenizer(), mixed=True)
+    (train,), _ = in_memory(mixture(tmp_path, "a"), ByteTokenizer(), mixed=True)
     with pytest.raises(SetpointError, match=r"side of 'a' has \d+ \(1 document, "):
         training_rows(train, 1000)

@@ -140,7 +140,7 @@ def divide() -> None:
 def test_a_fault_in_a_worker_names_the_rows(feeds: Any, fault: Any, kind: Any, words: str) -> None:
     good = windows()
     sequences = Faulty(good, 40, fault)
-    # A worker that starts on a busy machine takes seconds, which only the row that hangs may not have.
+    # A worker may take seconds to start on a busy machine: only the row that hangs is timed.
     feed = feeds(2, sequences, timeout=2.0 if "timeout" in words else 60.0)
     with pytest.raises(kind, match=f"(?s){words}") as caught:
         inputs(feed, 30)

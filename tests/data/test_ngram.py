@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from setpoint.data.config import Data
-from setpoint.data.corpus import Corpus, build_corpora
+from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import ngram_baselines, ngram_bits
 from setpoint.data.sources.config import Random
 from setpoint.data.sources.synthetic import RandomSource
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+
+from .in_memory import in_memory
 
 Gram = tuple[int, ...]
 
@@ -117,7 +119,7 @@ def test_larger_vocabularies_need_wider_codes_and_give_the_same_model() -> None:
 def test_baselines_find_the_entropy_of_synthetic_text(alphabet: int, pattern: str) -> None:
     source = Random(documents=200, length=2000, alphabet=alphabet, seed=3)
     source.pattern = pattern  # pyright: ignore[reportAttributeAccessIssue]
-    (train,), held_out = build_corpora(Data(sources=(source,), held_out=0.2), ByteTokenizer())
+    (train,), held_out = in_memory(Data(sources=(source,), held_out=0.2), ByteTokenizer())
     bits = ngram_baselines([train], held_out)
     entropy = RandomSource(source).entropy()
     # A little above: the ends of documents cost bits too, and counting is not knowing.

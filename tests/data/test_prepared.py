@@ -21,9 +21,9 @@ import pytest
 
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data import cache, prepare, store
-from setpoint.data.cache import corpora, locked, named_corpus, prepare_all
+from setpoint.data.cache import Sides, corpora, locked, named_corpus, prepare_all
 from setpoint.data.config import Data, Prepare
-from setpoint.data.corpus import Corpora, Corpus, PlacedRow, build_corpora, gather, slices
+from setpoint.data.corpus import Corpus, PlacedRow, gather, slices
 from setpoint.data.document import Document
 from setpoint.data.sources.config import (
     Conversations,
@@ -40,6 +40,7 @@ from setpoint.data.workers import WORKER
 from setpoint.units import ByteSize
 
 from ..support.cases import few
+from .in_memory import in_memory
 
 SMALL = Random(documents=60, length=200)
 
@@ -72,7 +73,7 @@ def assert_same(left: Corpus, right: Corpus) -> None:
     assert left.sources_along(*ranges).dtype == right.sources_along(*ranges).dtype
 
 
-def assert_all_same(left: Corpora, right: Corpora) -> None:
+def assert_all_same(left: Sides, right: Sides) -> None:
     assert len(left.train) == len(right.train)
     for one, other in zip(left.train, right.train, strict=True):
         assert_same(one, other)
@@ -136,7 +137,7 @@ def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
         fields["held_out"] = 0.0
     data = data_of(tmp_path / "cache", sources, workers=2, **fields)
     mixed = data.is_mixture
-    expected = build_corpora(data, tokenizer, mixed)
+    expected = in_memory(data, tokenizer, mixed)
     found = corpora(data, tokenizer, mixed)
     assert all(side.prepared for side in found.train)
     assert_all_same(expected, found)
@@ -149,7 +150,9 @@ def test_a_source_of_a_mixture_without_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     empty = Text(name="empty", paths=(str(tmp_path / "empty.txt"),), weight=1.0)
     full = Random(documents=60, length=200, weight=1.0)
-    with pytest.raises(SetpointError, match=r"^data\.sources\.1: 'empty' holds no text\.\nValid"):
+    with pytest.raises(
+        SetpointError, match=r"^data\.sources\.1: 'empty' has no text: data\.sources\.1\.paths = "
+    ):
         corpora(data_of(tmp_path / "cache", [full, empty]), ByteTokenizer(), mixed=True)
 
 
@@ -189,7 +192,7 @@ def test_a_changed_file_makes_it_stale(tmp_path: Path, capsys: pytest.CaptureFix
     data = data_of(tmp_path / "cache", [source], held_out=0.0)
     before = corpora(data, ByteTokenizer())
     (tmp_path / "b.txt").write_text("other text\n" * 100)
-    assert_all_same(build_corpora(data, ByteTokenizer()), corpora(data, ByteTokenizer()))
+    assert_all_same(in_memory(data, ByteTokenizer()), corpora(data, ByteTokenizer()))
     assert "is stale and not used: text/b.txt changed" in capsys.readouterr().err
     assert before.train[0].digest != corpora(data, ByteTokenizer()).train[0].digest
 
@@ -257,7 +260,7 @@ def test_damage_is_named_and_never_used(
     tmp_path: Path, damage: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = data_of(tmp_path, [SMALL])
-    expected = build_corpora(data, ByteTokenizer())
+    expected = in_memory(data, ByteTokenizer())
     corpora(data, ByteTokenizer())
     message = damage(tmp_path)
     with pytest.raises(SetpointError) as refused:
@@ -297,10 +300,10 @@ def test_token_files_are_mapped_where_they_lie(tmp_path: Path, kind: str) -> Non
     elif kind == "ids":
         tokenizer = resolve(TokenIds(count=300)).build()
     data = data_of(tmp_path / "cache", sources, workers=1 + (kind == "mixture"))
-    expected = build_corpora(data, tokenizer, data.is_mixture)
+    expected = in_memory(data, tokenizer, data.is_mixture)
     found = corpora(data, tokenizer, data.is_mixture)
     assert found.train[0].prepared is not None
-    assert_all_same(expected, cast(Corpora, found))
+    assert_all_same(expected, cast(Sides, found))
     files = [path for path in tmp_path.glob("cache/*-*/*.npy") if "index" not in path.name]
     copied = sum(np.load(path).nbytes for path in files if path.suffixes[0] in (".tokens", ".mask"))
     others = [d for source in sources[1:] for d in source.build(where="").documents()]
@@ -324,7 +327,7 @@ def test_a_token_file_that_is_gone_or_shorter_is_found_out(tmp_path: Path) -> No
     np.save(tmp_path / "c.npy", np.arange(200, dtype=np.int32))
     with pytest.raises(SetpointError, match=r"is damaged: its token file .*c\.npy: "):
         list(stored_documents(folder, "x", tokenizer))
-    assert_all_same(build_corpora(data, tokenizer), cast(Corpora, corpora(data, tokenizer)))
+    assert_all_same(in_memory(data, tokenizer), corpora(data, tokenizer))
 
 
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -382,7 +385,7 @@ def test_a_killed_preparation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     data = data_of(tmp_path, [SMALL])
     found = corpora(data, ByteTokenizer())
     assert made[0] == 4
-    assert_all_same(build_corpora(data, ByteTokenizer()), found)
+    assert_all_same(in_memory(data, ByteTokenizer()), found)
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -410,7 +413,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_half(
         ):
             corpora(data, ByteTokenizer())
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and "partial" not in path.name]
-    assert_all_same(build_corpora(data, ByteTokenizer()), corpora(data, ByteTokenizer()))
+    assert_all_same(in_memory(data, ByteTokenizer()), corpora(data, ByteTokenizer()))
 
 
 def _hold(root: Path, name: str, held: Any, done: Any) -> None:
@@ -514,14 +517,14 @@ def test_two_documents_of_one_name_are_refused(
 ) -> None:
     twice = [Document("random/a", b"1"), Document("random/b", b"2"), Document("random/a", b"3")]
     monkeypatch.setattr(prepare, "documents_of", lambda *_: iter(twice))
-    with pytest.raises(SetpointError, match="two documents are called 'random/a'"):
+    with pytest.raises(SetpointError, match="two documents are named 'random/a'"):
         corpora(data_of(tmp_path, [SMALL], held_out=0.0), ByteTokenizer())
 
 
 def test_an_empty_side_is_refused_as_in_memory(tmp_path: Path) -> None:
     data = data_of(tmp_path, [Random(documents=3, length=10)], held_out=3.0)
     said: list[str] = []
-    for build in (build_corpora, corpora):
+    for build in (in_memory, corpora):
         with pytest.raises(SetpointError) as refused:
             build(data, ByteTokenizer())
         said.append(str(refused.value))
@@ -540,7 +543,7 @@ def test_any_number_of_documents_is_split_as_in_memory(
         for n, count in enumerate(counts)
     ]
     data = data_of(tmp_path, sources, held_out=0.05)
-    expected = build_corpora(data, ByteTokenizer(), mixed)
+    expected = in_memory(data, ByteTokenizer(), mixed)
     assert expected.held_out is not None
     assert_all_same(expected, corpora(data, ByteTokenizer(), mixed))
 
@@ -556,13 +559,13 @@ def test_named_texts_are_prepared(tmp_path: Path) -> None:
 def test_prepared_folders_are_sources_of_tokens(tmp_path: Path) -> None:
     (prepared,) = prepare_all(data_of(tmp_path / "cache", [SMALL]), ByteTokenizer())
     tokens = Tokens(name="mine", paths=(prepared.folder,))
-    (found,), held_out = build_corpora(Data(sources=(tokens,)), ByteTokenizer())
+    (found,), held_out = in_memory(Data(sources=(tokens,)), ByteTokenizer())
     assert held_out is not None
     assert found.byte_count + held_out.byte_count == SMALL.documents * SMALL.length
     assert all(file.name.startswith("mine/random/") for file in found.files)
     _flip(tmp_path / "cache")
     with pytest.raises(SetpointError, match=r"data.sources.0.paths: .* is damaged: the content of"):
-        build_corpora(Data(sources=(tokens,)), ByteTokenizer())
+        in_memory(Data(sources=(tokens,)), ByteTokenizer())
 
 
 @pytest.mark.parametrize("share", [0.05, 0.0, 9.0])
@@ -596,7 +599,7 @@ def test_a_prepared_folder_is_mapped_as_a_source(tmp_path: Path, share: float) -
 def test_what_filters_left_out_is_said_of_prepared_data_too(tmp_path: Path) -> None:
     source = Random(documents=60, length=200, filter=Filter(shards=2, shard=1))
     data = data_of(tmp_path, [source])
-    expected = build_corpora(data, ByteTokenizer())
+    expected = in_memory(data, ByteTokenizer())
     assert expected.train[0].notes
     for _ in range(2):
         found = corpora(data, ByteTokenizer())

@@ -19,7 +19,6 @@ from setpoint.config import RunError, SetpointError, compose, resolve
 from setpoint.config.resolving.checks import verify as verify_job
 from setpoint.data.cache import corpora, prepare_all
 from setpoint.data.config import Data, Prepare
-from setpoint.data.corpus import build_corpora
 from setpoint.data.push import reshard
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.tokens import file_problems, token_count
@@ -29,6 +28,7 @@ from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.config import Job
 
 from ..hub.server import Hub, local_hub
+from .in_memory import in_memory
 from .test_prepared import assert_all_same, assert_same, data_of, token_files
 from .tokenizers_here import byte_level
 
@@ -57,7 +57,7 @@ def push(*arguments: str, job: str = "job.toml", repository: str = "me/toks") ->
 
 
 def corpora_of(path: Path | str) -> Any:
-    return build_corpora(Data(sources=(Tokens(paths=(str(path),)),)), ByteTokenizer())
+    return in_memory(Data(sources=(Tokens(paths=(str(path),)),)), ByteTokenizer())
 
 
 def check_card(card: str, *flags: str) -> None:

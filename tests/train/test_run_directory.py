@@ -131,7 +131,7 @@ def write_texts(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no source holds a single byte"),
+        (b"", "the sources have no text"),
         (b"good until \xff here", "is not UTF-8: byte 0xff at offset 11"),
         (b"short", "needs 17 tokens for one row"),
     ],

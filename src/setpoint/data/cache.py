@@ -11,20 +11,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from setpoint.config import RunError, SetpointError
-from setpoint.data.corpus import Corpora, Corpus, build_corpora, build_named_corpus
+from setpoint.data.corpus import Corpus, build_corpora
 from setpoint.data.prepare import prepare
-from setpoint.data.reading import Show
+from setpoint.data.reading import CorpusRequest, Show
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.tokens import prepared_folders
 from setpoint.data.store import (
-    CorpusRequest,
     DamagedData,
     StoreKey,
     StoreManifest,
@@ -70,51 +68,32 @@ def corpora(
         SetpointError: a source cannot be read, or a side is empty.
         RunError: prepared data cannot be written.
     """
+    train, *validation = requests_of(config, mixed)
     streams = open_streams(config, tokenizer)
-    if not streams:
-        return Sides(*_read(config, tokenizer, mixed, show))
-    if len(streams) < len(config.sources):
-        others, held_out = _read(config, tokenizer, mixed, show)
-    elif config.validation:
-        request = requests_of(config, mixed)[-1]
-        others, held_out = (
-            (),
-            named_corpus(
-                "held_out",
-                request.sources,
-                tokenizer,
-                config.prepare,
-                where=request.where,
-                show=show,
-            ),
-        )
-    else:
-        others, held_out = (), None
-        if config.held_out:
-            streams, held_out = hold_out(streams, tokenizer, show)
+    found = _read(train, config.prepare, tokenizer, show) if train.sources else []
+    held_out = next((corpus for corpus in found if corpus.side == "held_out"), None)
+    found = [corpus for corpus in found if corpus is not held_out]
+    for request in validation:
+        (held_out,) = _read(request, config.prepare, tokenizer, show)
+    if streams and not found and not validation and config.held_out:
+        streams, held_out = hold_out(streams, tokenizer, show)
     if not mixed:
-        return Sides((*others, *streams), held_out)
-    rest, streamed = iter(others), iter(streams)
+        return Sides((*found, *streams), held_out)
+    rest, streamed = iter(found), iter(streams)
     return Sides(
         tuple(next(streamed if source.is_streamed else rest) for source in config.sources),
         held_out,
     )
 
 
-def _read(config: Data, tokenizer: Tokenizer, mixed: bool, show: Show | None) -> Corpora:
-    """Both sides of what is not streamed."""
-    train, *validation = requests_of(config, mixed)
-    found = _stored(train, tokenizer) or _cached(train, config.prepare, tokenizer, show)
-    named = partial(named_corpus, config=config.prepare)
-    if found is None:
-        return build_corpora(config, tokenizer, mixed, show, named)
-    held_out = next((corpus for corpus in found if corpus.side == "held_out"), None)
-    sides = [corpus for corpus in found if corpus is not held_out]
-    if validation:
-        held_out = named(
-            "held_out", config.validation, tokenizer, where="data.validation", show=show
-        )
-    return Corpora(tuple(sides), held_out)
+def _read(
+    request: CorpusRequest, config: Prepare | None, tokenizer: Tokenizer, show: Show | None
+) -> list[Corpus]:
+    """The corpora of a request: prepared ones, or else in memory."""
+    found = _stored(request, tokenizer)
+    if found is None and config is not None:
+        found = _cached(request, config, tokenizer, show)
+    return build_corpora(request, tokenizer, show) if found is None else found
 
 
 def named_corpus(
@@ -126,21 +105,16 @@ def named_corpus(
     where: str,
     show: Show | None = None,
 ) -> Corpus:
-    """All documents of sources in a row, for a text that is only evaluated.
+    """Read all documents of sources into one corpus, for a text that is only evaluated.
 
     Arguments:
-        config: of the cache; None: there is none.
+        config: section of the cache; None: no cache.
 
     Raises:
         SetpointError: a source cannot be read, or there is no text in any.
     """
-    request = CorpusRequest(name, tuple(sources), where)
-    found = _stored(request, tokenizer)
-    if found is None and config is not None:
-        found = _cached(request, config, tokenizer, show)
-    if found is not None:
-        return found[0]
-    return build_named_corpus(name, sources, tokenizer, where=where, show=show)
+    (corpus,) = _read(CorpusRequest(name, tuple(sources), where), config, tokenizer, show)
+    return corpus
 
 
 def requests_of(config: Data, mixed: bool) -> list[CorpusRequest]:

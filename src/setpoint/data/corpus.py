@@ -11,25 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from setpoint.config import SetpointError
-from setpoint.config.resolving.checks import describe_value
-from setpoint.data.config import Data
 from setpoint.data.document import DataIdentity, Document, FileRecord
 from setpoint.data.reading import (
+    CorpusRequest,
     Show,
     documents_of,
     source_of,
-    split_documents,
     split_mixture,
-    split_position,
 )
-from setpoint.data.sources.config import SourceConfig
 from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
 
 Ints = npt.NDArray[np.int64]
@@ -396,7 +392,7 @@ def build_corpus(
         source=np.array([source_of(file.name, sources) for file in files], np.int64),
         trained=row.targets(),
         notes=tuple(notes),
-        read_at=None if read is None else partial(_numbers, files, read),
+        read_at=None if read is None else _numbers(files, read).copy,
         scores=scores.copy,
     )
 
@@ -463,166 +459,42 @@ def encoded(
         raise SetpointError(f"{where}: the document '{document.name}': {error}") from error
 
 
-def build_named_corpus(
-    name: str,
-    sources: Sequence[SourceConfig],
-    tokenizer: Tokenizer,
-    *,
-    where: str,
-    show: Show | None = None,
-) -> Corpus:
-    """Read sources and lay all of their documents in a row, for a text that is only evaluated.
+def build_corpora(
+    request: CorpusRequest, tokenizer: Tokenizer, show: Show | None = None
+) -> list[Corpus]:
+    """Read all sources of a request into memory.
+
+    Documents come in the order of the split's hash, so any first part of a corpus is a fair sample.
 
     Returns:
-        the corpus. Documents come in the order of the split's hash, so any first part of it is a
-        fair sample of all.
-
-    Raises:
-        SetpointError: a source cannot be read, or there is no text in any.
-    """
-    documents: list[Document] = []
-    notes: list[str] = []
-    for index, source in enumerate(sources):
-        for document in documents_of(source, f"{where}.{index}", tokenizer, notes):
-            documents += [document] * bool(document.size)
-            if show is not None:
-                show(f"reading documents of {name}", len(documents), None)
-    if not documents:
-        raise SetpointError(
-            f"{where}: no source holds a single byte of text.\nValid: a source with text."
-        )
-    documents.sort(key=lambda document: split_position(document.name))
-    names = [source.name for source in sources]
-    return build_corpus(
-        documents, tokenizer, side=name, where=where, sources=names, notes=notes, show=show
-    )
-
-
-class Corpora(NamedTuple):
-    """Both sides of the data.
-
-    Arguments:
-        train: one corpus of all sources, or of a mixture one for each.
-        held_out: of all sources; None where nothing is held out.
-    """
-
-    train: tuple[Corpus, ...]
-    held_out: Corpus | None
-
-
-def build_corpora(
-    config: Data,
-    tokenizer: Tokenizer,
-    mixed: bool = False,
-    show: Show | None = None,
-    named: Callable[..., Corpus] = build_named_corpus,
-) -> Corpora:
-    """Read all sources and build both sides in memory.
-
-    Arguments:
-        config: the section `data`; its streams are left out.
-        mixed: whether each source gets a training corpus of its own.
-        named: makes the corpus of `config.validation`, as `build_named_corpus`.
+        one corpus, or with `request.mixed` one per source; last that of the held-out documents.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
     """
-    documents: list[Document] = []
+    groups: list[list[Document]] = [[] for _ in request.sources] if request.mixed else [[]]
+    numbers: dict[str, int] = {}
     notes: list[str] = []
-    for document in read_sources(config, tokenizer, notes):
-        documents.append(document)
-        if show is not None:
-            show("reading documents", len(documents), None)
-    if not any(document.size for document in documents):
-        raise SetpointError(_no_text(config))
-    share = 0.0 if config.validation else config.held_out
-    names = [source.name for source in config.sources]
-    read = None
-    if not config.is_shuffled:
-        read = {document.name: number for number, document in enumerate(documents)}
-    if mixed:
-        of_sources: list[list[Document]] = [[] for _ in names]
-        for document in documents:
-            of_sources[source_of(document.name, names)].append(document)
-        parts, held_out = split_mixture(of_sources, share)
-        streamed = {i for i, source in enumerate(config.sources) if source.is_streamed}
-        parts = [part for i, part in enumerate(parts) if i not in streamed]
-        numbers = [i for i in range(len(config.sources)) if i not in streamed]
-        names = [names[i] for i in numbers]
-        for index, part in zip(numbers, parts, strict=True):
-            if not part:
-                raise SetpointError(_no_part(config, index, any(d.size for d in of_sources[index])))
-    else:
-        train_part, held_out = split_documents(documents, share)
-        parts = [train_part]
-    train: list[Corpus] = []
+    for index, source in enumerate(request.sources):
+        for document in documents_of(source, request.where_of(index), tokenizer, notes):
+            groups[index * request.mixed].append(document)
+            numbers[document.name] = len(numbers)
+            if show is not None:
+                show(f"reading documents of {request.side}", len(numbers), None)
+    has_text = [any(document.size for document in group) for group in groups]
+    if not any(has_text):
+        raise request.no_text()
+    parts, held_out = split_mixture(groups, request.held_out, where=request.where)
+    build = partial(build_corpus, tokenizer=tokenizer, where=request.where, show=show, read=numbers)
+    found: list[Corpus] = []
     for index, part in enumerate(parts):
-        of = names[index : index + 1] if mixed else names
-        told = () if index else notes
-        train.append(
-            build_corpus(
-                part, tokenizer, side="train", sources=of, notes=told, show=show, read=read
-            )
-        )
-    if config.validation:
-        held = named("held_out", config.validation, tokenizer, where="data.validation", show=show)
-    elif held_out:
-        held = build_corpus(held_out, tokenizer, side="held_out", sources=names, show=show)
-    else:
-        held = None
-    return Corpora(tuple(train), held)
-
-
-def _no_text(config: Data) -> str:
-    """Message for sources without text, with their origins."""
-    named = [_named_source(config, index) for index in range(len(config.sources))]
-    return (
-        f"data.sources: no source holds a single byte of text: {'; '.join(named)}.\n"
-        "Valid: a source with text."
-    )
-
-
-def _no_part(config: Data, index: int, has_text: bool) -> str:
-    """Message for a source of a mixture that has nothing to train on."""
-    name = config.sources[index].name
-    if has_text:
-        return (
-            f"data.sources.{index}: no document of '{name}' is left to train on, with "
-            f"data.held_out = {config.held_out:.15g}.\n"
-            "Valid: more documents, or a smaller number or share."
-        )
-    return (
-        f"data.sources.{index}: '{name}' holds no text: {_named_source(config, index)}.\n"
-        "Valid: a source with text, or a mixture without it."
-    )
-
-
-def _named_source(config: Data, index: int) -> str:
-    """The field that says what a source reads, with its origin."""
-    source = config.sources[index]
-    name = "paths" if "paths" in type(source).__setpoint__.fields else "type"
-    value, origin = describe_value(config, ("data",), f"sources.{index}.{name}")
-    return f"data.sources.{index}.{name} = {value}" + (f" ({origin})" if origin else "")
-
-
-def read_sources(
-    config: Data, tokenizer: Tokenizer, notes: list[str] | None = None
-) -> Iterator[Document]:
-    """The documents of all sources but streams, one source after the other.
-
-    Arguments:
-        config: the section `data`.
-        notes: see `documents_of`.
-
-    Returns:
-        an iterator; files are read as it advances.
-
-    Raises:
-        SetpointError: a source cannot be read.
-    """
-    for index, source in enumerate(config.sources):
-        if not source.is_streamed:
-            yield from documents_of(source, f"data.sources.{index}", tokenizer, notes)
+        if not part:
+            raise request.no_documents(index, has_text[index])
+        names = request.names[index : index + 1] if request.mixed else request.names
+        found.append(build(part, side=request.side, sources=names, notes=() if index else notes))
+    if held_out:
+        found.append(build(held_out, side="held_out", sources=request.names))
+    return found
 
 
 def files_digest(tokenizer_name: str, files: Sequence[FileRecord]) -> str:

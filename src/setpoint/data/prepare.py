@@ -29,14 +29,22 @@ import numpy.typing as npt
 from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import count_bytes, encoded
 from setpoint.data.document import Document, TokenPlace
-from setpoint.data.reading import FEW, Show, documents_of, held_out_count, source_of, split_group
+from setpoint.data.reading import (
+    FEW,
+    CorpusRequest,
+    Show,
+    documents_of,
+    duplicate_name,
+    held_out_count,
+    source_of,
+    split_group,
+)
 from setpoint.data.store import (
     INDEX,
     INPUTS,
     MANIFEST,
     PLACE,
     PLACES,
-    CorpusRequest,
     Side,
     StoreKey,
     StoreManifest,
@@ -487,9 +495,7 @@ def _tokenize(
     if show is not None:
         show(what, tokens, tokens)
     if not results:
-        raise SetpointError(
-            f"{request.where}: no source holds a single byte of text.\nValid: a source with text."
-        )
+        raise request.no_text()
     return results, few, tuple(notes)
 
 
@@ -607,7 +613,7 @@ def _gather(
         made = _side(folder, name, side, works, pool, tokenizer, files, request, in_place, show)
         sides.append(made)
         if not made.documents:
-            raise SetpointError(_empty(folder / "pieces", count, request, source))
+            raise _empty(folder / "pieces", count, request, source)
     return sides, files
 
 
@@ -663,10 +669,7 @@ def _side(
     masked = False
     for number, (_, shard) in enumerate(pool.run(works)):
         if shard.twice:
-            raise SetpointError(
-                f"{request.where}: two documents are called '{shard.twice}'.\n"
-                "Valid: one name for each source, so that its documents' names differ."
-            )
+            raise duplicate_name(request.where, shard.twice)
         digest.update(shard.records)
         offsets.append((tokens, copied))
         tokens, size = tokens + shard.tokens, size + shard.bytes
@@ -713,21 +716,14 @@ def _side(
     )
 
 
-def _empty(pieces: Path, count: int, request: CorpusRequest, source: int | None) -> str:
-    """Reason a side is empty."""
-    indexes = (np.load(f"{piece_stem(pieces, n)}.index.npy", mmap_mode="r") for n in range(count))
-    if source is not None and not any((index["source"] == source).any() for index in indexes):
-        return (
-            f"{request.where}.{source}: '{request.names[source]}' holds no text.\n"
-            "Valid: a source with text, or a mixture without it."
-        )
+def _empty(pieces: Path, count: int, request: CorpusRequest, source: int | None) -> SetpointError:
+    """Error for a side without documents."""
     if source is not None:
-        return (
-            f"{request.where}.{source}: no document of '{request.names[source]}' is left to train "
-            f"on, with data.held_out = {request.held_out:.15g}.\n"
-            "Valid: more documents, or a smaller number or share."
+        indexes = (
+            np.load(f"{piece_stem(pieces, n)}.index.npy", mmap_mode="r") for n in range(count)
         )
-    return (
+        return request.no_documents(source, any((i["source"] == source).any() for i in indexes))
+    return SetpointError(
         f"{request.where}: data.held_out = {request.held_out:g} holds nothing out: there are one "
         "or two documents, too short to be cut or conversations, which are not cut.\n"
         "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, to_plain
+from setpoint.config.resolving.checks import describe_value
 from setpoint.data.document import Document, Source, TokenSource
 from setpoint.data.sources.config import Filter, SourceConfig
 from setpoint.data.sources.files import JSONL, format_of
@@ -35,6 +37,115 @@ WANTED_DOCUMENTS = (
 FEW = 2
 """Up to so many documents are cut in two by a share, since none can be spared whole."""
 LINE = 1 << 16  # how far from its place a cut may lie to be at the start of a line
+MIXING = ("weight", "epochs")
+"""Fields of a source that say how often it is read, not what it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusRequest:
+    """Sources to read, and how to divide their documents into corpora.
+
+    Arguments:
+        side: side of the documents that are not held out.
+        where: path of `sources` in the job, for messages.
+        held_out: fraction of documents to hold out, or their number.
+        mixed: whether each source gets its own corpus, as in a mixture.
+        numbers: indices of `sources` in the list at `where`; empty: 0, 1, 2, ...
+        in_place: whether to map token files where they lie and store only an index of them.
+    """
+
+    side: str
+    sources: tuple[SourceConfig, ...]
+    where: str
+    held_out: float = 0.0
+    mixed: bool = False
+    numbers: tuple[int, ...] = ()
+    in_place: bool = False
+
+    def where_of(self, index: int) -> str:
+        """Path of a source in the job."""
+        return f"{self.where}.{self.numbers[index] if self.numbers else index}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sources."""
+        return tuple(source.name for source in self.sources)
+
+    def described(self) -> dict[str, Any]:
+        """The request as plain data, for records and keys; file contents are not part of it."""
+        sources = [
+            {name: value for name, value in to_plain(source).items() if name not in MIXING}
+            for source in self.sources
+        ]
+        kinds = [type(source).__qualname__ for source in self.sources]
+        here: dict[str, Any] = {}
+        if self.in_place:  # an index holds paths, which are those of one machine
+            paths = (path for source in self.sources for path in getattr(source, "paths", ()))
+            here = {"paths": [os.path.abspath(os.path.expanduser(path)) for path in paths]}
+        return {
+            **here,
+            "side": self.side,
+            "sources": [
+                {"kind": kind, **source} for kind, source in zip(kinds, sources, strict=True)
+            ],
+            "held_out": self.held_out,
+            "mixed": self.mixed,
+        }
+
+    def most_tokens(self) -> int | None:
+        """Upper bound of the tokens of all sources; None: unknown."""
+        sizes = [source.most_tokens() for source in self.sources]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def inputs(self) -> list[str] | None:
+        """A line for each file or table that is read, with what changes when its content does.
+
+        Returns:
+            None where a source cannot say.
+        """
+        lines: list[str] = []
+        for index, source in enumerate(self.sources):
+            built: object = source.build(where=self.where_of(index))
+            inputs = getattr(built, "inputs", None)
+            if inputs is None:
+                return None
+            found = cast("Callable[[], Iterable[str] | None]", inputs)()
+            if found is None:
+                return None
+            lines += found
+        return lines
+
+    def no_text(self) -> SetpointError:
+        """Error for sources without text."""
+        read = "; ".join(self._what_is_read(index) for index in range(len(self.sources)))
+        return SetpointError(
+            f"{self.where}: the sources have no text: {read}.\n"
+            "Valid: at least one source with text."
+        )
+
+    def no_documents(self, index: int, has_text: bool) -> SetpointError:
+        """Error for a source of a mixture without training documents.
+
+        Arguments:
+            has_text: whether it has text, all of which is held out.
+        """
+        where, name = self.where_of(index), self.names[index]
+        if has_text:
+            return SetpointError(
+                f"{where}: data.held_out = {self.held_out:.15g} leaves no training document of "
+                f"'{name}'.\nValid: more documents, or a smaller number or fraction."
+            )
+        return SetpointError(
+            f"{where}: '{name}' has no text: {self._what_is_read(index)}.\n"
+            "Valid: a source with text, or a mixture without this source."
+        )
+
+    def _what_is_read(self, index: int) -> str:
+        """The field that names a source's input, with its value and origin."""
+        source, where = self.sources[index], self.where_of(index)
+        name = "paths" if "paths" in type(source).__setpoint__.fields else "type"
+        value, origin = describe_value(source, tuple(where.split(".")), name)
+        return f"{where}.{name} = {value}" + (f" ({origin})" if origin else "")
 
 
 class Show(Protocol):
@@ -337,15 +448,15 @@ def split_documents(
     Raises:
         SetpointError: no bytes at all, two documents with one name, or an empty side.
     """
-    ordered = _ordered(documents)
-    split = split_group(ordered, held_out, divisible)
-    if held_out and not split.held_out:
-        raise SetpointError(_too_little(ordered, held_out, divisible))
-    return split
+    (train,), held = split_mixture([list(documents)], held_out, divisible)
+    return Split(train, held)
 
 
 def split_mixture(
-    sources: Sequence[Sequence[Document]], held_out: float
+    sources: Sequence[Sequence[Document]],
+    held_out: float,
+    divisible: bool = True,
+    where: str = "data.sources",
 ) -> tuple[list[list[Document]], list[Document]]:
     """Split each source of a mixture by itself; a number of documents is of all sources together.
 
@@ -356,16 +467,16 @@ def split_mixture(
     Raises:
         SetpointError: as `split_documents`.
     """
-    ordered = _ordered(document for documents in sources for document in documents)
+    ordered = _ordered((document for documents in sources for document in documents), where)
     if held_out >= 1:
         held = ordered[: held_out_count(len(ordered), held_out)]
         names = {document.name for document in held}
         parts = [[d for d in _filled(documents) if d.name not in names] for documents in sources]
         return parts, held
-    splits = [split_group(documents, held_out) for documents in sources]
+    splits = [split_group(documents, held_out, divisible) for documents in sources]
     held = [document for split in splits for document in split.held_out]
-    if held_out and not held:
-        raise SetpointError(_too_little(ordered, held_out))
+    if held_out and ordered and not held:
+        raise SetpointError(_too_little(ordered, held_out, divisible))
     return [split.train for split in splits], _filled(held)
 
 
@@ -391,20 +502,21 @@ def _filled(documents: Iterable[Document]) -> list[Document]:
     return sorted((d for d in documents if d.size), key=lambda d: _digest(d.name))
 
 
-def _ordered(documents: Iterable[Document]) -> list[Document]:
-    """Documents that hold anything, by the hashes of their names, which are unique."""
+def _ordered(documents: Iterable[Document], where: str) -> list[Document]:
+    """Documents that are not empty, by the hashes of their names, which are unique."""
     ordered = _filled(documents)
-    if not ordered:
-        raise SetpointError(
-            "data.sources: no source holds a single byte of text.\nValid: a source with text."
-        )
     for before, after in pairwise(ordered):
         if before.name == after.name:
-            raise SetpointError(
-                f"data.sources: two documents are called '{after.name}'.\n"
-                "Valid: one name for each source, so that its documents' names differ."
-            )
+            raise duplicate_name(where, after.name)
     return ordered
+
+
+def duplicate_name(where: str, name: str) -> SetpointError:
+    """Error for two documents with one name."""
+    return SetpointError(
+        f"{where}: two documents are named '{name}'.\n"
+        "Valid: a unique name for each document, which begins with the name of its source."
+    )
 
 
 def split_group(documents: Iterable[Document], held_out: float, divisible: bool = True) -> Split:
@@ -456,7 +568,7 @@ def _cut(document: Document, held_out: float) -> list[Document]:
     ]
 
 
-def _too_little(ordered: Sequence[Document], held_out: float, divisible: bool = True) -> str:
+def _too_little(ordered: Sequence[Document], held_out: float, divisible: bool) -> str:
     """Message for documents of which none can be held out, and none can be cut."""
     first = ordered[0]
     size = f"{first.size} bytes" if first.tokens is None else f"{len(first.tokens)} tokens"

@@ -13,34 +13,31 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.config import SetpointError, to_plain
+from setpoint.config import SetpointError
 from setpoint.data.corpus import CompleteMask, Corpus, JoinedRow, PlacedRow, TokenRow
 from setpoint.data.document import Document, FileRecord
 from setpoint.files.atomic import Written, digest_file, replacing, write_file
 
 if TYPE_CHECKING:
-    from setpoint.data.sources.config import SourceConfig
+    from setpoint.data.reading import CorpusRequest
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 
 KIND = "setpoint prepared data"
 FORMAT = 1
 MANIFEST = "manifest.json"
-MIXING = ("weight", "epochs")
-"""Fields of a source that say how often it is read, and not what it holds."""
 _SIZE = re.compile(r"(?:size=)?(\d+)\b")
 INDEX = np.dtype(
     [
@@ -508,81 +505,6 @@ def read_facts(folder: Path) -> Facts | None:
         return Facts(str(found["tokenizer"]), sizes)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class CorpusRequest:
-    """Corpora that are wanted.
-
-    Arguments:
-        side: of the corpus of documents that are not held out.
-        where: the path of `sources` in the job, for messages.
-        held_out: share of documents that is, or their number.
-        mixed: whether each source has a corpus of its own.
-        numbers: of the sources in the list that `where` is the path of; empty: all in a row.
-        in_place: whether token files are mapped where they lie, and only an index of them is kept.
-    """
-
-    side: str
-    sources: tuple[SourceConfig, ...]
-    where: str
-    held_out: float = 0.0
-    mixed: bool = False
-    numbers: tuple[int, ...] = ()
-    in_place: bool = False
-
-    def where_of(self, index: int) -> str:
-        """The path of one of the sources in the job."""
-        return f"{self.where}.{self.numbers[index] if self.numbers else index}"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the sources."""
-        return tuple(source.name for source in self.sources)
-
-    def described(self) -> dict[str, Any]:
-        """The request for records and keys, without the content of files."""
-        sources = [
-            {name: value for name, value in to_plain(source).items() if name not in MIXING}
-            for source in self.sources
-        ]
-        kinds = [type(source).__qualname__ for source in self.sources]
-        here: dict[str, Any] = {}
-        if self.in_place:  # an index holds paths, which are those of one machine
-            paths = (path for source in self.sources for path in getattr(source, "paths", ()))
-            here = {"paths": [os.path.abspath(os.path.expanduser(path)) for path in paths]}
-        return {
-            **here,
-            "side": self.side,
-            "sources": [
-                {"kind": kind, **source} for kind, source in zip(kinds, sources, strict=True)
-            ],
-            "held_out": self.held_out,
-            "mixed": self.mixed,
-        }
-
-    def most_tokens(self) -> int | None:
-        """Upper bound of the tokens of all sources; None: unknown."""
-        sizes = [source.most_tokens() for source in self.sources]
-        return None if None in sizes else sum(size or 0 for size in sizes)
-
-    def inputs(self) -> list[str] | None:
-        """A line for each file or table that is read, with what changes when its content does.
-
-        Returns:
-            None where a source cannot say.
-        """
-        lines: list[str] = []
-        for index, source in enumerate(self.sources):
-            built: object = source.build(where=self.where_of(index))
-            inputs = getattr(built, "inputs", None)
-            if inputs is None:
-                return None
-            found = cast("Callable[[], Iterable[str] | None]", inputs)()
-            if found is None:
-                return None
-            lines += found
-        return lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from setpoint.data.config import Data
 from setpoint.data.corpus import Corpus, build_corpus, files_digest
 from setpoint.data.document import DataIdentity, Document, FileRecord, Place, StreamSource
 from setpoint.data.order import shuffled
-from setpoint.data.reading import DocumentFilter, Show, split_position
+from setpoint.data.reading import DocumentFilter, Show, duplicate_name, split_position
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 
@@ -395,7 +395,7 @@ def hold_out(
     documents.sort(key=lambda document: split_position(document.name))
     for before, after in pairwise(documents):
         if before.name == after.name:
-            raise SetpointError(f"data.sources: two documents are called '{after.name}'.")
+            raise duplicate_name("data.sources", after.name)
     names = [stream.name for stream in streams]
     corpus = build_corpus(documents, tokenizer, side="held_out", sources=names, show=show)
     return trained, corpus

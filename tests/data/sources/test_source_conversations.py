@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data, Packing
-from setpoint.data.corpus import build_corpora
 from setpoint.data.document import Document
 from setpoint.data.packing import build_packed
 from setpoint.data.rows import training_rows
@@ -31,6 +30,7 @@ from setpoint.data.sources.records import RowError
 from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
 
+from ..in_memory import in_memory
 from ..tokenizers_here import BEGIN, CHAT, END, byte_level, sentence_piece
 
 # The named templates with the places of answers declared, which transformers needs.
@@ -395,7 +395,7 @@ def test_rows_are_what_transformers_gives_and_nothing_around(
     section = Conversations(
         paths=(str(tmp_path / "chats.jsonl"),), template=str(tmp_path / "mine.jinja"), loss_on="all"
     )
-    (train,), _ = build_corpora(resolve(Data(sources=(section,), held_out=0.0)), tokenizer)
+    (train,), _ = in_memory(resolve(Data(sources=(section,), held_out=0.0)), tokenizer)
     end = {GLM: [tokenizer.chat.tokens["<|im_start|>"]]}.get(source, [])
     more = {"return_assistant_tokens_mask": False}
     expected = [
@@ -569,7 +569,7 @@ def test_a_corpus_has_no_other_targets_than_the_answers(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, rows)))
     section = Conversations(paths=(str(path),), template="plain")
     config = resolve(Data(sources=(section,), held_out=0.0))
-    (train,), _ = build_corpora(config, resolve(Bytes()).build())
+    (train,), _ = in_memory(config, resolve(Bytes()).build())
     assert train.trained is not None
     # The first token, a separator, is nobody's target.
     targets = train.tokens[1:][train.trained[1:]]

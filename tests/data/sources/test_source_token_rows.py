@@ -23,6 +23,8 @@ from setpoint.data.reading import documents_of
 from setpoint.data.sources.config import HubDataset, SourceConfig, Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
+from ..in_memory import in_memory
+
 ROWS: list[dict[str, Any]] = [
     {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "attention_mask": [1, 1, 1],
      "position_ids": [0, 1, 2]},
@@ -195,13 +197,12 @@ def test_a_list_of_another_field_is_no_text(tmp_path: Path) -> None:
 def test_prepared_and_packed_as_any_other(tmp_path: Path) -> None:
     from setpoint.data.cache import corpora
     from setpoint.data.config import Data, Prepare
-    from setpoint.data.corpus import build_corpora
     from setpoint.units import ByteSize
 
     source = jsonl(tmp_path, ROWS * 8)
     cache = Prepare(folder=f"{tmp_path}/prepared", above=ByteSize(0), workers=1)
     data = resolve(Data(sources=(source,), held_out=0.3, prepare=cache))
-    here, there = build_corpora(data, ByteTokenizer()), corpora(data, ByteTokenizer())
+    here, there = in_memory(data, ByteTokenizer()), corpora(data, ByteTokenizer())
     assert there.train[0].prepared and here.train[0].trained is not None
     assert there.train[0].trained is not None
     np.testing.assert_array_equal(here.train[0].tokens[:], there.train[0].tokens[:])

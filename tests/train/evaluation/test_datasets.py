@@ -52,7 +52,7 @@ def test_a_set_without_text_is_refused_and_a_short_one_is_not(tmp_path: Path) ->
     job = small_job(tmp_path, files(tmp_path), "batch.sequence_length=16")
     for name in "abc":
         (tmp_path / "web" / f"{name}.txt").write_text("")
-    where = r"evaluation\.datasets\.0\.sources: no source holds a single byte of text"
+    where = r"evaluation\.datasets\.0\.sources: the sources have no text"
     with pytest.raises(SetpointError, match=where):
         build_components(job)
     (tmp_path / "web" / "a.txt").write_text("short")

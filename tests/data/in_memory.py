@@ -1,0 +1,21 @@
+"""Both sides of data as they are built in memory, whatever is prepared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from setpoint.data.cache import Sides, requests_of
+from setpoint.data.config import Data
+from setpoint.data.corpus import Corpus, build_corpora
+
+
+def in_memory(config: Data, tokenizer: Any, mixed: bool = False) -> Sides:
+    train: list[Corpus] = []
+    held_out = None
+    for request in requests_of(config, mixed):
+        for corpus in build_corpora(request, tokenizer):
+            if corpus.side == "held_out":
+                held_out = corpus
+            else:
+                train.append(corpus)
+    return Sides(tuple(train), held_out)
