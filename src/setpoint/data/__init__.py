@@ -1,7 +1,7 @@
 """Text in, batches out: sources, tokenizer, split, store, rows, sampler and loader.
 
-Reading order: `document`, `sources/`, `tokenizers/`, `split`, `store`, `corpus`, `rows`, `sampler`,
-`packing`, `mixture`, `loader`, `evaluation`; `stream` and `lanes` for data that is read while
-training runs; `cache`, `prepare` and `push` for prepared data.
+Reading order: `document`, `sources/`, `tokenizers/`, `reading`, `corpus`, `rows`, `order`,
+`packing`, `sampler`, `loader`, `evaluation`; `stream` and `lanes` for streamed sources; `cache`,
+`store`, `prepare` and `push` for prepared data.
 Nothing is imported here, so that `setpoint.data.config` stays free of numpy and torch.
 """

@@ -1,4 +1,4 @@
-"""Corpora for a job: mapped from the cache of prepared data, prepared first, or made in memory."""
+"""Corpora of a job: built in memory, or prepared in a cache and mapped from there."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ PAUSE = 0.5  # seconds between two looks at a lock
 
 
 class Sides(NamedTuple):
-    """Both sides of the data.
+    """Training and validation data.
 
     Arguments:
-        train: of all sources, or of a mixture one for each; what is streamed is a `Stream`.
-        held_out: of all sources; None where nothing is held out.
+        train: one corpus of all sources, or one per source of a mixture; a `Stream` if streamed.
+        held_out: validation corpus of all sources; None if nothing is held out.
     """
 
     train: tuple[Corpus | Stream, ...]
@@ -62,7 +62,7 @@ class Sides(NamedTuple):
 def corpora(
     config: Data, tokenizer: Tokenizer, mixed: bool = False, show: Show | None = None
 ) -> Sides:
-    """Both sides of the data, with the same tokens in the same order wherever they come from.
+    """Read or map training and validation data; the order of the tokens does not depend on which.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
@@ -118,7 +118,7 @@ def named_corpus(
 
 
 def requests_of(config: Data, mixed: bool) -> list[CorpusRequest]:
-    """Requests for the sources of `data` but streams: to train on, and to validate on."""
+    """Requests for the training sources that are not streamed, and for `data.validation`."""
     share = 0.0 if config.validation else config.held_out
     numbers = tuple(i for i, source in enumerate(config.sources) if not source.is_streamed)
     sources = tuple(config.sources[number] for number in numbers)
@@ -129,10 +129,9 @@ def requests_of(config: Data, mixed: bool) -> list[CorpusRequest]:
 
 
 def _stored(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None:
-    """The corpora of a prepared folder that is the only source, mapped where it lies.
+    """Map the corpora of a request whose only source is one prepared folder; None for any other.
 
-    They are those it was prepared with, in their order. A folder that was split otherwise is read
-    document by document as other files of tokens are.
+    A folder that was prepared with another split is read document by document like token files.
 
     Raises:
         SetpointError: the folder is damaged, or of another tokenizer.
@@ -166,7 +165,7 @@ def _stored(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None
 def _cached(
     request: CorpusRequest, config: Prepare, tokenizer: Tokenizer, show: Show | None
 ) -> list[Corpus] | None:
-    """The corpora of a request that are prepared, or are large enough to be now; else None."""
+    """Map prepared corpora, preparing them first if they are large; None for small ones."""
     size = request.most_tokens()
     root = cache_folder(config)
     if not root.is_dir() and (config.above is None or (size is not None and size <= config.above)):
@@ -198,7 +197,7 @@ def open_or_prepare(
     tokenizer: Tokenizer,
     show: Show | None = None,
 ) -> list[Corpus]:
-    """Open prepared data; what is not there or is damaged is prepared, by one process at a time.
+    """Open prepared data; prepare it first if it is missing or damaged, one process at a time.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
@@ -219,15 +218,15 @@ def open_or_prepare(
                 )  # fmt: skip
                 found = _opened(folder, tokenizer)
     if found is None:
-        raise RunError(f"{folder} was prepared, and is damaged: the disk does not keep what it got")
+        raise RunError(f"{folder} was just prepared and is damaged already; check the disk")
     return found
 
 
 class PreparedText(NamedTuple):
-    """Prepared data of one text.
+    """Summary of prepared data.
 
     Arguments:
-        bytes: of its text.
+        bytes: size of the text.
     """
 
     folder: str
@@ -237,7 +236,7 @@ class PreparedText(NamedTuple):
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """The same for machines."""
+        """The summary as JSON."""
         return self._asdict()
 
 
@@ -250,11 +249,11 @@ def prepare_all(
     """Prepare all data of a job, or verify what is prepared already.
 
     Arguments:
-        texts: names, sources and their paths in the job, of what is only evaluated.
+        texts: name, sources and path in the job of each evaluation data set.
 
     Raises:
-        SetpointError: a source cannot be read, a side is empty, or nothing says when the documents
-            of a source change.
+        SetpointError: a source cannot be read, a side is empty, or a source cannot report changes
+            of its documents.
         RunError: prepared data cannot be written.
     """
     for index, source in enumerate(config.sources):
@@ -286,19 +285,19 @@ def prepare_all(
 
 
 def workers_of(config: Prepare) -> int:
-    """Processes that prepare data."""
+    """Number of processes that prepare data."""
     return config.workers or len(os.sched_getaffinity(0))
 
 
 def cache_folder(config: Prepare) -> Path:
-    """The folder of the cache."""
+    """Folder of the cache."""
     if config.folder is not None:
         return Path(os.path.abspath(os.path.expanduser(config.folder)))
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "setpoint" / "data"
 
 
 def _opened(folder: Path, tokenizer: Tokenizer) -> list[Corpus] | None:
-    """The corpora of a folder; one that is damaged is named and put aside."""
+    """Open the corpora of a folder; None if it is missing or damaged, which removes it."""
     if not folder.is_dir():
         return None
     try:
@@ -313,8 +312,8 @@ def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[StoreManifest, list
     """Verify a folder and map its corpora.
 
     Raises:
-        DamagedData: it is not what its manifest says.
-        SetpointError: it is of another tokenizer.
+        DamagedData: a file does not match the manifest.
+        SetpointError: it was prepared with another tokenizer.
     """
     manifest = read_manifest(folder)
     verify(folder, manifest)
@@ -322,7 +321,7 @@ def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[StoreManifest, list
 
 
 def find_stale(root: Path, key: StoreKey, inputs: Sequence[str]) -> str:
-    """Name prepared data of the same request whose files were others; empty where there is none."""
+    """Message about prepared data of the same request with outdated inputs; empty if none."""
     for folder in sorted(root.glob(f"{key.request}-*")):
         if folder.name != key.folder and is_prepared(folder):
             changed = brief_changes(read_inputs(folder), inputs)
@@ -338,10 +337,10 @@ def _say(text: str) -> None:
 
 @contextmanager
 def locked(root: Path, name: str) -> Iterator[None]:
-    """Hold the lock of a folder in the cache; wait while another process does.
+    """Hold the lock of a folder in the cache, waiting while another process holds it.
 
-    The lock is the system's, so that of a process that was killed is free. Ranks wait here and not
-    at a barrier, whose time limit a long preparation would exceed.
+    The operating system releases the lock of a killed process. Ranks wait here and not at a
+    barrier, whose timeout a long preparation would exceed.
 
     Raises:
         RunError: it cannot be locked.
@@ -377,10 +376,10 @@ def locked(root: Path, name: str) -> Iterator[None]:
 
 
 def unknown_inputs(request: CorpusRequest) -> SetpointError:
-    """Error for a source that cannot tell whether it changed."""
+    """Error for a source without a method `inputs`, which reports changes."""
     return SetpointError(
-        f"{request.where}: a source of its own kind cannot be prepared: nothing says when its "
-        "documents change.\n"
-        "Valid: a method inputs() of the source that yields a line for each file or table it "
-        "reads: its name, a tab, and what changes with its content, such as size and time."
+        f"{request.where}: a custom source without inputs() cannot be prepared: changes of its "
+        "documents would go unnoticed.\n"
+        "Valid: a method inputs() that yields one line for each file or table: its name, a tab, "
+        "and a state that changes with the content, such as size and modification time."
     )

@@ -1,7 +1,6 @@
-"""Documents of one side as one row of tokens, in memory or in files that are mapped.
+"""Corpora: the tokens of many documents as one sequence, in memory or in memory-mapped files.
 
-Sources are read, tokenized and laid in a row in memory here; `setpoint.data.store` maps rows from
-the cache of prepared data.
+Corpora in memory are built here; `setpoint.data.store` maps those of prepared data.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class TokenRow(Protocol):
-    """A row of tokens that sequences are cut from; an array is one."""
+    """A sequence of tokens, such as a numpy array."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -45,10 +44,10 @@ class TokenRow(Protocol):
 
 
 class JoinedRow:
-    """Arrays of one type as one row, none of which is copied.
+    """Concatenation of arrays of one dtype, without copies.
 
     Arguments:
-        parts: such as the files of prepared data, mapped into memory; at least one.
+        parts: at least one array, such as the memory-mapped files of prepared data.
     """
 
     def __init__(self, parts: Sequence[npt.NDArray[Any]]) -> None:
@@ -63,7 +62,7 @@ class JoinedRow:
         return int(self.ends[-1])
 
     def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
-        """Items of a range, without a step: of one part as they lie there, else a copy."""
+        """Items of a range without a step; a view within one part, otherwise a copy."""
         start, stop, step = key.indices(len(self))
         assert step == 1
         number = int(np.searchsorted(self.ends, start, "right"))
@@ -91,13 +90,13 @@ class JoinedRow:
 
 
 class PlacedRow:
-    """Documents with a separator after each as one row, which lie in any order in several arrays.
+    """Concatenation of documents from several arrays, with a separator after each document.
 
     Arguments:
-        arrays: such as token files, mapped into memory.
-        starts: (documents,) the first token of each in the row, which rise.
-        places: (documents,) `PLACE`, which array each lies in, and where.
-        size: of the row, which begins and ends with a separator.
+        arrays: such as memory-mapped token files.
+        starts: (documents,) offset of each document in this row, ascending.
+        places: (documents,) `PLACE`: the array of each document, and its offset there.
+        size: tokens of this row, which begins and ends with a separator.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class PlacedRow:
         return self.size
 
     def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
-        """Items of a range, without a step: of one document as they lie there, else a copy."""
+        """Items of a range without a step; a view within one document, otherwise a copy."""
         start, stop, step = key.indices(self.size)
         assert step == 1
         return next(self.slices(np.array([start]), np.array([max(stop, start)])))
@@ -148,7 +147,7 @@ class PlacedRow:
 
 
 class CompleteMask:
-    """Targets of documents that are complete, as a row: all tokens but the separators."""
+    """Target mask of complete documents: all tokens but the separators."""
 
     dtype: np.dtype[Any] = np.dtype(np.bool_)
 
@@ -170,7 +169,7 @@ class CompleteMask:
 
 
 def slices(row: TokenRow, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
-    """Ranges of a row, (B,) starts and stops."""
+    """Slices of a row, given (B,) starts and stops."""
     if isinstance(row, JoinedRow | PlacedRow):
         return row.slices(starts, stops)
     return (row[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
@@ -192,34 +191,33 @@ def gather(row: TokenRow, starts: Ints, width: int) -> Ints:
 
 COUNTED = 1 << 16
 LOOKED_AT = 1 << 24
-"""Tokens of which it is looked at once whether they are targets."""
+"""Tokens whose mask is read at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """The documents of one side in a row: separator, document, separator, ..., separator.
+    """The documents of one side as one token sequence: separator, document, separator, ...
 
-    Because a separator stands before the first document and after the last, predicting every
-    token but the first predicts each byte and each document's end exactly once. Documents that say
-    which of their tokens are targets are complete without the separators, which are no part of
-    their training rows.
+    It begins and ends with a separator, so predicting every token but the first predicts each byte
+    and each end of a document exactly once. Documents with a target mask are complete without
+    separators, which are not part of their training rows.
 
     Arguments:
         side: "train", "held_out" or the name of a text that is only evaluated on, for messages.
         tokens: (T,) ids, in memory or in mapped files; 2 bytes each while the vocabulary allows.
-        token_bytes: (V,) bytes each id stands for; 0 for the separator.
-        byte_count: bytes of text as the tokenizer sees it, the sum of `token_bytes` over `tokens`.
+        token_bytes: (V,) number of bytes of each id; 0 for the separator.
+        byte_count: sum of `token_bytes` over `tokens`: bytes of text as the tokenizer sees it.
         files: name, size and SHA-256 of each document, in order.
         digest: SHA-256 over the tokenizer's name and `files`; equal digests mean equal tokens.
         sources: names of the sources that the documents are from.
-        starts: (documents,) the first token of each.
-        source: (documents,) which of `sources` each is from.
-        trained: (T,) bool, which tokens are targets; None: all.
-        notes: lines for the start of a run: what filters left out, and cautions about texts.
-        prepared: the folder of prepared data that it is mapped from; None: it is in memory.
-        read_at: gives (documents,) numbers that rise in the order in which the sources gave them;
-            None: they lie in that order.
-        scores: gives (documents,) their scores; None where a source has none.
+        starts: (documents,) offset of each document.
+        source: (documents,) index of each document's source in `sources`.
+        trained: (T,) bool, target mask; None: all tokens.
+        notes: messages for the start of a run: documents dropped by filters, cautions.
+        prepared: folder of the prepared data that it is mapped from; None: it is in memory.
+        read_at: function that returns (documents,) numbers, ascending in the order of the sources;
+            None: documents are in that order.
+        scores: function that returns (documents,) scores for a curriculum; NaN: no score.
     """
 
     side: str
@@ -239,10 +237,10 @@ class Corpus:
     scores: Callable[[], npt.NDArray[np.float64]] | None = None
 
     def ordered(self, by: str, descending: bool = False) -> Ints:
-        """The documents, (documents,), in an order; those that are alike as they were read.
+        """(documents,) indices of the documents in an order; ties keep the order of the sources.
 
         Arguments:
-            by: `sources`, as the sources gave them, `length` or `score`.
+            by: `sources` (the order of the sources), `length` or `score`.
         """
         read = np.arange(len(self.starts))
         if self.read_at is not None:
@@ -257,10 +255,10 @@ class Corpus:
         return read[np.argsort(-keys if descending else keys, kind="stable")]
 
     def reads(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The first token that is read of each document, and how many are; the targets are one on.
+        """Offset and number of the input tokens of each document; targets are shifted by one.
 
-        A document is read from the separator before it to its last token, a complete one from its
-        first token to the last but one.
+        Inputs run from the separator before a document to its last token; those of a complete
+        document from its first token to the last but one.
         """
         starts = np.asarray(self.starts, np.int64) - 1
         lengths = np.diff(starts, append=len(self.tokens) - 1)
@@ -268,7 +266,7 @@ class Corpus:
         return starts + complete, lengths - 2 * complete
 
     def complete(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """(documents,) True for complete documents: the separator after one is no target."""
+        """(documents,) True for complete documents, whose separator is not a target."""
         found = np.zeros(len(documents), np.bool_)
         if self.trained is None:
             return found
@@ -283,9 +281,9 @@ class Corpus:
         return found
 
     def sources_along(self, starts: Ints, lengths: Ints) -> Ints:
-        """Number of the source of each token of ranges, (P,) each -> (sum of lengths,).
+        """Source index of each token of ranges, (P,) starts and lengths -> (sum of lengths,).
 
-        A separator ends its document.
+        A separator belongs to the document before it.
         """
         # A search for each token would take longer than to cut it: one for each range, and the
         # documents between.
@@ -300,7 +298,7 @@ class Corpus:
         return np.repeat(self.source[documents].astype(np.int64), spans)
 
     def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
-        """A corpus of some of the tokens, with the bytes of those that are predicted."""
+        """A corpus of some of the tokens; `byte_count` counts those that are predicted."""
         size = count_bytes(tokens[predicted], self.token_bytes)
         return replace(self, tokens=tokens, trained=predicted, byte_count=size)
 
@@ -318,9 +316,9 @@ class Corpus:
 
 
 def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
-    """Count the bytes that tokens stand for; in pieces, since all at once takes 8 bytes a token.
+    """Count the bytes of tokens, in blocks to bound memory (8 bytes per token).
 
-    Where nearly all tokens are one byte, the others are counted, which takes a tenth of the time.
+    If nearly all ids are one byte long, only the exceptions are counted: ten times as fast.
     """
     others = [(token, int(token_bytes[token]) - 1) for token in np.flatnonzero(token_bytes != 1)]
 
@@ -334,9 +332,9 @@ def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
 
 
 PIECE = 1 << 24
-"""Bytes of a document that are tokenized between two reports where a tokenizer allows it."""
+"""Bytes of a document that are tokenized at a time, where the tokenizer allows it."""
 LARGE = 1 << 25
-"""Bytes of a document above which tokenizing it whole takes seconds."""
+"""Bytes of a document above which tokenizing it in one call takes seconds."""
 
 
 def build_corpus(
@@ -350,15 +348,15 @@ def build_corpus(
     show: Show | None = None,
     read: Mapping[str, int] | None = None,
 ) -> Corpus:
-    """Tokenize documents and lay them in a row, in the order given.
+    """Tokenize documents and concatenate them in the given order.
 
     Arguments:
-        read: which number each was read at, by name; None: in the order given.
-        sources: names of the sources, with which those of documents begin; none: they are of one.
+        read: position of each document in the order of the sources, by name; None: the given order.
+        sources: names of the sources, prefixes of the documents' names; empty: one source.
         notes: see `Corpus`.
 
     Raises:
-        SetpointError: the tokenizer cannot take a document, which is named.
+        SetpointError: the tokenizer cannot encode a document, which is named.
     """
     row = _Row(tokenizer, len(documents))
     done, total = 0, sum(document.size for document in documents)
@@ -398,14 +396,14 @@ def build_corpus(
 
 
 def _numbers(files: Sequence[FileRecord], read: Mapping[str, int]) -> npt.NDArray[np.int64]:
-    """Numbers in the order of reading; a document that was cut has its range after its name."""
+    """Positions in the order of the sources; a divided document has its range after its name."""
     names = (file.name for file in files)
     found = [read[name] if name in read else read[name.rpartition("[")[0]] for name in names]
     return np.array(found, np.int64)
 
 
 class _Row:
-    """Documents as they are laid in a row."""
+    """Accumulator of tokens of documents, with separators."""
 
     def __init__(self, tokenizer: Tokenizer, documents: int) -> None:
         self.dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
@@ -416,12 +414,12 @@ class _Row:
         self.masks: list[tuple[int, npt.NDArray[np.bool_]]] = []
 
     def add(self, piece: npt.NDArray[np.integer[Any]]) -> None:
-        """Append tokens of the document that is being laid."""
+        """Append tokens to the current document."""
         self.pieces.append(piece.astype(self.dtype, copy=False))
         self.length += len(piece)
 
     def end(self, trained: npt.NDArray[np.bool_] | None) -> None:
-        """End the document with a separator."""
+        """End the current document with a separator."""
         self.starts[self.number] = self.begin
         if trained is not None:
             self.masks.append((self.begin, np.append(trained, False)))
@@ -430,7 +428,7 @@ class _Row:
         self.number, self.begin = self.number + 1, self.length
 
     def targets(self) -> npt.NDArray[np.bool_] | None:
-        """Mask of the tokens that are targets; None: all."""
+        """Target mask; None: all tokens."""
         if not self.masks:
             return None
         targets = np.ones(self.length, np.bool_)
@@ -442,10 +440,10 @@ class _Row:
 def encoded(
     document: Document, tokenizer: Tokenizer, where: str
 ) -> Iterator[tuple[int, npt.NDArray[np.integer[Any]]]]:
-    """The tokens of a document with the bytes they are of, in pieces where that changes none.
+    """Tokenize a document; in pieces, with the size of each, if the tokenizer allows it.
 
     Raises:
-        SetpointError: the tokenizer cannot take it.
+        SetpointError: the tokenizer cannot encode it.
     """
     if document.tokens is not None:
         yield document.size, document.tokens
@@ -467,7 +465,7 @@ def build_corpora(
     Documents come in the order of the split's hash, so any first part of a corpus is a fair sample.
 
     Returns:
-        one corpus, or with `request.mixed` one per source; last that of the held-out documents.
+        one corpus, or one per source if `request.mixed`; then that of the held-out documents.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
@@ -498,7 +496,7 @@ def build_corpora(
 
 
 def files_digest(tokenizer_name: str, files: Sequence[FileRecord]) -> str:
-    """One hash for a row of documents under a tokenizer.
+    """Digest of a sequence of documents under a tokenizer.
 
     Returns:
         hexadecimal SHA-256. Names are length-prefixed, so no two records run together.

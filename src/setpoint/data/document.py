@@ -1,4 +1,4 @@
-"""Documents, which all sources yield, and their records."""
+"""Documents, their records, and the protocols of sources."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 HASHED = 1 << 20
-"""Tokens of a document that are hashed at a time."""
+"""Tokens that are hashed at a time."""
 
 
 class TokenPlace(NamedTuple):
-    """Position of the tokens of a document in a file that holds nothing but tokens from there on.
+    """Position of a document in a token file.
 
     Arguments:
         offset: bytes before the first token of the file.
         total: tokens of the file.
-        first: number of the document's first token.
+        first: index of the document's first token.
     """
 
     path: str
@@ -36,17 +36,17 @@ class TokenPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text with a name, or the tokens of one: the unit of the split and of the record.
+    """A named text, or its tokens: the unit of the split and of the data record.
 
     Arguments:
         name: unique in the corpus and the same on every machine, `source/relative/path`.
-        data: the text as UTF-8; empty where there are `tokens`.
-        tokens: (T,) ids, of a source that makes them itself.
-        trained: (T,) bool, which of `tokens` are targets. The document is then complete, as a
-            conversation is: no separator stands around it, its first token is read only and its
-            last one a target only. None: it is plain text between separators, all of them targets.
-        score: its place in an order of `data.curriculum`; None: its source reads none.
-        place: of `tokens` in the file that they are mapped from; None: they are in memory.
+        data: the text as UTF-8; may be empty if `tokens` are given.
+        tokens: (T,) ids, of a source that tokenizes by itself.
+        trained: (T,) bool, target mask of `tokens`. Such a document is complete, like a
+            conversation: it has no separators, its first token is input only and its last one
+            target only. None: plain text between separators, all tokens are targets.
+        score: key of `data.curriculum`; None: no score.
+        place: position of `tokens` in the file they are mapped from; None: in memory.
     """
 
     name: str
@@ -58,15 +58,11 @@ class Document:
 
     @property
     def size(self) -> int:
-        """Bytes of the text, or of the tokens as they are given."""
+        """Bytes of the text, or of the tokens in their dtype."""
         return len(self.data) if self.tokens is None else self.tokens.nbytes
 
     def record(self) -> FileRecord:
-        """The line this document leaves in the record of the data.
-
-        Returns:
-            its name, size in bytes and SHA-256.
-        """
+        """Entry of the data record: name, size in bytes and SHA-256."""
         digest = hashlib.sha256(self.data)
         if self.tokens is None and self.trained is None:
             return FileRecord(self.name, self.size, digest.hexdigest())
@@ -82,7 +78,7 @@ class Document:
 
 
 class FileRecord(NamedTuple):
-    """A document as the run directory remembers it; a tuple, so JSON writes it as a list.
+    """Entry of a document in the data record; a tuple, written to JSON as a list.
 
     Arguments:
         sha256: hexadecimal SHA-256 of the bytes.
@@ -95,15 +91,15 @@ class FileRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DataIdentity:
-    """Identity of a text, in records, in checkpoints and in messages.
+    """Identity of a corpus, in records, in checkpoints and in messages.
 
     Arguments:
-        side: "train", "held_out" or the name of a text that is only evaluated on.
+        side: "train", "held_out" or the name of an evaluation data set.
         digest: equal digests mean equal tokens.
-        tokens, bytes: how many there are; bytes as the tokenizer sees them. None: of a stream,
-            whose end is not known.
+        tokens, bytes: their number; bytes as the tokenizer sees them. None for streams, whose
+            length is unknown.
         files: name, size and SHA-256 of each document, in order.
-        prepared: folder of the prepared data that they are mapped from; None: they are in memory.
+        prepared: folder of the prepared data it is mapped from; None: in memory.
     """
 
     side: str
@@ -115,7 +111,7 @@ class DataIdentity:
 
     @classmethod
     def joined(cls, parts: Sequence[DataIdentity]) -> DataIdentity:
-        """Identity of several texts of one side."""
+        """Identity of several corpora of one side."""
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()
         tokens, size = (
             None if None in counts else sum(count or 0 for count in counts)
@@ -127,7 +123,7 @@ class DataIdentity:
 
 
 class ManyRecords(Sequence[FileRecord]):
-    """The documents of several texts as one sequence, none of which is copied."""
+    """Concatenation of the documents of several corpora, without copies."""
 
     def __init__(self, parts: Sequence[Sequence[FileRecord]]) -> None:
         self.parts = tuple(parts)
@@ -154,59 +150,59 @@ class ManyRecords(Sequence[FileRecord]):
 
 
 class Source(Protocol):
-    """Anything that yields documents. Two calls of `documents` yield the same ones.
+    """A source of documents; two calls of `documents` yield the same ones.
 
-    It is built as `section.build(where=...)`, with the path of its section for messages.
+    It is built by `section.build(where=...)`, with the path of its section for messages.
     """
 
     def documents(self) -> Iterator[Document]:
-        """The documents, in an order of the source's own that never changes.
+        """The documents, in a fixed order.
 
         Returns:
             an iterator; files are read as it advances.
 
         Raises:
-            SetpointError: something to be read is missing, unreadable or not text.
+            SetpointError: an input is missing, unreadable or not text.
         """
         ...
 
 
 Place = Mapping[str, Any]
-"""Position of a document in a part of a stream: `row`, its number, and more; JSON-able."""
+"""Position in a part of a stream: the number of the `row`, and what the source adds; JSON-able."""
 Placed = tuple[Document, Callable[[], Place]]
-"""A document, and what tells the place behind it until the next one is asked for."""
+"""A document, and a function that returns the position after it; call it before the next one."""
 
 
 class StreamSource(Protocol):
-    """A source that is read while it is trained on, from any place on."""
+    """A source that can be streamed during training, from any position on."""
 
     def parts(self) -> Sequence[FileRecord]:
-        """The files, or what else it is made of, in an order that never changes.
+        """The parts of the source, such as files, in a fixed order.
 
         Returns:
-            each with its name; size and hash are those of what tells that its content changed.
+            names; size and hash change with the content.
 
         Raises:
-            SetpointError: something to be read is missing.
+            SetpointError: an input is missing.
         """
         ...
 
     def read(self, part: int, place: Place) -> Iterator[Placed]:
-        """The documents of a part from a place on; an empty place is its start.
+        """The documents of a part from a position on; an empty position is its start.
 
         Raises:
-            SetpointError: it cannot be read, or is not text; with the row.
+            SetpointError: the part cannot be read or is not text; with the row.
         """
         ...
 
 
 class TokenSource(Protocol):
-    """A source whose documents are tokens: of conversations, or of files that hold ids."""
+    """A source that yields tokens, such as conversations or token files."""
 
     def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
-        """The documents, as `Source.documents` gives them, with `tokens`.
+        """The documents, with `tokens`; see `Source.documents`.
 
         Raises:
-            SetpointError: something to be read is missing or wrong, or does not fit the tokenizer.
+            SetpointError: an input is missing or invalid, or does not match the tokenizer.
         """
         ...

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 Named = tuple[str, Ints]
-"""Rows of one of several texts."""
+"""The name of a data set, and numbers of its rows."""
 SLICE = 0.05  # share of the training tokens on which the weights are fitted
 BISECTIONS = 30  # weights to 2**-30
 Floats = npt.NDArray[np.float64]
@@ -51,16 +51,16 @@ def evaluation_rows(
     marked: bool = False,
     multiple: int | None = None,
 ) -> DocumentRows:
-    """Lay documents into rows as training reads them, in the order of the corpus.
+    """Divide a corpus into rows as in training, in the order of the corpus.
 
-    What training concatenates is cut into rows. Otherwise each document is predicted by itself,
-    and one that is longer than a row is treated as in training; several share a row only where the
-    model isolates them.
+    Concatenated text is cut into rows. With other packing methods each document is predicted by
+    itself, and documents longer than a row are handled as in training; documents share a row only
+    if the model isolates them.
 
     Arguments:
         section: as `data.packing`.
         length: tokens of a row, S.
-        isolates: whether the model takes documents.
+        isolates: whether the model isolates documents.
         marked: see `DocumentRows`.
         multiple: rows are padded as with `section.pad_to_multiple_of`, which comes first.
 
@@ -93,7 +93,7 @@ def evaluation_rows(
 def cut_rows(
     corpus: Corpus, length: int, *, isolated: bool = False, marked: bool = False
 ) -> DocumentRows:
-    """Cut a corpus into rows which predict every token but the first once; the last is padded.
+    """Cut a corpus into rows that predict each token but the first once; the last row is padded.
 
     Neighbours share one token: the last target of one is the first input of the next.
     """
@@ -108,21 +108,20 @@ def cut_rows(
 
 
 class EvaluationFeed:
-    """Batches over texts from the first sequence on, the same at each pass.
+    """Batches of evaluation data, the same in each pass.
 
-    Documents come in the order of the split's hash, so the first sequences are a fair sample of
-    all. Each target is predicted exactly once. The result of an evaluation depends on the limits,
-    not on how sequences are grouped by `micro_size`.
+    Documents are in the order of the split's hash, so the first sequences are a fair sample.
+    Each target is predicted exactly once. The result depends on the limits, not on `micro_size`.
 
-    Workers live from the first pass to `close`. They make the texts in turn, again and again: the
-    first batches of a pass are there before it is asked for.
+    Workers live from the first pass to `close`. They cycle through the data sets, so the first
+    batches of the next pass are made ahead.
 
     Arguments:
-        texts: each with how many of its sequences are taken; None, or above what there is: all.
+        texts: data sets, each with the limit on its sequences; None: all.
         micro_size: B, sequences in a batch of one rank; the last batch of a text may be smaller.
-        data_rank, data_size: of this process among those that divide the texts among them.
-        workers: processes that make batches ahead; 0: this one makes them when they are taken. The
-            rest is for them: see `setpoint.data.loader.BatchLoader`.
+        data_rank, data_size: rank and number of the data-parallel processes.
+        workers: processes that make batches ahead; 0: none. For the other options see
+            `setpoint.data.loader.BatchLoader`.
 
     Raises:
         SetpointError: a number is below 1.
@@ -151,7 +150,7 @@ class EvaluationFeed:
             name: len(sequences) if limit is None else min(len(sequences), limit)
             for name, (sequences, limit) in texts.items()
         }
-        """Sequences of each text that a pass takes, on all ranks together."""
+        """Sequences of each data set in a pass, over all ranks."""
         self.micro_size = micro_size
         self.data_rank, self.data_size = data_rank, data_size
         self.workers, self.prefetch = workers, prefetch
@@ -160,7 +159,7 @@ class EvaluationFeed:
         self._next = ""
 
     def batches(self, name: str) -> Iterator[Batch]:
-        """A pass over a text.
+        """A pass over a data set.
 
         Raises:
             RunError: a worker died or hangs, or could not make a row.
@@ -187,14 +186,14 @@ class EvaluationFeed:
 
     @property
     def global_batch_size(self) -> int:
-        """The sequences of one batch on all ranks; the last ones may be fewer."""
+        """Sequences of a batch over all ranks; the last batch may be smaller."""
         return self.micro_size * self.data_size
 
     def own(self, name: str) -> int:
-        """The sequences of a text that this rank counts, which are the first of its pass.
+        """Number of sequences that this rank counts: the first ones of its pass.
 
-        Ranks that divide weights must compute the same number of batches: where fewer sequences
-        are left than ranks, those without one compute another's, which they do not count.
+        Ranks that shard weights must run the same number of batches: if fewer sequences than ranks
+        are left, a rank without one runs that of another and does not count it.
         """
         whole, rest = divmod(self.totals[name], self.global_batch_size)
         return whole * self.micro_size + (rest + self.data_size - 1 - self.data_rank) // (
@@ -218,14 +217,14 @@ class EvaluationFeed:
         return names[(names.index(name) + 1) % len(names)]
 
     def close(self) -> None:
-        """End the workers; `batches` may be called again, which starts them anew."""
+        """Stop the workers; calling `batches` again restarts them."""
         if self._loader is not None:
             self._loader.close()
             self._loader = None
 
 
 class _Texts:
-    """Several texts, whose rows name the one that they are of."""
+    """Several data sets, whose rows are named by data set and number."""
 
     def __init__(self, texts: Mapping[str, DocumentRows]) -> None:
         self.texts = texts
@@ -240,10 +239,10 @@ class _Texts:
 
 
 class Baselines(NamedTuple):
-    """Held-out bits per byte of models that only count.
+    """Held-out bits per byte of n-gram models.
 
     Arguments:
-        trigram: given the two bytes before.
+        trigram: each token given the two before it.
     """
 
     unigram: float
@@ -252,11 +251,11 @@ class Baselines(NamedTuple):
 
 
 def ngram_baselines(train: Sequence[Corpus], held_out: Corpus) -> Baselines:
-    """Fit on one side, evaluate on the other, by the bookkeeping of the trained model.
+    """Fit n-gram models on the training data and evaluate them like the trained model.
 
-    Every token but the first is predicted, separators too, and the bits are divided by the bytes;
-    of a held-out corpus with `trained`, only these tokens.
-    Costs one sort of the training tokens for each order, and 6 bytes of memory for each token.
+    Every token but the first is predicted, including separators, and the bits are divided by the
+    bytes; with a target mask only its tokens count. Costs one sort of the training tokens for each
+    order, and 6 bytes of memory per token.
 
     Returns:
         bits per byte.
@@ -277,10 +276,10 @@ def ngram_bits(
     order: int = 3,
     predicted: npt.NDArray[np.bool_] | None = None,
 ) -> list[float]:
-    """Bits that models of order 1 to `order` need for the held-out tokens after the first.
+    """Bits of the held-out tokens after the first under models of order 1 to `order`.
 
     Arguments:
-        predicted: (T - 1,) which of these count; None: all.
+        predicted: (T - 1,) bool, the tokens to count; None: all.
 
     Returns:
         `order` sums of -log2 p, the unigram's first.
@@ -307,7 +306,7 @@ def ngram_bits(
 
 
 def _codes(tokens: TokenArray, n: int, vocab_size: int, separator: int) -> Codes:
-    """One number for each n-gram that ends in a token after the first, (T - 1,)."""
+    """Integer code of the n-gram that ends in each token after the first, (T - 1,)."""
     dtype = np.uint32 if vocab_size**n <= 2**32 else np.uint64
     padded = np.concatenate([np.full(n - 1, separator, dtype=tokens.dtype), tokens])
     codes = np.zeros(len(tokens) - 1, dtype=dtype)
@@ -318,7 +317,7 @@ def _codes(tokens: TokenArray, n: int, vocab_size: int, separator: int) -> Codes
 
 
 def _share(codes: Codes, counted: list[Codes], vocab_size: int) -> tuple[Floats, Counts]:
-    """N(h c) / N(h) (0 where h is new) and N(h) for each n-gram, from sorted codes."""
+    """N(h c) / N(h) (0 for an unseen h) and N(h) of each n-gram, from sorted codes."""
     distinct, where = np.unique(codes, return_inverse=True)
     # All n-grams with one context are neighbours in the sorted row.
     low = distinct - distinct % distinct.dtype.type(vocab_size)
@@ -335,12 +334,12 @@ def _occurrences(row: Codes, low: Codes, high: Codes) -> Counts:
 
 
 def _bucket(seen: Counts) -> Counts:
-    """0 for new contexts, else 1 + floor(log2(count)): contexts seen about equally often."""
+    """Frequency class of contexts: 0 if unseen, else 1 + floor(log2(count))."""
     return np.frexp(seen.astype(np.float64))[1].astype(np.int64)
 
 
 def _fit_weights(share: Floats, shorter: Floats | np.float64, seen: Counts) -> Floats:
-    """The likeliest weight of each bucket, (64,); new contexts get 0.
+    """Maximum-likelihood weight of each bucket, (64,); 0 for unseen contexts.
 
     The log likelihood is concave in the weight, so its slope is bisected, all buckets at once.
     """
@@ -364,6 +363,6 @@ def _fit_weights(share: Floats, shorter: Floats | np.float64, seen: Counts) -> F
 def _interpolate(
     share: Floats, shorter: Floats | np.float64, seen: Counts, weights: Floats
 ) -> Floats:
-    """p_n for each n-gram."""
+    """Interpolated probability p_n of each n-gram."""
     weight = weights[_bucket(seen)]
     return weight * share + (1 - weight) * shorter

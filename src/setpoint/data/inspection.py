@@ -1,4 +1,4 @@
-"""Facts and samples of the data of a job, for people: statistics, duplicates, rows as text."""
+"""Statistics, duplicates and decoded rows of the data of a job."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PERCENTILES = (5, 25, 50, 75, 95, 99)
 
 
 def lengths_of(corpus: Corpus) -> npt.NDArray[np.int64]:
-    """(documents,) tokens of each document, without separators."""
+    """(documents,) number of tokens of each document, without separators."""
     ends = np.append(corpus.starts[1:], len(corpus.tokens)) - 1
     return ends - corpus.starts
 
 
 def trained_tokens(corpus: Corpus) -> npt.NDArray[np.int64]:
-    """(documents,) tokens of each document that are targets, its separator not counted."""
+    """(documents,) number of targets of each document, without separators."""
     lengths = lengths_of(corpus)
     if corpus.trained is None:
         return lengths
@@ -40,7 +40,7 @@ def trained_tokens(corpus: Corpus) -> npt.NDArray[np.int64]:
 
 
 def text_bytes(corpus: Corpus, mine: npt.NDArray[np.bool_]) -> int:
-    """Bytes of text that the tokens of some documents stand for."""
+    """Bytes of text of the selected documents."""
     ends = corpus.starts + lengths_of(corpus)
     spans = zip(corpus.starts[mine].tolist(), ends[mine].tolist(), strict=True)
     return sum(int(corpus.token_bytes[corpus.tokens[start:end]].sum()) for start, end in spans)
@@ -49,10 +49,10 @@ def text_bytes(corpus: Corpus, mine: npt.NDArray[np.bool_]) -> int:
 def source_stats(
     corpora: Sequence[Corpus], names: Sequence[str], sequence_length: int
 ) -> list[dict[str, Any]]:
-    """The facts of each source on one side, in the order of `names`.
+    """Statistics of each source, in the order of `names`.
 
     Arguments:
-        corpora: of the side; a source may have one of its own, or share one.
+        corpora: corpora of one side; sources may share one.
     """
     whole = sum(int(lengths_of(corpus).sum()) for corpus in corpora)
     found: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ def source_stats(
 
 
 def percentiles(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
-    """The mean, the least, the most, and what is between, in tokens; empty without documents."""
+    """Mean, minimum, maximum and percentiles, in tokens; empty without documents."""
     if not len(lengths):
         return {}
     between = np.percentile(lengths, PERCENTILES)
@@ -99,15 +99,15 @@ def percentiles(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
 
 
 def duplicates(corpora: Sequence[Corpus], other: Corpus | None) -> dict[str, Any]:
-    """Documents that are there more than once, by the hash of their content.
+    """Find duplicate documents by the hash of their content.
 
     Arguments:
-        corpora: the training side.
-        other: the held-out side, whose documents may be trained on as well.
+        corpora: training data.
+        other: held-out data, which is compared with the training data.
 
     Returns:
-        `groups` of equal documents, `documents` that could be left out, `examples` of names, and
-        how many of the held-out side are `held_out` ones that are trained on.
+        the number of `groups` of equal documents, of redundant `documents`, `examples` of names,
+        and the number of held-out documents that are trained on.
     """
     files = [file for corpus in corpora for file in corpus.files]
     counts = Counter(file.sha256 for file in files)
@@ -126,7 +126,7 @@ def duplicates(corpora: Sequence[Corpus], other: Corpus | None) -> dict[str, Any
 
 
 def histogram(lengths: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Documents by length, in classes that double: (from, up to, documents) each."""
+    """Histogram of lengths in classes that double: (from, up to, documents) each."""
     if not len(lengths):
         return []
     classes = np.frexp(np.maximum(lengths, 0))[1]  # 0: 0; 1: 1; 2: 2 and 3; 3: 4 to 7
@@ -144,9 +144,9 @@ class Token:
     """A token of a row.
 
     Arguments:
-        data: the bytes it stands for; those of its name for a control token.
-        control: whether it stands for no text.
-        trained: whether the model is to predict it in this row.
+        data: bytes of its text; of its name for a control token.
+        control: whether it is a control token.
+        trained: whether it is a target in this row.
         document: number of its document in the row, from 0; None for padding.
         position: its position id.
     """
@@ -165,8 +165,8 @@ class Sample:
 
     Arguments:
         number: in the stream of training rows, from 0.
-        source: name of its source; None where that is not known.
-        names: of its documents, by their numbers; None where they are not known.
+        source: name of its source; None if unknown.
+        names: names of its documents by number; None if unknown.
     """
 
     number: int
@@ -176,16 +176,16 @@ class Sample:
 
     @property
     def trained(self) -> int:
-        """Number of tokens that are predicted."""
+        """Number of targets."""
         return sum(token.trained for token in self.tokens)
 
     @property
     def documents(self) -> int:
-        """Number of documents that it holds text of."""
+        """Number of documents in it."""
         return len(self.names)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for machines; text that is part of a character has U+FFFD in its place."""
+        """The row as JSON; partial characters are replaced by U+FFFD."""
         return {
             "row": self.number,
             "source": self.source,
@@ -201,7 +201,7 @@ class Sample:
 def samples_of(
     sequences: Sequences, rows: Rows, tokenizer: Tokenizer, first: int
 ) -> Iterator[Sample]:
-    """Rows, each with the last target of each document that is not read, or is in no other.
+    """Decoded rows, with targets that are not inputs, such as the last one of a document.
 
     Arguments:
         first: number of the first row in the stream.

@@ -1,7 +1,7 @@
-"""Rows of a stream: cut or packed lane by lane, by a thread that stays a little ahead.
+"""Rows of streamed sources, cut or packed lane by lane in a prefetching thread.
 
-Each row of a step is a lane of its own, so that the rows of a step do not depend on which ranks
-make them, and a rank tokenizes those of its own alone; see `setpoint.data.stream`.
+Each row of a step is a lane, so that batches do not depend on the number of ranks and a rank
+tokenizes only its own rows; see `setpoint.data.stream`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from setpoint.data.stream import LanePosition, Spot, Stream, StreamBlock, Stream
 from setpoint.data.tokenizers.tokenizer import TokenArray
 
 LEAST_AHEAD = 4
-"""Rows that are made before they are asked for; where more are taken at a time, so many."""
+"""Minimum number of rows to prefetch; otherwise as many as are taken at a time."""
 PATIENCE = 10.0
-"""Seconds that closing waits for a thread which may be waiting for a network."""
+"""Seconds that closing waits for the thread, which may wait for a network."""
 
 
 LaneRow = tuple[Parts, "LanePosition"]
-"""A row, and the position of its lane behind it."""
+"""A row, and the position of its lane after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """The endless rows of each lane from any position on, a function of seed and position.
+    """Maker of the endless rows of lanes, a function of seed and position.
 
     Arguments:
         length: tokens of a row, S.
@@ -54,11 +54,11 @@ class RowMaker:
         return np.min_scalar_type(self.stream.tokenizer.vocab_size - 1)
 
     def lanes(self, count: int, own: Mapping[int, LanePosition]) -> dict[int, Iterator[LaneRow]]:
-        """The rows of some of the lanes; each has to be advanced for what is read to be dropped.
+        """Iterators over the rows of some lanes; documents are freed when all lanes have passed.
 
         Arguments:
-            count: of all lanes.
-            own: the lanes, with where each begins.
+            count: number of all lanes.
+            own: the lanes to make, with their start positions.
         """
         stream, seed = self.stream, self.seed
         groups = stream.groups(count)
@@ -84,7 +84,7 @@ class RowMaker:
     def _blocks(
         self, reader: StreamReader, lane: int, at: LanePosition
     ) -> Iterator[tuple[StreamBlock | None, LanePosition]]:
-        """The blocks of a lane, each with where the lane begins in it; None where an epoch ends."""
+        """The blocks of a lane with the start position in each; None ends an epoch."""
         while True:
             block = reader.block(at.epoch, at.block)
             if block is None:
@@ -101,10 +101,10 @@ class RowMaker:
     def _cut(
         self, reader: StreamReader, lane: int, at: LanePosition
     ) -> Iterator[LaneRow | LanePosition]:
-        """Documents one after the other, cut every S + 1 tokens.
+        """Concatenate documents and cut them every S + 1 tokens.
 
-        Lanes go on across epochs, since each has a part of the documents. Of one lane that has all
-        of them, what is left at the end of an epoch is left out.
+        Rows of several lanes cross epochs, since each lane has a part of the documents. With one
+        lane the remainder at the end of an epoch is dropped.
         """
         tokenizer, width = self.stream.tokenizer, self.length + 1
         dtype = self.dtype
@@ -142,7 +142,7 @@ class RowMaker:
     def _packed(
         self, reader: StreamReader, lane: int, at: LanePosition
     ) -> Iterator[LaneRow | LanePosition]:
-        """Groups of documents, packed each by itself; none crosses the end of a block."""
+        """Pack groups of documents; no group crosses the end of a block."""
         stream, size = self.stream, self.section.group_size
         last = at.epoch  # in which there was a row
         for block, begin in self._blocks(reader, lane, at):
@@ -183,15 +183,15 @@ class RowMaker:
         if block.begin is not None:
             where = f"{block.begin.part}, row {block.begin.place.get('row', 0) + 1:,}"
         return (
-            f"{self.stream.where}: the {block.size:,} documents from {where} on are not "
-            "those that were there when the data position was saved.\n"
-            "Valid: the files as they were, --accept data to go on with those of today, or a new "
+            f"{self.stream.where}: the {block.size:,} documents from {where} on have changed "
+            "since the data position was saved.\n"
+            "Valid: the unchanged files, --accept data to continue with the current ones, or a new "
             "run."
         )
 
 
 class _Cutter:
-    """Collects tokens until they are a row."""
+    """Accumulator of the tokens of a row."""
 
     def __init__(self, width: int) -> None:
         self.width, self.have = width, 0
@@ -200,7 +200,7 @@ class _Cutter:
         self.names: list[str] = []
 
     def add(self, tokens: TokenArray, offset: int, name: str) -> int:
-        """Take as many tokens of a document from an offset on as are lacking; say how many."""
+        """Add tokens of a document until the row is full; return their number."""
         part = tokens[offset : offset + self.width - self.have]
         # A document begins with the separator before it, where that is read and not a target only.
         if self.have == 0 or (offset == 0 and self.have < self.width - 1):
@@ -211,7 +211,7 @@ class _Cutter:
         return len(part)
 
     def row(self) -> Parts:
-        """Give away the row that was collected."""
+        """Return the row, and begin the next one."""
         starts = np.array(self.starts, np.int64)
         lengths = np.diff(starts, append=self.width - 1)
         tokens, names = np.concatenate(self.parts), tuple(self.names)
@@ -231,9 +231,9 @@ def _with_tokens(corpus: Corpus, row: Parts) -> Parts:
 
 
 def _rows(rows: Iterator[LaneRow | LanePosition], across: bool) -> Iterator[LaneRow]:
-    """Rows, the last one of an epoch with the start of the next one behind it.
+    """Rows with positions after them; after the last row of an epoch the start of the next one.
 
-    A row is kept back until it is known whether it is, unless rows go on across epochs.
+    One row is delayed to find the last one, unless rows cross epochs.
     """
     row: LaneRow | None = None
     try:
@@ -254,14 +254,14 @@ def _rows(rows: Iterator[LaneRow | LanePosition], across: bool) -> Iterator[Lane
 
 
 class Ahead:
-    """A thread that makes rows before they are asked for, so that a step does not wait for them."""
+    """A thread that prefetches rows."""
 
     def __init__(self, lanes: Mapping[int, Iterator[LaneRow]]) -> None:
         self.lanes, self.order = lanes, list(lanes)
         self.ready: dict[int, deque[LaneRow]] = {lane: deque() for lane in lanes}
         self.queue: deque[int] = deque()
         self.asked: Counter[int] = Counter()
-        """Of each lane the rows that are ready or in the queue."""
+        """Number of rows of each lane that are ready or queued."""
         self.errors: dict[int, BaseException] = {}
         self.condition = threading.Condition()
         self.closed = False
@@ -281,7 +281,7 @@ class Ahead:
                     self.condition.notify_all()
 
     def _next(self) -> int | None:
-        """Wait until a row is asked for; None: none is any more."""
+        """Wait for the next queued lane; None after `stop`."""
         with self.condition:
             while not self.closed:
                 if not self.queue:
@@ -294,7 +294,7 @@ class Ahead:
         """The next row of each of the lanes.
 
         Raises:
-            SetpointError: what went wrong when one that lacks was made.
+            SetpointError: a row could not be made.
         """
         wanted, count = Counter(lanes), max(len(lanes), LEAST_AHEAD)
         first = self.order.index(lanes[-1]) + 1
@@ -314,23 +314,24 @@ class Ahead:
             return [self.ready[lane].popleft() for lane in lanes]
 
     def stop(self) -> None:
-        """Let the thread end."""
+        """Ask the thread to stop."""
         with self.condition:
             self.closed = True
             self.condition.notify_all()
 
     def close(self) -> None:
-        """End the thread, and the reading of files."""
+        """Stop the thread and close the files."""
         self.stop()
         self.thread.join(PATIENCE)
 
 
 class LaneCursor:
-    """The rows of a stream, which carry their tokens: `setpoint.data.sampler.Cursor`.
+    """Position in the rows of a stream: `setpoint.data.sampler.Cursor`.
 
-    Row i of the sequence is of lane i modulo the number of lanes, that of the rows of a step when
-    the run began; one lane where the order of the files is kept. The position is that of the lanes
-    of this rank.
+    Row i belongs to lane i modulo the number of lanes, which is the number of rows of a step at
+    the start of the run. In the order of the files there is one lane, which every rank tokenizes:
+    where a row begins depends on the token counts of all documents before it. The position covers
+    the lanes of this rank.
     """
 
     is_dealt = True
@@ -353,14 +354,14 @@ class LaneCursor:
 
     @property
     def epoch(self) -> float:
-        """Whole passes over the stream, as a mean over lanes."""
+        """Completed passes over the stream, averaged over lanes."""
         return sum(at.epoch for at in self.at.values()) / max(len(self.at), 1)
 
     def take(self, slots: Ints, own: slice) -> Parts:
         """See `Cursor.take`.
 
         Raises:
-            SetpointError: see `RowMaker`; rows before that were given.
+            SetpointError: see `RowMaker`; earlier rows were returned.
         """
         all_lanes: list[int] = (slots % self.lane_count).tolist()
         lanes = [lane for lane in all_lanes if lane in self.at]
@@ -384,7 +385,7 @@ class LaneCursor:
         return Parts.joined(given)
 
     def position(self) -> dict[str, Any]:
-        """Of each lane of this rank where its block of documents begins, and its next row in it."""
+        """Start of the current block, and the next row in it, of each lane of this rank."""
         lanes: dict[str, Any] = {}
         for lane, at in self.at.items():
             lanes[str(lane)] = {
@@ -404,11 +405,11 @@ class LaneCursor:
     ) -> tuple[int, dict[int, LanePosition]]:
         """See `Cursor.locate`.
 
-        Other files go on with the file of the state where it is still there, else with the next
-        epoch. Whether the documents of a block are still the same is seen when they are read.
+        With other data a lane continues in the file of the state if it still exists, or else in the
+        next epoch. Documents of a block are compared with the state when they are read.
 
         Raises:
-            SetpointError: there is no such position, or its file is gone.
+            SetpointError: the position is invalid, or its file does not exist.
         """
         stream = self.maker.stream
         if state is None:
@@ -436,17 +437,17 @@ class LaneCursor:
         self.lane_count, self.at = position
 
     def close(self) -> None:
-        """Close the files, and drop the rows that were not taken."""
+        """Close the files and discard prefetched rows."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
 
 
 def _positions(state: Mapping[str, Any], deal: Deal) -> tuple[int, dict[int, LanePosition]]:
-    """Number of lanes, and the positions of those of a rank.
+    """Number of lanes, and the positions of the lanes of a rank.
 
     Raises:
-        SetpointError: the state is none.
+        SetpointError: the state is invalid.
     """
 
     def whole(found: Mapping[str, Any], name: str, least: int = 0) -> int:
@@ -469,7 +470,7 @@ def _positions(state: Mapping[str, Any], deal: Deal) -> tuple[int, dict[int, Lan
             )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SetpointError(
-            f"data loader state: {type(error).__name__}: {error} is no position in a stream.\n"
+            f"data loader state: invalid position in a stream ({type(error).__name__}: {error}).\n"
             "Valid: a state as written into checkpoints."
         ) from None
     return count, positions
@@ -483,7 +484,7 @@ def build_streamed(
     seed: int,
     marked: bool = False,
 ) -> tuple[DocumentRows, LaneCursor]:
-    """Cut or pack a stream while it is read.
+    """Build the rows of a stream, cut or packed while it is read.
 
     Arguments:
         marked: see `DocumentRows`.
