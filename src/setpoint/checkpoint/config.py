@@ -17,15 +17,15 @@ RULES = (
 ENTRIES = (
     "optimizer", "loader", "schedule", "scaler", "non_finite", "spikes", "evaluation", "position",
 )  # fmt: skip
-"""The entries of the state that `exclude` can name, as state.json has them."""
+"""Entries of state.json that `exclude` can name."""
 OF_OPTIMIZER = "optimizer."
-"""Prefix of a pattern that is searched in parameters for their optimizer state alone."""
+"""Prefix of a pattern for parameters whose optimizer state alone is excluded."""
 EXCLUDED = ("optimizer", r"^output\.", r"optimizer.^output\.")
 """Suggestions in place of an empty pattern."""
 
 
 FETCH = ImportPath("setpoint.ops.fetching:fetched", ("setpoint.ops",))
-"""The function that fetches the checkpoint of a URL for `load` into a folder."""
+"""Function that downloads the checkpoint of a URL into a folder."""
 
 
 class Remote(Config, role=RUNTIME, owner="setpoint.ops.copies:RemoteCopies"):
@@ -123,7 +123,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
 
     @property
     def excludes_weights(self) -> bool:
-        """True if a pattern may leave weights out."""
+        """True if a pattern may exclude weights."""
         return any(
             pattern not in ENTRIES and not pattern.startswith(OF_OPTIMIZER)
             for pattern in self.exclude
@@ -155,7 +155,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
 
     @property
     def intervals(self) -> tuple[Period, ...]:
-        """The intervals that checkpoints are saved at."""
+        """The save intervals."""
         return (self.every,) if self.also_every is None else (self.every, self.also_every)
 
     @rule

@@ -1,13 +1,13 @@
-"""A `checkpoints/` directory: names, pointers, retention, and folders that appear whole or go.
+"""A `checkpoints/` directory: names, pointers, retention, and atomic publication and removal.
 
-Its names are written and read in this file only:
+File names, defined in this file only:
 
 step-00000100/              a whole checkpoint
 step-00000200.tmp-4711/     being written or being removed by process 4711; never read
-step-00000100.old-4711/     whole; process 4711 was replacing it by a new one of the same step
-step-00000300.damaged-1/    set aside: unreadable, or past a rollback; never listed, never removed
+step-00000100.old-4711/     whole; process 4711 was replacing it by a new one
+step-00000300.damaged-1/    set aside: unreadable, or newer than a rollback; not listed
 latest, best                text files with the name of a checkpoint
-set-aside                   a text file, while the run is to change a URL that it uploads to
+set-aside                   text file of a pending change at the upload URL
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PointerName = Literal["latest", "best"]
 POINTERS: tuple[PointerName, ...] = ("latest", "best")
 
 PENDING = "set-aside"
-"""The file with the step after which a URL holds checkpoints that are to count no more."""
+"""File with the step after which the checkpoints at a URL are obsolete."""
 
 _STEP = re.compile(r"step-([0-9]{8,})")
 _DAMAGED = re.compile(r"step-[0-9]{8,}\.damaged-[0-9]+")
@@ -50,10 +50,11 @@ _UNFINISHED = re.compile(r"(step-[0-9]{8,}|latest|best|set-aside)\.(tmp|old)-([0
 
 
 class Unfinished(NamedTuple):
-    """Leftover of a save that has not ended, or never will.
+    """Leftover of a save that is in progress or was killed.
 
     Arguments:
-        kind: `tmp` for a file that is not read, `old` for a whole checkpoint that was set aside.
+        kind: `tmp` for an incomplete file or folder, `old` for a complete checkpoint being
+            replaced.
     """
 
     path: Path
@@ -68,7 +69,7 @@ def directory_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """The step that a directory's name stands for."""
+    """The step of a directory name; None if it is not a checkpoint name."""
     match = _STEP.fullmatch(name)
     if match is None or directory_name(int(match[1])) != name:
         return None
@@ -76,7 +77,7 @@ def step_of(name: str) -> int | None:
 
 
 def manifest_of(directory: Path) -> Manifest:
-    """Read the manifest of a checkpoint, which is of the step that its directory is named by.
+    """Read the manifest of a checkpoint, and compare its step with the directory name.
 
     Raises:
         DamagedCheckpoint: if it is of another step; and as `read_manifest` raises.
@@ -88,12 +89,12 @@ def manifest_of(directory: Path) -> Manifest:
 
 
 def temporary(root: Path, name: str, pid: int) -> Path:
-    """Path at which `name` is written before it gets its name, and removed after it lost it."""
+    """Temporary path for writing or removing `name`."""
     return root / f"{name}.tmp-{pid}"
 
 
 def damaged(root: Path, name: str) -> Path:
-    """Free path for a checkpoint that is set aside."""
+    """Unused path for a checkpoint to set aside."""
     return next(
         path
         for number in count(1)
@@ -108,7 +109,7 @@ def set_aside_in(root: Path) -> list[Path]:
 
 
 def unfinished(root: Path) -> list[Unfinished]:
-    """Everything that a save has not finished; the directory need not exist."""
+    """Leftovers of saves; the directory need not exist."""
     leftovers: list[Unfinished] = []
     for path in sorted(root.iterdir()) if root.is_dir() else ():
         match = _UNFINISHED.fullmatch(path.name)
@@ -118,7 +119,7 @@ def unfinished(root: Path) -> list[Unfinished]:
 
 
 def list_checkpoints(root: Path) -> dict[int, Path]:
-    """Checkpoints by step, whole or damaged; the directory need not exist."""
+    """Checkpoints by step, valid or damaged; the directory need not exist."""
     checkpoints: dict[int, Path] = {}
     paths = root.iterdir() if root.is_dir() else ()
     # Those with an ending first: a process that died between the two renames of a replacement left
@@ -132,12 +133,12 @@ def list_checkpoints(root: Path) -> dict[int, Path]:
 
 
 def publish(staged: Path, target: Path) -> None:
-    """Give a directory that is complete and on the disk its name.
+    """Rename a complete, flushed directory to its final name.
 
     Arguments:
         staged: the directory, in the same place as `target`.
-        target: its name from now on; an older one of that name is replaced. Whenever the process
-            dies, one of the two is found whole (`list_checkpoints`).
+        target: the final path; a directory there is replaced. After a crash at any point,
+            `list_checkpoints` finds one of the two complete.
     """
     root = target.parent
     old = root / f"{target.name}.old-{os.getpid()}"
@@ -155,7 +156,7 @@ def publish(staged: Path, target: Path) -> None:
 
 
 def remove(directory: Path, name: str) -> None:
-    """Remove a checkpoint so that no half of it has its name, whenever power fails."""
+    """Remove a checkpoint; a power failure never leaves part of it under its name."""
     doomed = temporary(directory.parent, name, os.getpid())
     if doomed.exists():
         shutil.rmtree(doomed)
@@ -165,7 +166,7 @@ def remove(directory: Path, name: str) -> None:
 
 
 def clear_leftovers(root: Path) -> None:
-    """Remove what dead processes left, and give a checkpoint that was set aside its name back.
+    """Remove leftovers of dead processes, and undo interrupted replacements.
 
     Only the one process that writes to the directory may call this.
     """
@@ -185,17 +186,17 @@ def clear_leftovers(root: Path) -> None:
 
 
 LONGEST = 4096
-"""Bytes that are read of a pointer at most."""
+"""Maximum size of a pointer file in bytes."""
 
 
 class UnreadPointer(SetpointError):
-    """A pointer that is there and cannot be read, so that what it names is unknown."""
+    """A pointer file that exists but cannot be read."""
 
 
 class StagedPointer:
-    """A pointer's new content, already on the disk beside it.
+    """New content of a pointer, flushed to a file beside it.
 
-    Staging first means that moving the pointer is a rename, which a full disk does not stop.
+    After staging, moving the pointer is only a rename, which succeeds on a full disk.
     """
 
     def __init__(self, root: Path, name: PointerName, step: int) -> None:
@@ -209,14 +210,14 @@ class StagedPointer:
             raise
 
     def move(self) -> None:
-        """Let the pointer name the new checkpoint, from now on and after a power cut."""
+        """Replace the pointer durably."""
         os.replace(self.staged, self.target)
         sync_directory(self.target.parent)
 
     def discard(self) -> None:
-        """Remove what was staged; nothing if it has been moved.
+        """Remove the staged file, if it was not moved.
 
-        What a failing disk does not let go is removed by the next session.
+        If the disk fails, the next session removes it.
         """
         with suppress(OSError):
             self.staged.unlink()
@@ -227,7 +228,7 @@ def read_pointer(root: Path, name: PointerName) -> int | None:
 
     Raises:
         UnreadPointer: if the file cannot be read.
-        SetpointError: if it holds no name of a checkpoint.
+        SetpointError: if its content is not a checkpoint name.
     """
     path = root / name
     if not os.path.lexists(path):
@@ -258,7 +259,7 @@ def _read(path: Path) -> bytes:
 
 
 def readable_pointer(root: Path, name: PointerName) -> int | None:
-    """As `read_pointer`, for those who can do without: a broken pointer counts as none."""
+    """As `read_pointer`, but None for a broken pointer."""
     try:
         return read_pointer(root, name)
     except SetpointError:
@@ -266,7 +267,7 @@ def readable_pointer(root: Path, name: PointerName) -> int | None:
 
 
 def point(root: Path, name: PointerName, step: int | None) -> None:
-    """Point to another checkpoint; None removes the pointer. `OSError` if the disk refuses."""
+    """Point to another checkpoint; None removes the pointer. Raises `OSError`."""
     if step is not None:
         StagedPointer(root, name, step).move()
         return
@@ -275,11 +276,11 @@ def point(root: Path, name: PointerName, step: int | None) -> None:
 
 
 At = Literal["powers_of_two"] | tuple[int, ...] | None
-"""Steps by name: a list of them, or 1, 2, 4, 8 and so on."""
+"""Explicit steps: a list, or the powers of two."""
 
 
 def is_named(steps: At, step: int) -> bool:
-    """True if a step is one of those."""
+    """True if `steps` contains the step."""
     if steps == "powers_of_two":
         return step > 0 and not step & (step - 1)
     return steps is not None and step in steps
@@ -287,12 +288,12 @@ def is_named(steps: At, step: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Retention rule: the checkpoints of a run that stay.
+    """Retention rule for the checkpoints of a run.
 
     Arguments:
-        keep: how many of the newest stay, at least 1; None keeps all.
-        every: of each such interval the first checkpoint stays for ever.
-        at: the checkpoints of these steps stay for ever.
+        keep: number of newest checkpoints to keep, at least 1; None keeps all.
+        every: keep the first checkpoint of each such interval.
+        at: keep the checkpoints of these steps.
     """
 
     keep: int | None = 2
@@ -305,22 +306,22 @@ class Retention:
         protected: Mapping[int, str],
         distance: Callable[[int, str], float | None] = lambda step, unit: None,
     ) -> dict[int, list[str]]:
-        """Reasons for which each checkpoint stays.
+        """Reasons to keep each checkpoint.
 
         Arguments:
-            protected: steps that stay in any case, with the reason; they do not count for `keep`
-                if they are older.
-            distance: how far a run was at a step, in a unit of periods; None where it is unknown.
+            protected: steps to keep in any case, with the reason; older ones do not count for
+                `keep`.
+            distance: position of the run at a step, in a unit of periods; None if unknown.
 
         Returns:
-            step to reasons, oldest first; without one, it may go.
+            step to reasons, oldest first; a checkpoint without reasons may be removed.
         """
         every, known = self.every, sorted(steps)
         if every is not None and every.unit == "never":
             every = None
         newest = set(known if self.keep is None else known[-self.keep :])
         reasons: dict[int, list[str]] = {step: [] for step in known}
-        # What is kept of an interval is the first there, so that it is the same after a removal.
+        # The first checkpoint of an interval is kept, which removals do not change.
         taken: set[int] = set()
         for step, why in reasons.items():
             if step in protected:
@@ -341,14 +342,14 @@ class Retention:
 
 
 class Positions:
-    """Positions of a run at its checkpoints, each read once."""
+    """Cached positions of a run at its checkpoints."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._read: dict[int, dict[str, float] | None] = {}
 
     def distance(self, step: int, unit: str) -> float | None:
-        """The position of a checkpoint in a unit of periods; None where it cannot be read."""
+        """The position of a checkpoint in a unit of periods; None if it cannot be read."""
         if unit == "steps":
             return step
         if self._read.get(step) is None:
@@ -368,10 +369,10 @@ class Positions:
 
 
 def protected_by_pointers(root: Path) -> dict[int, str] | None:
-    """The steps that `latest` and `best` name.
+    """The steps of the pointers `latest` and `best`.
 
     Returns:
-        step to the names; None where one is there and cannot be read, so that nothing may go.
+        step to pointer names; None if a pointer cannot be read, so that nothing may be removed.
     """
     protected: dict[int, str] = {}
     for name in POINTERS:

@@ -1,8 +1,8 @@
-"""Checkpoints read back, if every byte is what was saved: whole, or what a rank holds of them.
+"""Reading of verified checkpoints: whole, or the parts that a rank needs.
 
-Of each stem there is `<stem>.safetensors`; or, where ranks have saved their parts, rank r of n has
-written `<stem>-r-of-n.safetensors`, and `<stem>.index.json` says which part of which tensor lies
-where. Any rank of any other division reads the parts that overlap with what it holds.
+Each stem is one file `<stem>.safetensors`, or a file `<stem>-r-of-n.safetensors` per rank with an
+index `<stem>.index.json` of the tensor parts in each. With any other sharding, a rank reads the
+parts that overlap its own.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from .manifest import (
 T = TypeVar("T")
 
 OPEN = 32
-"""Files of a checkpoint that stay open at most: it has several of each rank that has saved it, and
-processes may open 1024."""
+"""Maximum number of open files; a checkpoint has several per saving rank, and the usual limit of a
+process is 1024."""
 
 
 class FilePart(NamedTuple):
-    """A box of a tensor, as one file holds it under the tensor's name.
+    """A box of a tensor, stored in one file under the tensor's name.
 
     Arguments:
         offset: its first element in the tensor.
@@ -69,7 +69,7 @@ class FilePart(NamedTuple):
 
 
 class StoredLayout(NamedTuple):
-    """Files of the parts of a tensor; together they are the whole, and none overlap."""
+    """The stored parts of a tensor, which cover it without overlap."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -97,7 +97,7 @@ def encode_index(named: Mapping[str, StoredLayout]) -> bytes:
 
 
 def decode_index(content: bytes | bytearray) -> dict[str, StoredLayout]:
-    """Read what `encode_index` made; it must have been verified."""
+    """Decode the verified output of `encode_index`."""
     return {
         name: StoredLayout(
             dtype_named(entry["dtype"]),
@@ -113,7 +113,7 @@ def decode_index(content: bytes | bytearray) -> dict[str, StoredLayout]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredTensor(Placeable):
-    """A tensor whose parts lie in files, maybe several, which are read when they are asked for.
+    """A tensor stored in one or more files, read lazily.
 
     Arguments:
         files: file name to the parts that it holds, shared by the tensors of a checkpoint.
@@ -164,12 +164,12 @@ class StoredTensor(Placeable):
 
 
 class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
-    """The files with tensors in one checkpoint, read where parts of them are asked for.
+    """The tensor files of a checkpoint, read lazily.
 
-    They are not mapped into memory, where a disk that fails would end the process without a word.
+    They are not memory-mapped: a failing disk would kill the process with SIGBUS.
 
     Arguments:
-        directory: of the checkpoint, whose files have been compared with the manifest.
+        directory: of the checkpoint, verified against its manifest.
         names: of the files.
         seen: what `look_at` said of them before; one that is another since is refused.
     """
@@ -215,7 +215,7 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
             read_box(descriptor, info, box, into)
 
     def whole(self, name: str) -> dict[str, StoredTensor]:
-        """The tensors of a file that holds all of each."""
+        """The tensors of a file that stores them whole."""
         tensors: dict[str, StoredTensor] = {}
         for tensor, info in self[name].items():
             part = FilePart(name, (0,) * len(info.shape), info.shape)
@@ -231,7 +231,7 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[int]:
-        """Open a file for one thread; it stays open afterwards, as a part of it may be next."""
+        """Open a file for one thread; it stays open for the next part."""
         with self._lock:
             descriptor = self._idle.pop(name, None)
         try:
@@ -257,7 +257,7 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
 
 
 def look_at(directory: Path, names: Collection[str]) -> Seen:
-    """Size and time of the last change of files that are there."""
+    """Size and modification time of the files that exist."""
     seen: Seen = {}
     for name in names:
         with suppress(OSError):
@@ -274,7 +274,7 @@ def open_tensors(
 ) -> dict[str, dict[str, StoredTensor]]:
     """The tensors of a checkpoint by stem and name.
 
-    Its files must have been verified; those with tensors are read when these are asked for.
+    Its files must have been verified; tensors are read lazily.
 
     Arguments:
         seen: what `look_at` said of them before they were.
@@ -300,7 +300,7 @@ def open_tensors(
 
 
 def _require_whole(layouts: Mapping[str, StoredLayout], files: Collection[str]) -> None:
-    """Refuse tensors of which no file has a part, and files that no manifest vouches for.
+    """Refuse tensors with missing parts, and files that are not in the manifest.
 
     Raises:
         ValueError: naming the tensor.
@@ -328,7 +328,7 @@ def joined(tensors: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """The content of a checkpoint, as `CheckpointStore.save` was given it.
+    """The content of a checkpoint, as passed to `CheckpointStore.save`.
 
     Arguments:
         tensors: file stem to name to tensor. They are read when they are placed
@@ -349,14 +349,14 @@ class LoadedCheckpoint:
 
 
 def agree(world: World | None, error: SetpointError | None) -> None:
-    """Go on where no rank was refused what all of them read.
+    """Raise on every rank if a rank could not read.
 
     Arguments:
         world: of the ranks that read together; None: this process alone.
-        error: what this one was refused.
+        error: of this rank, if any.
 
     Raises:
-        SetpointError: that; where another one was, what it said.
+        SetpointError: the error of this rank, or else of another one.
     """
     own_refusal = None
     if error is not None:
@@ -429,10 +429,10 @@ def verify_directory(directory: Path) -> float | None:
 def load_weights(
     model: nn.Module, checkpoint: LoadedCheckpoint, elsewhere: Collection[str] = ()
 ) -> None:
-    """Put a checkpoint's weights into a model, of which each rank may hold a part.
+    """Load the weights of a checkpoint into a model, which may be sharded.
 
     Arguments:
-        checkpoint: where it is one in part, weights that it lacks stay what they are.
+        checkpoint: if it is partial, weights that it lacks stay unchanged.
         elsewhere: names of tensors that other ranks hold.
 
     Raises:
@@ -447,7 +447,7 @@ def load_weights(
 
 
 def put_all(pairs: Sequence[tuple[Tensor, Tensor | Placeable]]) -> None:
-    """Copy into tensors what they hold of full ones; what is read from files, several at a time."""
+    """Copy full tensors into local parts; those read from files in parallel."""
     read = [pair for pair in pairs if isinstance(pair[1], StoredTensor)]
     in_threads(lambda number: put(*read[number]), len(read))
     for into, full in pairs:
@@ -458,7 +458,7 @@ def put_all(pairs: Sequence[tuple[Tensor, Tensor | Placeable]]) -> None:
 def refuse_misfits(
     path: Path, shapes: Mapping[str, torch.Size], saved: Named, elsewhere: Collection[str] = ()
 ) -> None:
-    """Refuse weights that are not those of a model.
+    """Refuse weights that do not fit a model.
 
     Arguments:
         shapes: of the tensors of the model.

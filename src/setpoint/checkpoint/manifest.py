@@ -1,7 +1,7 @@
-"""The JSON files of a checkpoint, and the comparison of all its files with `manifest.json`.
+"""The JSON files of a checkpoint, and verification of all its files by `manifest.json`.
 
-`manifest.json` has sizes and checksums, `state.json` all that is no tensor, and `base.json` what is
-not there: frozen parameters, which other weights have.
+`manifest.json` has sizes and checksums, `state.json` everything but tensors, and `base.json` names
+frozen parameters that are omitted and the weights that contain them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ MANIFEST = "manifest.json"
 """The file that lists a checkpoint's other files; written last."""
 
 STATE = "state.json"
-"""The file with everything that is no tensor."""
+"""The file with everything but tensors."""
 
 BASE = "base.json"
-"""The file that says which frozen parameters are not there, and which weights have them."""
+"""The file that names omitted frozen parameters and the weights that contain them."""
 
 TENSORS = ".safetensors"
-"""The end of the names of files with tensors."""
+"""Suffix of tensor files."""
 
 INDEX = ".index.json"
-"""The end of the names of files that say where the parts of tensors lie."""
+"""Suffix of the indexes of tensor parts."""
 
 FORMAT = 1
 """The version of the checkpoint format."""
 MOST = 64 << 20
-"""Bytes that a manifest has at most; that of a million files has as many."""
+"""Maximum size of a manifest in bytes, enough for a million files."""
 _PLAIN = re.compile(r"[^/\\\0]+").fullmatch
 _OF_A_RANK = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})" + re.escape(TENSORS))
 FAILING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODATA)
@@ -47,7 +47,7 @@ FAILING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODATA)
 
 
 class DamagedCheckpoint(RunError):
-    """A checkpoint that is not what was saved, or cannot be read back."""
+    """A checkpoint that differs from what was saved, or cannot be read."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"checkpoint {path} is damaged: {reason}")
@@ -70,7 +70,7 @@ class Manifest:
     files: dict[str, Written]
 
     def render(self) -> bytes:
-        """The text of the file; one content has one text, so that any other text is damage.
+        """The text of the file, canonical, so that any other text is damage.
 
         Returns:
             JSON in UTF-8 with a line break at its end.
@@ -119,7 +119,7 @@ def ranks_in(files: Collection[str]) -> int:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read a checkpoint's manifest; the other files are not looked at.
+    """Read a checkpoint's manifest alone.
 
     Raises:
         DamagedCheckpoint: if it is missing or not what was written.
@@ -189,10 +189,10 @@ def decode_written(entry: Mapping[str, Any]) -> Written:
 
 @contextmanager
 def as_damaged(directory: Path) -> Iterator[None]:
-    """Decode files of a checkpoint; a checksum says nothing of who wrote them.
+    """Context for decoding files of a checkpoint, which may come from anybody.
 
     Raises:
-        DamagedCheckpoint: they do not hold what Setpoint writes.
+        DamagedCheckpoint: their content is invalid.
     """
     try:
         yield
@@ -251,7 +251,7 @@ def compare_sizes(directory: Path, manifest: Manifest) -> None:
 
     Raises:
         DamagedCheckpoint: naming a file that is missing or has another size.
-        RunError: if one is there and cannot be looked at.
+        RunError: if one cannot be accessed.
     """
     for name in sorted(manifest.files):
         try:
@@ -276,7 +276,8 @@ def unreadable(directory: Path, name: str, error: OSError) -> RunError:
 
     Returns:
         `DamagedCheckpoint` if the file is gone, a link to itself, or the disk fails, and an older
-        checkpoint may do; otherwise a plain error: a missing permission is the user's to give.
+        checkpoint may do; otherwise a plain error, such as a missing permission, which the user can
+        fix.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return DamagedCheckpoint(directory, f"{name} is missing")
@@ -286,7 +287,7 @@ def unreadable(directory: Path, name: str, error: OSError) -> RunError:
 
 
 def _seal(content: dict[str, object]) -> bytes:
-    """The manifest's text: its content and the checksum of it, so that it vouches for itself."""
+    """The manifest's text: its content with a checksum of it."""
     bare = (json.dumps(content, indent=1) + "\n").encode()
     digest = Written.of(bare).digest
     return (json.dumps({**content, "blake3": digest}, indent=1) + "\n").encode()
@@ -295,8 +296,7 @@ def _seal(content: dict[str, object]) -> bytes:
 def encode_state(state: Mapping[str, Any]) -> bytes:
     """Write a state as JSON.
 
-    Floats are written with the digits that identify them; NaN and the infinities get the names that
-    Python's reader knows.
+    Floats are written exactly; NaN and the infinities as Python's `json` writes them.
 
     Arguments:
         state: None, bool, int, float, str, lists and dicts with texts as keys, nested at will.
@@ -329,7 +329,7 @@ def decode_state(content: bytes | bytearray) -> dict[str, Any]:
 def _check(value: Any, place: str) -> None:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            # JSON turns every key into a text without a word, so 1 would come back as "1".
+            # JSON silently turns every key into a string, so 1 would come back as "1".
             if not isinstance(key, str):
                 raise TypeError(f"{place} has the key {key!r}; only texts are keys in JSON")
             _check(item, f"{place}.{key}")
@@ -342,14 +342,14 @@ def _check(value: Any, place: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The weights that a checkpoint takes its frozen parameters from.
+    """The weights that contain the frozen parameters that a checkpoint omits.
 
     Arguments:
         name: as `model.pretrained` has it.
         directory: where they were.
-        files: with their sizes and checksums, by which they are known.
-        tensors: the names that are left out, and the dtypes that the values of each are rounded to
-            one after the other, as safetensors calls them.
+        files: their sizes and checksums, which identify them.
+        tensors: the omitted names, each with the safetensors dtypes that its values are rounded to,
+            in order.
     """
 
     name: str
@@ -358,7 +358,7 @@ class Base:
     tensors: dict[str, tuple[str, ...]]
 
     def encode(self) -> bytes:
-        """The text of the file of a checkpoint that says so."""
+        """The text of `base.json`."""
         content = {
             "name": self.name,
             "directory": self.directory,
@@ -370,7 +370,7 @@ class Base:
         return (json.dumps(content, indent=1) + "\n").encode()
 
     def in_dtype(self, dtype: str | None) -> Base:
-        """The same, with tensors of floating-point numbers in another dtype; None: as they are."""
+        """The same with floating-point tensors in another dtype; None: unchanged."""
         if dtype is None:
             return self
         kept = {
@@ -381,10 +381,10 @@ class Base:
 
 
 def read_base(directory: Path, manifest: Manifest) -> Base | None:
-    """Read what a checkpoint leaves out; None where it holds all.
+    """Read `base.json`; None for a checkpoint with all parameters.
 
     Raises:
-        DamagedCheckpoint: if the file is not what was saved, or none of Setpoint's.
+        DamagedCheckpoint: if the file is damaged or invalid.
     """
     if BASE not in manifest.files:
         return None

@@ -1,7 +1,7 @@
-"""An optimizer's state as named tensors and JSON, and back without the loss of a bit.
+"""An optimizer's state as named tensors and JSON, lossless.
 
-torch numbers the parameters in a `state_dict`; here they have their names, so that a checkpoint
-can be read by people and does not depend on the order in which the groups were filled.
+A `state_dict` of torch numbers the parameters; here they are named, so that a checkpoint is
+readable and independent of the order of the groups.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TUPLE = "$tuple"
 Options = list[dict[str, Any]]
 
 SET_FROM_OUTSIDE = ("lr", "lr_multiplier", "name", "weight_decay")
-"""Options of groups that no optimizer counts: the loop sets `lr` at each step, and the rest follows
-from the configuration."""
+"""Group options that are no state: the loop sets `lr` at each step, and the rest follows from the
+configuration."""
 
 _RULES = (
     "What decides which group a parameter falls into (optimizer.groups, no_decay, "
@@ -37,7 +37,7 @@ _RULES = (
 
 
 def options_of(optimizer: Optimizer) -> Options:
-    """Copy the options of an optimizer's groups, so that what it counts can be seen later."""
+    """Copy the options of an optimizer's groups, to detect later which of them it updates."""
     without = ("params", "param_names")
     return [
         {key: deepcopy(value) for key, value in group.items() if key not in without}
@@ -48,10 +48,10 @@ def options_of(optimizer: Optimizer) -> Options:
 def capture_optimizer(
     optimizer: Optimizer, named_parameters: Iterable[tuple[str, Parameter]], built: Options
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Take an optimizer's state, and what it has counted in its groups.
+    """Capture an optimizer's state, and the group options that it updates.
 
-    The options of groups (betas, eps, decay, ...) belong to the configuration: what still has the
-    value that it was built with is not saved.
+    Group options (betas, eps, decay, ...) belong to the configuration: those unchanged since the
+    build are not saved.
 
     Arguments:
         named_parameters: of the model; all that the optimizer updates must be among them.
@@ -87,7 +87,7 @@ def capture_optimizer(
 
 
 def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make one state of those of ranks that hold different parameters.
+    """Merge the states of ranks that hold different parameters.
 
     Arguments:
         states: without their tensors, as `capture_optimizer` gives them, with the same groups.
@@ -103,7 +103,7 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def part_of_state(state: Mapping[str, Any], elsewhere: Collection[str]) -> dict[str, Any]:
-    """Leave out of a state what is kept of some parameters.
+    """Remove some parameters from a state.
 
     Arguments:
         elsewhere: the names of these.
@@ -123,7 +123,7 @@ def restore_optimizer(
     state: Mapping[str, Any],
     partial: bool = False,
 ) -> None:
-    """Give an optimizer the state that `capture_optimizer` took; its options stay as built.
+    """Restore the state from `capture_optimizer`; the options stay as built.
 
     Unlike torch's `load_state_dict` alone, the tensors keep the type they were saved with, also
     where it is not the parameter's.
@@ -171,7 +171,7 @@ def restore_optimizer(
 
 
 def _regrouped(state: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """A saved state as if it had been saved with these groups of parameters.
+    """A saved state, rearranged for these parameter groups.
 
     What was counted in a group goes with the first of its parameters that a group has.
     """
@@ -208,9 +208,9 @@ def saved_states(
 
 
 def _begin_maxima(optimizer: Optimizer) -> None:
-    """Give what AMSGrad compares with to weights whose checkpoint was saved without it.
+    """Initialize the AMSGrad maximum of weights that were saved without it.
 
-    torch makes it at the first step of a weight only, and from 0 on it is the largest since.
+    torch creates it only at the first step of a weight; starting at 0, it is the maximum since.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("amsgrad") else ():
@@ -267,7 +267,7 @@ def _refuse_other(optimizer: Optimizer, groups: list[list[str]], state: Mapping[
 
 
 def _moved(optimizer: Optimizer, groups: list[list[str]], state: Mapping[str, Any]) -> list[str]:
-    """The parameters that are in another group than they were, with both groups."""
+    """The parameters whose group changed, with both groups."""
     before = _places([entry["parameters"] for entry in state["groups"]], state["groups"])
     today = _places(groups, optimizer.param_groups)
     return [
@@ -280,7 +280,7 @@ def _moved(optimizer: Optimizer, groups: list[list[str]], state: Mapping[str, An
 def _places(
     groups: Sequence[Sequence[str]], options: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """The name of each parameter's group; its number, where groups have no names."""
+    """The name of each parameter's group, or its number if it has no name."""
     return {
         name: str(index if given.get("name") is None else given["name"])
         for index, (group, given) in enumerate(zip(groups, options, strict=True))
@@ -294,7 +294,7 @@ def _some(names: list[str]) -> str:
 
 
 def _with_saved_types(loaded: Any, saved: Any) -> Any:
-    """The state that torch loaded, but for tensors that it converted to their parameter's type."""
+    """The state that torch loaded, with tensors in their saved dtype."""
     if isinstance(loaded, Tensor):
         return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
     if isinstance(loaded, dict):
@@ -316,9 +316,9 @@ def _placed(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
 
 
 def _laid_out(value: Any, parameter: Tensor) -> Any:
-    """A tensor in the order in memory that its parameter has; files hold rows one by one.
+    """A tensor in the memory format of its parameter; files are contiguous.
 
-    Fused kernels go through the memory of both from the start to the end.
+    Fused kernels iterate over the memory of both in order.
     """
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value

@@ -1,4 +1,4 @@
-"""Checkpoints by the paths that people give, and how they are at first sight. Imports no torch."""
+"""Checkpoints found by path, and their metadata. Imports no torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RECORD = (CONFIG, ORIGINS, MINIMAL)
 
 
 def find_checkpoint(path: Path) -> Path | None:
-    """The directory of the checkpoint that a path means. Imports no torch.
+    """The directory of the checkpoint at a path. Imports no torch.
 
     Arguments:
         path: of a checkpoint, or `latest` or `best` in the folder of a run's checkpoints.
@@ -72,11 +72,10 @@ def find_checkpoint(path: Path) -> Path | None:
 
 
 def checkpoint_to_load(name: str) -> Path:
-    """The directory of the checkpoint that `checkpoint.load` means.
+    """The directory of the checkpoint that `checkpoint.load` names.
 
     Arguments:
-        name: a run or the folder of its checkpoints, which mean the latest; or what
-            `find_checkpoint` takes.
+        name: a run or its checkpoint folder, for the latest; or a path for `find_checkpoint`.
 
     Raises:
         SetpointError: there is none.
@@ -134,10 +133,7 @@ def no_directory(path: Path) -> str:
 
 
 def load_problems(section: Checkpoint) -> Iterator[Problem]:
-    """Check that the checkpoint to load is there; what it holds is compared when it is loaded.
-
-    What is at a URL is looked for then.
-    """
+    """Check that the checkpoint to load exists, unless it is at a URL."""
     assert section.load is not None
     if is_url(section.load):
         problem, _, valid = protocol_problem(section.load, "remote").partition("\nValid: ")
@@ -165,7 +161,7 @@ def verify_record(directory: Path) -> None:
 
 
 def newest_whole(root: Path) -> tuple[int, Path] | tuple[None, None]:
-    """Find the newest checkpoint whose files are there in full length; no checksum is computed."""
+    """Find the newest checkpoint with all files at full size; computes no checksum."""
     for step, directory in reversed(list_checkpoints(root).items()):
         with suppress(SetpointError):
             compare_sizes(directory, read_manifest(directory))
@@ -174,7 +170,7 @@ def newest_whole(root: Path) -> tuple[int, Path] | tuple[None, None]:
 
 
 def format_newest(root: Path) -> str:
-    """Name the newest whole checkpoint, for those who leave in a hurry."""
+    """Sentence on the newest complete checkpoint."""
     step, _ = newest_whole(root)
     if step is None:
         return "There is no checkpoint yet"
@@ -189,7 +185,7 @@ class CheckpointPlace(NamedTuple):
 
     Arguments:
         root: the folder that holds them.
-        only: the one that is meant; None for all.
+        only: a single checkpoint; None for all.
     """
 
     root: Path
@@ -198,7 +194,7 @@ class CheckpointPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """One checkpoint, or what is left of one.
+    """A checkpoint, complete or not.
 
     Arguments:
         kind: `set aside` for one that could not be read, `unfinished` for what a save has not
@@ -234,10 +230,10 @@ class CheckpointEntry:
 
 
 class FileComparison(NamedTuple):
-    """A file of a checkpoint beside what the manifest says.
+    """A file of a checkpoint, compared with the manifest.
 
     Arguments:
-        problem: why it is not what was written; empty where it is.
+        problem: the difference; empty if there is none.
     """
 
     name: str
@@ -246,7 +242,7 @@ class FileComparison(NamedTuple):
 
 
 def find_place(path: str) -> CheckpointPlace:
-    """The checkpoints that a path means.
+    """The checkpoints at a path.
 
     Arguments:
         path: of a run, of the folder with its checkpoints, or of one checkpoint, which may be
@@ -276,7 +272,7 @@ def find_place(path: str) -> CheckpointPlace:
 
 
 def survey(place: CheckpointPlace) -> list[CheckpointEntry]:
-    """List what lies there, checkpoints first, by step; what goes meanwhile is left out."""
+    """List all entries, checkpoints first, by step; skips those removed meanwhile."""
     if place.only is not None:
         entries = [_look(place.only, "checkpoint")]
     else:
@@ -292,7 +288,7 @@ def survey(place: CheckpointPlace) -> list[CheckpointEntry]:
 
 
 def pointers_at(root: Path) -> dict[PointerName, int | str | None]:
-    """The step that each pointer names; what is wrong with it where it is broken."""
+    """The step of each pointer, or the reason why it is broken."""
     pointers: dict[PointerName, int | str | None] = {}
     steps = list_checkpoints(root)
     for name in POINTERS:
@@ -323,14 +319,14 @@ def compare_files(path: Path) -> Iterator[FileComparison]:
 
 
 def reason_of(error: SetpointError) -> str:
-    """The reason in an error about a checkpoint, without its name."""
+    """The reason in an error about a checkpoint."""
     return error.reason if isinstance(error, DamagedCheckpoint) else str(error)
 
 
 def _look(
     path: Path, kind: Literal["checkpoint", "set aside", "unfinished"]
 ) -> CheckpointEntry | None:
-    """Read the manifest and the lengths of the files; None where it is gone by now."""
+    """Read the manifest and the file sizes; None if it was removed meanwhile."""
     manifest, damage = None, ""
     try:
         sizes = {file.name: file.stat().st_size for file in path.iterdir()}

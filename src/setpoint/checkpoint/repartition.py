@@ -1,7 +1,7 @@
-"""A checkpoint written once more, with its tensors whole or in as many parts as asked for.
+"""Rewriting of a checkpoint with whole tensors or in another number of parts.
 
-One tensor is held at a time, or two where the copy is compared with the original: before it gets
-its name, so that it is there whole and right, or not at all.
+One tensor is in memory at a time, two while the copy is compared with the original. The copy gets
+its name after that comparison.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def convert(
 
 
 def require_free(target: Path) -> None:
-    """Refuse a place that holds something, or lies among the checkpoints of a run.
+    """Refuse a target that is not empty, or lies among the checkpoints of a run.
 
     Raises:
         SetpointError: it is a file, a directory that is not empty, or would be one of these.
@@ -87,7 +87,7 @@ def _tensors(directory: Path) -> dict[str, dict[str, StoredTensor]]:
 
 
 class _Box(NamedTuple):
-    """A part of a tensor that becomes one of a file."""
+    """A part of a tensor to write to a file."""
 
     of: Placeable
     offset: tuple[int, ...]
@@ -172,7 +172,7 @@ def _boxes_of(
 
 
 def _aliases(named: Mapping[str, Placeable]) -> dict[str, str]:
-    """The further names of tied tensors, by which files hold them once."""
+    """Further names of tied tensors, which files store once."""
     owners: dict[tuple[object, ...], str] = {}
     aliases: dict[str, str] = {}
     for name, tensor in named.items():
@@ -186,7 +186,7 @@ def _aliases(named: Mapping[str, Placeable]) -> dict[str, str]:
 
 
 def _compare(source: Path, copy: Path, frozen: Mapping[str, Placeable]) -> None:
-    """Read the copy as it is on the disk, and compare each tensor with the original, bit by bit.
+    """Read the copy back, and compare each tensor bit by bit with the original.
 
     Raises:
         RunError: naming one that differs.
@@ -215,18 +215,18 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 ELEMENTS = 1 << 22
-"""Number of elements that are compared at once, in float64."""
+"""Number of elements per comparison, in float64."""
 
 
 class TensorSide(NamedTuple):
-    """A tensor as one checkpoint has it; `dtype` is its short name."""
+    """Shape and dtype of a tensor in one checkpoint."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 class TensorDifference(NamedTuple):
-    """A tensor that is not the same in both.
+    """A tensor that differs between two checkpoints.
 
     Arguments:
         left, right: None where a checkpoint lacks it.
@@ -254,7 +254,7 @@ class TensorDifference(NamedTuple):
 
 
 def tensor_differences(left: Named, right: Named) -> Iterator[TensorDifference]:
-    """Compare tensors by name; what is equal in every bit is left out."""
+    """Compare tensors by name; bit-equal ones are omitted."""
     for name in sorted({*left, *right}):
         a, b = left.get(name), right.get(name)
         if a is None or b is None:
@@ -272,7 +272,7 @@ def tensor_differences(left: Named, right: Named) -> Iterator[TensorDifference]:
 def state_differences(
     left: Mapping[str, Any], right: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Values that differ, by dotted path; None stands for one that is not there."""
+    """Values that differ, by dotted path; None for a missing one."""
     a, b = dict(_leaves(left, "")), dict(_leaves(right, ""))
     paths = dict.fromkeys((*a, *b))
     return {

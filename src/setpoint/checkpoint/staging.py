@@ -1,7 +1,7 @@
-"""The files that each rank writes of a checkpoint: its share of the tensors, copied or not.
+"""The files of a checkpoint that each rank writes: its share of the tensors, copied or not.
 
-Parts that several ranks hold are written by one of them; the planner of torch's distributed
-checkpoints chooses, so that all write about as much.
+The planner of torch's distributed checkpoints balances the shares; replicated parts are written
+once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Tensors = Mapping[str, Mapping[str, Tensor]]
 """File stem to name to tensor."""
 
 Staged = dict[str, Iterable[bytes | memoryview]]
-"""File name to its content in pieces, which are taken once."""
+"""File name to its content in pieces, an iterable consumed once."""
 
 OnSaved = Callable[[Path], object]
 
@@ -44,10 +44,10 @@ _Copy = tuple[memoryview, memoryview]
 
 
 class HostMemory:
-    """Host memory that tensors are copied to, save after save to the same places.
+    """Host memory for copies of tensors, reused by each save.
 
     Arguments:
-        pinned: whether it is page-locked, which copies from a GPU faster.
+        pinned: whether it is page-locked, for faster copies from a GPU.
     """
 
     def __init__(self, pinned: bool = False) -> None:
@@ -63,16 +63,17 @@ class HostMemory:
         self._sources: list[Tensor] = []
 
     def clear(self, unchanged: Iterable[Tensor] = ()) -> None:
-        """Let the next copies take the place of what is there.
+        """Begin new copies, over the previous ones.
 
         Arguments:
-            unchanged: those that nothing changes before `finish`, with what shares their memory.
+            unchanged: tensors that stay unchanged until `finish`, with others that share their
+                memory.
         """
         self._used = 0
         self._unchanged = frozenset(_storage(part_here(tensor)) for tensor in unchanged) - {0}
 
     def copy(self, tensor: Tensor) -> memoryview:
-        """A copy, contiguous, to be read after `wait` and `finish` only."""
+        """A contiguous copy, complete after `wait` and `finish`."""
         size = tensor.numel() * tensor.element_size()
         if self._used == len(self._held) or len(self._held[self._used][1]) != size:
             # What is saved changes rarely: the checkpoint of weights alone at the end.
@@ -101,17 +102,17 @@ class HostMemory:
         return content
 
     def wait(self) -> None:
-        """Wait until all copies are there but those of unchanged tensors."""
+        """Wait for all copies but those of unchanged tensors."""
         due, self._due = self._due, []
         _copy_all(due)
         if self.pinned:
             torch.cuda.current_stream().synchronize()
 
     def finish(self) -> None:
-        """Wait until all copies are there; any thread may call it.
+        """Wait for all copies; any thread may call it.
 
-        Copies that no thread has begun are made by this one. If that fails, or Ctrl-C cuts it off,
-        the next call makes them all again.
+        Copies that have not begun are made by this thread. After a failure or Ctrl-C, the next
+        call repeats them all.
         """
         with self._finishing:
             _copy_all(self._later)
@@ -131,19 +132,19 @@ def _copy_all(due: Sequence[_Copy]) -> None:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Address of the memory that a tensor is a view of; 0 if it is empty."""
+    """Address of a tensor's storage; 0 if it is empty."""
     return tensor.untyped_storage().data_ptr()
 
 
 @dataclass(slots=True)
 class Save:
-    """A save in progress: the part that one rank writes.
+    """A save in progress, on one rank.
 
     Arguments:
         step, metric, texts, on_saved: see `CheckpointStore.save`.
         memory: of its copies; None where tensors are written as they are.
         size: bytes of its tensors.
-        refused: why it is not to be written, which all ranks hear when they write.
+        refused: error that cancels it, shared with all ranks when they write.
     """
 
     step: int
@@ -157,7 +158,7 @@ class Save:
     written: Future[Path] = field(default_factory=Future)
 
     def finish_copies(self) -> None:
-        """Copy what is not copied yet; where that fails, no checkpoint comes of it."""
+        """Finish the copies; an error cancels the save."""
         try:
             if self.memory is not None:
                 self.memory.finish()
@@ -165,7 +166,7 @@ class Save:
             self.refused = error
 
     def ends(self, until: float | None) -> bool:
-        """Wait for its end, until a moment at most."""
+        """Wait for its end, at most until a time; True if it has ended."""
         left = None if until is None else max(until - time.monotonic(), 0)
         return bool(wait([self.written], left).done)
 
@@ -177,19 +178,19 @@ def stage(
     world: World,
     index: Index,
 ) -> Staged:
-    """Make files of this rank's share of the tensors, and on the main rank of the rest.
+    """Prepare the files of this rank's share of the tensors, and on the main rank the JSON files.
 
     Arguments:
         tensors: its share, see `share_of`.
-        state: becomes `state.json`.
-        into: what tensors are copied to, so that they may change before they are written, those
-            that it knows as unchanged after its `finish`; None: they are not copied.
+        state: content of `state.json`.
+        into: memory for copies, so that tensors may change before they are written, those marked
+            unchanged after its `finish`; None: they are not copied.
         world: the ranks that save together.
-        index: where the parts of all ranks lie, by stem.
+        index: location of the parts of all ranks, by stem.
 
     Raises:
         SetpointError: if a tensor cannot be saved.
-        TypeError: if the state holds what JSON does not return as it was.
+        TypeError: if the state has values that JSON does not preserve.
     """
     files: Staged = {}
     for stem, named in tensors.items():
@@ -208,16 +209,16 @@ def stage(
 
 
 def write(staged: Staged, folder: Path) -> dict[str, Written]:
-    """Write files into an empty folder, and wait until the disk has them."""
+    """Write and flush files into an empty folder."""
     return {name: write_file(folder / name, pieces) for name, pieces in staged.items()}
 
 
 def share_of(world: World, tensors: Tensors) -> tuple[Tensors, Index]:
-    """Choose who writes what; all ranks call it.
+    """Assign the parts of tensors to ranks; all ranks call it.
 
     Returns:
-        the parts that this rank writes, as `tensors`; and on the main rank, where the parts of all
-        lie then. One rank writes whole tensors, which no index names.
+        the parts that this rank writes, as `tensors`; and on the main rank the index of all parts.
+        A single rank writes whole tensors, without an index.
     """
     if world.size == 1:
         return tensors, {}
@@ -242,10 +243,10 @@ def share_of(world: World, tensors: Tensors) -> tuple[Tensors, Index]:
 
 
 def _share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
-    """Choose who writes what, of the parts that the ranks could write.
+    """Assign the parts to ranks.
 
     Returns:
-        the plan of each rank; and where all of it lies then.
+        the plan of each rank, and the index of all parts.
     """
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 

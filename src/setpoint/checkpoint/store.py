@@ -1,4 +1,4 @@
-"""The checkpoints of one run: each whole or absent, whatever fails."""
+"""The checkpoints of a run: each complete or absent, whatever fails."""
 
 from __future__ import annotations
 
@@ -51,35 +51,35 @@ from .places import format_newest
 from .staging import HostMemory, OnSaved, Save, Tensors
 
 OnDamaged = Callable[[Path, str], None]
-"""Called with each damaged checkpoint that is passed over: its directory and the reason."""
+"""Called with the directory of each damaged checkpoint that is skipped, and the reason."""
 OnSetAside = Callable[[Path, Path], None]
 
 
 class CheckpointStore:
     """A directory of checkpoints: one writer, the main rank of a run, and any number of readers.
 
-    Every rank calls every method, and gets the same answer or the same error; each writes its share
-    of the tensors, and the main rank the rest. A save goes: stage the states, write aside and
-    flush, rename, move `best` and `latest`, remove what is surplus. A process may die between any
-    two of these; what it leaves is a store of whole checkpoints, and the next writer's `prepare`
-    finishes or removes the rest. A damaged or unreadable checkpoint is never removed, only set
-    aside under another name: a disk that fails now may answer tomorrow.
+    Every rank calls every method, with the same result or error; each writes its share of the
+    tensors, and the main rank the other files. A save stages the states, writes and flushes a
+    temporary folder, renames it, moves `best` and `latest`, and prunes. After a crash between any
+    two of these steps all checkpoints are complete, and the next writer's `prepare` finishes or
+    removes the rest. A damaged or unreadable checkpoint is never removed, only renamed: the disk
+    may recover.
 
-    In the background, a save returns once the states are copied to host memory, but for those that
-    stay unchanged, or an error of a save before says that the run cannot go on. The threads of all
-    ranks talk in a process group of their own. What is pending is the same on all ranks, which hear
-    of its end at the same point of the run: at `poll`, `wait`, or a save that finds no place.
+    A save in the background returns once the states are copied to host memory, except unchanged
+    ones, or raises the error of an earlier save. The threads of all ranks use a separate process
+    group. All ranks have the same pending saves, and learn of their end at the same point of the
+    run: in `poll`, `wait`, or a save beyond `in_flight`.
 
     Arguments:
-        root: the directory, `checkpoints/` of a run; made by the first save.
+        root: the directory, `checkpoints/` of a run; created by the first save.
         world: the ranks that share the directory; None: this process alone.
-        in_flight: saves in the background that may have begun and not ended; 0: none is.
-        pinned: whether tensors are copied to page-locked memory then.
-        timeout: seconds that ranks wait for each other while they write in the background.
+        in_flight: maximum number of pending saves in the background; 0: saves are synchronous.
+        pinned: whether they copy tensors to page-locked memory.
+        timeout: of collectives of the background threads, in seconds.
         keep, keep_every, keep_at: retention, see `Retention`.
-        keep_best: whether the checkpoint with the lowest metric is marked `best` and stays.
+        keep_best: whether the checkpoint with the lowest metric is marked `best` and kept.
         on_set_aside: called with the old and the new path of each checkpoint that is set aside.
-        writes: False where nothing in the directory is to change, not even its leftovers.
+        writes: False for a read-only store, which also leaves leftovers alone.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class CheckpointStore:
         self.keep_best = keep_best
         self.on_set_aside, self.writes = on_set_aside, writes
         self.texts: list[Callable[[], Mapping[str, str]]] = []
-        """Give each checkpoint further files, by name."""
+        """Functions that return further files of each checkpoint, by name."""
         self.sealed: list[Callable[[int, bytes], object]] = []
-        """Called with the step and the text of the manifest of each checkpoint, once its files are
-        on the disk and before any of it has its name."""
+        """Called with the step and the manifest text of each checkpoint, after its files are
+        flushed and before it is renamed."""
         self.committed: list[Callable[[int, Path], object]] = []
-        """Called with the step and the directory of each checkpoint, once `latest` names it."""
+        """Called with the step and the directory of each checkpoint, after `latest` was moved."""
         self.protections: list[Callable[[], Collection[int]]] = []
-        """Give steps that are not to be removed yet, whatever `keep` says."""
+        """Functions that return steps to keep in any case."""
         self._writers = (
             self.world.with_own_group("checkpoint", timeout) if in_flight else self.world
         )
@@ -123,18 +123,18 @@ class CheckpointStore:
 
     @property
     def steps(self) -> list[int]:
-        """The steps of the checkpoints in the directory, oldest first, whole or damaged."""
+        """The steps of the checkpoints, ascending, valid or damaged."""
         return list(list_checkpoints(self.root))
 
     @property
     def is_writing(self) -> bool:
-        """True while a save has begun and not ended."""
+        """True while a save is pending."""
         return any(not save.written.done() for save in tuple(self._pending))
 
     def prepare(self) -> None:
-        """Clean up after a writer that died, and finish a save that only lacked its pointers.
+        """Clean up after a killed writer, and complete a save that lacked only its pointers.
 
-        All ranks call it before they load; the main rank, which holds the run's lock, does it.
+        All ranks call it before loading; the main rank, which holds the run's lock, does the work.
 
         Raises:
             SetpointError: if the directory cannot be written.
@@ -151,21 +151,20 @@ class CheckpointStore:
         on_saved: OnSaved | None = None,
         unchanged: Iterable[Tensor] = (),
     ) -> Path:
-        """Save a checkpoint; it is there whole once all ranks have written.
+        """Save a checkpoint, complete once all ranks have written.
 
         Arguments:
-            step: steps done; not below the newest checkpoint's.
+            step: steps done; at least that of the newest checkpoint.
             tensors: file stem to name to tensor.
-            state: everything else, as JSON has it (see `encode_state`).
+            state: everything else, as JSON (see `encode_state`).
             metric: what selects the best checkpoint, lower is better (what is to rise is negated);
                 None or NaN never wins.
             texts: file name to content, such as the record of the configuration.
-            on_saved: called with its directory once it is on the disk and `latest` names it.
-            unchanged: those of the tensors that stay as they are until `finish_copies`, which this
-                rank calls.
+            on_saved: called with its directory after `latest` was moved.
+            unchanged: tensors that stay unchanged until this rank calls `finish_copies`.
 
         Returns:
-            its directory, which is not there yet where it is written in the background.
+            its directory, which does not exist yet in the background.
 
         Raises:
             RunError: if the disk is full or fails, now or for an earlier save in the background;
@@ -194,18 +193,18 @@ class CheckpointStore:
         return self.root / directory_name(step)
 
     def finish_copies(self) -> None:
-        """Finish the copies of `unchanged` tensors, which may change then."""
+        """Finish the copies of `unchanged` tensors, which may change afterwards."""
         for save in self._pending:
             save.finish_copies()
 
     def poll(self) -> bool:
-        """Take note of saves that have ended; all ranks do so at the same point of the run.
+        """Handle saves that have ended; all ranks call it at the same point of the run.
 
         Returns:
-            True while there are others.
+            True while others are pending.
 
         Raises:
-            RunError: that one has failed; as `save` raises it.
+            RunError: one has failed, as `save` raises it.
         """
         while self._pending:
             written = self._pending[0].written
@@ -215,13 +214,13 @@ class CheckpointStore:
         return False
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all saves that have begun are there.
+        """Wait for all pending saves.
 
         Arguments:
-            timeout: seconds; None: as long as it takes.
+            timeout: in seconds; None: unlimited.
 
         Raises:
-            RunError: that one has failed, or is not there in time.
+            RunError: one has failed or timed out.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while self._pending:
@@ -231,7 +230,7 @@ class CheckpointStore:
             self._finish()
 
     def close(self, timeout: float | None = None) -> list[tuple[int, str]]:
-        """Wait for what has begun, where the run has failed and other ranks may be gone.
+        """Wait for pending saves after a failed run, whose other ranks may be gone.
 
         Returns:
             steps that could not be saved, and why.
@@ -253,13 +252,13 @@ class CheckpointStore:
         return failed
 
     def load_newest(self, on_damaged: OnDamaged | None = None) -> LoadedCheckpoint | None:
-        """Load the newest whole checkpoint; None without any. It ends when all ranks have read.
+        """Load the newest valid checkpoint; None without any. Returns when all ranks have read.
 
         Arguments:
-            on_damaged: called with each damaged checkpoint that is passed over.
+            on_damaged: called with each damaged checkpoint that is skipped.
 
         Raises:
-            RunError: if there are damaged ones only, or a file cannot be read.
+            RunError: if all are damaged, or a file cannot be read.
             SetpointError: the ranks do not see the same checkpoints.
         """
         self.wait()
@@ -295,7 +294,7 @@ class CheckpointStore:
         return None
 
     def forget_best(self) -> None:
-        """Let the next checkpoint with a metric be the best, whatever the metric is.
+        """Reset the best: the next checkpoint with a metric becomes it.
 
         Raises:
             SetpointError: if the directory cannot be written.
@@ -316,13 +315,13 @@ class CheckpointStore:
             self.world.on_main(forget)
 
     def set_aside_after(self, step: int) -> None:
-        """Rename the checkpoints that a run which goes on from `step` does not come from.
+        """Set aside the checkpoints after `step`, where the run continues from there.
 
-        Call it after loading and before training, so that a checkpoint that `auto` skipped is
-        not mistaken for a newer state of this run. The pointers move before each of them.
+        Call it after loading and before training, so that a skipped checkpoint is not mistaken for
+        a newer state of this run. The pointers move before each rename.
 
         Arguments:
-            step: the newest that keeps its name; -1 sets all aside.
+            step: the newest to keep; -1 sets all aside.
 
         Raises:
             RunError: if they cannot be renamed.
@@ -350,7 +349,7 @@ class CheckpointStore:
             self.world.on_main(rename)
 
     def _stage(self, save: Save, tensors: Tensors, state: Mapping[str, Any]) -> Save:
-        """Divide what is to be written among the ranks, and take this one's part."""
+        """Assign shares to the ranks, and stage this one's."""
         share, index = staging.share_of(self.world, tensors)
         save.size = sum(tensor.nbytes for named in share.values() for tensor in named.values())
         try:
@@ -363,13 +362,13 @@ class CheckpointStore:
         return save
 
     def _write(self, save: Save, world: World) -> Path:
-        """Let all ranks write what they have taken, and make a checkpoint of it, or none.
+        """Write the shares of all ranks, and commit or discard the checkpoint.
 
         Arguments:
-            world: of all ranks; a thread needs one of its own.
+            world: of all ranks; a thread needs a separate one.
 
         Raises:
-            RunError: what a disk has refused on any rank.
+            RunError: a disk error of any rank.
         """
         folder = world.on_main(lambda: self._begin(save.step))
         written: dict[str, Written] = {}
@@ -408,7 +407,7 @@ class CheckpointStore:
         return world.on_main(commit)
 
     def _finish(self) -> None:
-        """Wait for the oldest save, and say what it has come to."""
+        """Wait for the oldest save, and handle its result."""
         save = self._pending[0]
         wait([save.written])  # Ctrl-C leaves it pending
         self._pending.popleft()
@@ -419,7 +418,7 @@ class CheckpointStore:
             save.on_saved(path)
 
     def _give_up(self, timeout: float | None) -> RunError:
-        """Let nothing that is still being written become a checkpoint."""
+        """Cancel all pending saves, after a timeout."""
         error = RunError(
             f"the checkpoint of step {self._pending[0].step} is not written after "
             f"checkpoint.wait_timeout = {timeout:g} s, and is given up: the disk of {self.root} is "
@@ -449,7 +448,7 @@ class CheckpointStore:
         self._prepared = True
 
     def _begin(self, step: int) -> Path:
-        """Make an empty folder for the files of a checkpoint; `_commit` or `_discard` ends it.
+        """Create the temporary folder of a checkpoint, for `_commit` or `_discard`.
 
         Raises:
             RunError: if there are newer checkpoints, or the disk fails.
@@ -468,10 +467,10 @@ class CheckpointStore:
         return folder
 
     def _commit(self, save: Save, folder: Path, files: dict[str, Written]) -> Path:
-        """Make a checkpoint of a folder whose files are on the disk.
+        """Turn a folder of flushed files into a checkpoint.
 
         Arguments:
-            files: size and checksum of what the folder holds.
+            files: size and checksum of its files.
         """
         step, metric = save.step, save.metric
         if metric is None:
@@ -510,7 +509,7 @@ class CheckpointStore:
         return target
 
     def _discard(self, folder: Path) -> None:
-        """Remove a folder that becomes no checkpoint."""
+        """Remove the folder of a failed save."""
         shutil.rmtree(folder, ignore_errors=True)
         # If only pointers were missing, the next save first moves them.
         self._prepared = False
@@ -519,10 +518,10 @@ class CheckpointStore:
     def _discarding(
         self, step: int, folder: Path, pointers: Sequence[StagedPointer] = ()
     ) -> Iterator[None]:
-        """Remove what was written of a checkpoint that cannot be saved.
+        """Clean up if the block fails.
 
         Raises:
-            RunError: what the disk said.
+            RunError: in place of an `OSError`.
         """
         try:
             yield
@@ -535,7 +534,7 @@ class CheckpointStore:
             raise
 
     def _name_best_before(self, step: int, stay: Sequence[int]) -> None:
-        """Point `best` at the best of those that stay, if it names this step or a later one."""
+        """Move `best` to the best of the steps `stay`, if it points to `step` or later."""
         best = readable_pointer(self.root, "best")
         if best is not None and best >= step:
             measured = [(self._metric_of(s), s) for s in stay]
@@ -550,7 +549,7 @@ class CheckpointStore:
             self.on_set_aside(directory, place)
 
     def _move_pointers_forward(self) -> None:
-        """Do for the newest checkpoint what its own save was killed before doing."""
+        """Move the pointers for checkpoints whose save was killed before that."""
         checkpoints = list_checkpoints(self.root)
         latest = readable_pointer(self.root, "latest")
         newer = [s for s in checkpoints if latest is None or s > latest]
@@ -609,7 +608,7 @@ class CheckpointStore:
                 remove(checkpoints[step], directory_name(step))
 
     def _in_words(self, save: Save, error: Exception) -> Exception:
-        """The error of a failed save, in words where the disk or the memory is at fault."""
+        """The error of a failed save, as a sentence for a full disk or memory."""
         if isinstance(error, OSError):
             problem = RunError(self._refusal(save.step, error))
         elif is_out_of_memory(error):

@@ -1,1 +1,1 @@
-"""Files that are written whole, kept on the disk, and compared: what all components share."""
+"""Atomic files, locks, tensor files and threads, shared by all components."""

@@ -1,4 +1,4 @@
-"""Files that are written atomically and flushed, with digests; reads with a retry."""
+"""Atomic, flushed writes of files with digests, and reads with a retry."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ PAUSE = 0.1
 CHUNK = 4 << 20
 """Bytes that are written at once."""
 PIECE = 256 << 10
-"""Bytes that are read at once for their digest alone: what the processor's cache holds."""
+"""Bytes per read when only computing a digest, which fit the processor's cache."""
 PART = 16 << 20
-"""Bytes that are worth a thread of their own."""
+"""Minimum bytes per reading thread."""
 
 MOST = 64 << 20
-"""Bytes of a file that is read as a whole; what Setpoint writes has a small part of them."""
+"""Maximum size of a file to read whole; Setpoint's own are much smaller."""
 
 
 def not_linked(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file that is added to, as `open` does by its `opener`, unless its name is a link.
+    """`opener` of `open` that refuses symbolic links, for files to append to.
 
-    A run directory may come from others, and links in it lead where they like.
+    A run directory may come from somebody else, with links to anywhere.
     """
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -45,7 +45,7 @@ def not_linked(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """True if a process of this host runs, such as the one that a temporary name ends with."""
+    """True if a process runs on this host, such as the one in a temporary name."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -56,7 +56,7 @@ def is_alive(pid: int) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Read a small file of JSON, whoever wrote it.
+    """Read a small JSON file from an untrusted source.
 
     Raises:
         OSError: if it cannot be read, or has more than `MOST` bytes.
@@ -72,13 +72,13 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
-    """Write a file beside another, which it replaces when the block ends without an error.
+    """Write a temporary file that replaces `path` when the block succeeds.
 
     Arguments:
-        sync: wait until the disk has the name, too; the block has its content flushed.
+        sync: also flush the directory; the block flushes the content.
 
     Returns:
-        a context with the path to write to, where nothing is.
+        a context with the path to write to, which does not exist.
     """
     staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     staged.unlink(missing_ok=True)
@@ -95,10 +95,10 @@ def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def publishing(target: Path, replace: bool = False) -> Iterator[Path]:
-    """Fill a folder beside its place, where it appears when the block ends without an error.
+    """Fill a temporary folder that is renamed to `target` when the block succeeds.
 
     Arguments:
-        replace: whether a folder that is there is removed; else it must be empty.
+        replace: whether to replace an existing folder; else it must be empty.
 
     Returns:
         a context with the empty folder to fill.
@@ -123,7 +123,7 @@ def publishing(target: Path, replace: bool = False) -> Iterator[Path]:
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory (new, renamed, removed) are on the disk."""
+    """Flush the entries of a directory: new, renamed and removed names."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -136,7 +136,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, or replace it with its permissions kept, and wait until the disk has it.
+    """Write and flush a file atomically, keeping the permissions of one that exists.
 
     Raises:
         RunError: if it cannot be written, as on a full disk; what was there before is unchanged.
@@ -159,11 +159,11 @@ def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, as `write_text` does.
 
     Arguments:
-        value: what JSON can hold; NaN and the infinities are refused.
+        value: JSON data; NaN and the infinities are refused.
 
     Raises:
         RunError: if it cannot be written.
-        TypeError, ValueError: if JSON cannot hold the value.
+        TypeError, ValueError: if the value is not JSON data.
     """
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
@@ -172,8 +172,8 @@ class Written(NamedTuple):
     """Size and digest of a file, as manifests record them.
 
     Arguments:
-        digest: BLAKE3 of the content in hexadecimal digits, as `b3sum` prints it: several times as
-            fast as SHA-256, which would keep a good disk waiting.
+        digest: BLAKE3 of the content in hexadecimal digits, as `b3sum` prints it; several times as
+            fast as SHA-256, which would slow down a fast disk.
     """
 
     size: int
@@ -187,7 +187,7 @@ class Written(NamedTuple):
         return digest.end()
 
     def difference(self, expected: Written) -> str:
-        """In what a file that has this differs from what was expected; empty where it does not."""
+        """Describe the difference from what was expected; empty if there is none."""
         if self.size != expected.size:
             return f"has {self.size} bytes, not {expected.size}"
         if self != expected:
@@ -204,20 +204,20 @@ class Digest:
         self.size, self._state = 0, blake3()
 
     def update(self, piece: bytes | memoryview) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         self.size += len(piece)
         self._state.update(piece)
 
     def end(self) -> Written:
-        """Size and digest of what was given."""
+        """Size and digest of all bytes."""
         return Written(self.size, self._state.hexdigest())
 
 
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> Written:
-    """Write a new file and wait until the disk has it.
+    """Write and flush a new file.
 
-    The digest is taken from memory while writing, so what the disk returns later is compared with
-    what was meant and not with what arrived.
+    The digest is computed from memory while writing, so that it verifies what the disk returns
+    later.
 
     Arguments:
         path: the file; it must not exist.
@@ -243,19 +243,19 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> Written:
 
 
 def _begin_to_flush(descriptor: int, start: int, size: int) -> None:
-    """Let the disk begin with what was written last, so that little is left to be waited for.
+    """Start writing back a range early, so that the final flush is short.
 
-    Linux writes dirty pages that it is advised to drop, and drops those that are clean.
+    Linux writes back dirty pages that it is advised to drop, and drops clean ones.
     """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
 
 def retried(read: Callable[..., T], *given: object) -> T:
-    """Read something, once more if that fails: disks and network file systems have hiccups.
+    """Call a reading function, once more after an `OSError`, which may be transient.
 
     Arguments:
-        given: to `read`.
+        given: arguments of `read`.
     """
     try:
         return read(*given)
@@ -265,7 +265,7 @@ def retried(read: Callable[..., T], *given: object) -> T:
 
 
 def digest_file(path: Path) -> Written:
-    """Size and digest of a file as it is on the disk."""
+    """Size and digest of a file on disk."""
     digest, piece = Digest(), memoryview(bytearray(PIECE))
     with open(path, "rb", buffering=0) as file:
         if hasattr(os, "posix_fadvise"):
@@ -276,7 +276,7 @@ def digest_file(path: Path) -> Written:
 
 
 def fill(descriptor: int, into: memoryview, offset: int) -> None:
-    """Read what an open file has from a place on, in several threads where it is much."""
+    """Fill a buffer from an open file at an offset, in parallel if it is large."""
 
     def read(number: int) -> None:
         start = number * PART
@@ -289,10 +289,10 @@ def fill(descriptor: int, into: memoryview, offset: int) -> None:
 
 
 def _read_at(descriptor: int, into: memoryview, offset: int) -> int:
-    """Read what an open file has at a place.
+    """Read from an open file at an offset.
 
     Returns:
-        bytes that were read, at least one.
+        number of bytes read, at least one.
     """
     if count := os.preadv(descriptor, [into], offset):
         return count

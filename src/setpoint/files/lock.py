@@ -1,4 +1,4 @@
-"""The lock of a run directory: one process writes, the others learn which."""
+"""The lock of a run directory: one process writes, and others can name it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from setpoint.config import SetpointError
 from setpoint.files.atomic import is_alive, not_linked
 
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
-"""Errors where another process has a lock."""
+"""Error numbers if another process holds the lock."""
 TRIES, PAUSE = 20, 0.01
-"""Number of attempts, and seconds between: a process that only looks has it for a moment."""
+"""Number of attempts, and seconds between; a process that only checks holds it briefly."""
 
 
 def refuse_locked(path: Path) -> None:
-    """Refuse what `RunLock` would refuse because another process holds it; nothing is written.
+    """Refuse a run directory that another process has locked; nothing is written.
 
     Raises:
         SetpointError: naming that process.
@@ -45,7 +45,7 @@ def refuse_locked(path: Path) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """True if a process holds the lock; False where that cannot be found out."""
+    """True if a process holds the lock; False if that is unknown."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -63,7 +63,7 @@ def _take(descriptor: int, kind: int) -> None:
     """Lock an open file.
 
     Raises:
-        OSError: if another process has a lock that excludes this one, or there are none here.
+        OSError: if another process holds a conflicting lock, or locks are not supported.
     """
     for left in reversed(range(TRIES)):
         try:
@@ -75,7 +75,7 @@ def _take(descriptor: int, kind: int) -> None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """True if a path leads to this very file."""
+    """True if a path refers to this open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -96,14 +96,14 @@ def _busy(path: Path) -> SetpointError:
 
 
 class RunLock:
-    """An exclusive lock on a file, held until it is released or the process ends, however it ends.
+    """An exclusive lock on a file, held until released or the process ends.
 
-    The lock is the system's (`flock`), so a file left by a dead process locks nothing. Processes
-    that are forked from the holder do not keep it. A file that has been removed by the time it is
-    locked keeps nobody out, so that the one in its place is locked instead.
+    It is an `flock`, so that the file of a dead process locks nothing. Forked children do not
+    inherit it. If the file was removed before it could be locked, its replacement is locked
+    instead.
 
     Arguments:
-        path: the file; made if it is not there, in a directory that exists.
+        path: the file; created if missing, in an existing directory.
 
     Raises:
         SetpointError: if another process holds it (naming that process), or it cannot be taken. A
@@ -113,7 +113,7 @@ class RunLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_new = not os.path.lexists(path)
-        """True if the file was not there before."""
+        """True if the file is new."""
         self._descriptor: int | None = None
         for _ in range(TRIES):
             descriptor = self._open()
@@ -163,7 +163,7 @@ class RunLock:
             self.path.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Let others take the lock; the file stays, empty."""
+        """Release the lock; the file stays, empty."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):  # A full disk must not keep the lock.
                 os.ftruncate(self._descriptor, 0)
@@ -174,7 +174,7 @@ class RunLock:
         _held.discard(self)
 
     def _forget(self) -> None:
-        """In a forked child: close its copy, without which the lock would outlive its holder."""
+        """Close the copy of a forked child, which would keep the lock alive."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

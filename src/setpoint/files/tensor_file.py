@@ -1,9 +1,9 @@
-"""Tensors in safetensors files: written in pieces, read by position straight into their memory.
+"""Tensors in safetensors files, written in pieces and read by offset into their memory.
 
-The library safetensors maps a file into memory. That counts as memory of the process (640 MiB for a
-file of 512, where this takes the tensor that is read, 64), and a file that becomes shorter, or a
-disk that fails, ends the process with SIGBUS. It also writes a file only of tensors that are all in
-memory. So it is the reference of the tests, and these functions are used.
+The library safetensors memory-maps files. That counts as memory of the process (640 MiB for a file
+of 512 MiB, against 64 MiB here), and a truncated file or a failing disk kills the process with
+SIGBUS. It also needs all tensors of a file in memory to write it. So it is only the reference in
+tests.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .tensor_header import TORCH_NAMES, TensorInfo, encode_header, read_header
 DTYPES: dict[torch.dtype, str] = {
     getattr(torch, in_torch): name for name, in_torch in TORCH_NAMES.items()
 }
-"""Dtypes that can be stored, by the names of the format."""
+"""Storable dtypes, with their names in the format."""
 
 ROW = 4096
-"""Bytes of a row from which on its part is read by itself: a page of the cache."""
+"""Minimum bytes for reading part of a row separately: a memory page."""
 
 _OF_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
@@ -37,7 +37,7 @@ Copies = Callable[[Tensor], memoryview]
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """The dtype of a name of the format.
+    """The dtype with a name of the format.
 
     Raises:
         KeyError: if torch has none.
@@ -50,9 +50,8 @@ def encode_tensors(
 ) -> Iterable[bytes | memoryview]:
     """A safetensors file in pieces.
 
-    Tensors that are the same memory seen in the same way (tied weights) are written once; the other
-    names stand in the header and are tied again by `read_tensors`. Tensors that merely overlap
-    are written each for itself.
+    Identical views of the same memory (tied weights) are written once; the header lists the other
+    names, and `read_tensors` ties them again. Tensors that only overlap are written separately.
 
     Arguments:
         tensors: name to tensor of any shape (0-dim and empty ones too), stride and device.
@@ -86,7 +85,7 @@ def encode_tensors(
 def encode_one_by_one(
     tensors: Mapping[str, Any], aliases: Mapping[str, str], read: Callable[[str], Tensor]
 ) -> Iterable[bytes | memoryview]:
-    """A safetensors file in pieces, of tensors that are read when their piece is asked for.
+    """A safetensors file in pieces, whose tensors are read lazily.
 
     Arguments:
         tensors: have the dtypes and shapes.
@@ -101,7 +100,7 @@ def encode_one_by_one(
 def _header(
     tensors: Mapping[str, Any], names: Sequence[str], aliases: Mapping[str, str]
 ) -> tuple[bytes, list[str]]:
-    """The beginning of a file, and the order of the tensors in it."""
+    """The header of a file, and the order of its tensors."""
     # Wide types first keeps every tensor aligned to its own element size.
     order = sorted(names, key=lambda name: (-tensors[name].dtype.itemsize, name))
     entries = ((n, DTYPES[tensors[n].dtype], tuple(tensors[n].shape)) for n in order)
@@ -109,7 +108,7 @@ def _header(
 
 
 def read_box(descriptor: int, info: TensorInfo, box: Sequence[slice], into: Tensor) -> None:
-    """Read a box of a tensor as a file holds it.
+    """Read a box of a tensor from a file.
 
     Arguments:
         descriptor: of the open file.
@@ -117,7 +116,7 @@ def read_box(descriptor: int, info: TensorInfo, box: Sequence[slice], into: Tens
         into: of the shape of the box, in host memory; it may be a view.
 
     Raises:
-        OSError: if it cannot be read, `ENODATA` if the file has become shorter.
+        OSError: if it cannot be read, `ENODATA` if the file was truncated.
     """
     if not into.numel():
         return
@@ -172,7 +171,7 @@ def _refuse_unsavable(name: str, tensor: Tensor) -> None:
 
 
 def _memory(tensor: Tensor, name: str) -> tuple[object, ...]:
-    """A key that two tensors share if and only if they are one."""
+    """A key that is equal for identical views of the same memory only."""
     if not tensor.numel():
         return (name,)
     view = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
@@ -191,7 +190,7 @@ def _in_host_memory(tensor: Tensor) -> Tensor:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """True if a tensor lies in host memory as it is written."""
+    """True if a tensor can be written from host memory without a copy."""
     is_lazy = tensor.is_conj() or tensor.is_neg()
     is_on_host = type(tensor) is Tensor and tensor.device.type == "cpu"
     return is_on_host and tensor.is_contiguous() and not is_lazy

@@ -35,19 +35,19 @@ TORCH_NAMES: Final = {
     "U8": "uint8",
     "BOOL": "bool",
 }
-"""Dtypes of the format, and the same in torch."""
+"""Dtypes of the format, with their names in torch."""
 
 WIDTHS: Final = {
     name: next((int(bits) // 8 for bits in ("64", "32", "16") if name.endswith(bits)), 1)
     for name in TORCH_NAMES
 }
-"""Bytes of one element."""
+"""Bytes per element."""
 
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
 """Dtypes of weights."""
 
 CODES: Final = ("U8", "I8")
-"""Dtypes of the codes of quantized weights, beside float8."""
+"""Integer dtypes of quantized codes."""
 
 _LONGEST: Final = 100_000_000  # bytes of a header, the limit of the safetensors library
 
@@ -58,8 +58,8 @@ class TensorInfo(NamedTuple):
     Arguments:
         start: the first byte, from the beginning of the file.
         size: in bytes.
-        encoding: of a tensor that is dequantized as it is read; its shape and dtype are those of
-            the dense one. None: the file has it as it is.
+        encoding: of a tensor that is dequantized on reading; shape and dtype are the dense ones.
+            None: stored as is.
     """
 
     file: Path
@@ -71,7 +71,7 @@ class TensorInfo(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """The quantization of a tensor, and the tensors that it is dequantized from.
+    """The quantization of a tensor, and the tensors to dequantize it from.
 
     Arguments:
         values: numbers, `float8`, `int8`, `int4` (from -8 on, two in a byte), `e2m1` or indices
@@ -149,10 +149,10 @@ def decode_header(
     """Decode the JSON of a header.
 
     Arguments:
-        path: of the file that it is from.
+        path: of its file, for errors.
 
     Returns:
-        the tensors in the order of the header; and further names of some of them.
+        the tensors in the order of the header, and further names of some.
 
     Raises:
         DamagedFile: if it is not in the format, or a tensor has more or fewer bytes than its shape
@@ -171,11 +171,11 @@ def decode_header(
 def encode_header(
     tensors: Iterable[tuple[str, str, Shape]], aliases: Mapping[str, str] | None = None
 ) -> bytes:
-    """The beginning of a safetensors file, with its length.
+    """The header of a safetensors file, with its length.
 
     Arguments:
         tensors: name, dtype and shape of each, in the order of their bytes.
-        aliases: further names of some of them, which `decode_header` returns.
+        aliases: further names of some.
     """
     # transformers asks for the format, which says that matrices lie as torch has them.
     metadata = {"format": "pt"} | ({"aliases": json.dumps(aliases)} if aliases else {})

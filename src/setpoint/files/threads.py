@@ -1,4 +1,4 @@
-"""Threads: a queue of work, a call at an interval, and several threads for one piece of work."""
+"""Threads: a task queue, periodic calls, and parallel loops."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from weakref import WeakSet
 T = TypeVar("T")
 
 THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
-"""Number of threads for one piece of work: copies and digests, which release the GIL."""
+"""Number of threads of a parallel loop of copies or digests, which release the GIL."""
 
 
 def in_threads(act: Callable[[int], object], count: int) -> None:
-    """Do something `count` times, by this thread and others, each taking the next number.
+    """Call a function `count` times in this thread and others, each taking the next number.
 
-    None of them waits for another but at the end, so that a busy machine costs little. Threads that
-    cannot be started, or die of too little memory before their first line, are done without:
-    `Thread.start` would wait for the latter for ever.
+    They wait for each other only at the end. Threads that cannot be started, or run out of memory
+    before their first line, are not missed: `Thread.start` would wait for the latter forever.
 
     Arguments:
-        act: takes the number, from 0 on; once it has raised an error nothing more is begun.
+        act: called with a number from 0; after an error no further call begins.
     """
     numbers, failed = iter(range(count)), list[BaseException]()
 
@@ -57,11 +56,11 @@ def in_threads(act: Callable[[int], object], count: int) -> None:
 
 
 class Periodic:
-    """Call a function at an interval in a daemon thread, whatever the main thread does.
+    """Call a function periodically in a daemon thread.
 
     Arguments:
-        every: seconds between two calls; a function is asked again after each.
-        act: what it raises ends the thread.
+        every: seconds between calls, or a function that returns them.
+        act: the function; an exception ends the thread.
         name: of the thread, as debuggers show it.
         at_once: whether the first call comes before the first interval.
     """
@@ -89,7 +88,7 @@ class Periodic:
         self._thread.start()
 
     def end(self) -> None:
-        """Call it no more, and wait for a call in progress, unless this is called from within."""
+        """Stop, and wait for a call in progress, unless called from within it."""
         self._ended.set()
         if self._thread.is_alive() and self._thread is not current_thread():
             self._thread.join()
@@ -102,10 +101,10 @@ class Periodic:
 
 
 class Worker:
-    """A queue of tasks for one thread, which a process that ends does not wait for.
+    """A task queue with a daemon thread.
 
-    Executors of the standard library are waited for at the end of the process, which a disk that
-    does not answer would keep for ever.
+    Executors of the standard library are joined at the exit of the process, which would hang with
+    an unresponsive disk.
 
     Arguments:
         name: of the thread, as debuggers show it.
@@ -120,21 +119,19 @@ class Worker:
 
     @property
     def is_busy(self) -> bool:
-        """True if a task is not done yet."""
+        """True while a task is pending."""
         return self._last is not None and not self._last.done()
 
     @property
     def waiting(self) -> int:
-        """Number of tasks that the thread has not taken yet."""
+        """Number of tasks in the queue."""
         return self._tasks.qsize()
 
     def submit(self, act: Callable[[], T]) -> Future[T]:
-        """Let the thread do something after what it was given before.
-
-        Where the system allows no further thread, it is done when this returns.
+        """Queue a task; if no thread can be started, it is done before this returns.
 
         Returns:
-            its result.
+            its future result.
         """
         self._last = future = Future[T]()
         self._tasks.put((future, act))
@@ -148,13 +145,13 @@ class Worker:
         return future
 
     def end(self, patience: float | None = None) -> bool:
-        """Let the thread end after its tasks.
+        """End the thread after its tasks.
 
         Arguments:
-            patience: seconds to wait for that; None: nothing waits.
+            patience: seconds to wait for that; None: do not wait.
 
         Returns:
-            True if it has ended, or never begun.
+            True if it has ended or was never started.
         """
         self._tasks.put(None)
         if patience is not None and self._thread.is_alive():
@@ -176,9 +173,9 @@ _made: WeakSet[Worker] = WeakSet()
 
 
 def is_any_busy() -> bool:
-    """True if a thread does something that nothing waits for any more, as a process ends.
+    """True if a worker is busy as the process exits.
 
-    When Python exits it ends such a thread at its next line: within a library of C++, which waits
-    for another rank, say, that aborts the process.
+    Python stops such a thread at its next line; inside a C++ library, waiting for another rank for
+    instance, that aborts the process.
     """
     return any(worker.is_busy for worker in _made)

@@ -1,1 +1,1 @@
-"""Operations of runs: training does without them, and they enter as add-ons of others do."""
+"""Operations of runs: add-ons that training does not depend on."""

@@ -1,4 +1,4 @@
-"""Alerts: messages about a run, posted to a URL or given to a program by a thread."""
+"""Alerts: messages about a run, posted to a URL or passed to a program by a thread."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ if TYPE_CHECKING:
     from setpoint.train.session import Run
 
 WAITING = 100
-"""Messages that may wait to be sent; further ones are dropped."""
+"""Maximum number of queued messages; further ones are dropped."""
 BACKOFF = 1.0
-"""Seconds before the first retry; each waits twice as long as the one before."""
+"""Seconds before the first retry, doubled for each further one."""
 
 GRACE = 1.0
-"""Seconds that the end of a run waits beyond the time that sending may take."""
+"""Seconds that the end of a run waits in addition to the send timeout."""
 
 Facts = dict[str, Any]
 
 
 class Alert(Callback, ABC):
-    """One alert on the main rank. Training never waits for it but at its end, for a bounded time.
+    """An alert, on the main rank.
 
-    Leaving the run by an error is a failure, by Ctrl-C a stop.
+    Training waits for it only at its end, for a bounded time. Leaving the run by an error is a
+    failure, by Ctrl-C a stop.
     """
 
     phase = Phase.OBSERVE
@@ -70,7 +71,7 @@ class Alert(Callback, ABC):
         self._watch = Periodic(pause, self._look_for_stall, "setpoint-stalls")
 
     def prepare(self) -> None:
-        """Read what the section refers to, and set `longest`, the seconds that sending may take.
+        """Read what the section refers to, and set `longest`, the send timeout in seconds.
 
         Raises:
             SetpointError: it is not there.
@@ -78,10 +79,10 @@ class Alert(Callback, ABC):
 
     @abstractmethod
     def deliver(self, facts: Facts, ended: Event) -> None:
-        """Send a message, in the thread; errors are shown, and `ended` breaks off waiting."""
+        """Send a message, in the thread; errors are shown, and `ended` interrupts waiting."""
 
     def before_build(self, run: Run, ending: ExitStack) -> None:
-        """Begin, so that errors from here on are sent."""
+        """Start, so that errors from here on are sent."""
         run.world.on_main(self.prepare)
         if not run.world.is_main:
             return
@@ -102,7 +103,7 @@ class Alert(Callback, ABC):
         run.events.listeners.append(self.heard)
 
     def start(self, loop: Loop) -> None:
-        """Begin to wait for steps."""
+        """Start to watch for stalls."""
         self.progressed(loop.position.step)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -110,17 +111,17 @@ class Alert(Callback, ABC):
         self.progressed(loop.position.step, result.loss)
 
     def rewound(self, loop: Loop) -> None:
-        """Note that the run has gone back, which is progress, too."""
+        """Note a rollback, which counts as progress."""
         self.progressed(loop.position.step)
 
     def progressed(self, step: int, loss: float | None = None) -> None:
-        """Note that the run is not stalled, and show what could not be sent."""
+        """Note progress, and show failed sends."""
         self.step, self.loss = step, loss if loss is not None else self.loss
         self._progressed, self._has_stalled = time.monotonic(), False
         self._show()
 
     def heard(self, event: str, details: dict[str, Any]) -> None:
-        """Take an event of the run."""
+        """Handle an event of the run."""
         if event == "end":
             self.status, self.reason = details["status"], details.get("reason", "")
             self.step = details["step"]
@@ -132,7 +133,7 @@ class Alert(Callback, ABC):
             self.send(details["cause"], f"step {step} {what}: {figures}")
 
     def send(self, event: str, message: str) -> None:
-        """Let the thread send a message, if the section wants its event."""
+        """Queue a message, if its event is configured."""
         if event not in self.config.events:
             return
         if self._worker.waiting >= WAITING:
@@ -159,7 +160,7 @@ class Alert(Callback, ABC):
         self._show()
 
     def _send_end(self, error: BaseException | None) -> None:
-        """Send how the session ended, once."""
+        """Send the end of the session, once."""
         if self._has_sent_end:
             return
         self._has_sent_end = True
@@ -211,7 +212,7 @@ class WebhookAlert(Alert):
         """Read the URL and the headers.
 
         Raises:
-            SetpointError: one is not where the section says, or the URL is no HTTP address.
+            SetpointError: one is missing, or the URL is not HTTP.
         """
         config = self.config
         self.url = config.url.reveal()
@@ -225,7 +226,7 @@ class WebhookAlert(Alert):
         self.longest = config.timeout * (config.retries + 1) + waits
 
     def deliver(self, facts: Facts, ended: Event) -> None:
-        """Post, and try again where the server cannot be reached or is at fault."""
+        """Post, with retries if the server cannot be reached or fails."""
         body = {key: filled(text, facts) for key, text in self.config.body.items()} or facts
         headers = {"Content-Type": "application/json", **self.headers}
         data = json.dumps(body, default=str).encode()
@@ -243,7 +244,7 @@ class WebhookAlert(Alert):
                 return
 
     def _reason(self, error: Exception) -> str:
-        """The error in words, without the address."""
+        """The error without the URL."""
         hidden = (self.url, *self.headers.values())
         text = str(getattr(error, "reason", None) or error)
         if isinstance(error, urllib.error.HTTPError):
@@ -259,7 +260,7 @@ class CommandAlert(Alert):
     config: Command
 
     def prepare(self) -> None:
-        """Look the program up.
+        """Find the program.
 
         Raises:
             SetpointError: it is not there.
@@ -272,7 +273,7 @@ class CommandAlert(Alert):
             )
 
     def deliver(self, facts: Facts, ended: Event) -> None:
-        """Run it, and end it when its time is over."""
+        """Run it with a timeout."""
         names = {f"SETPOINT_ALERT_{key.upper()}": str(value) for key, value in facts.items()}
         try:
             done = subprocess.run(
@@ -294,5 +295,5 @@ class CommandAlert(Alert):
 
 
 def filled(text: str, facts: Facts) -> str:
-    """Put facts into a text for `{name}`; other braces stay."""
+    """Replace `{name}` in a text by facts; other braces stay."""
     return re.sub(r"\{(\w+)\}", lambda m: str(facts.get(m[1], m[0])), text)

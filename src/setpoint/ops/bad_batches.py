@@ -1,4 +1,4 @@
-"""Batches of steps that were not trained on, kept so that such a step can be run again."""
+"""Batches of steps that were not taken, kept for replay."""
 
 from __future__ import annotations
 
@@ -35,20 +35,19 @@ NUMBERS = ("tokens", "target_tokens", "target_bytes")
 
 
 class BadBatchesCallback(Callback):
-    """Keeps the batches of the newest steps that were not trained on, `resilience.bad_batches`.
+    """Keeps the batches of the newest steps that were not taken, `resilience.bad_batches`.
 
-    A folder a step: `batch-0.ID.safetensors` of each rank that reads its own data, and `step.json`,
-    which names the `ID`: files of an earlier attempt at the step are never taken for those of the
-    last one.
+    Each step has a folder with `batch-0.ID.safetensors` for each rank that reads data, and
+    `step.json` with the `ID`, which distinguishes files of earlier attempts.
     """
 
     def opened(self, run: Run, within: ExitStack) -> None:
-        """Keep the run, in whose directory the batches go."""
+        """Store the run, whose directory receives the batches."""
         self.run, self.world, self.root = run, run.world, run.directory / BAD_BATCHES
         self.keep = run.job.resilience.bad_batches
 
     def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
-        """Keep a step; where the disk refuses it, a note says so, and training goes on."""
+        """Keep a step; a disk error is only reported."""
         if not self.keep:
             return
         step, note = result.step, self.run.progress.note
@@ -105,7 +104,7 @@ class BadBatchesCallback(Callback):
         return tensors
 
     def _make_room(self, folder: Path, attempt: str) -> None:
-        """Remove the oldest steps, and what an earlier attempt at this one has left."""
+        """Remove the oldest steps, and files of earlier attempts at this one."""
         if folder.is_dir():
             for file in folder.iterdir():
                 if f".{attempt}." not in file.name:
@@ -127,12 +126,11 @@ def _replace(path: Path, chunks: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SavedStep:
-    """A step that was not trained on, read back.
+    """A kept step.
 
     Arguments:
         facts: content of `step.json`.
-        shares: of each rank that read its own data, its number in the draw of random numbers, and
-            its micro-batches.
+        shares: for each rank that read data, its RNG rank and its micro-batches.
     """
 
     facts: Mapping[str, Any]
@@ -140,10 +138,10 @@ class SavedStep:
 
 
 def read_bad_batch(run: Path, step: int) -> SavedStep | None:
-    """Read what was kept of a step.
+    """Read a kept step.
 
     Returns:
-        None where nothing was.
+        None if it was not kept.
 
     Raises:
         SetpointError: a file is missing or damaged.

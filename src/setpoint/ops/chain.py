@@ -1,12 +1,11 @@
 """`chain.jsonl`: a chain of hashes over the rows of metrics, events and checkpoints of a run.
 
-Each line is a link. It holds the digests of the rows and events that were written since the link
-before, or the digest of a checkpoint's manifest, and the hash of the link before. Its own hash is
-the SHA-256 of its JSON without the field `hash`. The hash of the last link, the head, stands for
-all that the chain seals: a row, an event or a checkpoint that is changed, removed, added or moved
-afterwards shows. Rows are on the disk before a link seals them, and a link that drops rows is there
-before they are dropped, so that a process that is killed at any moment leaves a chain that fits its
-rows; those after the last link are not sealed yet.
+Each line is a link. It has the digests of the rows and events since the previous link, or the
+digest of a checkpoint's manifest, and the hash of the previous link. Its own hash is the SHA-256 of
+its JSON without the field `hash`. The hash of the last link, the head, covers the whole chain: it
+reveals rows, events and manifests that were changed, removed, added or moved. Rows are flushed
+before a link seals them, and a link that drops rows is written before they are dropped, so that the
+chain fits the rows after a kill at any time; rows after the last link are not sealed yet.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from setpoint.train.session import Run
 
 EVERY = 60.0
-"""Seconds between links. One waits for the disk twice and hashes the rows since the last one: a
-few milliseconds."""
+"""Seconds between links. Each takes a few milliseconds, for two flushes and the hashes of new
+rows."""
 BLOCK = 1 << 20
 """Bytes that are read at once."""
 
@@ -53,7 +52,7 @@ class ChainCallback(Callback):
         self.chain: Chain | None = None
 
     def opened(self, run: Run, within: ExitStack) -> None:
-        """Go on with the chain, and listen to events and checkpoints."""
+        """Open the chain, and listen to events and checkpoints."""
         if not run.world.is_main:
             return
         self.run, self.chain = run, Chain(run.directory, run.files.metrics, run.files.events)
@@ -66,7 +65,7 @@ class ChainCallback(Callback):
         return {} if self.chain is None or self.chain.head is None else {HEAD: self.chain.head}
 
     def heard(self, event: str, details: dict[str, Any]) -> None:
-        """Drop the rows that an event says are lost, and seal a session that begins or fails."""
+        """Drop the rows that are lost at an event, and seal the start or failure of a session."""
         run, chain = self.run, self.chain
         assert chain is not None
         if event == "restart":
@@ -90,7 +89,7 @@ class ChainCallback(Callback):
             self._seal(events_alone=False)
 
     def recorded(self, loop: Loop, done: bool) -> None:
-        """Seal the end; the head of a run that was finished before stays what was printed then."""
+        """Seal the end; a run that had finished before keeps its head."""
         if self.chain is not None:
             self.chain.seal(events_alone=not self.run.had_nothing_left)
 
@@ -107,13 +106,13 @@ class ChainCallback(Callback):
 class Chain:
     """Writes the chain of a run whose directory this process has locked; from any thread.
 
-    A run that was begun without a chain gets one that says how many rows were there before. After
-    a last link that cannot be read a new chain begins in the same file.
+    The chain of a run that began without one states the number of earlier rows. After an unreadable
+    last link, a new chain begins in the same file.
 
     Arguments:
         run: the run directory.
         metrics: its `metrics.jsonl`.
-        events: its `events.jsonl`, whose rows are never dropped.
+        events: its `events.jsonl`, which only grows.
     """
 
     def __init__(self, run: Path, metrics: Path, events: Path) -> None:
@@ -131,18 +130,18 @@ class Chain:
         """Begin a session.
 
         Arguments:
-            session: its step and fingerprint, which are sealed.
+            session: its step and fingerprint, to seal.
         """
         with self._lock:
             # Rows after the last checkpoint are about to be dropped.
             self._link(seals_rows=False, session=session)
 
     def seal(self, checkpoint: tuple[int, bytes] | None = None, events_alone: bool = True) -> None:
-        """Seal the rows and events so far; nothing is written where there is nothing to seal.
+        """Seal the rows and events so far, if any.
 
         Arguments:
-            checkpoint: step and text of the manifest of one that is about to be published.
-            events_alone: True if events without rows are worth a link, and so another head.
+            checkpoint: step and manifest text of a checkpoint to publish.
+            events_alone: True if events without rows get a link, and so a new head.
 
         Raises:
             RunError: if the disk is full or fails.
@@ -156,10 +155,10 @@ class Chain:
                 self._link(**more)
 
     def cut(self, offset: int) -> None:
-        """Drop the rows after an offset from the chain; to be called before they are dropped.
+        """Drop the rows after an offset from the chain, before they are dropped from the file.
 
         Arguments:
-            offset: length of `metrics.jsonl` where a row ends.
+            offset: in `metrics.jsonl`, at the end of a row.
 
         Raises:
             RunError: if the disk is full or fails.
@@ -196,10 +195,10 @@ class Chain:
 
 
 class _Tail:
-    """The rows of a file that no link seals yet.
+    """The unsealed rows of a file.
 
     Arguments:
-        total: number of rows in the links before; None where none seals the file.
+        total: number of rows in earlier links; None without any.
     """
 
     def __init__(self, path: Path, total: int | None) -> None:
@@ -213,11 +212,11 @@ class _Tail:
         self._cut = self.total if self._missing else None
 
     def has_more(self) -> bool:
-        """True if there is anything after the last row that is sealed."""
+        """True if there are unsealed rows."""
         return self.path.exists() and self.path.stat().st_size > self.offset
 
     def new(self) -> list[str]:
-        """The digests of the whole rows that are not sealed, which are on the disk then."""
+        """Flush the file, and return the digests of its complete unsealed rows."""
         try:
             with self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size <= self.offset:
@@ -241,18 +240,18 @@ class _Tail:
         return True
 
     def losses(self) -> dict[str, int]:
-        """Rows that are gone, for the next link."""
+        """Lost rows, for the next link."""
         cut = {} if self._cut is None else {"cut": self._cut}
         return cut | ({"missing": self._missing} if self._missing else {})
 
     def sealed(self, count: int) -> None:
-        """Take note that a link seals the new rows."""
+        """Mark the new rows as sealed."""
         self.offset, self.total = self._end, self.total + count
         self._missing, self._cut = 0, None
 
 
 def _last_link(path: Path) -> dict[str, Any] | None:
-    """The last whole line, if it is a link that matches its own hash."""
+    """The last complete line, if it is a valid link."""
     try:
         [line] = deque(whole_lines(path), maxlen=1)
         link = json.loads(line)
@@ -262,7 +261,7 @@ def _last_link(path: Path) -> dict[str, Any] | None:
 
 
 def _count_rows(path: Path, offset: int | None = None) -> int:
-    """Number of whole rows of a file, up to an offset."""
+    """Number of complete rows of a file, up to an offset."""
     if not path.exists():
         return 0
     count, left = 0, path.stat().st_size if offset is None else offset
@@ -273,7 +272,7 @@ def _count_rows(path: Path, offset: int | None = None) -> int:
 
 
 def _end_of_row(path: Path, count: int) -> tuple[int, int]:
-    """The offset where so many rows end, or all where there are fewer; and their number."""
+    """The end of the first `count` rows, or of all if fewer; and their number."""
     offset = rows = 0
     if path.exists():
         with suppress(OSError):  # of a line that is no row

@@ -1,4 +1,4 @@
-"""Copies of a run at a URL: fetched before it begins, and uploaded while it trains."""
+"""Copies of a run at a URL: downloaded before it starts, and uploaded while it trains."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from setpoint.train.session import Run
 
 LOOK = 1.0
-"""Seconds that the ranks wait at once for uploads, so that none times out."""
+"""Seconds per wait for uploads, below the timeouts of ranks."""
 
 
 class RemoteCopies(Callback):
-    """Copies as `checkpoint.remote` asks for. The main rank uploads, and all ranks fetch.
+    """Copies of `checkpoint.remote`. The main rank uploads, and all ranks download.
 
     Arguments:
         config: the section.
@@ -45,24 +45,24 @@ class RemoteCopies(Callback):
 
     @property
     def run(self) -> Run:
-        """The run, once it is open."""
+        """The opened run."""
         assert self._run is not None
         return self._run
 
     def before_open(
         self, job: Job, directory: Path | None, world: World, show: Callable[[str], None]
     ) -> None:
-        """Fetch what the directory lacks."""
+        """Download what the directory lacks."""
         if directory is not None:
             self._fetched = bring_back(job, directory, world, show)
 
     def rehearsed(self, job: Job, directory: Path | None) -> tuple[str, str] | None:
-        """Name what would be fetched."""
+        """Name pending downloads."""
         line = None if directory is None else would_fetch(job, directory)
         return None if line is None else ("remote", line)
 
     def opened(self, run: Run, within: ExitStack) -> None:
-        """Record what was fetched, and begin to upload what is saved."""
+        """Record downloads, and start uploading."""
         self._run = run
         self._report(self._fetched)
         if not run.world.is_main:
@@ -81,33 +81,33 @@ class RemoteCopies(Callback):
         store.protections.append(lambda: uploads.protected)
 
     def fetch(self, newer_than: int | None) -> bool:
-        """Fetch a whole checkpoint in place of a damaged one."""
+        """Download a valid checkpoint in place of a damaged one."""
         reports: list[UploadReport] = []
         fetched = fetch_undamaged(self.run, newer_than, reports)
         self._report(reports)
         return fetched
 
     def start(self, loop: Loop) -> None:
-        """Go on with what a session before has not sent, and give up what the run has left."""
+        """Continue uploads of an earlier session, and drop obsolete ones."""
         if self.cadence is not None:
             self.cadence.set_aside_after(loop.position)
             self.cadence.uploads.add_named()
 
     def rewound(self, loop: Loop) -> None:
-        """Give up what the run has gone back from."""
+        """Drop uploads that a rollback made obsolete."""
         if self.cadence is not None:
             self.cadence.set_aside_after(loop.position)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Note and record uploads that have ended."""
+        """Report and record finished uploads."""
         if self.cadence is not None:
             self._report(self.cadence.uploads.reports())
 
     def recorded(self, loop: Loop, done: bool) -> None:
-        """Wait for what is to be uploaded; all ranks do, in short turns, so that none times out.
+        """Wait for pending uploads, on all ranks, in short turns, so that none times out.
 
         Raises:
-            RunError: if something is not uploaded in time, and no later session will do it.
+            RunError: if an upload is not done in time, and no later session will do it.
         """
         uploads, world = self.cadence and self.cadence.uploads, self.run.world
         ends, is_said = time.monotonic() + self.config.wait_timeout, False
@@ -116,7 +116,7 @@ class RemoteCopies(Callback):
             uploads.add_record()
 
         def look() -> bool:
-            """True if there is nothing to wait for any more."""
+            """True if no upload is pending."""
             assert uploads is not None
             left = ends - time.monotonic()
             return uploads.wait(max(0.0, min(LOOK, left))) or left <= LOOK
@@ -152,7 +152,7 @@ class RemoteCopies(Callback):
             self.run.progress.note(problem)
 
     def _report(self, reports: Iterable[UploadReport]) -> None:
-        """Note and record what has been uploaded, fetched, or failed."""
+        """Report and record uploads, downloads and failures."""
         for report in reports:
             if report.note:
                 self.run.progress.note(report.note)

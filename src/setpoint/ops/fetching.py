@@ -1,4 +1,4 @@
-"""Checkpoints and runs fetched from a URL: whole and verified, or not at all."""
+"""Verified downloads of checkpoints and runs from a URL."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ from setpoint.train.session import Run
 
 
 def fetched(url: str, into: Path) -> Path:
-    """Fetch a checkpoint from a URL, and verify it.
+    """Download and verify a checkpoint.
 
     Arguments:
         url: of a run, of its checkpoints or of one of them, or of `latest` or `best` there.
-        into: a folder for checkpoints, made if it is not there; one that holds this very
-            checkpoint already is used as it is.
+        into: a folder for checkpoints, created if missing; an identical checkpoint there is reused.
 
     Returns:
-        its directory: of the newest whole one where `url` names none.
+        its directory; that of the newest valid one if `url` names none.
 
     Raises:
         SetpointError: if there is none, or it is damaged.
@@ -67,7 +66,7 @@ def fetched(url: str, into: Path) -> Path:
 
 
 def fetch_whole(run: RemoteRun, found: RemoteCheckpoint, into: Path) -> Path:
-    """Fetch one checkpoint, unless it is there; it appears under its name when it is whole.
+    """Download a checkpoint, unless it exists; it is renamed when complete.
 
     Raises:
         DamagedCheckpoint: naming the file that is missing or differs at the URL.
@@ -86,7 +85,7 @@ def fetch_whole(run: RemoteRun, found: RemoteCheckpoint, into: Path) -> Path:
 
 
 def begin_fetch(found: RemoteCheckpoint, into: Path) -> Path:
-    """Make the folder that the files of a checkpoint are fetched into.
+    """Create the folder for downloading a checkpoint.
 
     Raises:
         OSError: if the disk refuses.
@@ -98,7 +97,7 @@ def begin_fetch(found: RemoteCheckpoint, into: Path) -> Path:
 
 
 def end_fetch(found: RemoteCheckpoint, folder: Path) -> Path:
-    """Give a fetched checkpoint its name; one that has the name already is set aside.
+    """Rename a downloaded checkpoint; an existing one is set aside.
 
     Raises:
         OSError: if the disk refuses.
@@ -121,15 +120,15 @@ LOOK = 1.0
 def bring_back(
     job: Job, path: Path, world: World, show: Callable[[str], None]
 ) -> list[UploadReport]:
-    """Fetch what a URL holds of a run and its directory lacks, before anything is compared.
+    """Download what the directory of a run lacks, before anything is compared.
 
-    Every rank calls it, and fetches its share of the files.
+    Every rank calls it, and downloads its share of the files.
 
     Arguments:
         show: shows a line to people.
 
     Returns:
-        what was fetched and what was passed over.
+        downloaded and skipped checkpoints.
 
     Raises:
         SetpointError: if the run must not resume, the directory cannot be written, or nothing is
@@ -171,7 +170,7 @@ def bring_back(
 
 
 def would_fetch(job: Job, path: Path) -> str | None:
-    """Name what `bring_back` would fetch, and write nothing.
+    """Name what `bring_back` would download; writes nothing.
 
     Raises:
         SetpointError: as `bring_back` does.
@@ -194,7 +193,7 @@ def fetch_newest(
     show: Callable[[str], None],
     than: int | None = None,
 ) -> int | None:
-    """Fetch the newest whole checkpoint, and the best one, and let the pointers name them.
+    """Download the newest valid checkpoint and the best one, and set the pointers.
 
     Arguments:
         root: the folder of the checkpoints; its run is locked.
@@ -203,7 +202,7 @@ def fetch_newest(
         show: shows a line to people.
 
     Returns:
-        its step; None if none newer than those here is whole.
+        its step; None if there is no valid one newer than the local ones.
     """
     found: RemoteCheckpoint | None = first
     passed: set[int] = set()
@@ -242,10 +241,10 @@ def fetch_newest(
 
 
 def fetch_undamaged(run: Run, than: int | None, reports: list[UploadReport]) -> bool:
-    """Fetch what is newer at the URL than the newest that is whole here, where some are damaged.
+    """Download a checkpoint newer than the newest valid local one, if some are damaged.
 
     Arguments:
-        than: the step of that; None where none is whole.
+        than: step of the newest valid local one; None without any.
         reports: receives what was fetched, and what is damaged and was passed over.
 
     Returns:
@@ -269,7 +268,7 @@ def _newer(
     passed: Collection[int] = (),
     than: int | None = None,
 ) -> RemoteCheckpoint | None:
-    """The newest whole checkpoint at a URL, if it is newer than all here."""
+    """The newest valid checkpoint at a URL, if newer than all local ones."""
     here, _ = newest_whole(root)
     here = here if than is None else than
     pending = read_pending(root)
@@ -313,7 +312,7 @@ def _fetch(
     reports: list[UploadReport],
     show: Callable[[str], None],
 ) -> bool:
-    """Fetch a checkpoint, each rank its share of the files.
+    """Download a checkpoint, each rank its share of the files.
 
     Returns:
         False if it is damaged at the URL.
@@ -367,7 +366,7 @@ def _damage(remote: RemoteRun, name: str, reason: str) -> UploadReport:
 
 
 def _fetch_record(remote: RemoteRun, path: Path) -> None:
-    """Fetch the rows of metrics up to the checkpoint, and what is not here of the record."""
+    """Download the metrics up to the checkpoint, and missing files of the record."""
     with _writing(path):
         for name in RECORD:
             if name in ROWS or not (path / name).exists():
@@ -377,9 +376,9 @@ def _fetch_record(remote: RemoteRun, path: Path) -> None:
 
 
 def _merge_events(remote: RemoteRun, place: Path) -> None:
-    """Put the events at a URL before those that are here alone.
+    """Prepend the events at a URL to the local ones.
 
-    The chain of hashes, which was fetched, seals the ones; the next link seals the others.
+    The downloaded chain of hashes seals the former, the next link the latter.
 
     Raises:
         OSError: if the disk fails.

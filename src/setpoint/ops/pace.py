@@ -1,4 +1,4 @@
-"""Pace of steps: a warning where they wait for data."""
+"""Warning about steps that wait for data."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from setpoint.train.session import Run
 
 TOO_MUCH = 0.05
-"""Share of the time of the steps from which on waiting for data is worth a warning."""
+"""Minimum share of step time spent waiting for data for a warning."""
 STEPS, SECONDS = 20, 10.0
-"""A stretch that is looked at has at least as many steps, and its steps take at least as long."""
+"""Minimum number of steps, and seconds, of a measured interval."""
 
 
 CHEAP = 1e-3
-"""Seconds of making a micro-batch below which taking it from a worker costs as much."""
+"""Cost of taking a micro-batch from a worker in seconds."""
 
 
 class DataWaitCallback(Callback):
-    """Writes an event for each stretch of steps that waited too much, and a line for the first.
+    """Writes an event for each interval with too much waiting, and a line for the first.
 
-    The first step of a session starts the workers and is left out.
+    The first step of a session, which starts the workers, does not count.
     """
 
     phase, min_interval = Phase.OBSERVE, SECONDS
@@ -41,7 +41,7 @@ class DataWaitCallback(Callback):
         self.warned = False
 
     def opened(self, run: Run, within: ExitStack) -> None:
-        """Take where to report to."""
+        """Store the run to report to."""
         self.section = run.job.data.loader
         self.events, self.note = run.events, run.progress.note
 
@@ -54,7 +54,7 @@ class DataWaitCallback(Callback):
         self._begin(loop)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Look at the stretch that this step ends, if it is long enough."""
+        """Examine the interval up to this step, if it is long enough."""
         seconds, waited = loop.stepping - self.stepping, loop.waited - self.waited
         if loop.position.step - self.step < STEPS or seconds < SECONDS:
             return
@@ -89,7 +89,7 @@ class DataWaitCallback(Callback):
 
 
 def advice(section: Loader, spent: Spent, waited: float, seconds: float) -> str:
-    """Suggest a change of the loader, by what the batches of a stretch have cost.
+    """Suggest a change of the loader, by the costs of the batches of an interval.
 
     Arguments:
         waited: seconds of waiting for data, of the `seconds` of the steps.

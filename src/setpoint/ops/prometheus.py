@@ -1,4 +1,4 @@
-"""The newest rows of metrics as a page that Prometheus reads.
+"""Prometheus endpoint with the newest rows of metrics.
 
 The format is the text format of Prometheus, version 0.0.4
 (https://prometheus.io/docs/instrumenting/exposition_formats), the names follow
@@ -30,17 +30,17 @@ COUNTERS = {
     "seconds": ("training_seconds_total", "Seconds spent training, over all sessions."),
     "skipped_steps": ("skipped_steps_total", "Steps that were not taken."),
 }
-"""Columns of training rows that only grow within a session."""
+"""Columns of training rows that are counters."""
 UNITS = {"peak_rss": "peak_rss_bytes", "peak_gpu_memory": "peak_gpu_memory_bytes"}
-"""Columns whose names lack their unit."""
+"""Columns with a unit to append to their names."""
 POLL = 0.1
-"""Seconds after which the end of a run is seen."""
+"""Seconds between checks for the end of a run."""
 TIMEOUT = 10.0
-"""Seconds after which a connection that sends nothing is closed."""
+"""Timeout of an idle connection in seconds."""
 
 
 class PrometheusTracker(Tracker):
-    """Serves `/metrics` from a thread; the port is bound when it is built.
+    """Serves `/metrics` from a thread; binds the port when built.
 
     Raises:
         SetpointError: if it cannot listen there.
@@ -74,11 +74,11 @@ class PrometheusTracker(Tracker):
         self._facts = facts
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Show the address to people."""
+        """Show the address."""
         note(f"metrics for Prometheus: http://{self.config.address}:{self.port}/metrics")
 
     def write(self, row: dict[str, Any]) -> None:
-        """Show a row from now on, in place of the one of its kind before."""
+        """Serve a row in place of the previous one of its kind."""
         kind = str(row.get("kind", "train"))
         with self._lock:
             self._rows[kind], self._written[kind] = dict(row), time.time()
@@ -113,9 +113,9 @@ _Samples = list[tuple[dict[str, str], float]]
 
 
 def _columns(kind: str, row: Mapping[str, Any]) -> Iterator[tuple[str, bool, str, _Samples]]:
-    """Name, whether it counts, help text, and values with labels, of each column with numbers.
+    """Name, counter flag, help text, and values with labels of each numeric column.
 
-    Names that are alike when they are spelled as Prometheus wants them are told by a label.
+    A label distinguishes columns whose Prometheus names are equal.
     """
     metrics: dict[str, tuple[bool, str, _Samples]] = {}
     for column, value in row.items():
@@ -181,7 +181,7 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: that a reader goes away is none of the run's business."""
+        """Ignore errors of connections."""
 
 
 def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
@@ -198,6 +198,6 @@ def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Write nothing: standard error is the run's."""
+            """Log nothing to the run's standard error."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""Proof of a record: rows, events and checkpoints of a run compared with its chain of hashes."""
+"""Verification of a run's record: rows, events and checkpoints against its chain of hashes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ HEAD = "chain.txt"
 DIGITS = 24
 """Hexadecimal digits of a row's digest: 96 bits of its SHA-256."""
 MOST_ROWS = 10_000_000
-"""Rows that may be from before a chain, so that a made-up number takes no memory."""
+"""Maximum number of rows from before a chain, which bounds memory for a forged number."""
 
 
 @dataclass(slots=True)
 class Seal:
-    """Result of comparing the record of a run with its chain.
+    """Result of verifying the record of a run by its chain.
 
     Arguments:
-        head: the hash of its last link; None where there is no chain.
-        rows, events, checkpoints: numbers of those that are there and sealed.
-        problems: differences from what was sealed.
-        notes: rows, events and checkpoints that are not sealed.
+        head: the hash of its last link; None without a chain.
+        rows, events, checkpoints: numbers of sealed ones.
+        problems: differences from the chain.
+        notes: unsealed rows, events and checkpoints.
     """
 
     head: str | None = None
@@ -52,7 +52,7 @@ class Seal:
 
 @dataclass(slots=True)
 class Sealed:
-    """Content of the links of a chain, one after the other.
+    """Combined content of the links of a chain.
 
     Arguments:
         rows: the digest of each row that `metrics.jsonl` begins with; None for those that were
@@ -79,7 +79,7 @@ class Sealed:
 
 
 def read_chain(path: Path) -> Sealed:
-    """Read a chain, and verify that each of its links follows from the one before.
+    """Read a chain, and verify that its links are connected.
 
     Raises:
         OSError: if it cannot be read, or a line is too long.
@@ -96,7 +96,7 @@ def read_chain(path: Path) -> Sealed:
 
 
 def _follow(sealed: Sealed, number: int, line: bytes) -> None:
-    """Take one more link.
+    """Add a link.
 
     Raises:
         ValueError: in words, if it does not follow; or with KeyError, TypeError: it is no link.
@@ -147,7 +147,7 @@ def _take(
     time: str,
     problems: list[str],
 ) -> None:
-    """Add the rows that a link seals, or drop those that it cuts."""
+    """Apply the sealed and dropped rows of a link."""
     if "cut" in said:
         del rows[said["cut"] :]
     if "missing" in said:
@@ -172,7 +172,7 @@ def link_hash(link: dict[str, Any]) -> str:
 
 
 def record_problems(run: Path) -> list[str]:
-    """Changes of a recorded configuration since it was written, and damaged rows and events."""
+    """Problems of a record: a changed configuration, and damaged rows and events."""
     problems: list[str] = []
     try:
         load_record(Job, str(run))
@@ -190,7 +190,7 @@ def record_problems(run: Path) -> list[str]:
 
 
 def _order_problems(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The first row whose step is missing, or before that of an earlier row of its kind."""
+    """The first row without a step, or with a lower step than an earlier row of its kind."""
     last: dict[str, int] = {}
     for row in rows:
         kind, step = str(row.get("kind")), row.get("step")
@@ -203,7 +203,7 @@ def _order_problems(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def verify_chain(run: Path) -> Seal:
-    """Compare rows, events, manifests of checkpoints and the fingerprint with the chain of a run.
+    """Verify rows, events, manifests of checkpoints and the fingerprint by the chain of a run.
 
     The bytes of checkpoints are compared with their manifests by `setpoint checkpoint verify`.
     """
@@ -261,9 +261,9 @@ def verify_chain(run: Path) -> Seal:
 
 
 def _of_record(path: Path, sealed: Collection[str]) -> Iterator[str]:
-    """A line if no session has trained with the fingerprint that a record states.
+    """A line if no sealed session has the fingerprint of the record.
 
-    A record that cannot be read is left to `record_problems`.
+    `record_problems` reports unreadable records.
     """
     with suppress(OSError, ValueError, LookupError, TypeError):
         if (stated := read_json(path)["setpoint"]["fingerprint"]) not in sealed:
@@ -271,7 +271,7 @@ def _of_record(path: Path, sealed: Collection[str]) -> Iterator[str]:
 
 
 def _has_ended(run: Path) -> bool:
-    """True if the last session has ended in order."""
+    """True if the last session ended normally."""
     for event in reversed(readable_rows(run / EVENTS)):
         if event.get("event") in ("start", "resume", "restart", "fault", "end"):
             return event["event"] == "end"
@@ -279,7 +279,7 @@ def _has_ended(run: Path) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    """A small file, whoever wrote it.
+    """Read a small file from an untrusted source.
 
     Raises:
         OSError: if it cannot be read, or has more than `MOST` bytes.
@@ -290,14 +290,14 @@ def _read(path: Path) -> bytes:
 
 
 def _of_file(path: Path, sealed: Sequence[str | None], what: str, seal: Seal) -> int:
-    """Compare the rows of a file with what is sealed of them.
+    """Compare the rows of a file with the chain.
 
     Arguments:
         what: their name, for messages.
         seal: takes the problems.
 
     Returns:
-        number of rows after those that are sealed.
+        number of unsealed rows at the end.
     """
     try:
         digests = [row_digest(line) for line in whole_lines(path)] if path.exists() else []
@@ -314,7 +314,7 @@ def _of_file(path: Path, sealed: Sequence[str | None], what: str, seal: Seal) ->
 def _differences(
     path: Path, what: str, sealed: Sequence[str | None], digests: list[str]
 ) -> Iterator[str]:
-    """Differences between the digests of rows and those that were sealed, in words."""
+    """Descriptions of differences between the digests of rows and the sealed ones."""
     first = next(
         (
             place

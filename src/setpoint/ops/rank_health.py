@@ -1,4 +1,4 @@
-"""Health of each rank: heartbeat files, use of the machine, and what NVML reports of its GPU."""
+"""Health of ranks: heartbeats, system utilization, and GPU problems reported by NVML."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from setpoint.train.session import Run
 
 SAMPLES = 1000
-"""Samples that may wait for the loop, which hands them to the trackers."""
+"""Maximum number of samples queued for the trackers."""
 THROTTLING = {
     "nvmlClocksEventReasonHwSlowdown": "by the hardware",
     "nvmlClocksEventReasonHwThermalSlowdown": "as it is too hot",
     "nvmlClocksEventReasonHwPowerBrakeSlowdown": "by the power supply",
     "nvmlClocksEventReasonSwThermalSlowdown": "as it is too hot, by the driver",
 }
-"""The reasons for slower clocks that are no choice of the user's, by NVML's names."""
+"""NVML's reasons for clock throttling, except those set by the user."""
 
 
 class HeartbeatCallback(Callback):
@@ -47,7 +47,7 @@ class HeartbeatCallback(Callback):
         self.heart: Heart | None = None
 
     def opened(self, run: Run, within: ExitStack) -> None:
-        """Write the first one."""
+        """Write the first heartbeat."""
         world = run.world
         self.heart = Heart(
             run.directory, self.config.every, world.rank, world.size, run.progress.note
@@ -56,7 +56,7 @@ class HeartbeatCallback(Callback):
         self.root = run.store.root
 
     def start(self, loop: Loop) -> None:
-        """Write from now on what the loop does."""
+        """Report the loop from now on."""
         assert self.heart is not None
         self.heart.poll = lambda: self._standing(loop)
 
@@ -73,7 +73,7 @@ class HeartbeatCallback(Callback):
 
 
 class SystemCallback(Callback):
-    """Samples the use of the machine on the main rank or on all, and logs that of the main rank."""
+    """Samples system utilization on the main rank or on all, and logs that of the main rank."""
 
     phase = Phase.OBSERVE
 
@@ -103,14 +103,14 @@ class SystemCallback(Callback):
 
 
 class SystemSampler:
-    """Samples while it is open; a hang of training does not stop it.
+    """Samples in a thread, which a hang of training does not stop.
 
-    A file that cannot be written any more is no reason to end a run: `note` gets a line, once.
+    A failed write does not end the run: `note` gets a line, once.
 
     Arguments:
         path: of the file.
-        directory: whose disk is looked at.
-        gpu: the UUID of the GPU of this rank, as NVML knows it; None: there is none.
+        directory: on the disk to sample.
+        gpu: NVML's UUID of the GPU of this rank; None without one.
         note: shows a line to people.
     """
 
@@ -145,11 +145,11 @@ class SystemSampler:
             self._writer.close()
 
     def sample(self) -> dict[str, Any]:
-        """Sample the use of the machine; percentages and speeds since the sample before.
+        """Sample system utilization; percentages and rates since the previous sample.
 
         Returns:
             bytes, percent (of one core for the process, of all for the machine) and bytes per
-            second; what the system does not report is left out.
+            second; unsupported values are omitted.
         """
         psutil, memory = self._psutil, self._psutil.virtual_memory()
         row: dict[str, Any] = {
@@ -181,14 +181,14 @@ class SystemSampler:
 
 
 class GpuUse:
-    """Use of one GPU by NVML; readings that it does not have are left out."""
+    """Utilization of a GPU by NVML; unsupported readings are omitted."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self.nvml, self.handle = nvml, handle
 
     @classmethod
     def of(cls, uuid: str) -> Self | None:
-        """Look a GPU up; None where NVML or its package is not there."""
+        """Find a GPU; None without NVML or its package."""
         try:
             nvml: Any = import_module("pynvml")
             nvml.nvmlInit()
@@ -218,7 +218,7 @@ class GpuUse:
 
 
 class GpuHealthCallback(Callback):
-    """Checks the GPU of each rank at the start and at an interval; what is new is reported."""
+    """Checks the GPU of each rank at the start and periodically; reports new problems."""
 
     phase = Phase.TIDY
 
@@ -231,7 +231,7 @@ class GpuHealthCallback(Callback):
         self.events, self.note = run.events, run.progress.note
 
     def start(self, loop: Loop) -> None:
-        """Look the GPU up, and check it.
+        """Find the GPU, and check it.
 
         Raises:
             SetpointError: NVML, or its Python package, is not there.
@@ -241,7 +241,7 @@ class GpuHealthCallback(Callback):
         self.check(loop)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Check where it is due."""
+        """Check if due."""
         if loop.is_due(self.config.every):
             self.check(loop)
 
@@ -261,11 +261,11 @@ class GpuHealthCallback(Callback):
 
 
 class GpuHealth:
-    """Checks one GPU; a problem that stays is reported once.
+    """Checks a GPU; reports a persistent problem once.
 
     Arguments:
-        uuid: of the GPU, which stays the same whatever `CUDA_VISIBLE_DEVICES` says.
-        hot: degrees Celsius from which its temperature is reported.
+        uuid: of the GPU, independent of `CUDA_VISIBLE_DEVICES`.
+        hot: temperature in degrees Celsius from which it is reported.
 
     Raises:
         SetpointError: NVML, or its Python package, is not there.
@@ -291,7 +291,7 @@ class GpuHealth:
         self._events = self._register()
 
     def new_problems(self) -> list[str]:
-        """Problems that there were not at the last call, in words."""
+        """Problems that are new since the last call."""
         problems = dict(self._problems())
         new = [text for kind, text in problems.items() if kind not in self._reported]
         self._reported = set(problems)
@@ -332,7 +332,7 @@ class GpuHealth:
                 yield name, f"its clocks are slowed down {why}"
 
     def _uncorrected(self) -> int | None:
-        """Memory errors that were not corrected since the driver was loaded; None: not counted."""
+        """Uncorrected memory errors since the driver was loaded; None if not counted."""
         with suppress(self.nvml.NVMLError):
             return self.nvml.nvmlDeviceGetTotalEccErrors(
                 self.handle,
@@ -342,7 +342,7 @@ class GpuHealth:
         return None
 
     def _register(self) -> Any:
-        """Let NVML keep critical Xid errors; None where it does not."""
+        """Register for critical Xid errors at NVML; None if unsupported."""
         with suppress(self.nvml.NVMLError):
             events = self.nvml.nvmlEventSetCreate()
             kind = self.nvml.nvmlEventTypeXidCriticalError
@@ -351,7 +351,7 @@ class GpuHealth:
         return None
 
     def _xids(self) -> Iterator[int]:
-        """The errors since the last look."""
+        """The errors since the last call."""
         with suppress(self.nvml.NVMLError):  # a timeout: there are no more
             while self._events is not None:
                 yield int(self.nvml.nvmlEventSetWait_v2(self._events, 0).eventData)

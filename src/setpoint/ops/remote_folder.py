@@ -1,4 +1,4 @@
-"""A folder at a URL: its files are sent, compared with what was meant, and read back."""
+"""A folder at a URL: verified uploads, and downloads."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from setpoint.hub.fetch import open_file_system, url_reason
 T = TypeVar("T")
 
 PAUSE = 1.0
-"""Seconds before a request that failed is repeated for the first time; doubled each time."""
+"""Seconds before the first retry of a request, doubled each time."""
 
 
 class RemoteError(RunError):
-    """A service that does not answer, or refuses."""
+    """A service that does not respond, or refuses a request."""
 
 
 BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
-"""Protocols whose `makedirs` makes the bucket, too, also where its name is misspelt."""
+"""Protocols whose `makedirs` also creates the bucket, even a misspelt one."""
 
 
 class RemoteFolder:
     """A folder at a URL.
 
     Arguments:
-        by_size: compare what has arrived by its size alone.
-        alive: called between pieces of what is transferred; what it raises ends the transfer.
+        by_size: verify uploads by size alone.
+        alive: called during transfers; an exception ends the transfer.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RemoteFolder:
         self._sure: dict[str, Written] = {}
 
     def is_there(self) -> bool:
-        """True if anything lies at the URL.
+        """True if anything exists at the URL.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -62,7 +62,7 @@ class RemoteFolder:
             return bool(self._names(self._root))
 
     def _make_folder(self, path: str) -> None:
-        """Make a folder, but no bucket: an object store has none but by its files."""
+        """Create a folder, but no bucket; object stores have no empty folders."""
         if not self._has_buckets:
             self._system.makedirs(path, exist_ok=True)
 
@@ -81,7 +81,7 @@ class RemoteFolder:
             raise RemoteError(f"{self.url} cannot be written: {url_reason(error)}") from error
 
     def _send(self, file: Path, path: str, written: Written | None) -> list[tuple[int, str]]:
-        """Send a file unless it is there; `written` is None for one that may grow meanwhile."""
+        """Upload a file unless it exists; `written` is None for one that may grow meanwhile."""
         size = file.stat().st_size if written is None else written.size
         pieces = Pieces(file, size, self.alive)
         if self._sure.get(path) == (written or pieces.look()):
@@ -99,7 +99,7 @@ class RemoteFolder:
         return [(pieces.written.size, by)]
 
     def _arrived(self, path: str, written: Written, pieces: Pieces) -> str | None:
-        """Comparison by which a file is known to be at the URL; None if it is not there."""
+        """The comparison that proves a file is at the URL; None if it is not."""
         self._system.invalidate_cache()
         try:
             info = self._system.info(path)
@@ -119,7 +119,7 @@ class RemoteFolder:
         return "digest" if self._digest(path) == written else None
 
     def _digest(self, path: str) -> Written:
-        """Read a file for its checksum alone."""
+        """Read a file to compute its checksum."""
         digest = Digest()
         for piece in self._pieces(path):
             digest.update(piece)
@@ -136,7 +136,7 @@ class RemoteFolder:
                 file.write(piece)
 
     def _write(self, path: str, content: bytes) -> None:
-        """Write a small file at once, and read it back."""
+        """Write a small file, and read it back."""
         if self._is_local:
             with replacing(Path(path), sync=True) as staged:
                 write_file(staged, [content])
@@ -172,7 +172,7 @@ class RemoteFolder:
 
     @contextmanager
     def _asking(self, *passed: type[Exception]) -> Iterator[None]:
-        """Say what a service answers, each of which has errors of its own, in one way."""
+        """Convert errors of all services to `RemoteError`."""
         try:
             yield
         except (SetpointError, *passed):
@@ -190,7 +190,7 @@ def _protocols(system: Any) -> tuple[str, ...]:
 
 
 def repeated(act: Callable[[], T], attempts: int = 5) -> T:
-    """Ask a service again where it does not answer, after growing pauses.
+    """Retry requests to a service, with growing pauses.
 
     Raises:
         RemoteError: the last time.
@@ -206,15 +206,15 @@ def repeated(act: Callable[[], T], attempts: int = 5) -> T:
 
 
 PIECE = 2 << 20
-"""Bytes that are transferred at once; parts that services store are multiples of it."""
+"""Bytes per transfer; parts stored by services are multiples of it."""
 
 
 class Pieces:
-    """A file in pieces, and after they have been taken its checksums.
+    """A file in pieces, and its checksums after they were read.
 
     Arguments:
-        size: how much of it.
-        block: the size of the parts in which a service stores it, if it does.
+        size: number of bytes to read.
+        block: the size of multipart uploads, if used.
     """
 
     def __init__(self, file: Path, size: int, alive: Callable[[], None]) -> None:
@@ -254,7 +254,7 @@ class Pieces:
             raise DamagedCheckpoint(self.file.parent, f"{self.file.name} is missing") from error
 
     def look(self) -> Written:
-        """Read it for its checksums alone."""
+        """Read all pieces to compute the checksums."""
         for _ in self:
             pass
         return self.written
@@ -265,10 +265,10 @@ def _md5(content: bytes = b"") -> Any:
 
 
 def md5_in(info: dict[str, Any]) -> str | None:
-    """The MD5 of a file's content, as services say it.
+    """The MD5 of a file's content, as reported by services.
 
     Returns:
-        hexadecimal digits; for S3 with `-N` where it was stored in N parts. None if it says none.
+        hexadecimal digits; for S3 with `-N` for N parts. None if not reported.
     """
     settings = info.get("content_settings")
     azure = settings.get("content_md5") if isinstance(settings, dict) else None

@@ -1,6 +1,6 @@
-"""The checkpoints of a run at a URL: sent file by file, the manifest last, and fetched again.
+"""The checkpoints of a run at a URL: upload file by file, the manifest last, and download.
 
-A URL holds what the run directory holds, so that any copy of it is a run directory:
+The URL has the layout of the run directory, so that any copy of it is one:
 
 <url>/<name of the run directory>/checkpoints/step-00000100/...
 <url>/<name of the run directory>/checkpoints/latest, best
@@ -34,14 +34,14 @@ from setpoint.files.atomic import Written, replacing, write_file
 from setpoint.ops.remote_folder import RemoteError, RemoteFolder, repeated
 
 SET_ASIDE = f"{MANIFEST}.set-aside"
-"""Name of the manifest of a checkpoint that the run does not come from any more."""
+"""Name of the manifest of an obsolete checkpoint, after a rollback."""
 
 OnDamaged = Callable[[str, str], None]
-"""Told of each damaged checkpoint that is passed over: its name and the reason."""
+"""Called with the name of each damaged checkpoint that is skipped, and the reason."""
 
 
 class RemoteCheckpoint(NamedTuple):
-    """A checkpoint at a URL, whose manifest says that it is whole."""
+    """A complete checkpoint at a URL."""
 
     step: int
     manifest: Manifest
@@ -52,9 +52,9 @@ class Sent(NamedTuple):
     """Result of an upload.
 
     Arguments:
-        files, size: that were sent; those that were there already are not counted.
-        by: how what arrived was compared: `md5`, as the service says it, the `digest` of what was
-            read back, or `size`; of several the weakest.
+        files, size: uploaded; existing files are not counted.
+        by: the weakest verification of its files: `md5` by the service, `digest` of the data read
+            back, or `size`.
     """
 
     files: int
@@ -77,9 +77,9 @@ class RemoteRun(RemoteFolder):
         self._positions: dict[int, dict[str, float]] = {}
 
     def steps(self) -> list[int]:
-        """The steps of all checkpoints, whole or not, oldest first.
+        """The steps of all checkpoints, complete or not, ascending.
 
-        Those that `latest` and `best` name are among them even where a listing lags behind.
+        Those of `latest` and `best` are included even if a listing lags behind.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -90,7 +90,7 @@ class RemoteRun(RemoteFolder):
         return sorted(step for step in listed if step is not None)
 
     def runs(self) -> list[str]:
-        """The names of the folders at the URL that hold checkpoints, where it is one of runs.
+        """The names of folders with checkpoints, if the URL is a folder of runs.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -103,7 +103,7 @@ class RemoteRun(RemoteFolder):
         """A checkpoint's manifest.
 
         Returns:
-            None where there is none: the checkpoint is not whole.
+            None for an incomplete checkpoint.
 
         Raises:
             DamagedCheckpoint: if it is not what was written.
@@ -124,7 +124,7 @@ class RemoteRun(RemoteFolder):
     def wholes(
         self, on_damaged: OnDamaged = lambda name, reason: None
     ) -> Iterator[RemoteCheckpoint]:
-        """The checkpoints whose files are there in full length, newest first.
+        """The checkpoints with all files at full size, newest first.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -154,7 +154,7 @@ class RemoteRun(RemoteFolder):
         return {str(row["name"]).rpartition("/")[2]: row["size"] for row in files}
 
     def written(self, step: int) -> float | None:
-        """When a checkpoint was completed, in seconds since 1970; None where a service keeps quiet.
+        """Time of completion in seconds since 1970; None if the service does not report it.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -174,7 +174,7 @@ class RemoteRun(RemoteFolder):
         return None
 
     def verify(self, found: RemoteCheckpoint) -> None:
-        """Compare every byte with its checksum; nothing is kept.
+        """Verify every byte, without storing the files.
 
         Raises:
             DamagedCheckpoint: naming the file that is missing or differs.
@@ -186,7 +186,7 @@ class RemoteRun(RemoteFolder):
             _compare(found.step, name, arrived, written)
 
     def pointer(self, name: PointerName) -> int | None:
-        """The step that `latest` or `best` names; None without one, or where it names none."""
+        """The step of `latest` or `best`; None if missing or invalid."""
         with self._asking():
             content = self._read(f"{self._root}/{CHECKPOINTS}/{name}")
         return None if content is None else step_of(content.decode("utf-8", "replace").strip())
@@ -198,14 +198,14 @@ class RemoteRun(RemoteFolder):
         record: Sequence[Path] = (),
         best: int | None = None,
     ) -> Sent:
-        """Make a checkpoint at the URL of one on the disk.
+        """Upload a checkpoint.
 
-        Files that are there already, by size and checksum, are not sent again: what was cut off
-        goes on here. `latest` and `best` move when it is whole.
+        Files that exist already, by size and checksum, are not uploaded again, so that interrupted
+        uploads continue. `latest` and `best` move when it is complete.
 
         Arguments:
             manifest: of `directory`.
-            record: files of the run that go with it, such as the rows of metrics.
+            record: further files of the run, such as metrics.
             best: the step that `best` is to name if it is whole at the URL.
 
         Raises:
@@ -239,10 +239,10 @@ class RemoteRun(RemoteFolder):
         return Sent(len(sent), sum(size for size, _ in sent), by)
 
     def send_record(self, files: Sequence[Path]) -> list[tuple[int, str]]:
-        """Send files of a run directory, each as long as it is now, where they have changed.
+        """Upload changed files of a run directory, at their current length.
 
         Returns:
-            size of each that was sent, and how it was compared.
+            size of each uploaded file, and its verification.
 
         Raises:
             OSError: if one cannot be read.
@@ -256,9 +256,9 @@ class RemoteRun(RemoteFolder):
         return sent
 
     def set_aside_after(self, step: int) -> list[str]:
-        """Let checkpoints count no more that a run which goes on from `step` does not come from.
+        """Mark the checkpoints after `step` as obsolete, as the run continues from there.
 
-        Their files stay; only the manifest gets another name. The pointers move first.
+        Their files stay; only the manifest is renamed. The pointers move first.
 
         Returns:
             their names.
@@ -285,7 +285,7 @@ class RemoteRun(RemoteFolder):
         return gone
 
     def distance(self, step: int, unit: str) -> float | None:
-        """Position of the run at a checkpoint, in a unit of periods; None where it is not known.
+        """Position of the run at a checkpoint, in a unit of periods; None if unknown.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -300,9 +300,9 @@ class RemoteRun(RemoteFolder):
         return self._positions[step].get(unit)
 
     def reasons(self, rule: Retention) -> tuple[dict[int, list[str]], list[int]]:
-        """Why each checkpoint stays, which may go without a reason; and which are not finished.
+        """Reasons to keep each checkpoint, and the incomplete ones.
 
-        What `latest` and `best` name stays, and so does what cannot be read.
+        Those of `latest` and `best`, and unreadable ones, are kept.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -330,10 +330,10 @@ class RemoteRun(RemoteFolder):
         return rule.reasons(whole, protected, self.distance), unfinished
 
     def prune(self, rule: Retention, waiting: Collection[int] = ()) -> list[str]:
-        """Remove what has no reason to stay, and what uploads left that are never finished.
+        """Remove checkpoints without a reason to keep, and leftovers of abandoned uploads.
 
         Arguments:
-            waiting: steps that are to be sent, whose files are left alone.
+            waiting: steps to upload, whose files are not touched.
 
         Returns:
             the names of the checkpoints that were removed.
@@ -353,7 +353,7 @@ class RemoteRun(RemoteFolder):
         return [directory_name(step) for step in gone]
 
     def download(self, found: RemoteCheckpoint, names: Collection[str], into: Path) -> None:
-        """Fetch files of a checkpoint into a folder, and compare them with the manifest.
+        """Download files of a checkpoint into a folder, and verify them.
 
         Raises:
             DamagedCheckpoint: naming the file that is missing or differs.
@@ -372,10 +372,10 @@ class RemoteRun(RemoteFolder):
             _compare(found.step, name, repeated(fetch), expected)
 
     def download_record(self, name: str, path: Path) -> bool:
-        """Fetch a file of the run, in place of one that is there.
+        """Download a file of the run, replacing the local one.
 
         Returns:
-            whether there is one at the URL.
+            whether it exists at the URL.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -400,7 +400,7 @@ class RemoteRun(RemoteFolder):
         return f"{folder}/{name}" if name else folder
 
     def _require_sizes(self, found: RemoteCheckpoint) -> None:
-        """Ask for each file, as a listing may lag behind."""
+        """Check each file, as a listing may lag behind."""
         sizes: dict[str, int] = {}
         with self._asking():
             for name in found.manifest.files:
@@ -427,7 +427,7 @@ def _compare(step: int, name: str, found: Written, expected: Written) -> None:
 
 
 def _position_in(content: bytes | None, found: RemoteCheckpoint | None) -> dict[str, float]:
-    """The position in a state, as it was written; nothing where that is not what is there."""
+    """The recorded position in a state; empty if invalid."""
     expected = None if found is None else found.manifest.files.get(STATE)
     if content is None or expected is None or Written.of(content) != expected:
         return {}
@@ -436,7 +436,7 @@ def _position_in(content: bytes | None, found: RemoteCheckpoint | None) -> dict[
 
 
 def remote_of(section: Remote, path: Path) -> RemoteRun:
-    """URL that a run directory is uploaded to: a folder of its name.
+    """Upload URL of a run directory: a folder of its name.
 
     Raises:
         RemoteError: if the URL cannot be opened.

@@ -1,4 +1,4 @@
-"""Checkpoints at a URL, and whether they are as they were saved. Imports no torch."""
+"""Listing and verification of checkpoints at a URL. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from setpoint.ops.remote_run import SET_ASIDE, RemoteCheckpoint, RemoteRun
 
 
 class RemotePlace:
-    """Checkpoints at a URL, seen as `survey` sees those of a folder.
+    """Checkpoints at a URL, as `survey` lists those of a folder.
 
     Arguments:
         url: of a run, of its checkpoints or of one of them, or of `latest` or `best` there.
 
     Raises:
         RemoteError: if the service does not answer.
-        SetpointError: if a pointer is named that names none.
+        SetpointError: if a given pointer is invalid.
     """
 
     def __init__(self, url: str) -> None:
@@ -38,7 +38,7 @@ class RemotePlace:
             raise SetpointError(f"there is no checkpoint {which} at {self.root}")
 
     def survey(self) -> list[CheckpointEntry]:
-        """List what lies there, by step.
+        """List the checkpoints, by step.
 
         Raises:
             RemoteError: if the service does not answer.
@@ -47,7 +47,7 @@ class RemotePlace:
         return [self._look(step) for step in steps]
 
     def pointers(self) -> dict[PointerName, int | str | None]:
-        """The step that each pointer names; what is wrong with it where that is not whole."""
+        """The step of each pointer, or the reason why it is broken."""
         found: dict[PointerName, int | str | None] = {}
         for name in POINTERS:
             step = self.run.pointer(name)

@@ -1,4 +1,4 @@
-"""Runs one step of a run again, with statistics of each module; nothing is written."""
+"""Replay of one step of a run, with statistics of each module; nothing is written."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """Finding of autograd's anomaly detection.
+    """Result of autograd's anomaly detection.
 
     Arguments:
         error: names the operation whose gradient is NaN.
-        forward: the frames of its call in the forward pass, the innermost last; may be empty.
+        forward: the frames of its forward call, innermost last; may be empty.
     """
 
     error: str
@@ -67,13 +67,13 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A step that was run again.
+    """A replayed step.
 
     Arguments:
-        start: the step of the checkpoint that it was reached from; 0 without one.
-        is_kept: True if the batch is the one that was kept, not taken from the data.
-        recorded: those of the record; None where it has no row of the step.
-        unrecorded: why it has none, and which steps near have one; empty where it has.
+        start: the step of the starting checkpoint; 0 without one.
+        is_kept: True if the batch was kept, rather than read from the data.
+        recorded: those of the record; None without a row of the step.
+        unrecorded: sentence on a missing row and the nearest steps with one, or empty.
         modules: in the order in which they first returned.
         first: by kind the first module that was not finite: of outputs the first to return, of
             gradients the first that backward reached.
@@ -94,14 +94,14 @@ class Replayed:
 def replay(
     job: Job, run: RunDirectory, step: int, from_data: bool, note: Callable[[str], None]
 ) -> Replayed:
-    """Run a step again.
+    """Replay a step.
 
-    It is reached from the newest checkpoint before it, by the batches that the run took; the step
-    itself is run with the batch that was kept, if one was.
+    It is reached from the newest checkpoint before it, with the batches of the run; the step itself
+    uses the kept batch, if any.
 
     Arguments:
         job: of the run, for one process; see `for_one_process`.
-        from_data: True if the step itself takes its batch from the data in any case.
+        from_data: True to read the batch from the data in any case.
         note: shows a line to people.
 
     Raises:
@@ -145,7 +145,7 @@ def replay(
 
 
 def _unrecorded(job: Job, run: RunDirectory, step: int) -> str:
-    """Sentence on a step without a row: how often rows were written, and the nearest ones."""
+    """Sentence on a step without a row: the logging interval, and the nearest rows."""
     rows = readable_rows(run.metrics)
     steps = sorted({row["step"] for row in rows if row.get("kind") == "train"})
     before, after = [s for s in steps if s < step][-1:], [s for s in steps if s > step][:1]
@@ -158,7 +158,7 @@ def _recorded(run: RunDirectory, step: int, saved: SavedStep | None) -> Numbers 
     """Numbers of a step in the record.
 
     Raises:
-        SetpointError: it never came so far.
+        SetpointError: it was never reached.
     """
     if saved is not None:
         facts = saved.facts
@@ -179,7 +179,7 @@ def _recorded(run: RunDirectory, step: int, saved: SavedStep | None) -> Numbers 
 def _newest_before(
     run: RunDirectory, step: int, note: Callable[[str], None]
 ) -> LoadedCheckpoint | None:
-    """The newest checkpoint before a step that a run can go on from."""
+    """The newest resumable checkpoint before a step."""
     for number, path in reversed(list_checkpoints(run.checkpoints).items()):
         if number >= step:
             continue
@@ -196,7 +196,7 @@ def _newest_before(
 def _go_on_with_data(
     run: RunDirectory, loop: Loop, checkpoint: LoadedCheckpoint | None, saved: SavedStep | None
 ) -> None:
-    """Move the data to where it was on the way to the step, before later rollbacks."""
+    """Move the data position to that of the step, before later rollbacks."""
     start, data = loop.position.step, None
     if saved is None:  # the last time that the run went on from here, also without the checkpoint
         for event in rollbacks_to(readable_rows(run.events), start).values():
@@ -221,7 +221,7 @@ def _take_steps(loop: Loop, step: int) -> None:
 
 
 def _require_tokens(components: Components, shares: list[tuple[int, list[Batch]]]) -> None:
-    """Refuse kept tokens that the model has no rows for."""
+    """Refuse kept tokens outside of the vocabulary."""
     size = components.tokenizer.vocab_size
     for _, batches in shares:
         for batch in batches:
@@ -274,7 +274,7 @@ def _phase(watch: ModuleWatch, name: str) -> Iterator[None]:
 
 
 def _detect(gradients: Callable[[], Tensor]) -> Anomaly | None:
-    """Compute the gradients again with anomaly detection, which ends at the first NaN."""
+    """Recompute the gradients with anomaly detection, which stops at the first NaN."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -290,7 +290,7 @@ def _detect(gradients: Callable[[], Tensor]) -> Anomaly | None:
 
 
 def _within_model(trace: str) -> str:
-    """The frames of a traceback from the model on, without those of `nn.Module` itself."""
+    """The frames of a traceback from the model on, without those of `nn.Module`."""
     frames = [frame for frame in FRAME.findall(trace) if not frame.startswith(OF_MODULES)]
     outer = [number for number, frame in enumerate(frames) if OF_STEPS in frame.partition("\n")[0]]
     return "".join(frames[outer[-1] + 1 if outer else 0 :]).rstrip("\n")

@@ -1,4 +1,4 @@
-"""Stragglers: ranks whose own work takes longer than that of the others."""
+"""Stragglers: ranks that are slower than the others."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from setpoint.train.session import Run
 
 PARTS = ("data", "forward", "backward", "waiting")
-"""Parts of a step by seconds; the last one is all that is no work of the rank's own."""
+"""Parts of a step in seconds; the last includes waiting for other ranks."""
 
 
 class StragglersCallback(Callback):
-    """Compares the time that ranks take for their own work, in one collective when it is due.
+    """Compares the compute time of ranks, in one collective when due.
 
     A slow rank makes all others wait in the collectives of backward, so that steps take the same
     time everywhere, and even backward does. Own work is therefore the reading of data, forward, and
@@ -39,7 +39,7 @@ class StragglersCallback(Callback):
 
     events: EventLog
     note: Callable[[str], None]
-    """Shows a line to people."""
+    """Function that shows a line."""
 
     def __init__(self, config: Stragglers) -> None:
         self.config = config
@@ -52,7 +52,7 @@ class StragglersCallback(Callback):
         self._spans: list[tuple[str, Any, Any]] = []
 
     def opened(self, run: Run, within: ExitStack) -> None:
-        """Take where to report to."""
+        """Store the run to report to."""
         self.events, self.note = run.events, run.progress.note
 
     def start(self, loop: Loop) -> None:
@@ -76,17 +76,17 @@ class StragglersCallback(Callback):
         self._undo.close()
 
     def needs_result(self, loop: Loop) -> bool:
-        """True where the ranks are compared."""
+        """True if the ranks are compared."""
         return loop.is_due(self.config.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Compare the ranks where that is due."""
+        """Compare the ranks if due."""
         self.steps += 1
         if self.needs_result(loop):
             self.compare(loop)
 
     def compare(self, loop: Loop) -> None:
-        """Write an event and a line where ranks are slow."""
+        """Write an event and a line for slow ranks."""
         world = loop.components.world
         means = [seconds / self.steps for seconds in self._take(loop)]
         table = torch.zeros(world.size, len(PARTS), dtype=torch.float64, device=world.device)
@@ -155,7 +155,7 @@ class StragglersCallback(Callback):
         return event
 
     def _read_events(self) -> None:
-        """Add up what the GPU has measured; the step has ended, and so have its events."""
+        """Add up the CUDA events of the finished step."""
         for part, began, end in self._spans:
             end.synchronize()
             self.seconds[part] += began.elapsed_time(end) / 1e3

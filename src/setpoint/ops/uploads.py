@@ -1,4 +1,4 @@
-"""Sends checkpoints to a URL in the background, while training goes on."""
+"""Background uploads of checkpoints to a URL."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from setpoint.train.position import Position, is_due
 from setpoint.units import Period
 
 LONGEST = 300.0
-"""Seconds of the longest pause between two attempts."""
+"""Maximum seconds between two attempts."""
 
 
 class UploadReport(NamedTuple):
-    """Something that happened in the background.
+    """A report of the background thread.
 
     Arguments:
         event: its name in `events.jsonl`.
         details: of the event.
-        note: a line for people; empty where there is nothing to say.
+        note: a line to show, or empty.
     """
 
     event: str
@@ -53,15 +53,14 @@ ALL = Retention(None)
 
 
 class _Closed(RunError):
-    """Raised in the thread where the process is about to end."""
+    """Raised in the thread when the process is about to exit."""
 
 
 class Uploads:
-    """One thread that makes the checkpoints at a URL those of a folder.
+    """A thread that uploads the checkpoints of a folder to a URL.
 
-    A failure never reaches the caller: it is reported, and tried again after a growing pause until
-    the uploads are closed. What waits to be sent is protected from retention; where too many wait,
-    the oldest is given up.
+    Failures are reported, and retried with growing pauses until the uploads are closed. Queued
+    checkpoints are protected from retention; if too many are queued, the oldest is dropped.
 
     Arguments:
         run: where they are sent to; its `alive` becomes that of this thread.
@@ -99,7 +98,7 @@ class Uploads:
         self._thread.start()
 
     def add(self, step: int) -> None:
-        """Let a checkpoint be sent that has not been, in place of what waits of the same step."""
+        """Queue a checkpoint, replacing a queued one of the same step."""
         best = readable_pointer(self.root, "best")
         with self._changed:
             if step in self._sent and not self._is_replaced(step, self._sent[step]):
@@ -117,16 +116,16 @@ class Uploads:
             self._changed.notify_all()
 
     def add_named(self) -> None:
-        """Add the checkpoints that `latest` and `best` name."""
+        """Queue the checkpoints of `latest` and `best`."""
         steps = {readable_pointer(self.root, name) for name in ("best", "latest")}
         for step in sorted(step for step in steps if step is not None):
             self.add(step)
 
     def set_aside_after(self, step: int) -> None:
-        """Let the checkpoints after `step` count no more, at the URL and in what waits.
+        """Mark the checkpoints after `step` as obsolete, at the URL and in the queue.
 
         Raises:
-            RunError: if the disk refuses to keep that in mind.
+            RunError: if the disk fails.
         """
         with self._changed:
             self._steps = [other for other in self._steps if other <= step]
@@ -139,30 +138,30 @@ class Uploads:
             self._changed.notify_all()
 
     def add_record(self) -> None:
-        """Let the files of the run be sent once more."""
+        """Queue the files of the run again."""
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
 
     @property
     def protected(self) -> frozenset[int]:
-        """The steps that wait to be sent, which retention must not remove."""
+        """The queued steps, which retention must not remove."""
         with self._changed:
             return frozenset(self._steps)
 
     @property
     def unsent(self) -> list[str]:
-        """The names of the checkpoints that wait to be sent."""
+        """The names of queued checkpoints."""
         return [directory_name(step) for step in sorted(self.protected)]
 
     @property
     def left(self) -> str:
-        """Unsent checkpoints or files, in words."""
+        """Description of pending uploads."""
         return ", ".join(self.unsent) or "the record of the run"
 
     @property
     def failure(self) -> str:
-        """Last error of the service, if nothing has gone well since."""
+        """Last error of the service, if nothing has succeeded since."""
         return self._failure
 
     def reports(self) -> list[UploadReport]:
@@ -173,7 +172,7 @@ class Uploads:
         return reports
 
     def wait(self, seconds: float) -> bool:
-        """Wait until everything is sent.
+        """Wait until everything is uploaded.
 
         Returns:
             whether it is.
@@ -182,7 +181,7 @@ class Uploads:
             return self._changed.wait_for(lambda: not self._is_due() or self._is_closed, seconds)
 
     def close(self) -> None:
-        """End the thread after the piece that it transfers; what waits is not sent."""
+        """End the thread after the current piece; the queue is not uploaded."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -288,7 +287,7 @@ class Uploads:
         return read_manifest(directory)
 
     def _is_replaced(self, step: int, manifest: Manifest) -> bool:
-        """True if a checkpoint has been saved again since its manifest was read."""
+        """True if a checkpoint was saved again since its manifest was read."""
         try:
             return self._manifest(step) != manifest
         except SetpointError:
@@ -303,11 +302,11 @@ class Uploads:
 
 
 def write_pending(root: Path, step: int | None) -> None:
-    """Keep on the disk after which step the URL holds checkpoints that are to count no more.
+    """Store the step after which the checkpoints at the URL are obsolete.
 
     Arguments:
         root: the folder of the checkpoints.
-        step: None where it holds none.
+        step: None if there are none.
 
     Raises:
         OSError: if the disk refuses.
@@ -321,7 +320,7 @@ def write_pending(root: Path, step: int | None) -> None:
 
 
 def read_pending(root: Path) -> int | None:
-    """The step that `write_pending` was given; None for none."""
+    """The step stored by `write_pending`; None without one."""
     try:
         return int((root / PENDING).read_text())
     except (FileNotFoundError, ValueError):
@@ -329,17 +328,17 @@ def read_pending(root: Path) -> int | None:
 
 
 ROWS, EVENTS = (CHAIN, "metrics.jsonl"), "events.jsonl"
-"""The rows and, before them, what seals them: rows that came in between are not sealed yet."""
+"""The rows, after the chain that seals them: rows written in between are not sealed yet."""
 RECORD = ("report.html", *ROWS, EVENTS, "environment.json", "labels.json", "origins.json",
           "config.toml", "config.json")  # fmt: skip
-"""The files of a run that go with its checkpoints; the last makes a directory that of a run."""
+"""Files of a run to upload with checkpoints; the last marks a run directory."""
 
 
 class Cadence:
-    """Adds those checkpoints that are committed and due to the uploads.
+    """Queues committed checkpoints for upload when due.
 
     Arguments:
-        before: where the run was at the last commit.
+        before: position of the run at the last commit.
     """
 
     def __init__(self, uploads: Uploads, every: Period | None) -> None:
@@ -347,7 +346,7 @@ class Cadence:
         self.before = Position()
 
     def committed(self, step: int, path: Path) -> None:
-        """Called with each checkpoint that is whole."""
+        """Called with each committed checkpoint."""
         try:
             now = Position(**decode_state((path / STATE).read_bytes())["position"])
         except OSError:
@@ -359,7 +358,7 @@ class Cadence:
         self.before = now
 
     def set_aside_after(self, position: Position) -> None:
-        """Let what was uploaded after a position count no more: the run goes on from there."""
+        """Mark uploads after a position as obsolete, as the run continues from there."""
         self.before = position
         has_any = bool(list_checkpoints(self.uploads.root))
         self.uploads.set_aside_after(position.step if has_any else -1)

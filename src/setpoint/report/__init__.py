@@ -1,1 +1,1 @@
-"""Tables and plots of what runs came to, drawn from plain numbers and texts."""
+"""Tables, plots and reports of the results of runs."""

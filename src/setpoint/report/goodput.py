@@ -1,4 +1,4 @@
-"""Status of a run by its events, and its goodput: the share of its time that went into steps."""
+"""Status and goodput of a run by its events; goodput is the share of time spent in steps."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from itertools import pairwise
 from typing import Any
 
 FINISHED, STOPPED, FAILED, RUNNING, KILLED = "finished", "stopped", "failed", "running", "killed"
-"""At the end of its duration; on request; by an error; a process trains it; without an event."""
+"""Statuses: completed; stopped on request; failed with an error; in progress; ended without an
+event."""
 STATUSES = (FINISHED, STOPPED, FAILED, RUNNING, KILLED)
 BEGINS = ("start", "resume", "restart")
-"""Events that begin a session."""
+"""Events that start a session."""
 
 
 def status_of(events: Sequence[Mapping[str, Any]], is_alive: Callable[[], bool]) -> str:
     """The status of a run.
 
     Arguments:
-        is_alive: True if a process trains it; asked where the events name no end.
+        is_alive: returns True if a process trains it; called if the events have no end.
     """
     for event in reversed(events):
         if event.get("event") == "end":
@@ -32,7 +33,7 @@ def status_of(events: Sequence[Mapping[str, Any]], is_alive: Callable[[], bool])
 
 
 def last_step(events: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> int:
-    """The step that a run is at: that of its newest event or row, which a rollback lowers."""
+    """The current step of a run, by its newest event or row; a rollback lowers it."""
     newest = (next((step for row in reversed(part) if type(step := row.get("step")) is int), 0)
               for part in (events, rows))  # fmt: skip
     return max(newest)
@@ -42,12 +43,12 @@ Row = Mapping[str, Any]
 """A row of `events.jsonl` or `metrics.jsonl`."""
 
 COUNTS = ("wall", "sessions", "lost_steps")
-"""Fields of `Goodput` that are no part of `wall`."""
+"""Fields of `Goodput` that are not parts of `wall`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Seconds of a run by what they went to; those of the parts together are `wall`.
+    """Time of a run in seconds by activity; the parts sum up to `wall`.
 
     Arguments:
         wall: from the start of the first process to the last trace of the last one, without the
@@ -79,17 +80,17 @@ class Goodput:
 
     @property
     def share(self) -> float | None:
-        """The goodput: `trained` over `wall`; None where no time is recorded."""
+        """The goodput: `trained` over `wall`; None if no time is recorded."""
         return self.trained / self.wall if self.wall > 0 else None
 
     @property
     def parts(self) -> dict[str, float]:
-        """The seconds of each part that has any, the largest first."""
+        """Seconds of the nonzero parts, largest first."""
         parts = {n: s for n, s in asdict(self).items() if n not in COUNTS and s > 0}
         return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
     def line(self) -> str:
-        """The shares of all parts of at least 1 %, for people."""
+        """Text with the shares of all parts of at least 1 %."""
         named = [
             f"{name} {seconds / self.wall:.0%}"
             for name, seconds in self.parts.items()
@@ -100,7 +101,7 @@ class Goodput:
 
 @dataclass(slots=True)
 class _Session:
-    """One session: a process, or all ranks of it.
+    """A session: one process, or all ranks.
 
     Arguments:
         began, started, ended: seconds since 1970: of the process, of its first step, of its last
@@ -121,9 +122,7 @@ class _Session:
 
 
 def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
-    """Divide the time of a run by what it went to.
-
-    Clocks that jump make parts smaller; none is negative.
+    """Divide the time of a run by activity. Clock jumps make parts smaller, never negative.
 
     Arguments:
         events: the rows of `events.jsonl`, in their order.
@@ -174,11 +173,11 @@ def dropped(
     seconds: float,
     reached: tuple[int, float] | None = None,
 ) -> dict[str, Any] | None:
-    """The loss of a run that goes back to a checkpoint, for its event.
+    """The time lost by a return to a checkpoint, for its event.
 
     Arguments:
         events: of the run so far.
-        rows: of metrics that are newer than the checkpoint.
+        rows: of metrics after the checkpoint.
         step, seconds: of the checkpoint: its step, and the seconds of training up to there.
         reached: the same of where the run was; None where it has to be found in its record.
 
@@ -207,7 +206,7 @@ def dropped(
 
 
 def _sessions(events: Sequence[Row]) -> list[_Session]:
-    """The sessions that had something to train."""
+    """The sessions that trained."""
     sessions: list[_Session] = []
     over = False
     for event in events:
@@ -242,7 +241,7 @@ def _sessions(events: Sequence[Row]) -> list[_Session]:
 
 
 def _extend(sessions: Sequence[_Session], metrics: Sequence[Row]) -> None:
-    """Let sessions last until their last row of metrics."""
+    """Extend sessions to their last row of metrics."""
     bounds = [session.began for session in sessions[1:]]
     place = 0
     for row in metrics:
@@ -255,7 +254,7 @@ def _extend(sessions: Sequence[_Session], metrics: Sequence[Row]) -> None:
 
 
 def _waiting(train: Sequence[Row]) -> float:
-    """Seconds of waiting for data: of each row a share of the time since the row before."""
+    """Seconds of waiting for data, from the share in each row."""
     waiting = before = 0.0
     for row in train:
         seconds = _number(row, "seconds")
@@ -272,7 +271,7 @@ def _number(row: Row, name: str) -> float:
 
 
 def _seconds(time: object) -> float | None:
-    """Seconds since 1970 of a time as rows have it; None for anything else."""
+    """A timestamp of a row as seconds since 1970; None if invalid."""
     try:
         return datetime.fromisoformat(str(time)).timestamp()
     except (ValueError, OverflowError):

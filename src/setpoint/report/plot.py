@@ -1,4 +1,4 @@
-"""Plots of series of points: in a PNG or SVG file, and in the terminal."""
+"""Line plots as PNG or SVG files, and in the terminal."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from setpoint.files.atomic import replacing
 
 SUFFIXES = (".png", ".svg")
 MAX_LABELS = 12
-"""Labels that a legend has room for."""
+"""Maximum number of labels in a legend."""
 WIDTH, HEIGHT = 72, 18
-"""Characters of a plot in the terminal."""
+"""Size of a plot in the terminal in characters."""
 COLOURS = ("cyan", "magenta", "yellow", "green", "red", "blue", "white")
 MARKERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""Markers of series without colours."""
+"""Markers of series without colour."""
 
 
 class Series(NamedTuple):
@@ -36,7 +36,7 @@ class Plot(NamedTuple):
     """A plot.
 
     Arguments:
-        linear: True for linear axes that begin at 0, whatever they cover.
+        linear: True for linear axes from 0, whatever the range.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Plot(NamedTuple):
     linear: bool = False
 
     def is_logarithmic(self, axis: int) -> bool:
-        """True for an axis that covers more than a factor of 30, all above 0."""
+        """True for positive values that span more than a factor of 30."""
         values = [pair[axis] for series in self.series for pair in series.drawable()]
         if self.linear or (self.lines and axis == 0):
             return False  # steps are counted, not multiplied
@@ -58,7 +58,7 @@ def refuse_suffix(path: str) -> None:
     """Refuse a file that a plot cannot be written to.
 
     Raises:
-        SetpointError: if its suffix is another one, or its folder is not there.
+        SetpointError: if its suffix is unsupported, or its folder missing.
     """
     if not path.lower().endswith(SUFFIXES):
         raise SetpointError(f"{path}: a plot is written to a file that ends in .png or .svg")
@@ -68,13 +68,13 @@ def refuse_suffix(path: str) -> None:
 
 
 def save(plot: Plot, path: str) -> None:
-    """Draw a plot into a file, which is replaced in one step.
+    """Draw a plot into a file, atomically.
 
     Arguments:
         path: a `.png` or `.svg` file.
 
     Raises:
-        SetpointError: if matplotlib is not installed, or the file has another suffix.
+        SetpointError: if matplotlib is not installed, or the suffix is unsupported.
         RunError: if it cannot be written.
     """
     refuse_suffix(path)
@@ -155,7 +155,7 @@ def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = T
 
 
 def _ticks(logarithmic: bool) -> Any:
-    """A function that writes the numbers beside an axis."""
+    """A formatter of axis labels."""
 
     def write(value: float, _: float) -> str:
         return f"{10**value:9.3g}" if logarithmic else f"{value:9.4g}"

@@ -1,4 +1,4 @@
-"""A table of runs: sorted, and written for people, spreadsheets and machines."""
+"""A sortable table of runs, as text, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Table:
         self.rows = [list(row) for row in rows]
 
     def index(self, name: str) -> int:
-        """The index of a column, which may be named by the end of its path alone.
+        """The index of a column, which may be given by the end of its path.
 
         Raises:
             SetpointError: if there is no such column.
@@ -50,7 +50,7 @@ class Table:
         self.rows = [[row[place] for place in kept] for row in self.rows]
 
     def sort(self, name: str, reverse: bool = False) -> None:
-        """Sort the rows; those without a number or text come last, either way.
+        """Sort the rows; those without a number or text always come last.
 
         Raises:
             SetpointError: if there is no such column.
@@ -90,7 +90,7 @@ class Table:
 
 
 def number_cell(value: float) -> str:
-    """A number with six digits at most; an int in full."""
+    """A number with at most six digits; an int in full."""
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 

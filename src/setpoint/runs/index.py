@@ -1,7 +1,7 @@
-"""Index of the runs below a folder; read again only where files changed.
+"""Index of the runs below a folder.
 
-What has been read is kept in `.runs.sqlite3` in the folder, for speed alone: it may be removed at
-any time, and where it cannot be written everything is read each time.
+It is cached in `.runs.sqlite3` in the folder, and only changed runs are read again. The file may be
+removed at any time; if it cannot be written, everything is read each time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from setpoint.track.run_directory import CONFIG, is_run_directory
 
 INDEX = ".runs.sqlite3"
 DEPTH = 2
-"""Folders between the one that is asked for and a run: that of an experiment."""
+"""Maximum depth of a run below the folder, which allows for an experiment."""
 
 FACTS = ("run", "status", "step", "started", "updated", "fingerprint", "goodput", "tags", "note")
-"""Facts of a run that can be queried beside the fields of its configuration and its metrics."""
+"""Facts of a run that can be queried, besides configuration fields and metrics."""
 
 LABELS = "labels.json"
 """Name in the run directory."""
@@ -48,7 +48,7 @@ class IndexedRun:
         facts: of `FACTS`, and `archived`.
         metrics: `KIND.COLUMN` to the values of `REDUCTIONS`.
         values: its configuration as JSON, by dotted paths.
-        problems: parts that cannot be read, in words.
+        problems: descriptions of unreadable parts.
     """
 
     path: Path
@@ -84,7 +84,7 @@ class IndexedRun:
 
 
 def indexed(folder: Path) -> list[IndexedRun]:
-    """The runs below a folder, those that began last at the end.
+    """The runs below a folder, by start time.
 
     Raises:
         SetpointError: if the folder cannot be read.
@@ -142,7 +142,7 @@ def _open_cache(folder: Path) -> sqlite3.Connection:
 
 
 def _load_cache(folder: Path) -> dict[str, tuple[str, str, str, str]]:
-    """The rows by path; none, and no file, where it is damaged."""
+    """The cached rows by path; removes a damaged cache."""
     try:
         with closing(_open_cache(folder)) as cache:
             rows = cache.execute("select path, stamp, facts, metrics, fields from runs").fetchall()
@@ -160,7 +160,7 @@ def _save_cache(folder: Path, rows: Sequence[tuple[str, ...]], removed: Iterable
 
 
 def _runs_in(folder: Path, depth: int = DEPTH) -> Iterator[tuple[str, str]]:
-    """Run directories with a text that changes when one of their files does."""
+    """Run directories, each with a stamp that changes with its files."""
     if is_run_directory(folder):
         yield str(folder), _stamp(folder)
         return
@@ -242,7 +242,7 @@ def _rows(path: Path, problems: list[str]) -> list[dict[str, Any]]:
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested values by dotted paths; a list of plain values is one, others go by their index."""
+    """Nested values by dotted path; a list of plain values counts as one value."""
     if isinstance(value, dict):
         if "type" in value:
             yield path, value["type"]
@@ -269,7 +269,7 @@ class Labels:
 
 
 def read_labels(run: Path) -> Labels:
-    """Read the labels of a run; empty where there are none.
+    """Read the labels of a run; empty if there are none.
 
     Raises:
         SetpointError: if the file is not what `write_labels` wrote.
@@ -294,6 +294,6 @@ def write_labels(run: Path, labels: Labels) -> None:
     """Write the labels atomically.
 
     Raises:
-        RunError: if they cannot be written; those before are unchanged.
+        RunError: if they cannot be written.
     """
     write_json(run / LABELS, asdict(labels))

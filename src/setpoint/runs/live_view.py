@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 POINTS = 2000
-"""Points of a curve that are kept; beyond, every second one goes."""
+"""Maximum number of points of a curve, halved when exceeded."""
 EVENTS = ("save", "rollback", "skip", "resume", "restart", "fault", "damaged", "stragglers",
           "gpu_health")  # fmt: skip
-"""Events that are shown, the newest ones."""
+"""Events to show, newest first."""
 SLOW = 60.0
-"""Seconds that a rank may stand still."""
+"""Seconds without progress after which a rank is reported."""
 LONGEST = 1 << 24
-"""Bytes of a line; a longer one is no row."""
+"""Maximum bytes of a row."""
 
 
 class Tail:
-    """Follows a file of rows that grows; one that was replaced or cut is read anew.
+    """Follows a growing file of rows; one that was replaced or truncated is read again.
 
     Arguments:
         take: called with each whole row.
-        again: called before rows that were there come once more.
+        again: called before rows are read again.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Tail:
     ) -> None:
         self.path, self.take, self.again = path, take, again
         self.broken = 0
-        """Lines that are no rows."""
+        """Damaged lines."""
         self._at, self._file = 0, 0
 
     def read(self) -> None:
-        """Take the rows that have come; a last line without an end waits.
+        """Read new rows; an incomplete last line is left for later.
 
         Raises:
             SetpointError: the file cannot be read.
@@ -92,10 +92,10 @@ class Tail:
 
 
 class Rank(NamedTuple):
-    """A rank in trouble, by its heartbeats.
+    """A rank without heartbeats or progress.
 
     Arguments:
-        seconds: for which nothing has come of it, or it has made no progress.
+        seconds: since its last heartbeat or progress.
     """
 
     rank: int
@@ -112,7 +112,7 @@ class Watched:
     Arguments:
         path: its directory.
         columns: `KIND.COLUMN` of the curves.
-        asked: those to show even where they are empty.
+        asked: those to show even if empty.
     """
 
     path: Path
@@ -139,7 +139,7 @@ class Watched:
         self._history = Tail(self.path / "events.jsonl", self.events.append, self.events.clear)
 
     def poll(self) -> None:
-        """Read what has come since the last time.
+        """Read new rows and events.
 
         Raises:
             SetpointError: a file cannot be read.
@@ -176,12 +176,12 @@ class Watched:
 
     @property
     def broken(self) -> int:
-        """Lines of metrics and events that are no rows."""
+        """Damaged lines of metrics and events."""
         return self._rows.broken + self._history.broken
 
     @property
     def status(self) -> str:
-        """As `setpoint runs list` says; heartbeats tell of runs on other machines."""
+        """Status as in `setpoint runs list`; by heartbeats for runs on other machines."""
         beats = any(not beat.is_gone(time.time()) for beat in self.beats)
         return status_of(self.events, lambda: beats or is_locked(self.path / ".lock"))
 
@@ -197,7 +197,7 @@ class Watched:
 
     @property
     def done(self) -> float | None:
-        """Share of the run that is done, from 0 to 1."""
+        """Completed fraction of the run, from 0 to 1."""
         position = self.position
         return (
             None
@@ -219,7 +219,7 @@ class Watched:
         return time.time() - max(known) if known else None
 
     def troubled(self) -> list[Rank]:
-        """Ranks whose heartbeats have stopped, or that stand still for SLOW seconds."""
+        """Ranks without heartbeats, or without progress for SLOW seconds."""
         now = time.time()
         return [
             Rank(beat.rank, beat.host, beat.step, gone, now - (beat.time if gone else beat.since))
@@ -232,7 +232,7 @@ class Watched:
         return Plot(name, "step", "", [Series(name, self.curves.get(name, []))])
 
     def to_json(self) -> dict[str, Any]:
-        """The view, for machines."""
+        """The view as JSON data."""
         position = self.position
         return {
             "run": str(self.path),
@@ -264,7 +264,7 @@ def _stamp(text: Any) -> float | None:
 
 
 def _duration(path: Path) -> Duration | None:
-    """The duration in the record; None where it is not to be read."""
+    """The duration in the record; None if it cannot be read."""
     try:
         record = json.loads((path / CONFIG).read_bytes())
         return Duration(record["duration"])

@@ -13,7 +13,7 @@ from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.report.goodput import STATUSES
 
 Look = Callable[[str], Any]
-"""Value of a run by name; `ABSENT` where it has none."""
+"""Value of a run by name; `ABSENT` if it has none."""
 Condition = Callable[[Look], bool]
 """True for a run that matches the query."""
 
@@ -31,7 +31,7 @@ PYTHON = {"=": "==", "~": "in"}
 
 
 class Query(NamedTuple):
-    """A condition, and the names that it looks up."""
+    """A condition, and the names in it."""
 
     holds: Condition
     names: tuple[str, ...]
@@ -41,8 +41,8 @@ def parse(text: str) -> Query:
     """Read a condition.
 
     Comparisons `NAME OPERATOR VALUE` with `<`, `<=`, `>`, `>=`, `=`, `!=` and `~` (a text that
-    contains the value, or matches it where it has `*` or `?`; a list with such an entry), joined
-    by `and`, `or`, `not` and brackets. A run without a name meets no comparison of it but `!=`.
+    contains the value, or matches its `*` and `?`; a list with such an entry), joined by `and`,
+    `or`, `not` and brackets. A comparison with a missing value is false, except `!=`.
 
     Raises:
         SetpointError: if it has another form, or names a status that does not exist.
@@ -60,7 +60,7 @@ def parse(text: str) -> Query:
 
 
 def _in_python(match: re.Match[str]) -> str:
-    """A token in Python: words and quoted texts as `word['...']` and `quoted['...']`."""
+    """A token as Python code: words and quoted texts as `word['...']` and `quoted['...']`."""
     kind, token = match.lastgroup, match[0]
     if kind == "operator" or token in ("and", "or", "not"):
         return f" {PYTHON.get(token, token)} "
@@ -69,7 +69,7 @@ def _in_python(match: re.Match[str]) -> str:
 
 
 def _condition(node: ast.expr, names: dict[str, None]) -> Condition:
-    """Turn an expression of `and`, `or`, `not` and comparisons into a function."""
+    """Compile an expression of `and`, `or`, `not` and comparisons."""
     match node:
         case ast.BoolOp(op, values):
             parts = [_condition(value, names) for value in values]

@@ -1,8 +1,8 @@
-"""Trains steps of a recorded run again and compares the result with the record.
+"""Retrains steps of a recorded run and compares the result with the record.
 
-The run is only read. Of its record the configuration is used, and what would act on anything but
-the new directory is left out: trackers of services, uploads, profiles, compiled code that the
-record names. Nothing is imported because a record names it.
+The run is only read. Everything in its configuration that would act outside of the new directory is
+switched off: tracking services, uploads, profiles, caches of compiled code. Nothing is imported
+because a record names it.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ LEFT_OUT = (
     "tracking.alerts",
     "tracking.system",
 )
-"""Sections that are null when a run is trained again."""
+"""Sections set to null for retraining."""
 ENVIRONMENT = ("code", "python", "packages", "processor", "torch")
-"""Facts of the environment that decide the bits, beside the threads, which are set as recorded."""
+"""Facts of the environment that affect the bits of results; threads are set as recorded."""
 IGNORED = ("branch", "executable", "root", "remote", "unread", "untracked", "dirty", "imported",
            "deterministic", "float32_matmul_precision", "cores", "usable_cores",
            "memory_bytes")  # fmt: skip
-"""Entries of these facts that are paths, or that the configuration sets."""
+"""Entries of these facts to ignore: paths, and those that the configuration sets."""
 MAX_THREADS = 4096
-"""Threads of a process; a record from others may state any number."""
+"""Maximum number of threads that a record may state."""
 RERUN = "rerun_of"
-"""In the `environment.json` of a run that was trained again: where the run is that it repeats."""
+"""Key in `environment.json` of a retrained run: the path of the original."""
 
 
 class StepRange(NamedTuple):
-    """The steps that are trained again.
+    """The steps to retrain.
 
     Arguments:
-        first: the step of the checkpoint that they start from; 0 without one is the beginning.
+        first: the step of the checkpoint to start from, or 0.
         last: the last step.
         start: the checkpoint; None for the beginning.
-        end: a checkpoint of `last`; None where none is kept.
-        record: the folder with the configuration of these steps.
+        end: the checkpoint of `last`; None if it is not kept.
+        record: the folder with their configuration.
     """
 
     first: int
@@ -81,7 +81,7 @@ class StepRange(NamedTuple):
 
 
 class RowDifference(NamedTuple):
-    """A metric that is not the same; None where a row or a metric is not there."""
+    """A metric that differs; None for a missing row or metric."""
 
     step: int
     kind: str
@@ -102,10 +102,10 @@ class RowDifference(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """Steps that were trained again, compared with the record.
+    """Comparison of retrained steps with the record.
 
     Arguments:
-        rows: how many rows of the record were compared.
+        rows: number of compared rows.
         differences: in their order.
         weights: lines on tensors of the last checkpoint that differ; None where they could not be
             compared, as `notes` say.
@@ -131,7 +131,7 @@ class Comparison:
 
 
 def read_rows(run: Path, first: int, last: int) -> list[dict[str, Any]]:
-    """The rows after a step, up to another one, that are compared.
+    """The rows of a range of steps to compare.
 
     Raises:
         SetpointError: if they cannot be read.
@@ -147,13 +147,13 @@ def _step(row: Mapping[str, Any]) -> int:
 
 
 def last_step(run: Path) -> int:
-    """The last step that rows or checkpoints of a run tell of."""
+    """The last step in the rows or checkpoints of a run."""
     newest = read_rows(run, -1, sys.maxsize)[-1:]
     return max([0, *(row["step"] for row in newest), *list_checkpoints(run / "checkpoints")])
 
 
 def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
-    """Choose steps to train again: by default from the last checkpoint but one to the last.
+    """Choose steps to retrain: by default from the second-to-last checkpoint to the last.
 
     Arguments:
         steps: the first and the last step; None for the default.
@@ -197,16 +197,16 @@ def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
 
 
 def recorded_job(record: Path, more: Sequence[str] = ()) -> tuple[Job, list[str]]:
-    """The configuration of a record, without what would act on anything but the directory.
+    """The configuration of a record, without side effects outside of the directory.
 
     Arguments:
         more: further overrides.
 
     Returns:
-        it, resolved; and the overrides.
+        the resolved configuration, and the overrides.
 
     Raises:
-        SetpointError: if it cannot be read, or needs a module that nobody asked to import.
+        SetpointError: if it cannot be read, or needs a module that was not imported.
     """
     start, _ = read_record(Job, str(record))
     flags = [
@@ -222,9 +222,9 @@ def recorded_job(record: Path, more: Sequence[str] = ()) -> tuple[Job, list[str]
 def prepare_directory(
     run: Path, steps: StepRange, folder: Path, today: Mapping[str, Any] | None = None
 ) -> None:
-    """Make a run directory that goes on from the first of some steps, and on the same data.
+    """Create a run directory that continues from the first step, on the same data.
 
-    Files of the checkpoint are links to those of the run, which nothing writes to.
+    Files of the checkpoint are hard links to those of the run, which are never written to.
 
     Arguments:
         today: what the record of the new directory says of the environment, where it is to be kept.
@@ -246,7 +246,7 @@ def prepare_directory(
 
 
 def is_rerun(folder: Path, run: Path) -> bool:
-    """True if `prepare_directory` made this directory to train all of a run again."""
+    """True if `prepare_directory` made this directory to rerun all of a run."""
     return environment_at(folder, 0).get(RERUN) == str(run.resolve())
 
 
@@ -258,7 +258,7 @@ def train_again(
     Arguments:
         flags: overrides that make `job` of the record.
         imports: modules that several ranks import first.
-        threads: of each process; the sums of a CPU depend on them.
+        threads: per process; sums on a CPU depend on them.
 
     Returns:
         the exit status of a stop by a signal before that step; 0 otherwise.
@@ -299,10 +299,10 @@ def train_again(
 def compare_with_record(
     run: Path, again: Path, steps: StepRange, tolerance: float | None
 ) -> Comparison:
-    """Compare what was trained again with the record: rows of metrics, and the last weights.
+    """Compare retrained metrics and final weights with the record.
 
     Arguments:
-        again: the directory that was trained in.
+        again: the directory of the retraining.
         tolerance: largest relative difference of numbers; None: equal to the bit.
     """
     first, last, end = steps.first, steps.last, steps.end
@@ -350,7 +350,7 @@ def _row_differences(
     trained: Sequence[Mapping[str, Any]],
     tolerance: float | None,
 ) -> Iterator[RowDifference]:
-    """Differences in the order of the steps; timings apart."""
+    """Differences in the order of the steps, except timings."""
     from setpoint.train.callbacks.log import TIMING
 
     sides = [{(row["step"], row["kind"]): row for row in rows} for rows in (recorded, trained)]
@@ -366,7 +366,7 @@ def _row_differences(
 
 
 def _is_same(a: Any, b: Any, tolerance: float | None) -> bool:
-    """True if two values are equal; NaN is NaN, and 1 is not True."""
+    """True if two values are equal, where NaN equals NaN and 1 does not equal True."""
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return all(_is_same(x, y, tolerance) for x, y in zip(a, b, strict=True))
     if repr(a) == repr(b):
@@ -377,7 +377,7 @@ def _is_same(a: Any, b: Any, tolerance: float | None) -> bool:
 
 
 def environment_at(run: Path, step: int) -> dict[str, Any]:
-    """The environment in which a run trained the step after one.
+    """The environment of a run after a step.
 
     Raises:
         SetpointError: if it cannot be read.
@@ -398,20 +398,20 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
 
 
 def fingerprint_differences(run: Path, job: Job) -> list[str]:
-    """A line for people if a job has another fingerprint than a run states."""
+    """A line if the fingerprint of a job differs from the recorded one."""
     stated = json.loads((run / CONFIG).read_bytes()).get("setpoint", {}).get("fingerprint")
     today = fingerprint(job)
     return [] if stated == today else [f"fingerprint: {stated} in the record, {today} here"]
 
 
 def environment_now(job: Job) -> dict[str, Any]:
-    """The environment of this process, with torch in it."""
+    """The environment of this process, with torch imported."""
     importlib.import_module("torch")
     return environment(secrets=declared_secrets(job))
 
 
 def threads_of(recorded: Mapping[str, Any]) -> int:
-    """The threads that the sums of a recorded run were divided among.
+    """The number of threads of a recorded run.
 
     Raises:
         SetpointError: if it is no number of threads of a machine.
@@ -428,7 +428,7 @@ def threads_of(recorded: Mapping[str, Any]) -> int:
 
 
 def environment_differences(recorded: Mapping[str, Any], today: Mapping[str, Any]) -> list[str]:
-    """Differences of two environments that may change the bits of a result, for people."""
+    """Lines on differences of two environments that may change the bits of a result."""
     before, now = (dict(_leaves({key: facts.get(key) for key in ENVIRONMENT})) for facts in
                    (recorded, json.loads(json.dumps(today))))  # fmt: skip
     return [
@@ -459,7 +459,7 @@ def _shown(value: Any) -> str:
 
 
 def _value(section: Any, path: str) -> Any:
-    """A value of a draft by its path; None where a section on the way is null or lacks it."""
+    """A value of a draft by its path; None if missing."""
     for name in path.split("."):
         fields = getattr(type(section), "__setpoint__", None)
         if fields is None or name not in fields.fields:
@@ -469,7 +469,7 @@ def _value(section: Any, path: str) -> Any:
 
 
 def _holds_weights_alone(checkpoint: Path) -> bool:
-    """True if a checkpoint holds weights alone; one that cannot be read fails where it is used."""
+    """True if a checkpoint has only weights; False if it cannot be read, which fails on use."""
     try:
         return bool(decode_state((checkpoint / STATE).read_bytes()).get("weights_only"))
     except (OSError, ValueError):

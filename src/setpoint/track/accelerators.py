@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Peak(NamedTuple):
-    """The highest rate a maker promises for dense matrix products in 16 bits.
+    """Specified peak rate of dense 16-bit matrix products.
 
     Arguments:
         flops: floating-point operations per second in bfloat16 with float32 sums (float16 where
@@ -51,8 +51,8 @@ def peak_of(device_name: str) -> Peak | None:
         device_name: as the driver gives it, for instance `NVIDIA H100 80GB HBM3`.
 
     Returns:
-        the peak and its source; None if the device is not known (processors are not: what they
-        promise depends on clocks that are not guaranteed).
+        the peak and its source; None for unknown devices and CPUs, whose peak depends on clocks
+        that are not guaranteed.
     """
     if "MIG" in device_name:  # A part of a chip, whose share is not in its name.
         return None

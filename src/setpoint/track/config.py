@@ -55,24 +55,24 @@ class Prometheus(
 
 
 class ServiceConfig(TrackerConfig, role=RUNTIME):
-    """Tracker of another project, driven in a thread of its own: it never stops training."""
+    """Tracker of a third-party service, run in a separate thread that never stops training."""
 
     package: ClassVar[tuple[str, str]]
-    """The module that it needs, with the package that has it."""
+    """Required module and its package."""
     extra: ClassVar[str]
-    """The extra of Setpoint that brings them."""
+    """Extra of Setpoint that installs them."""
 
     queue: int = field(default=10_000, ge=1)
-    """Rows that may wait for a slow tracker; further ones are dropped, counted and reported."""
+    """Maximum number of queued rows; further ones are dropped, counted and reported."""
     patience: float = field(default=30.0, gt=0, lt=inf)
-    """Seconds that the end of a session waits for rows that are not sent yet; and its start for the
-    service, where that is `required`."""
+    """Seconds to wait for unsent rows at the end of a session, and for the service at its start if
+    `required`."""
     required: bool = False
-    """Fail the run at its start where the service cannot be opened, as without a login; false:
-    train without it."""
+    """Fail the run at its start if the service cannot be opened, as without a login; false: train
+    without it."""
 
     def packages(self) -> Iterator[tuple[str, str]]:
-        """The modules that it needs as it is set, with the packages that have them."""
+        """Modules that it needs as configured, with their packages."""
         yield self.package
 
 
@@ -173,14 +173,14 @@ class Aim(ServiceConfig, type="aim", **_SERVICE):
     run_id: str | None = None
     """Hash of an existing run to take up; null: the run directory's own."""
     system_interval: float | None = field(default=10.0, gt=0, lt=inf)
-    """Seconds between samples of the machine's use; null: none."""
+    """Seconds between samples of system utilization; null: none."""
     system_parameters: bool = True
     """Record packages, environment variables and the command line."""
     terminal: bool = False
     """Record what the process prints."""
 
     def packages(self) -> Iterator[tuple[str, str]]:
-        """See `ServiceConfig.packages`; one is for the list of packages alone."""
+        """See `ServiceConfig.packages`."""
         yield self.package
         if self.system_parameters:
             yield ("pkg_resources", "setuptools<81")
@@ -229,7 +229,7 @@ class Comet(ServiceConfig, type="comet", **_SERVICE):
 
 
 class Metrics(Config, role=RUNTIME):
-    """Metrics of a row beside the loss, the learning rate and the speed."""
+    """Optional metrics of a row."""
 
     step_time: Literal["host", "waits", "device", "none"] = "host"
     """Seconds and shares of the parts of a step. host: wall-clock time of the main rank; waits:
@@ -266,7 +266,7 @@ class System(
     role=RUNTIME,
     rules=(Rule("setpoint.track.services:psutil_problems", "Whether the package is installed"),),
 ):
-    """Use of the machine, sampled in a thread: `logs/system.jsonl`, and rows for the trackers."""
+    """System utilization, sampled in a thread: `logs/system.jsonl`, and rows for the trackers."""
 
     every: float = field(default=15.0, ge=0.1, lt=inf)
     """Seconds between samples."""
@@ -275,7 +275,7 @@ class System(
 
 
 class AlertConfig(Config, role=RUNTIME):
-    """Alert: sends what happens to a run, from a thread that never stops or slows training."""
+    """Alert: sends events of a run from a thread that never stops or slows training."""
 
     events: tuple[
         Literal["finished", "failed", "stopped", "spike", "non_finite", "stalled"], ...
@@ -285,7 +285,7 @@ class AlertConfig(Config, role=RUNTIME):
     stalled_after: float = field(default=1800.0, gt=0, lt=inf)
     """Seconds without the end of a step, evaluations and checkpoints included."""
     timeout: float = field(default=10.0, gt=0, lt=inf)
-    """Seconds that sending may take, each time it is tried."""
+    """Timeout of each attempt in seconds."""
 
     @rule
     def _check_events(self) -> Iterator[Problem]:
@@ -304,7 +304,7 @@ class Webhook(AlertConfig, type="webhook", owner="setpoint.ops.alerts:WebhookAle
     """The JSON object, in whose values `{event}`, `{message}` and other facts are filled in;
     empty: all facts."""
     retries: int = field(default=2, ge=0)
-    """Times that it is tried again, after 1, 2, 4, ... seconds."""
+    """Number of retries, after 1, 2, 4, ... seconds."""
 
 
 class Command(AlertConfig, type="command", owner="setpoint.ops.alerts:CommandAlert", role=RUNTIME):

@@ -1,4 +1,4 @@
-"""Numbers, times and tables as people read them, on a terminal or in a pipe."""
+"""Human-readable numbers, times and tables, for terminals and pipes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def now() -> str:
 
 
 def time_of(seconds: float) -> str:
-    """A time in seconds since 1970 as `now` writes it."""
+    """A time in seconds since 1970, in the format of `now`."""
     return (
         datetime.fromtimestamp(seconds, UTC)
         .isoformat(timespec="milliseconds")
@@ -81,7 +81,7 @@ def short_time(seconds: float) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with the columns of a table aligned by spaces."""
+    """Lines of a table with aligned columns."""
     count = max(map(len, rows), default=0)
     widths = [max(len(row[at]) for row in rows if at < len(row)) for at in range(count)]
     return [
@@ -100,7 +100,7 @@ def print_table(
     """Print a table. rich is imported only on a terminal.
 
     Arguments:
-        rows: cells of text; the first of a row is its label, the others are numbers as a rule.
+        rows: cells of text; the first of each row is its label.
         columns: headings; none if not given.
     """
     output: TextIO = sys.stdout if stream is None else stream

@@ -1,4 +1,4 @@
-"""Rows of metrics as CSV, a file for each kind of row."""
+"""Metrics as CSV, one file per kind of row."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class CsvTracker(Tracker):
-    """Appends rows to `<kind>.csv`; a name that no row had before adds a column.
+    """Appends rows to `<kind>.csv`; a new metric adds a column.
 
-    Rows of steps that the run went back from are dropped. Lists become columns `name.0`, `name.1`.
+    Rows after a rollback are dropped. Lists become columns `name.0`, `name.1`.
 
     Arguments:
         folder: of the files.
@@ -70,7 +70,7 @@ class CsvTracker(Tracker):
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
 
     def flush(self) -> None:
-        """Wait until the disk has the rows."""
+        """Flush the rows to disk."""
         for kind, file in self._files.items():
             try:
                 os.fsync(file.fileno())

@@ -45,12 +45,12 @@ def environment(
     arguments: Sequence[str] | None = None,
     secrets: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Take the record of where and how this process runs. It never fails.
+    """Collect the environment of this process. Never fails.
 
-    torch is asked about devices and threads only if the process has imported it.
+    Devices and threads are recorded only if the process has imported torch.
 
     Arguments:
-        directory: the user's; the working directory if not given.
+        directory: of the user's code; the working directory if not given.
         arguments: the command line; `sys.argv` if not given. Secrets are hidden.
         secrets: that are hidden by their values everywhere, as those of the environment are.
 
@@ -90,7 +90,7 @@ def environment(
 
 
 def _code(directory: Path) -> dict[str, Any]:
-    """The user's repository, and the framework's where that is another one."""
+    """The user's repository, and Setpoint's if different."""
     user = code_revision(directory)
     if user["root"] is not None and _PACKAGE.is_relative_to(Path(user["root"]).resolve()):
         return {"user": user, "setpoint": "the same repository"}
@@ -181,11 +181,11 @@ _UNTRACKED = 200
 
 
 def code_revision(directory: Path) -> dict[str, Any]:
-    """The state of the git repository that a directory is in.
+    """The state of the git repository of a directory.
 
     Returns:
         `root`, `revision`, `branch`, `remote`, `dirty`, `diff` (against the revision, tracked files
-        only), `untracked` (names). What cannot be read is None, and `unread` says why; a diff
+        only), `untracked` (names). Unreadable entries are None, with the reason in `unread`; a diff
         beyond 1 MiB is cut, with its full size and SHA-256 in `unread`.
     """
     record: dict[str, Any] = dict.fromkeys(
@@ -231,7 +231,7 @@ def code_revision(directory: Path) -> dict[str, Any]:
 
 
 class _GitError(Exception):
-    """git said no, or is not there."""
+    """git failed or is not installed."""
 
 
 def _git(directory: Path, *arguments: str) -> bytes:

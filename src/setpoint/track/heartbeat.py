@@ -1,4 +1,4 @@
-"""Heartbeats: a small file of each rank that names its step and phase, and a reader of all."""
+"""Heartbeats: a small file per rank with its step and phase, and their reader."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from setpoint.files.threads import Periodic
 FOLDER = "heartbeats"
 """In the run directory."""
 START, END, FAILED = "start", "end", "failed"
-"""Phases outside of the loop, and how a session has ended."""
+"""Phases outside of the loop, and ends of a session."""
 MISSED = 3
-"""Beats that may fail to come before a rank counts as gone."""
+"""Missing heartbeats after which a rank counts as gone."""
 
 
 class Standing(NamedTuple):
@@ -48,7 +48,7 @@ class Beat:
     Arguments:
         every: seconds between two beats.
         time: when it was written, in seconds since 1970.
-        since: at which beat this rank was first seen in this phase of this step.
+        since: time at which the rank entered this phase of this step.
     """
 
     rank: int
@@ -64,16 +64,16 @@ class Beat:
     checkpoint: str | None = None
 
     def is_gone(self, now: float) -> bool:
-        """True if beats have stopped coming, and not because the session has ended."""
+        """True if heartbeats have stopped although the session has not ended."""
         return self.phase not in (END, FAILED) and now - self.time > MISSED * self.every
 
     def stands_still(self, now: float) -> float:
-        """Seconds for which this rank has made no progress; 0 where its session has ended."""
+        """Seconds without progress; 0 if the session has ended."""
         return 0.0 if self.phase in (END, FAILED) else now - self.since
 
 
 def read_heartbeats(run: Path | str) -> list[Beat]:
-    """The last heartbeat of each rank of a run, by rank; other files are left out."""
+    """The last heartbeat of each rank of a run, by rank."""
     beats: list[Beat] = []
     for path in Path(run, FOLDER).glob("rank-*.json"):
         with suppress(OSError, ValueError, TypeError):
@@ -82,11 +82,10 @@ def read_heartbeats(run: Path | str) -> list[Beat]:
 
 
 class Heart:
-    """Writes the heartbeat of one rank while it is open, in a thread that a hang does not stop.
+    """Writes the heartbeats of a rank from a thread, which a hang of training does not stop.
 
-    The first one is written before `__enter__` returns, and the last one says how it ended. One
-    that cannot be written is no reason to end a run: the next one is tried, and `note` gets a line
-    of the first.
+    The first is written before `__enter__` returns, and the last states how the session ended. A
+    failed write does not end the run: `note` gets a line for the first failure.
 
     Arguments:
         run: the run directory.
@@ -104,7 +103,7 @@ class Heart:
         self.rank, self.world_size = rank, world_size
         self.path = self.folder / f"rank-{rank}.json"
         self.poll: Callable[[], Standing] = lambda: Standing(START)
-        """Called by the thread for the state of this rank."""
+        """The state of this rank; called from the thread."""
         self._missed = 0
         self._last: tuple[str, int | None] | None = None
         self._since = 0.0
@@ -130,10 +129,10 @@ class Heart:
         self._try(self.poll()._replace(phase=END if kind is None else FAILED))
 
     def _beat(self, standing: Standing) -> None:
-        """Write one, at first by the main thread, then by the other, and last by the main thread.
+        """Write a heartbeat; the main thread writes the first and the last.
 
         Raises:
-            RunError: it cannot be written; the one before is unchanged.
+            RunError: it cannot be written.
         """
         now, (phase, step, loss, checkpoint) = time.time(), standing
         if (phase, step) != self._last:

@@ -27,10 +27,10 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class JsonlWriter:
-    """Appends rows to a file; each is in the system's hands when `write` returns.
+    """Appends rows to a file, each passed to the operating system before `write` returns.
 
-    A process that is killed loses nothing it wrote; a machine that loses power loses at most what
-    came after the last `sync`. A last line without an end, the trace of a power cut, is dropped.
+    A killed process loses no rows; a power failure loses at most the rows after the last `sync`. An
+    incomplete last line is dropped.
 
     Raises:
         SetpointError: if it cannot be written.
@@ -48,19 +48,19 @@ class JsonlWriter:
 
     @property
     def offset(self) -> int:
-        """The file's length in bytes: what a checkpoint records, and `truncate` goes back to."""
+        """The file's length in bytes, for checkpoints and `truncate`."""
         return self._offset
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append a row.
 
         Arguments:
-            row: what JSON can hold. NaN and the infinities become the texts `NaN`, `Infinity` and
-                `-Infinity`, which `read_jsonl` turns back, so that every JSON reader can read on.
+            row: JSON data. NaN and the infinities become the strings `NaN`, `Infinity` and
+                `-Infinity`, as JSON requires, which `read_jsonl` converts back.
 
         Raises:
             RunError: if the disk is full; the file ends with the row before, whole.
-            TypeError: if JSON cannot hold a value.
+            TypeError: if a value is not JSON data.
         """
         line = memoryview((json.dumps(plain_numbers(row), allow_nan=False) + "\n").encode())
         with self._lock:
@@ -76,7 +76,7 @@ class JsonlWriter:
             self._offset += written
 
     def sync(self) -> int:
-        """Wait until the disk has all rows; to be called before a checkpoint counts on them.
+        """Flush all rows to disk, before a checkpoint refers to them.
 
         Raises:
             RunError: if the disk reports an error.
@@ -88,10 +88,10 @@ class JsonlWriter:
         return self._offset
 
     def truncate(self, offset: int) -> None:
-        """Drop the rows after an offset: those newer than the checkpoint a run goes on from.
+        """Drop the rows after an offset, on resume from an older checkpoint.
 
         Arguments:
-            offset: a value that `offset` had.
+            offset: an earlier value of `offset`.
 
         Raises:
             RunError: if the file is shorter, or no row ends there: it is not the same file.
@@ -129,9 +129,9 @@ class JsonlWriter:
 
 
 class EventLog:
-    """The history of a run over all its starts.
+    """The history of a run over all sessions.
 
-    Unlike metrics, events are never dropped on resume: that a run went back is part of its history.
+    Unlike metrics, events are never dropped on resume: rollbacks are part of the history.
 
     Raises:
         SetpointError: if it cannot be written.
@@ -140,13 +140,13 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self._writer = JsonlWriter(path)
         self.listeners: list[Callable[[str, dict[str, Any]], None]] = []
-        """Called with each event and its details, when it has been written."""
+        """Called with each event and its details, after it was written."""
 
     def write(self, event: str, **details: Any) -> None:
-        """Append an event with the present time, and wait until the disk has it.
+        """Append and flush an event with the current time.
 
         Arguments:
-            event: what happened, in a word: `start`, `resume`, `save`, `fault`, `end`.
+            event: its name, such as `start`, `resume`, `save`, `fault`, `end`.
 
         Raises:
             RunError: if the disk is full or fails.
@@ -162,7 +162,7 @@ class EventLog:
 
 
 class NoEvents(EventLog):
-    """Writes nothing, where another rank writes what happens to the run."""
+    """Discards events, on ranks other than the main one."""
 
     def __init__(self) -> None:
         self.listeners = []
@@ -175,7 +175,7 @@ class NoEvents(EventLog):
 
 
 class JsonlTracker(Tracker):
-    """Writes `metrics.jsonl`; a checkpoint keeps how long the file was."""
+    """Writes `metrics.jsonl`; checkpoints record its length."""
 
     def __init__(self, config: Jsonl, *, run_directory: RunDirectory) -> None:
         self._path = run_directory.metrics
@@ -187,7 +187,7 @@ class JsonlTracker(Tracker):
         return self._opened
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Open the file, and drop the rows of steps that were lost with a process."""
+        """Open the file, and drop the rows of lost steps."""
         self._opened = JsonlWriter(self._path)
         self.rewind(step, state, note)
 
@@ -219,14 +219,14 @@ class JsonlTracker(Tracker):
 def read_jsonl(
     path: Path, damaged: list[str] | None = None, offset: int = 0
 ) -> list[dict[str, Any]]:
-    """Read what `JsonlWriter` wrote, also while it is still writing.
+    """Read rows of `JsonlWriter`, also while it is writing.
 
     Arguments:
-        damaged: receives what is wrong with lines that are not JSON, which are left out then.
+        damaged: receives messages on lines that are not JSON, which are skipped then.
         offset: the byte to begin at, where a row begins.
 
     Returns:
-        the rows; a last line without an end is left out.
+        the rows, without an incomplete last line.
 
     Raises:
         SetpointError: if the file cannot be read, or a line is not JSON and `damaged` is None.
@@ -268,7 +268,7 @@ def since_restart(events: Path) -> list[dict[str, Any]]:
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file without their ends; a last one without an end is left out.
+    """The complete lines of a file, without line breaks.
 
     Raises:
         OSError: if it cannot be read, or a line has `MOST` bytes.
@@ -282,7 +282,7 @@ def whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def _end_of_whole_lines(descriptor: int, block: int = 65536) -> int:
-    """End of the last line break of a file in bytes; 0 without one."""
+    """Offset after the last line break of a file; 0 without one."""
     end = os.fstat(descriptor).st_size
     while end:
         start = max(0, end - block)
@@ -294,7 +294,7 @@ def _end_of_whole_lines(descriptor: int, block: int = 65536) -> int:
 
 
 def plain_numbers(value: Any) -> Any:
-    """Put a text in place of each number that JSON does not have: NaN, Infinity, -Infinity."""
+    """Replace numbers that JSON lacks by strings: NaN, Infinity, -Infinity."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Progress of a run and of other work, as people see it: a live bar, plain lines, or nothing."""
+"""Progress display of a run and of other work: a live bar, plain lines, or nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Metrics of a run at one moment; None is not shown.
+    """Metrics to show; None is omitted.
 
     Arguments:
         loss: mean over the steps since the last reading, in nats per token.
-        seconds_left: until the end as far as can be estimated.
+        seconds_left: estimated time to the end.
         mfu: share of the hardware's peak, between 0 and 1.
-        fraction: how much of the run is done, between 0 and 1.
+        fraction: completed fraction of the run, between 0 and 1.
     """
 
     step: int
@@ -41,7 +41,7 @@ class Reading:
 
 
 class Work(Protocol):
-    """Called with how far a piece of work beside the steps is, as `Progress.work` is."""
+    """Called with the progress of work other than steps; see `Progress.work`."""
 
     def __call__(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """See `Progress.work`."""
@@ -51,11 +51,11 @@ class Work(Protocol):
 SECONDS_BEFORE_LINES, SECONDS_BETWEEN_LINES, SECONDS_BEFORE_PACE = 10.0, 5.0, 1.0
 SECONDS_BETWEEN_FRAMES = 0.1
 _shown: BarProgress | None = None
-"""The bar that is on the terminal."""
+"""The bar on the terminal."""
 
 
 def no_work(what: str, done: int, total: int | None, now: bool = False) -> None:
-    """Show nothing of a piece of work.
+    """Ignore the progress of work.
 
     Arguments:
         what: see `Progress.work`.
@@ -66,7 +66,7 @@ def no_work(what: str, done: int, total: int | None, now: bool = False) -> None:
 
 
 class Progress:
-    """Shows nothing; the base of those that do. Use as a context."""
+    """Shows nothing; base class of the displays. A context manager."""
 
     moves = False
     """True if `advance` does something."""
@@ -75,25 +75,25 @@ class Progress:
         """Begin to show."""
 
     def advance(self, step: int) -> None:
-        """Show that a step is done; cheap enough for every step."""
+        """Show that a step is done; cheap enough to call at every step."""
 
     def show(self, reading: Reading) -> None:
         """Show a row of metrics."""
 
     def note(self, text: str) -> None:
-        """Show a line that stays: an evaluation, a saved checkpoint."""
+        """Show a permanent line, such as an evaluation or a saved checkpoint."""
 
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
-        """Show the progress of work other than steps; cheap enough for every batch.
+        """Show the progress of work other than steps; cheap enough to call at every batch.
 
         Arguments:
             what: the work and its unit, such as `evaluating held_out, sequences`.
-            total: how much there is; None where that is not known. It is over when `done` is this.
-            now: whether it is shown at once, because the next call may be long in coming.
+            total: the whole amount, at which the work is over; None if unknown.
+            now: whether to show it at once, as the next call may come late.
         """
 
     def stop(self) -> None:
-        """Leave the terminal as it should be; may be called twice."""
+        """Restore the terminal; may be called twice."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -125,7 +125,7 @@ class LineProgress(Progress):
         print(text, file=self.stream, flush=True)
 
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
-        """Print a line every few seconds of a long piece of work; nothing of a short one."""
+        """Print a line every few seconds, for long work only."""
         time_now = time.monotonic()
         pace = self._pace.text(what, done, total, time_now)
         if not now and (self._work is None or self._work[0] != what):
@@ -138,7 +138,7 @@ class LineProgress(Progress):
 
 
 class WorkLine(Progress):
-    """One line of a terminal with the progress of work, for commands that do not train."""
+    """Single-line progress on a terminal, for commands that do not train."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -146,7 +146,7 @@ class WorkLine(Progress):
         self._pace = Pace()
 
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
-        """Write the line anew, at most ten times a second, and remove it at the end."""
+        """Update the line, at most ten times a second, and remove it at the end."""
         time_now = time.monotonic()
         pace = self._pace.text(what, done, total, time_now)
         if done == total:
@@ -169,23 +169,23 @@ class WorkLine(Progress):
 
 
 def make_work_progress(stream: TextIO | None = None) -> Progress:
-    """Show how far the work of a command is, where its results are not printed.
+    """Show the progress of a command on standard error.
 
     Returns:
-        a line of its own on a terminal, and a line every few seconds elsewhere.
+        a display: one updated line on a terminal, and a line every few seconds elsewhere.
     """
     output = sys.stderr if stream is None else stream
     return WorkLine(output) if is_terminal(output) else LineProgress(None, output)
 
 
 class Pace:
-    """Speed of pieces of work, from the calls of `Progress.work`."""
+    """Speed of work, from the calls of `Progress.work`."""
 
     def __init__(self) -> None:
         self._first: tuple[str, float, int] | None = None
 
     def text(self, what: str, done: int, total: int | None, now: float) -> str:
-        """The pace, and the time that is left where it can be known: `, 1.2M/s, 0:42 left`.
+        """The speed, and the time left if known: `, 1.2M/s, 0:42 left`.
 
         Arguments:
             now: the time in seconds.
@@ -202,7 +202,7 @@ class Pace:
 
 
 def work_text(what: str, done: int, total: int | None) -> str:
-    """Format how far a piece of work is.
+    """Format the progress of work.
 
     Arguments:
         what: see `Progress.work`.
@@ -240,7 +240,7 @@ def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
 
 
 class BarProgress(Progress):
-    """A bar with the last reading beside it; notes stay above it.
+    """A progress bar with the last reading; notes are printed above it.
 
     Arguments:
         total_steps: after which the run ends; without it the bar follows `Reading.fraction`.
@@ -286,7 +286,7 @@ class BarProgress(Progress):
         """Take the terminal back.
 
         Arguments:
-            shows: whether the bar is drawn again.
+            shows: whether to draw the bar again.
         """
         self._paused -= 1
         if shows:
@@ -311,7 +311,7 @@ class BarProgress(Progress):
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
-        """Show a bar of its own below, until the work is over."""
+        """Show a separate bar below, until the work is done."""
         time_now = time.monotonic()
         pace = self._pace.text(what, done, total, time_now)
         over = done == total
@@ -356,7 +356,7 @@ class BarProgress(Progress):
 
 
 def _make_way_for_debuggers() -> None:
-    """Let the bar leave the terminal for as long as pdb, or one built on it, waits for commands."""
+    """Hide the bar while pdb, or a debugger built on it, waits for commands."""
     import pdb
 
     from rich.file_proxy import FileProxy
@@ -382,12 +382,13 @@ def _make_way_for_debuggers() -> None:
 
 
 class LoggedProgress(Progress):
-    """Shows a run by another progress and writes each line with the time into a file.
+    """Forwards to another display and logs each line with the time to a file.
 
-    The reader of the output may leave, as `| head` does: the run goes on, the file has the rest.
+    If the reader of the output exits, as `| head` does, the run continues and the file has the
+    rest.
 
     Arguments:
-        path: the log file, made if it is not there; it only ever grows.
+        path: the log file, which is appended to.
 
     Raises:
         RunError: if the file cannot be written.
@@ -423,11 +424,11 @@ class LoggedProgress(Progress):
         self._show(lambda inner: inner.note(text))
 
     def log(self, text: str) -> None:
-        """Write lines into the file alone."""
+        """Write a line to the file only."""
         self._write(text)
 
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
-        """Show it; the file keeps what stays."""
+        """Show the progress of work; the file gets only permanent lines."""
         self._show(lambda inner: inner.work(what, done, total, now))
 
     def stop(self) -> None:
@@ -460,12 +461,12 @@ def make_progress(
     total_steps: int | None,
     stream: TextIO | None = None,
 ) -> Progress:
-    """Choose how a run is shown. rich is imported only for the bar.
+    """Create the display of a run. rich is imported only for the bar.
 
     Arguments:
         mode: `tracking.progress`; `auto` is a bar on a terminal and lines elsewhere.
         total_steps: after which the run ends, or None if something else ends it.
-        stream: where it is shown; standard output if not given.
+        stream: output; standard output if not given.
     """
     output: TextIO = sys.stdout if stream is None else stream
     if mode == "none":

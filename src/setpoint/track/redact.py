@@ -1,4 +1,4 @@
-"""Command lines and environments without the secrets in them."""
+"""Redaction of secrets in command lines, environments and records."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _SECRET_WORDS = frozenset(
      "credentials", "auth", "authorization", "bearer")
 )  # fmt: skip
 SHORTEST = 8
-"""Characters of a secret that is found by its value: shorter ones are in many words."""
+"""Minimum length of a secret to search for by value; shorter ones occur in words."""
 
 
 def is_secret_name(name: str) -> bool:
-    """True if a flag, a field or a variable looks as if it held a secret.
+    """True if the name of a flag, field or variable suggests a secret.
 
     Arguments:
-        name: for instance `--tracking.wandb.api_key` or `HF_TOKEN`; `tokens` and `tokenizer` are
-            other words than `token`.
+        name: for instance `--tracking.wandb.api_key` or `HF_TOKEN`; `tokens` and `tokenizer` do not
+            count.
     """
     return not _SECRET_WORDS.isdisjoint(re.split(r"[^a-z0-9]+", name.lower()))
 
 
 def without_secrets(value: Any) -> Any:
-    """Hide secrets in every text of some data.
+    """Hide secrets in all strings of nested data.
 
     Returns:
-        a copy in which `hide_secrets` has seen each text, keys included.
+        a copy with `hide_secrets` applied to each string, keys included.
     """
     if isinstance(value, str):
         return hide_secrets(value)
@@ -45,7 +45,7 @@ def without_secrets(value: Any) -> Any:
 
 
 def declared_secrets(config: Config) -> Iterator[str]:
-    """The secrets that a configuration refers to, as far as they can be read here."""
+    """The readable secrets that a configuration refers to."""
     waiting: list[Any] = []
     for leaf in leaves(config):  # whose values are plain
         value: Any = config
@@ -64,11 +64,11 @@ def declared_secrets(config: Config) -> Iterator[str]:
 
 
 def without_values(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """Hide secrets by their values in every text of some data.
+    """Hide secrets by value in all strings of nested data.
 
     Arguments:
-        secrets: further ones than variables of the environment with a secret's name hold. Lines of
-            them count one by one, and those of fewer than `SHORTEST` characters do not.
+        secrets: in addition to those in environment variables. Each line counts separately, if it
+            has at least `SHORTEST` characters.
     """
     values = [
         text
@@ -92,11 +92,11 @@ def without_values(value: Any, secrets: Iterable[str] = ()) -> Any:
 
 
 def redact_command(arguments: Iterable[str]) -> list[str]:
-    """A command line that can be recorded.
+    """A command line for the record.
 
     Returns:
-        the same arguments; values of flags with a secret's name, logins in addresses and keys of
-        known services are replaced by `***`.
+        the arguments, with values of secret flags, logins in URLs and keys of known services
+        replaced by `***`.
     """
     result: list[str] = []
     hide_next = False

@@ -1,4 +1,4 @@
-"""The directory of one run: what is where, who may write, and what is no run directory."""
+"""The run directory: its files, its lock, and refusal of other directories."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CONFIG = "config.json"
 """The file that makes a directory a run directory: the resolved configuration."""
 
 FOLDERS = ("checkpoints", "logs", "traces")
-"""The folders of a run directory that each run has."""
+"""Folders of every run directory."""
 
 BAD_BATCHES = "bad-batches"
-"""The folder of the batches that were not trained on, made with the first one."""
+"""Folder of batches of skipped steps, created with the first."""
 
 FILES = (
     CONFIG,
@@ -45,17 +45,17 @@ FILES = (
     "labels.json",
     ".lock",
 )
-"""The files of a run directory; `.lock` says which process writes."""
+"""Files of a run directory; `.lock` names the writing process."""
 
 
 class RunDirectory:
-    """The record of one run, which `create` makes.
+    """The directory of a run, from `create`.
 
     Arguments:
-        lock: the lock, held by this process; None for one that is only looked at.
-        is_new: whether no run had been recorded there before.
-        made: directories that were made for it, from its own upwards.
-        before: what else was there before.
+        lock: held by this process; None for reading only.
+        is_new: whether no run was recorded there before.
+        made: directories created for it, from its own upwards.
+        before: other entries that existed before.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
-        """Make a run directory, or take over one whose run is to be continued, and lock it.
+        """Create a run directory, or take over that of a run to continue, and lock it.
 
         Returns:
             the directory, locked until `close` or the end of the process.
 
         Raises:
-            SetpointError: if it is something else, leads elsewhere by links, another process writes
-                to it, or it cannot be written. Nothing has been written then.
+            SetpointError: if it has other contents or links to the outside, is locked, or cannot be
+                written. Nothing is written then.
         """
         path = Path(path)
         for left in reversed(range(TRIES)):
@@ -133,7 +133,7 @@ class RunDirectory:
 
     @classmethod
     def look(cls, path: Path | str) -> Self:
-        """Refuse what `create` would refuse, and write nothing.
+        """Check as `create` does, but write nothing.
 
         Raises:
             SetpointError: as `create` does.
@@ -184,7 +184,7 @@ class RunDirectory:
         return self.path / "events.jsonl"
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write one of the record's JSON files in one step.
+        """Write a JSON file of the record atomically.
 
         Raises:
             RunError: if it cannot be written; what was there before is unchanged.
@@ -192,7 +192,7 @@ class RunDirectory:
         write_json(self._writable(name), value)
 
     def write_text(self, name: str, text: str) -> None:
-        """Write one of the record's text files in one step.
+        """Write a text file of the record atomically.
 
         Raises:
             RunError: if it cannot be written; what was there before is unchanged.
@@ -200,11 +200,10 @@ class RunDirectory:
         write_text(self._writable(name), text)
 
     def write_record(self, texts: Mapping[str, str], schema: int) -> None:
-        """Write the files of the configuration's record, or replace those that are there.
+        """Write or replace the files of the configuration's record.
 
-        A process that is killed on the way leaves the record of before or this one, whole: the
-        origins wait beside until `config.json` has been replaced. The files of a record of an
-        older schema are kept beside, as `config.schema-1.json`.
+        A kill leaves either the old or the new record: the origins wait in a separate file until
+        `config.json` was replaced. The files of an older schema are kept as `config.schema-1.json`.
 
         Arguments:
             texts: as `record_files` gives them.
@@ -230,9 +229,9 @@ class RunDirectory:
                 raise RunError(f"{place} cannot be written: {error.strerror}") from error
 
     def withdraw(self) -> None:
-        """Remove what was made since `create`, if no run is recorded here, and close it.
+        """Undo `create`, if no run is recorded here, and close the directory.
 
-        It is for a first start that is refused, which leaves nothing that was not there.
+        For a refused first start, which leaves nothing new.
         """
         if self._lock is None:
             return
@@ -253,7 +252,7 @@ class RunDirectory:
         _remove_empty(self._made)
 
     def close(self) -> None:
-        """Let another process write to the directory."""
+        """Unlock the directory."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -273,17 +272,17 @@ class RunDirectory:
 def is_run_directory(path: Path) -> bool:
     """True if a directory has a `config.json` and another file of the record of a run.
 
-    Other programs' directories, those of models above all, have a `config.json` too.
+    Directories of other programs, such as models, have a `config.json` too.
     """
     others = ("origins.json", "environment.json", "events.jsonl", ".lock")
     return (path / CONFIG).is_file() and any((path / name).exists() for name in others)
 
 
 def no_run(source: str, error: SetpointError) -> SetpointError:
-    """The error for a name that is neither a run nor a preset; any other error as it is.
+    """The error for a name that is neither a run nor a preset; other errors unchanged.
 
     Arguments:
-        source: the name, which was opened as a preset or a file in the end.
+        source: the name, which was opened as a preset or file.
     """
     start = f"there is no preset {source!r}"
     if not str(error).startswith(start):
@@ -296,11 +295,11 @@ def no_run(source: str, error: SetpointError) -> SetpointError:
 
 
 def refuse_linked_folders(path: Path) -> None:
-    """Refuse a run directory with a folder that is a link and leads out of it.
+    """Refuse a run directory with folders that are links to the outside.
 
-    A run directory may come from others, and what is written or removed in such a folder is not
-    of the run. The directory itself may be a link. Links to files are left to those who write
-    these; trackers have links of their own within `logs`.
+    A run directory may come from somebody else, and such links would write or remove files
+    elsewhere. The directory itself may be a link. Links to files are refused by their writers;
+    trackers have links within `logs`.
 
     Raises:
         SetpointError: naming the first one.
@@ -321,10 +320,10 @@ def refuse_linked_folders(path: Path) -> None:
 
 
 def links_out_of(path: Path, only: str | None = None) -> Iterator[str]:
-    """The folders in a directory that are links and lead out of it.
+    """The folders in a directory that are links to the outside.
 
     Arguments:
-        only: the name of one folder in it, which alone is looked at.
+        only: the name of the only folder to check.
 
     Raises:
         OSError: one cannot be read.
@@ -342,13 +341,13 @@ def links_out_of(path: Path, only: str | None = None) -> Iterator[str]:
 
 
 def _is_own(name: str) -> bool:
-    """True if a run makes files or folders of such a name in its directory."""
+    """True if a run creates entries of such a name."""
     names = {*FILES, *FOLDERS, HEARTBEATS, BAD_BATCHES}
     return name.startswith(MARK) or name.partition(".tmp-")[0] in names
 
 
 def _within(path: Path) -> list[str]:
-    """The paths of all that is in a directory, what is in a folder before it; links are ends."""
+    """All paths in a directory, depth first; links are not followed."""
     return [
         os.path.relpath(os.path.join(folder, name), path)
         for folder, folders, files in os.walk(path, topdown=False)
@@ -371,7 +370,7 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 
 
 def _why_not(directory: Path) -> int:
-    """The error that making something in a directory would have."""
+    """The error of creating an entry in a directory, if any."""
     if not directory.is_dir():
         return errno.ENOTDIR
     read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
@@ -386,7 +385,7 @@ def _exists(path: Path) -> bool:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuse a directory that holds something else; one whose start was killed or failed passes."""
+    """Refuse a directory with other contents, unless a start was killed or failed there."""
     if not path.is_dir():
         raise SetpointError(f"run directory {path} is a file; give a directory")
     try:

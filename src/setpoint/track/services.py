@@ -1,4 +1,4 @@
-"""Trackers of other projects, each driven through its public Python interface.
+"""Trackers of third-party services, through their public Python APIs.
 
 Rows become scalars `train/loss`, `evaluation/held_out_loss` at their step. A service that can only
 append holds the rows of a stretch that was trained twice twice: after a kill with the same numbers,
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from .run_directory import RunDirectory
 
 PROJECT = "setpoint"
-"""Project of runs that belong to no experiment."""
+"""Project of runs without an experiment."""
 
 ID_TAG = "setpoint.run_id"
-"""The tag by which MLflow finds the run of a run directory again."""
+"""Tag that identifies the MLflow run of a run directory."""
 
 NOTE_TAG = "mlflow.note.content"
-"""The tag that MLflow shows as the description of a run."""
+"""Tag that MLflow shows as the description of a run."""
 
 AIM_RUN = "aim-run"
-"""File among the logs with what Aim calls the run."""
+"""Log file with Aim's name of the run."""
 
 BATCH = 100
-"""Parameters that MLflow takes at once."""
+"""Maximum parameters per MLflow request."""
 
 LONGEST = 500
-"""Characters that all stores of MLflow take of a parameter, and that a name of Aim's may have."""
+"""Maximum length of a parameter in all MLflow stores, and of a name in Aim."""
 
 
 def missing_problems(config: ServiceConfig) -> Iterator[Problem]:
-    """Find that the package of a tracker is not installed."""
+    """Check that the package of a tracker is installed."""
     for module, package in config.packages():
         if importlib.util.find_spec(module) is None:
             yield Problem(
@@ -64,7 +64,7 @@ def missing_problems(config: ServiceConfig) -> Iterator[Problem]:
 
 
 def psutil_problems(config: System) -> Iterator[Problem]:
-    """Find that the package for samples of the machine is not installed."""
+    """Check that the package for system samples is installed."""
     if importlib.util.find_spec("psutil") is None:
         hint = "Or leave tracking.system out."
         yield Problem(
@@ -73,7 +73,7 @@ def psutil_problems(config: System) -> Iterator[Problem]:
 
 
 def login_problems(config: Wandb) -> Iterator[Problem]:
-    """Find that W&B has no login on this machine, which it would say after the first steps."""
+    """Check for a W&B login, which W&B itself reports only after the first steps."""
     if any(map(os.environ.get, ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))) or _knows_wandb():
         return
     problem = "no login was found (WANDB_API_KEY, ~/.netrc)"
@@ -85,7 +85,7 @@ def login_problems(config: Wandb) -> Iterator[Problem]:
 
 
 def _knows_wandb() -> bool:
-    """True if a file of W&B's may have a login; one that cannot be read may."""
+    """True if a netrc file may have a W&B login, also if it cannot be read."""
     import netrc
 
     home = Path.home()
@@ -104,7 +104,7 @@ def _knows_wandb() -> bool:
 
 
 def scalars(row: Mapping[str, Any], kind: bool = True) -> dict[str, float]:
-    """The numbers of a row by name; lists by their index, and what is no number left out.
+    """The numbers of a row by name; list items by index, other values omitted.
 
     Arguments:
         kind: whether names begin with the kind of the row.
@@ -131,7 +131,7 @@ class Service(Tracker):
 
     facts: RunFacts
     session: int
-    """Session number, by which rows of a step that was logged before are told apart."""
+    """Session number, to distinguish re-logged steps."""
 
     def __init__(self, config: Any, run_directory: RunDirectory) -> None:
         self.config, self.run_directory = config, run_directory
@@ -160,7 +160,7 @@ class Service(Tracker):
 
     @property
     def properties(self) -> dict[str, Any]:
-        """Properties beside the configuration."""
+        """Run properties other than the configuration."""
         facts = self.facts
         return {
             "fingerprint": facts.fingerprint,
@@ -172,7 +172,7 @@ class Service(Tracker):
 
 
 class WandbTracker(Service):
-    """Weights & Biases; its own machine statistics come with it."""
+    """Weights & Biases, with its own system statistics."""
 
     config: Wandb
 
@@ -216,7 +216,7 @@ class TensorBoardTracker(Service):
     config: TensorBoard
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Start a file of events, and purge what is later than the step."""
+        """Start an event file, and purge later steps."""
         first = not step
         self._start(None if first else step + 1)
         if first:
@@ -227,7 +227,7 @@ class TensorBoardTracker(Service):
                 self.writer.add_text(name, f"```json\n{text}\n```", 0)
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Purge what is later."""
+        """Purge later steps."""
         self.writer.close()
         self._start(step + 1)
 
@@ -249,12 +249,12 @@ class TensorBoardTracker(Service):
 
 
 class MlflowTracker(Service):
-    """A tracking server or a folder of MLflow; the run is found again by a tag."""
+    """An MLflow tracking server or folder; a tag identifies the run."""
 
     config: Mlflow
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Find the run of the sessions before, or create it."""
+        """Find the run of earlier sessions, or create it."""
         self.mlflow: Any = importlib.import_module("mlflow")
         config = self.config
         self.client: Any = self.mlflow.MlflowClient(tracking_uri=config.uri)
@@ -289,7 +289,7 @@ class MlflowTracker(Service):
         self.client.log_dict(self.run_id, self.properties, "run.json")
 
     def _artifacts(self) -> str | None:
-        """Folder for files of a new experiment: beside a database, not the working directory."""
+        """Artifact folder of a new experiment, beside its database."""
         scheme, slashes, path = (self.config.uri or "").partition(":///")
         if not slashes or scheme == "file":
             return None
@@ -302,14 +302,14 @@ class MlflowTracker(Service):
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def close(self) -> None:
-        """Say that the session is over."""
+        """End the session."""
         self.client.set_terminated(self.run_id)
 
 
 class AimTracker(Service):
-    """A repository of Aim, which names its runs itself: the name is kept beside the rank's log.
+    """An Aim repository, which names its runs itself: the name is kept among the logs.
 
-    A value of a step takes the place of the one that is there.
+    A re-logged step replaces its value.
     """
 
     config: Aim
@@ -350,7 +350,7 @@ class AimTracker(Service):
 
 
 def _aim_name(path: Path) -> str | None:
-    """The name that a session before has kept; None where the file is none of these."""
+    """The name from an earlier session; None if the file has none."""
     with suppress(OSError):
         if stat.S_ISREG(path.lstat().st_mode):
             with open(path, "rb", opener=not_linked) as file:
@@ -421,7 +421,7 @@ class CometTracker(Service):
         self.run.log_asset_data(json.dumps(facts["environment"]), name="environment.json")
 
     def _archive(self) -> Path:
-        """A folder of this session: archives of one key replace each other."""
+        """A folder for this session, as archives of one key replace each other."""
         folder = Path(self.config.directory or self.run_directory.logs)
         archive = next(p for n in count(1) if not (p := folder / f"comet-{n}").exists())
         archive.mkdir(parents=True)
@@ -448,7 +448,7 @@ KINDS: dict[str, type[Service]] = {
 
 
 def build_service(config: ServiceConfig, *, run_directory: RunDirectory) -> Background:
-    """Build the tracker of a service, which a thread of its own drives."""
+    """Build the tracker of a service, run in a separate thread."""
     kind = str(type(config).__setpoint__.tag)
     inner = KINDS[kind](config, run_directory)
     return Background(

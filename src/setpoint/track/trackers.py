@@ -1,4 +1,4 @@
-"""Trackers: the protocol, a thread that drives one, and all trackers of a run as one."""
+"""Trackers: the protocol, the background thread, and all trackers of a run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Description of a run for those that show it.
+    """Description of a run for trackers.
 
     Arguments:
         run_id: 32 hexadecimal digits, the same in all sessions of a run directory.
         config: resolved, as nested plain data.
         origins: where each of its values comes from, as the record has it.
         environment: code, packages and machine, as the record has them.
-        session: how often the run has begun, resumed or gone back so far.
+        session: number of starts, resumes and rollbacks so far.
         description: of the run, in words.
     """
 
@@ -42,14 +42,14 @@ class RunFacts:
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Receives rows of metrics; subclasses may leave out all but `write`.
+    """Receives rows of metrics; only `write` is required.
 
-    Trackers of users need not be subclasses: an object with `write(row)`, and where it wants them
-    `rewind(step)` and `close()`, is one as well.
+    User-defined trackers need not be subclasses: any object with `write(row)`, and optionally
+    `rewind(step)` and `close()`, will do.
 
-    A thread of its own drives a tracker: what it raises is shown and the row lost, and what waits
-    for it is bounded. One with a `state_dict` or `flush` of its own is exact: it is called between
-    steps, and what it raises ends the run. A class says which by `synchronous = True` or `False`.
+    A tracker runs in a separate thread with a bounded queue: an exception is shown, and its row
+    lost. A tracker that overrides `state_dict` or `flush` is synchronous: it is called between
+    steps, and an exception ends the run. The class attribute `synchronous` overrides this choice.
     """
 
     def describe(self, facts: RunFacts) -> None:
@@ -59,18 +59,17 @@ class Tracker(Protocol):
         """Called once, before the first row of a session.
 
         Arguments:
-            step: where the session goes on; rows of later steps come again. 0 for a new run.
-            state: what `state_dict` returned when the checkpoint was saved that the session goes
-                on from; empty without one.
+            step: start of the session; later steps are logged again. 0 for a new run.
+            state: result of `state_dict` in the checkpoint that is resumed; empty without one.
             note: shows a line to people.
         """
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Called when the run goes back to a checkpoint while the tracker is open.
+        """Called on a rollback to a checkpoint.
 
         Arguments:
-            step: that of the checkpoint; rows of later steps come again, with other numbers.
-            state: what `state_dict` returned when it was saved.
+            step: that of the checkpoint; later steps are logged again, with other values.
+            state: result of `state_dict` in the checkpoint.
             note: shows a line to people.
         """
 
@@ -79,14 +78,14 @@ class Tracker(Protocol):
         ...
 
     def flush(self) -> None:
-        """Called before a checkpoint that counts on the rows before it."""
+        """Called before a checkpoint, which relies on earlier rows."""
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint, as JSON has it; nothing is kept where it is empty."""
+        """State for a checkpoint, as JSON data; an empty one is not saved."""
         return {}
 
     def close(self) -> None:
-        """Called when a session ends, after an error, too."""
+        """Called at the end of a session, also after an error."""
 
 
 LIMIT = 10_000
@@ -94,15 +93,15 @@ LIMIT = 10_000
 unfinished: list[str] = []
 """Trackers of this process that failed when they were closed.
 
-When Python exits, their libraries may wait for their servers again, for minutes or for ever.
+At exit, their libraries may wait for their servers again, for minutes or forever.
 """
 
 
 class Background(Tracker):
-    """Hands rows to a tracker in another thread, so that it never stops or slows training.
+    """Runs a tracker in another thread, so that it never stops or slows training.
 
-    What it raises is shown and counted. A tracker that cannot be opened gets nothing more in the
-    session; a row that it refuses, or that finds the queue full, is lost to it alone.
+    Exceptions are shown and counted. A tracker that cannot be opened is off for the session; a row
+    that fails, or finds the queue full, is lost for this tracker only.
 
     Arguments:
         name: as people know it.
@@ -137,7 +136,7 @@ class Background(Tracker):
         self.inner.describe(facts)
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Start the thread, which opens the tracker.
+        """Open the tracker in the thread.
 
         Raises:
             RunError: the tracker is required and cannot be opened in time.
@@ -166,7 +165,7 @@ class Background(Tracker):
         self._submit(lambda: self.inner.rewind(step, state, self._say))
 
     def write(self, row: dict[str, Any]) -> None:
-        """Take a row, and show the lines of the thread where the run shows its own."""
+        """Queue a row, and show messages of the thread."""
         row = dict(row)
         if not self._submit(lambda: self.inner.write(row)):
             self.dropped += 1
@@ -175,15 +174,15 @@ class Background(Tracker):
         self._show()
 
     def flush(self) -> None:
-        """Show the lines of the thread; no checkpoint counts on the rows of a service."""
+        """Show messages of the thread; checkpoints do not rely on rows of a service."""
         self._show()
 
     def state_dict(self) -> dict[str, Any]:
-        """The name by which the service knows the run."""
+        """The run id at the service."""
         return {} if self._id is None else {"id": self._id}
 
     def close(self) -> None:
-        """Wait for the rows, and say how many are lost."""
+        """Wait for the rows, and report lost ones."""
         if self._worker is not None:
             self._worker.submit(self._close)
             if not self._worker.end(self.patience) and not self._off:
@@ -228,7 +227,7 @@ class Background(Tracker):
             self._say(f"failed when it was closed: {_reason(error)}")
 
     def _say(self, line: str) -> None:
-        """Keep a line for the thread that trains; each is shown once."""
+        """Queue a message for the training thread; each is shown once."""
         if line not in self._shown and len(self._shown) < 20:
             self._shown.add(line)
             self._lines.append(f"tracker {self.name} {line}")
@@ -245,13 +244,13 @@ def _reason(error: BaseException) -> str:
 
 JSONL = "jsonl"
 OFFSET = "metrics_offset"
-"""Name of the length of `metrics.jsonl` in a checkpoint."""
+"""Key of the length of `metrics.jsonl` in a checkpoint."""
 OTHERS = "trackers"
-"""Name of the states of other trackers."""
+"""Key of the states of other trackers."""
 
 
 class _Rows(Tracker):
-    """An object of a user's that takes rows."""
+    """A user-defined object with `write`."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -273,7 +272,7 @@ class _Rows(Tracker):
 
 
 def _driven(name: str, built: Any) -> Tracker:
-    """A tracker as it is driven: in a thread of its own, unless checkpoints count on it."""
+    """The tracker, in a separate thread unless it is synchronous."""
     if not isinstance(built, Tracker):
         return Background(name, _Rows(built))
     if isinstance(built, Background) or _is_exact(type(built)):
@@ -282,7 +281,7 @@ def _driven(name: str, built: Any) -> Tracker:
 
 
 def _is_exact(kind: type) -> bool:
-    """True if a tracker is driven between steps, as it says or has a state or rows to flush."""
+    """True if a tracker is synchronous: by its attribute, a state or a flush."""
     synchronous = getattr(kind, "synchronous", None)
     if synchronous is not None:
         return bool(synchronous)
@@ -292,10 +291,9 @@ def _is_exact(kind: type) -> bool:
 
 
 class Trackers:
-    """All trackers of a run; states of those that it does not have now are kept.
+    """All trackers of a run; states of absent ones are kept.
 
-    A session without `metrics.jsonl` leaves its rows as they are, so that a later one can go on
-    with the file.
+    A session without the tracker of `metrics.jsonl` leaves the file for later sessions.
     """
 
     def __init__(self) -> None:
@@ -303,10 +301,10 @@ class Trackers:
         self.states: dict[str, dict[str, Any]] = {JSONL: {"offset": 0}}
 
     def build(self, sections: Iterable[TrackerConfig], run: RunDirectory) -> None:
-        """Build the trackers; nothing of the run is written.
+        """Build the trackers; nothing is written.
 
         Raises:
-            SetpointError: one has no method `write`, or what it needs is not there.
+            SetpointError: one has no method `write`, or a requirement is missing.
         """
         for section in sections:
             tag = str(type(section).__setpoint__.tag)
@@ -319,13 +317,13 @@ class Trackers:
             self.built[name] = _driven(name, tracker)
 
     def open(self, facts: RunFacts, step: int, note: Callable[[str], None]) -> None:
-        """Open each tracker at a step; `load_state_dict` comes before."""
+        """Open each tracker at a step, after `load_state_dict`."""
         for name, tracker in self.built.items():
             tracker.describe(facts)
             tracker.open(step, self.states.get(name, {}), note)
 
     def rewind(self, step: int, note: Callable[[str], None]) -> None:
-        """Bring each to a checkpoint whose states were loaded before."""
+        """Rewind each to a checkpoint, after `load_state_dict`."""
         for name, tracker in self.built.items():
             tracker.rewind(step, self.states.get(name, {}), note)
 
@@ -335,29 +333,29 @@ class Trackers:
             tracker.write(row)
 
     def write_beside(self, row: dict[str, Any]) -> None:
-        """Give a row to each but `metrics.jsonl`, which holds what a resume writes again."""
+        """Write a row to all but `metrics.jsonl`, whose rows a resume reproduces."""
         for name, tracker in self.built.items():
             if name != JSONL:
                 tracker.write(row)
 
     def flush(self) -> None:
-        """Let each bring its rows where they outlast the process."""
+        """Flush each."""
         for tracker in self.built.values():
             tracker.flush()
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of all, as a checkpoint holds them."""
+        """The states of all for a checkpoint."""
         now = {name: tracker.state_dict() for name, tracker in self.built.items()}
         others = {name: state for name, state in {**self.states, **now}.items() if state}
         offset = others.pop(JSONL)["offset"]
         return {OFFSET: offset, **({OTHERS: others} if others else {})}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the states from a checkpoint; trackers get them when they are opened."""
+        """Load states from a checkpoint, which are passed to trackers when opened."""
         self.states = {JSONL: {"offset": state.get(OFFSET, 0)}, **state.get(OTHERS, {})}
 
     def close(self) -> None:
-        """Close each, whatever the others raise."""
+        """Close each, even if others raise."""
         with ExitStack() as ending:
             for tracker in self.built.values():
                 ending.callback(tracker.close)

@@ -1,4 +1,4 @@
-"""The resume contract: a run's record and today's configuration, field by field under each role."""
+"""The resume contract: a run's record against today's configuration, field by field by role."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ class Accepted:
     """Accepted differences from a record.
 
     Arguments:
-        differences: longer budgets, run-time settings, and identity fields as far as they were
-            accepted by name.
-        notes: what has changed since the record's schema.
-        data: for each side of the data whose documents differ, how many and which.
+        differences: raised budgets, run-time settings, and identity fields accepted by name.
+        notes: changes since the record's schema.
+        data: the documents that differ, by split.
     """
 
     differences: list[Difference]
@@ -68,15 +67,15 @@ class Accepted:
 
 
 def split_paths(accept: Sequence[str]) -> list[str]:
-    """Read the values of `--accept`, each of which may name several paths between commas."""
+    """Split the values of `--accept`, which may be comma-separated lists."""
     return [part for text in accept for part in text.split(",")]
 
 
 def accepted_path(path: str, job: Job, differences: Sequence[Difference]) -> str:
-    """Read a path to accept, in one spelling.
+    """Normalize a path to accept.
 
     Raises:
-        SetpointError: it is neither a field nor a section.
+        SetpointError: there is no such field or section.
     """
     spelled = path.strip().replace("-", "_")
     declared = [name for name, _ in all_fields(Job)]
@@ -101,7 +100,7 @@ def accepted_path(path: str, job: Job, differences: Sequence[Difference]) -> str
 
 
 def refuse_renaming(folder: str, accepted: Accepted) -> None:
-    """Refuse to give a run another name or place while its directory is given as well.
+    """Refuse another name or place for a run whose directory is given.
 
     Arguments:
         accepted: what `check_contract` returned.
@@ -118,14 +117,14 @@ def refuse_renaming(folder: str, accepted: Accepted) -> None:
 
 
 def describe_accepted(accepted: Accepted) -> list[str]:
-    """The accepted differences as lines for people.
+    """The accepted differences as lines.
 
     Arguments:
         accepted: what `check_contract` returned.
 
     Returns:
-        a line for each identity field and for each budget, one for all settings of the
-        run time together, and one for each path under which there was nothing to accept.
+        a line for each identity field and budget, one for all run-time settings, and one for each
+        path without a difference.
     """
     lines = list(accepted.notes)
     runtime: list[str] = []
@@ -145,7 +144,7 @@ def describe_accepted(accepted: Accepted) -> list[str]:
 
 
 def describe_data(side: Mapping[str, Any]) -> str:
-    """Format the documents in which a side of the data differs.
+    """Format the documents in which a split of the data differs.
 
     Arguments:
         side: an entry of `Accepted.data`.
@@ -159,7 +158,7 @@ def describe_data(side: Mapping[str, Any]) -> str:
 
 
 def describe_idle(accepted: Accepted) -> list[str]:
-    """The paths under which there was nothing to accept, as lines for people.
+    """Lines on paths of `--accept` without a difference.
 
     Arguments:
         accepted: what `check_contract` returned.
@@ -168,7 +167,7 @@ def describe_idle(accepted: Accepted) -> list[str]:
 
 
 def _origin_text(origin: str) -> str:
-    """An origin after `from`; a derivation names its fields itself."""
+    """An origin with `from`, unless it is a derivation."""
     return origin if origin.startswith(DERIVED) else f"from {origin}"
 
 
@@ -182,7 +181,7 @@ AT_START = (
     "checkpoint.exclude",
     LOSS_SCALE,
 )
-"""Fields that are used at the start of a run and never again."""
+"""Fields that are used only at the start of a run."""
 
 ROWS = (
     "batch.sequence_length",
@@ -191,22 +190,22 @@ ROWS = (
     "data.packing.group_size",
     "data.packing.length_buckets",
 )
-"""Fields that decide which tokens stand in which row; the place of a checkpoint is one in rows."""
+"""Fields that determine the rows; the data position of a checkpoint is in rows."""
 OF_ROWS = ("seed", "batch.sequence_length", "batch.global_size")
-"""Those that may matter for rows, outside the section `data`."""
+"""Fields outside of the section `data` that may affect rows."""
 
 
 def check_contract(
     folder: str, job: Job, accept: Sequence[str] = (), given: bool = True
 ) -> Accepted:
-    """Compare a run's record with today's configuration, field by field under each role.
+    """Compare a run's record with today's configuration, field by field by role.
 
     Arguments:
         accept: fields and sections whose identity fields may differ, as `--accept` names them.
 
     Raises:
-        SetpointError: with the differences, if an identity field differs that is not accepted, or
-            the budget shrinks; and for a path to accept that is none.
+        SetpointError: if an identity field differs and is not accepted, the budget shrinks, or a
+            path to accept is invalid.
     """
     differences = recorded_differences(folder, job)
     paths = [accepted_path(path, job, differences) for path in accept]
@@ -270,7 +269,7 @@ def recorded_job(folder: str) -> Job:
 def _other_shape(
     saved: ModelConfig, model: ModelConfig, identity: Sequence[Difference]
 ) -> str | None:
-    """Name a weight of the checkpoints that does not fit today's model; None if all may."""
+    """Name a weight of the checkpoints that does not fit today's model; None without any."""
     if not any(within(item.path, "model") for item in identity):
         return None
     shapes: list[dict[str, tuple[int, ...]]] = []
@@ -296,15 +295,15 @@ def _other_shape(
 
 
 def _row_paths(identity: Sequence[Difference]) -> list[str]:
-    """The differing fields that may matter for rows."""
+    """The differing fields that may affect rows."""
     return [item.path for item in identity if within(item.path, "data") or item.path in OF_ROWS]
 
 
 def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str]:
-    """The fields by which rows come in another order than in a recorded job.
+    """The fields that change the order of rows from a recorded job.
 
     Arguments:
-        identity: what differs from it.
+        identity: identity differences from it.
     """
     about = _row_paths(identity)
     if not about:
@@ -323,7 +322,7 @@ def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str
 
 
 def refuse_resharding(folder: str, job: Job) -> None:
-    """Refuse to divide a model otherwise than a recorded job.
+    """Refuse other parallel degrees than those of a recorded job.
 
     Raises:
         SetpointError: naming the degrees that differ.
@@ -347,7 +346,7 @@ def refuse_resharding(folder: str, job: Job) -> None:
 
 
 def _too_late(identity: Sequence[Difference]) -> list[Difference]:
-    """The differences that a run which goes on from a checkpoint cannot take up."""
+    """The differences that have no effect after a resume from a checkpoint."""
     formats_differ = any(item.path == "precision.compute" for item in identity)
     default = LossScale().initial
 
@@ -363,9 +362,9 @@ def _too_late(identity: Sequence[Difference]) -> list[Difference]:
 
 
 def _shrinks(recorded: object, job: Job) -> bool:
-    """True if a limit is lower than it was; steps and tokens are the same thing, counted apart.
+    """True if a limit is lower than before; steps are converted to tokens.
 
-    A limit in a unit that the record does not know is one more way to end a session, and fine.
+    A limit in a unit that the record lacks is allowed.
     """
     tokens_per_update = job.batch.global_size * job.batch.sequence_length
     before = _in_tokens(Duration.read(recorded), tokens_per_update)

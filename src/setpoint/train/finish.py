@@ -25,7 +25,7 @@ from setpoint.train.verdict import skipped_metrics
 
 
 def run_loop(run: Run, loop: Loop) -> None:
-    """Run the loop, and record what ends it by force.
+    """Run the loop, and record its failure.
 
     Raises:
         RunError: if the run itself fails.
@@ -93,7 +93,7 @@ def finish(run: Run, loop: Loop) -> Run:
 
 
 def _skipped(run: Run) -> int:
-    """Steps of the whole run that left the weights as they were."""
+    """Number of skipped steps of the whole run."""
     components = run.components
     policies = skipped_metrics(components.non_finite, components.spikes)
     return sum(policies.values()) + components.scaler.skipped
@@ -109,7 +109,7 @@ ENDINGS = {0: "finished", 130: "interrupted"}
 
 
 def print_summary(run: Run, stream: TextIO | None = None) -> None:
-    """Print what was trained, how well, how fast, and where the record lies."""
+    """Print the summary of a run: results, speed and directory."""
     job, position, before = run.job, run.final_position, run.started
     state, reason = ENDINGS.get(run.status) or f"stopped by {run.cause}", run.reason
     if reason is not None:
@@ -155,7 +155,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
 
 
 def adapter_rows(run: Run) -> list[tuple[str, str]]:
-    """The row of the adapter; empty without one."""
+    """The row on the adapter; empty without one."""
     report = run.components.adapter
     return [] if report is None else [("adapter", report.line())]
 

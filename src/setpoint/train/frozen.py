@@ -1,4 +1,4 @@
-"""Frozen parameters that checkpoints leave out, and take from `model.pretrained` again."""
+"""Frozen parameters that checkpoints omit, and that are read from `model.pretrained` again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FrozenParameters:
-    """The weights that frozen parameters of a run come from, and those that checkpoints leave out.
+    """The source weights of frozen parameters, and those that checkpoints omit.
 
     Every rank calls every method.
 
@@ -38,10 +38,10 @@ class FrozenParameters:
         self._from: Path | None = None
 
     def completed(self, checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
-        """A checkpoint with the frozen parameters that it leaves out.
+        """A checkpoint completed by its omitted frozen parameters.
 
         Raises:
-            SetpointError: if the weights that have them are not there, or have changed.
+            SetpointError: if the weights with them are missing or changed.
         """
         self._from, base = checkpoint.path, checkpoint.base
         if base is None:
@@ -61,13 +61,13 @@ class FrozenParameters:
         return completed(checkpoint, known[1], self.job.model, words, outline)
 
     def decide(self) -> str | None:
-        """Choose what checkpoints leave out, when the model has the values that it trains from.
+        """Choose the parameters that checkpoints omit, once the model has its initial values.
 
-        Frozen parameters are compared with the weights bit by bit, unless they have just come from
-        there: those that were trained before they were frozen are saved.
+        Frozen parameters are compared with the weights bit by bit, unless just loaded from there:
+        those that were trained before they were frozen are saved.
 
         Returns:
-            a note for people; None where nothing is left out.
+            a note; None if nothing is omitted.
 
         Raises:
             SetpointError: if the weights cannot be read.
@@ -96,7 +96,7 @@ class FrozenParameters:
         )
 
     def _outline(self) -> nn.Module | None:
-        """The whole model where some of it is quantized, without values."""
+        """The dense model on the meta device, if parts are quantized."""
         adapter, config = self.job.adapter, self.job.model
         if adapter is None or adapter.quantize is None or not isinstance(config, TransformerConfig):
             return None
@@ -105,7 +105,7 @@ class FrozenParameters:
         return model
 
     def _frozen_here(self) -> dict[str, Tensor]:
-        """The frozen parameters that this rank holds a part of, as checkpoints name them."""
+        """The frozen parameters of this rank, by their names in checkpoints."""
         state = self.components.model.state_dict(keep_vars=True)
         return {
             name: tensor.detach()
@@ -114,7 +114,7 @@ class FrozenParameters:
         }
 
     def _equal(self, frozen: dict[str, Tensor], base: Base, place: Place) -> set[str]:
-        """Those that equal, bit by bit, what the weights have."""
+        """The parameters that equal the weights bit by bit."""
         config, size = self.job.model, self.components.tokenizer.vocab_size
         known = set(base.tensors) & frozen.keys()
         if self._from is None and self.components.pretrained is not None:
@@ -139,7 +139,7 @@ class FrozenParameters:
 
 
 def _found(pretrained: str) -> tuple[Base, Place]:
-    """The weights that `model.pretrained` means, and nothing left out yet."""
+    """The weights of `model.pretrained`, with nothing omitted yet."""
     from setpoint.model.pretrained.base import files_at
 
     place = locate(pretrained)

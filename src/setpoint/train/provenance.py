@@ -32,13 +32,13 @@ OF_DOCUMENTS = ("data.sources", "data.held_out", "data.validation")
 """Fields that `--accept` may name if documents differ, beside the section `data`."""
 
 LISTED = 100_000
-"""Documents of a side up to which each is in the record."""
+"""Maximum number of documents per split to list in the record."""
 LISTED_PREPARED = 1_000
-"""The same of prepared data, whose files are known: listing 90,000 takes half a second."""
+"""The same for prepared data, whose files are known: listing 90,000 takes half a second."""
 
 
 def write_data(run: RunDirectory, components: Components) -> None:
-    """Bring the record of the data up to the documents that are trained on now.
+    """Update the record of the data to today's documents.
 
     Raises:
         RunError: if it cannot be written.
@@ -48,7 +48,7 @@ def write_data(run: RunDirectory, components: Components) -> None:
 
 
 def write_environment(run: RunDirectory, components: Components, job: Job) -> None:
-    """Write down where, with what and on what data a run began.
+    """Record environment and data of a new run.
 
     Raises:
         RunError: if it cannot be written.
@@ -67,14 +67,14 @@ def compare_with_record(
 ) -> tuple[Accepted, dict[str, Any]]:
     """Compare the data and the environment with those of the run's record; nothing is written.
 
-    The record keeps the environment of the first session; what has changed since belongs into the
-    event of the resume.
+    The record has the environment of the first session; changes since are part of the event of the
+    resume.
 
     Arguments:
         accepted: what `check_contract` returned.
 
     Returns:
-        what differs and is accepted, with the data, and what differs of the environment.
+        the accepted differences including data, and the differences of the environment.
 
     Raises:
         SetpointError: if the data differs and is not accepted, or a path to accept has no effect.
@@ -100,14 +100,14 @@ def compare_with_record(
 
 
 def keep_diffs(run: RunDirectory, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Put today's uncommitted code into files of its own, so that events stay small.
+    """Move today's code diffs to separate files, so that events stay small.
 
     Arguments:
         run: the directory, locked; the files are `logs/code-DIGEST.diff`.
 
     Returns:
-        the same with digests in the place of the differences of the code; those of the first
-        session are in `environment.json`.
+        the same with digests in place of diffs; those of the first session are in
+        `environment.json`.
     """
     if "code" not in changed:
         return dict(changed)
@@ -132,14 +132,14 @@ def _digest(text: str) -> str:
 
 
 def _sides(components: Components) -> Iterator[tuple[str, DataIdentity]]:
-    """The sides of the data that there are."""
+    """The splits of the data."""
     yield "train", components.train_data.identity
     if components.held_out is not None:
         yield "held_out", components.held_out.identity
 
 
 def describe(data: DataIdentity) -> dict[str, Any]:
-    """A side of the data as the record has it; too many documents are counted and not listed."""
+    """Record of a split of the data; too many documents are only counted."""
     facts: dict[str, Any] = {"bytes": data.bytes, "tokens": data.tokens, "digest": data.digest}
     most = LISTED
     if data.prepared is not None:
@@ -150,7 +150,7 @@ def describe(data: DataIdentity) -> dict[str, Any]:
 
 
 def _inputs(data: DataIdentity) -> list[str]:
-    """The files that too many documents are from: each with what changes when its content does."""
+    """The files of too many documents, each with a digest."""
     if data.prepared is not None:
         inputs = read_inputs(Path(data.prepared))
     else:
@@ -163,11 +163,11 @@ def _inputs(data: DataIdentity) -> list[str]:
 
 
 def compare_data(recorded: Mapping[str, Any], components: Components) -> list[dict[str, Any]]:
-    """Compare today's documents with those that a run was trained on.
+    """Compare today's documents with the recorded ones.
 
     Returns:
-        an entry for each side that differs: `side`, and the names of the documents that are
-        `gone`, `new` or `changed`.
+        an entry for each split that differs: `side`, and the names of documents that are `gone`,
+            `new` or `changed`.
     """
     changes: list[dict[str, Any]] = []
     for side, data in _sides(components):
@@ -197,11 +197,11 @@ def compare_data(recorded: Mapping[str, Any], components: Components) -> list[di
 def refuse_data(
     folder: str, changes: Sequence[Mapping[str, Any]], accept: Sequence[str] = ()
 ) -> None:
-    """Refuse to go on with other documents, naming them.
+    """Refuse to resume with other documents, naming them.
 
     Arguments:
         changes: what `compare_data` returned.
-        accept: what is accepted already, for the command that goes on.
+        accept: accepted paths, for the command to type.
 
     Raises:
         SetpointError: if there is any.
@@ -222,14 +222,14 @@ def refuse_data(
 
 
 def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
-    """Refuse paths to accept that have no effect and never had one.
+    """Refuse paths to accept that never had an effect.
 
     Arguments:
         accepted: what `check_contract` returned.
 
     Raises:
-        SetpointError: if nothing differs under a path, and no session before accepted anything
-            there: what a queue starts again after it was accepted is fine.
+        SetpointError: if nothing differs under a path, and no earlier session accepted anything
+            there; a requeued command may repeat it.
     """
     rows = readable_rows(run.events)
     before = [item["path"] for row in rows for item in row.get("accepted", ())]

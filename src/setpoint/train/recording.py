@@ -1,4 +1,4 @@
-"""Record of a session: the directory locked, what is written to, and the event of its start."""
+"""Record of a session: the locked directory, its writers, and the event of its start."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ from setpoint.version import VERSION
 
 @contextmanager
 def open_record(run: Run) -> Iterator[None]:
-    """Lock the run directory, compare its data, and open what is written to.
+    """Lock the run directory, compare its data, and open the writers.
 
-    An error that ends the session by force is kept: in this rank's log, and in the events.
+    An error that ends the session is recorded in this rank's log and in the events.
 
     Raises:
-        SetpointError: if the data does not belong to the run, or another process writes to the
-            directory or has written to it. Nothing of the run is changed then.
+        SetpointError: if the data is not that of the run, or another process writes or has written
+            to the directory. The run is unchanged then.
     """
     job, world, section = run.job, run.world, run.job.checkpoint
     with locked_directory(world, run.directory) as files, ExitStack() as ending:
@@ -123,10 +123,10 @@ def open_record(run: Run) -> Iterator[None]:
 
 @contextmanager
 def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
-    """The run directory: locked by the main rank, and not to be written to by the others.
+    """The run directory, locked by the main rank, and read-only for the others.
 
-    One that no run is recorded in when it is left, as by a first start that is refused, is gone
-    then, unless a rank that made no progress has written there where it was.
+    If no run was recorded, as after a refused first start, it is removed at the end, unless it has
+    stacks of a hanging rank.
 
     Raises:
         SetpointError: see `RunDirectory.create`; on all ranks.
@@ -152,7 +152,7 @@ def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
 
 
 def _is_of_use(directory: RunDirectory) -> bool:
-    """True if a directory holds checkpoints, or stacks of ranks that made no progress."""
+    """True if a directory has checkpoints, or stacks of hanging ranks."""
     try:
         stacks = any(os.path.getsize(file) for file in directory.logs.glob("*.stacks"))
         return stacks or bool(list_checkpoints(directory.checkpoints))
@@ -162,9 +162,9 @@ def _is_of_use(directory: RunDirectory) -> bool:
 
 @contextmanager
 def log_failures(run: Run) -> Iterator[None]:
-    """Keep the traceback of what fails before the run directory is open, unless it is a refusal.
+    """Log the traceback of a failure before the run directory is open, unless it is a refusal.
 
-    Nothing of the directory is made then but the log.
+    Only the log is created.
     """
     try:
         with explain_oom(run.job):
@@ -204,7 +204,7 @@ def _record_failure(run: Run, error: Exception) -> None:
 
 
 def keep_in_log(progress: LoggedProgress, error: Exception, secrets: Iterable[str]) -> None:
-    """Write all frames of an error into a rank's log, which the error names from then on."""
+    """Write all frames of an error to a rank's log, and name the log in the error."""
     text = without_values(traceback_of(error, whole=True), secrets)
     with suppress(RunError):  # what ends the run is said, whatever else fails
         progress.log(f"failed:\n{text}")
@@ -213,11 +213,11 @@ def keep_in_log(progress: LoggedProgress, error: Exception, secrets: Iterable[st
 
 
 BEGINNINGS = ("start", "resume", "restart", "rollback")
-"""Events after which steps may come that were there before."""
+"""Events after which earlier steps may be repeated."""
 
 
 def write_start(run: Run) -> None:
-    """Write the record of a new run, or the event of a session more.
+    """Write the record of a new run, or the event of a resume.
 
     Raises:
         RunError: if it cannot be written.
@@ -261,7 +261,7 @@ def _write_loaded(run: Run) -> None:
 
 
 def facts_of(run: Run) -> RunFacts:
-    """The facts of a run for its trackers, once its start has been written."""
+    """The facts of a run for its trackers, after its start was written."""
     directory = run.files
     with directory.events.open("rb") as file:
         first = file.readline()
@@ -281,7 +281,7 @@ def facts_of(run: Run) -> RunFacts:
 
 
 def change_record(run: Run) -> None:
-    """Write today's configuration, and data, into the record of a run that has trained with it."""
+    """Update configuration and data in the record, after the first step with them."""
     if run.accepted is not None and run.best.changed:
         run.store.forget_best()
     run.world.on_main(lambda: _write_changed(run))
@@ -309,15 +309,15 @@ def _write_config(run: Run) -> None:
 def lost_since(
     run: Run, position: Position, offset: int, reached: Position | None = None
 ) -> dict[str, Any]:
-    """The entry of an event for steps after a checkpoint that are lost; `goodput` counts them.
+    """Entry of an event for lost steps after a checkpoint, for goodput.
 
     Arguments:
         position: of the checkpoint.
-        offset: how long `metrics.jsonl` was when it was saved.
-        reached: where the run is; None where its record says how far it was.
+        offset: length of `metrics.jsonl` when it was saved.
+        reached: current position; None to read it from the record.
 
     Returns:
-        `dropped` alone, or nothing where no step is lost.
+        `dropped`, or nothing if no step is lost.
     """
     lost = dropped(
         readable_rows(run.files.events) if reached is None else [],
@@ -355,7 +355,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def _notes(run: Run) -> Iterator[str]:
-    """Notes on the job for people, before it trains."""
+    """Notes on the job, before it trains."""
     grown = (run.components.pretrained or {}).get("grown")
     if grown is not None:
         yield (
@@ -381,7 +381,7 @@ def _notes(run: Run) -> Iterator[str]:
 
 
 def _program_callbacks_before(run: Run) -> list[str]:
-    """The classes of the callbacks that the last session was given as objects."""
+    """The classes of callback objects of the last session."""
     if run.accepted is None:
         return []
     rows = [row for row in readable_rows(run.files.events) if row.get("event") in BEGINNINGS]
@@ -390,7 +390,7 @@ def _program_callbacks_before(run: Run) -> list[str]:
 
 
 def _finished(run: Run, accepted: Accepted) -> str:
-    """Say that a run is finished, with the step and the reason."""
+    """Note on a finished run, with the step and the reason."""
     nothing = "nothing is left to train" + "; nothing accepted" * accepted.learned
     finished = f"{run.directory} is finished at step {run.resumed_at}"
     if run.reason is not None:
@@ -403,8 +403,7 @@ def _finished(run: Run, accepted: Accepted) -> str:
 
 
 QUICK = 32 * 2**20
-"""Bytes of metrics that a report is made of in about 2 s, for which a process that is told to stop
-has time."""
+"""Bytes of metrics for which a report takes about 2 s, acceptable during a requested stop."""
 
 
 def write_report(run: Run) -> None:

@@ -13,10 +13,10 @@ from setpoint.config.record.record import Difference
 from setpoint.train.run_status import FINISHED, lengthened_from, run_status
 
 MANY = 8
-"""Above so many values a command to copy accepts their sections."""
+"""Number of values above which the suggested command accepts their sections."""
 
 RULE = r"optimizer\.(groups(\.\d+(\.pattern)?)?|no_decay|no_decay_patterns|adamw_patterns)(\.\d+)?"
-"""The fields that decide which group a parameter falls into."""
+"""The fields that assign parameters to optimizer groups."""
 
 
 class ContractRefused(SetpointError):
@@ -37,7 +37,7 @@ class ShorterDuration(SetpointError):
 
 
 def shorter(folder: str, item: Difference, given: bool) -> str:
-    """Error text for a shorter duration: how far the run is, and the command to type instead."""
+    """Error text for a shorter duration: progress of the run, and the command to type instead."""
     run = shlex.quote(folder)
     anew = "the same command with --name NAME"
     if given:
@@ -72,11 +72,11 @@ def identity_refusal(
     """Error for a resume with other identity values, with the command to type instead.
 
     Arguments:
-        late: those among the differences that are used at the start of a run only.
+        late: the differences in fields used only at the start of a run.
         given: True if the run directory was named, rather than found by the fingerprint.
         reshaped: misfit of the checkpoints' weights and the model; None where they may fit.
-        moved: fields that put rows of the data into another order.
-        longer: budget fields that differ, and may.
+        moved: fields that change the order of the rows.
+        longer: budget differences, which are allowed.
     """
     lines = [
         f"{folder} cannot be resumed: {len(refused)} identity value{'s' * (len(refused) != 1)} "
@@ -164,7 +164,7 @@ def _reason_not_acceptable(refused: list[Difference], late: list[Difference]) ->
 
 
 def _accepting(refused: list[Difference]) -> list[str]:
-    """Paths to accept: those of the values, or of their sections where they are many."""
+    """Paths to accept: of the values, or of their sections if there are many."""
     paths = [item.path for item in refused]
     if len(paths) > MANY:
         paths = list(dict.fromkeys(path.partition(".")[0] for path in paths))
@@ -172,7 +172,7 @@ def _accepting(refused: list[Difference]) -> list[str]:
 
 
 def _typed(value: object) -> str:
-    """A value as it is typed after a flag."""
+    """A value as typed after a flag."""
     if value is ABSENT:
         return "null"
     return shlex.quote(value if isinstance(value, str) else json.dumps(value))
@@ -184,5 +184,5 @@ def _side(value: object, origin: str) -> str:
 
 
 def plain(value: object) -> str:
-    """A value within a sentence."""
+    """A value in a sentence."""
     return "null" if value is None or value is ABSENT else str(value)

@@ -1,4 +1,4 @@
-"""Resume of a run from its newest whole checkpoint, at the start and after a rollback."""
+"""Resume of a run from its newest valid checkpoint, at the start and on rollback."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 FETCHED = "fetched"
-"""The folder of a run for the checkpoint of a URL that it starts from, until that is read."""
+"""Temporary folder of a run for the checkpoint of a URL."""
 
 
 def resume(run: Run) -> None:
-    """Bring the components to where the run is, and write down that a session begins.
+    """Restore the components, and record the start of a session.
 
     Raises:
         SetpointError: if the checkpoint does not belong to this job.
@@ -98,7 +98,7 @@ def resume(run: Run) -> None:
 
 
 def make_states(run: Run) -> None:
-    """Make what a checkpoint keeps of a run: its components, its metrics, and its trackers."""
+    """Create the states of a run: of components, metrics and trackers."""
     job, components = run.job, run.components
     run.best, run.mean = best_metric_of(job, components), LossMean(job.tracking.metrics.ema)
     run.metrics, run.frozen = MetricLog(), FrozenParameters(job, components)
@@ -127,18 +127,18 @@ def restore_or_load(
     events: Path,
     folder: Path,
 ) -> tuple[Position, Loaded | None]:
-    """Bring components to a checkpoint of their run, or to that of `checkpoint.load`.
+    """Restore components from a checkpoint of their run, or from `checkpoint.load`.
 
-    Every rank calls it. After rollbacks to the checkpoint the data goes on behind that of the
-    steps which failed.
+    Every rank calls it. After rollbacks to the checkpoint, the data continues after that of the
+    failed steps.
 
     Arguments:
-        checkpoint: None where the run has none.
-        events: the file of the events of the run.
-        folder: for what is fetched from a URL; all ranks see it.
+        checkpoint: None if the run has none.
+        events: path of `events.jsonl`.
+        folder: for downloads; shared by all ranks.
 
     Returns:
-        the position, and what `checkpoint.load` gave.
+        the position, and facts of `checkpoint.load`.
 
     Raises:
         SetpointError: if the checkpoint does not belong to this job.
@@ -172,7 +172,7 @@ def _open_trackers(run: Run) -> None:
 
 @contextmanager
 def _folder_for_fetching(run: Run) -> Iterator[Path]:
-    """A folder for the checkpoint of a URL, which is gone when all ranks have read it."""
+    """A folder for the checkpoint of a URL, removed when all ranks have read it."""
     folder = run.directory / FETCHED
     try:
         yield folder
@@ -184,7 +184,7 @@ def _folder_for_fetching(run: Run) -> Iterator[Path]:
 
 
 def _newest_checkpoint(run: Run) -> LoadedCheckpoint | None:
-    """Load the newest whole checkpoint, naming the damaged ones that are passed over."""
+    """Load the newest valid checkpoint, and report skipped ones."""
     run.store.prepare()
     passed: list[str] = []
     report = report_damage(run)
@@ -212,7 +212,7 @@ def _newest_checkpoint(run: Run) -> LoadedCheckpoint | None:
 
 
 def report_damage(run: Run) -> OnDamaged:
-    """Note and record each damaged checkpoint that is passed over."""
+    """Report and record each damaged checkpoint that is skipped."""
 
     def report(path: Path, reason: str) -> None:
         run.progress.note(f"{path.name} is corrupt and is skipped: {reason}")
@@ -222,7 +222,7 @@ def report_damage(run: Run) -> OnDamaged:
 
 
 def _start_again(run: Run) -> None:
-    """Begin a run anew that has a record and no checkpoint."""
+    """Restart a run that has a record but no checkpoint."""
     path, gone = run.directory, run.missing_checkpoints
     if gone is None:
         begin = "at step 0" if run.job.checkpoint.load is None else "from checkpoint.load"
@@ -244,16 +244,16 @@ def _start_again(run: Run) -> None:
 
 
 def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
-    """Bring the components and the record to the newest valid checkpoint.
+    """Restore the components and the record from the newest valid checkpoint.
 
-    All states are those of the checkpoint but the position of the data, which goes on after the
-    step that failed: the same batches would lead to the same step again.
+    Only the data position is not restored: it continues after the failed step, as the same batches
+    would fail again.
 
     Returns:
         the position of the checkpoint.
 
     Raises:
-        RunError: if there is none, or the run has gone back to it too often.
+        RunError: if there is none, or it had too many rollbacks.
     """
     step, policy = failed.step, failed.policy
     assert policy is not None

@@ -1,4 +1,4 @@
-"""Names of a run: its seed, and the directory that follows from the fingerprint."""
+"""Identity of a run: its seed, and the directory named by the fingerprint."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ LOAD = "model.moe.load_sequences"
 def run_directory_of(job: Job, digest: str | None = None) -> str:
     """The directory of a job: workspace/experiment/name-fingerprint.
 
-    The same command gives the same directory, so that it resumes; a change of anything that is
-    part of the fingerprint gives another one.
+    The same command has the same directory, and so resumes; any change of the fingerprint gives
+    another one.
 
     Returns:
         the path, relative if the workspace is; `~` stands for the home directory.
@@ -61,7 +61,7 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
 
 
 def identity_mark(job: Job) -> str:
-    """The name of an empty file in a run directory, by which a run is known without its record.
+    """The name of an empty file in a run directory that identifies the run without its record.
 
     Returns:
         a name with a hash of all identity values but those of the schedule, which may follow from
@@ -76,7 +76,7 @@ def identity_mark(job: Job) -> str:
 
 
 def find_run(job: Job) -> str:
-    """The directory of the run that a job is, or is a longer or shorter one of.
+    """The directory of the run of a job, possibly with another duration.
 
     A run keeps its directory when `--accept` changes its configuration, and a learning-rate curve
     that follows from the duration gives a longer run another fingerprint. So where there is no
@@ -136,13 +136,13 @@ def _runs_beside(job: Job, path: str) -> list[str]:
 
 
 def _follows_duration(key: str, layer: str) -> bool:
-    """True if an identity value is one of the schedule that is derived from the duration."""
+    """True for identity values of the schedule that are derived from the duration."""
     computed = layer in (DERIVED, REFERENCE) and key != "schedule.evaluated_on"
     return computed and within(key, "schedule")
 
 
 def _recorded(folder: str) -> dict[str, Any]:
-    """The configuration in a record; empty where there is none that can be read."""
+    """The configuration in a record; empty if it cannot be read."""
     # Few calls read records, and the imports take time.
     import json
 
@@ -186,7 +186,7 @@ def _differing(folder: str, job: Job) -> dict[str, Any] | None:
 
 
 def draw_seed(draft: Job) -> None:
-    """Replace a null seed by one that is drawn and so recorded; any other stays.
+    """Replace a null seed by a drawn one, which is recorded.
 
     Raises:
         SetpointError: this is one rank of several, each of which would draw another.

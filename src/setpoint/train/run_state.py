@@ -1,4 +1,4 @@
-"""State of a run in its checkpoints: the registry of all parts that have one."""
+"""State of a run in checkpoints: the registry of its stateful parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from setpoint.train.position import Position, is_over
 from setpoint.units import DType
 
 WEIGHTS_ONLY = "weights_only"
-"""Mark in the state of a checkpoint that no run goes on from."""
+"""Key in the state of a checkpoint that cannot be resumed."""
 
 
 @dataclass(slots=True)
@@ -41,9 +41,9 @@ class Snapshot:
 
     Arguments:
         tensors: by file and by name; not copies.
-        state: all that is no tensor, as JSON has it.
-        unchanged: weights and states of the optimizer: what no part of a step changes before the
-            update, unless code that is not Setpoint's does.
+        state: everything else, as JSON data.
+        unchanged: weights and optimizer states, which only the update of a step changes, unless
+            third-party code does.
     """
 
     tensors: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
@@ -52,23 +52,23 @@ class Snapshot:
 
 
 class Stateful(Protocol):
-    """A part of a run that a checkpoint keeps something of.
+    """A part of a run with state in checkpoints.
 
-    `trained` says whether it matters only for training on: weights can be used without it.
+    `trained` is True for state that only further training needs.
     """
 
     trained: bool
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
-        """Put in what the rest of the run depends on.
+        """Add the state of this part to a snapshot.
 
         Arguments:
-            within: closed when the snapshot has been written, to undo what was done for it.
+            within: closed after the snapshot was written, to undo temporary changes.
         """
         ...
 
     def restore(self, saved: LoadedCheckpoint) -> None:
-        """Go on from what a checkpoint holds; where that leaves it out, from the start."""
+        """Restore the state from a checkpoint, or the initial one if it is missing."""
         ...
 
 
@@ -79,10 +79,10 @@ class _Plain(Protocol):
 
 @dataclass(slots=True)
 class PlainState:
-    """Something whose state is plain values, under a key of their own.
+    """State of plain values, under one key.
 
     Arguments:
-        rare: whether there is mostly none, which is left out then.
+        rare: whether to omit an empty state.
     """
 
     key: str
@@ -123,13 +123,13 @@ class DataState:
 
 @dataclass(slots=True)
 class ModelState:
-    """The weights that the model is evaluated, saved and used with."""
+    """The weights for evaluation and export, and the training weights if they differ."""
 
     components: Components
     trained: bool = False
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
-        """Take them, and the weights that are trained where they are others."""
+        """Capture the evaluation weights, and the training weights if they differ."""
         training = within.enter_context(evaluation_point(self.components))
         into.tensors["model"] = self.components.weights.model_state()
         into.unchanged += self.components.model.parameters()
@@ -172,7 +172,7 @@ class OptimizerState:
         into.state["optimizer"] = state
 
     def restore(self, saved: LoadedCheckpoint) -> None:
-        """Go on; options and formats are those of the configuration."""
+        """Restore the state; options and dtypes are those of the configuration."""
         components, state = self.components, saved.state.get("optimizer")
         weights = {**saved.tensors["model"], **saved.tensors.get("master", {})}
         components.weights.load(weights, saved.partial)
@@ -207,7 +207,7 @@ class TrackersState:
     trained: bool = False
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
-        """Take it, when what has been written outlasts the process."""
+        """Flush the trackers, and capture their positions."""
         self.trackers.flush()
         into.state.update(self.trackers.state_dict())
 
@@ -218,14 +218,14 @@ class TrackersState:
 
 @dataclass(slots=True)
 class LoggedState:
-    """Metrics that code of the user has logged since the last row, on all ranks."""
+    """Metrics logged by user code since the last row, on all ranks."""
 
     metrics: MetricLog
     world: World
     trained: bool = False
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
-        """Take it, from all ranks, which the main rank has from then on."""
+        """Merge the metrics of all ranks on the main rank, and capture them."""
         meet(self.metrics, self.world)
         if state := self.metrics.state_dict():
             into.state["metrics"] = state
@@ -237,9 +237,9 @@ class LoggedState:
 
 
 States = dict[str, Stateful]
-"""Everything that a checkpoint keeps, in the order in which it is restored."""
+"""Stateful parts in the order of restoring."""
 OF_FILES = ("trackers", "metrics")
-"""The states that belong to the files of one run directory."""
+"""Parts that belong to the files of one run directory."""
 
 
 def states_of(
@@ -252,12 +252,12 @@ def states_of(
     other_frozen: bool = False,
     metrics: MetricLog | None = None,
 ) -> States:
-    """List all of a run that has a state.
+    """Register all stateful parts of a run.
 
     Arguments:
-        metrics: what code of the user's has logged; None: nothing is.
-        other_data: whether other documents than those of the checkpoint are fine.
-        other_frozen: whether other parameters than there may be frozen.
+        metrics: logged by user code; None without any.
+        other_data: whether the documents may differ from those of the checkpoint.
+        other_frozen: whether the frozen parameters may differ.
     """
     schedule, scaler, spikes = components.schedule, components.scaler, components.spikes
     plain: dict[str, _Plain | None] = {
@@ -293,14 +293,14 @@ def snapshot(
     weights_only: bool = False,
     weights_dtype: str | None = None,
 ) -> Iterator[Snapshot]:
-    """Take all that the rest of a run depends on.
+    """Capture all states of a run.
 
     Arguments:
-        weights_only: leave out what no use of the model needs.
-        weights_dtype: in which these are taken then; None as the model has them.
+        weights_only: omit state that only training needs.
+        weights_dtype: dtype of the weights then; None: unchanged.
 
     Returns:
-        a context; the tensors are as they are to be written until it ends.
+        a context, within which the tensors stay valid.
     """
     taken = Snapshot(state={"position": asdict(position)})
     with ExitStack() as within:
@@ -316,7 +316,7 @@ def snapshot(
 
 
 def _converted(weights: Mapping[str, Tensor], to: dtype) -> dict[str, Tensor]:
-    """Weights in another dtype; those that are one tensor stay one."""
+    """Weights in another dtype; tied tensors stay tied."""
     done: dict[tuple[object, ...], Tensor] = {}
     result: dict[str, Tensor] = {}
     for name, tensor in weights.items():
@@ -329,11 +329,11 @@ def _converted(weights: Mapping[str, Tensor], to: dtype) -> dict[str, Tensor]:
 
 
 def restore(job: Job, states: Mapping[str, Stateful], checkpoint: LoadedCheckpoint) -> Position:
-    """Bring a run to where it was when a checkpoint was saved.
+    """Restore a run from a checkpoint.
 
     Raises:
-        SetpointError: if the checkpoint belongs to another model, optimizer or data, or holds the
-            weights alone and there is something left to train.
+        SetpointError: if the checkpoint is of another model, optimizer or data, or has only weights
+            and the run is not finished.
     """
     position = Position(**checkpoint.state["position"])
     alone = bool(checkpoint.state.get(WEIGHTS_ONLY))

@@ -21,11 +21,11 @@ THE_SAME = "the same command"
 def stop_message(
     root: Path, since: int | None = None, again: str = THE_SAME, keeps: bool = True
 ) -> str:
-    """Say what a stop means where everything that was trained is saved.
+    """Message on a stop after all progress was saved.
 
     Arguments:
-        since: the step at which this session went on; None before it has.
-        again: what resumes the run; see `command_again`.
+        since: the first step of this session; None before it started.
+        again: command that resumes the run; see `command_again`.
         keeps: whether the session saves checkpoints.
     """
     step, _ = newest_whole(root)
@@ -40,12 +40,12 @@ def stop_message(
 
 
 def command_again(job: Job, path: str | Path) -> str:
-    """The command that resumes a run: the one that began it, unless that draws another seed."""
+    """The command that resumes a run: the original one, unless that draws another seed."""
     return f"`setpoint train {shlex.quote(str(path))}`" if is_drawn(job) else THE_SAME
 
 
 def run_status(folder: str) -> str:
-    """Say how far a run has come; follows its name."""
+    """Predicate on the progress of a run, to follow its name."""
     sessions = ("start", "resume", "restart", "end")
     rows = [row for row in _rows(folder) if row.get("event") in sessions]
     if rows and rows[-1]["event"] == "end" and rows[-1].get("status") == 0:
@@ -55,7 +55,7 @@ def run_status(folder: str) -> str:
 
 
 def data_position(folder: str) -> str | None:
-    """The position in the data of the newest whole checkpoint, in words; None if unknown."""
+    """Text on the data position of the newest complete checkpoint; None if unknown."""
     _, directory = newest_whole(Path(folder, "checkpoints"))
     if directory is None:
         return None
@@ -68,7 +68,7 @@ def data_position(folder: str) -> str | None:
 
 
 def lengthened_from(folder: str, now: object) -> str | None:
-    """The duration that a run began with; None where it still has it."""
+    """The initial duration of a run; None if unchanged."""
     changes = [item for row in _rows(folder) for item in row.get("accepted", ())]
     first = next((item["left"] for item in changes if item["path"] == "duration"), now)
     return None if first == now else str(first)

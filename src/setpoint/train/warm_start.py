@@ -1,4 +1,4 @@
-"""Warm start: a new run that begins with the full state of a checkpoint, `checkpoint.load`.
+"""Warm start: a new run from the full state of a checkpoint, `checkpoint.load`.
 
 Names alone decide what is taken and what is left out, before anything is changed.
 """
@@ -36,14 +36,14 @@ SHOWN = 6
 EXCLUDED = "excluded"
 NOT_HERE = "excluded, not in the model"
 BY_PARAMETER = ("model", "master", TRAINING)
-"""The stems whose tensors have the names of parameters."""
+"""Stems whose tensors are named by parameters."""
 OF_THE_PLACE = ("name", "experiment", "workspace", "checkpoint.load", "checkpoint.exclude")
-"""Fields in which a new run differs from what it starts from in any case."""
+"""Fields in which a new run always differs from its source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The checkpoint that a run started from, and what was taken from it.
+    """The checkpoint that a run started from, and the loaded state.
 
     Arguments:
         source: its path, or its URL if that was given.
@@ -112,13 +112,13 @@ def warm_start(
     frozen: FrozenParameters,
     into: Path | None = None,
 ) -> tuple[Loaded, Position]:
-    """Give a new run the state of the checkpoint that `checkpoint.load` names.
+    """Restore a new run from the checkpoint of `checkpoint.load`.
 
     Every rank calls it.
 
     Arguments:
-        frozen: adds frozen parameters that the checkpoint leaves out.
-        into: a shared folder for files of a URL; None: nothing is fetched.
+        frozen: adds frozen parameters that the checkpoint omits.
+        into: a shared folder for downloads; None: no URL is read.
 
     Raises:
         SetpointError: there is none, it does not fit the job, or nothing is left to train.
@@ -174,7 +174,7 @@ def warm_start(
 
 
 def other_frozen(components: Components, checkpoint: LoadedCheckpoint) -> Iterator[str]:
-    """Say what the optimizer does with parameters that are frozen now, or were; all ranks ask."""
+    """Notes on the optimizer state of parameters whose freezing changed; all ranks call it."""
     trained = dict.fromkeys(_trained(components), "frozen before")
     groups = checkpoint.state["optimizer"]["groups"]
     saved = {name: "frozen now" for group in groups for name in group["parameters"]}
@@ -185,7 +185,7 @@ def other_frozen(components: Components, checkpoint: LoadedCheckpoint) -> Iterat
 
 
 def refuse_changed(events: Path, loaded: Loaded) -> None:
-    """Refuse to start again from another checkpoint than at first.
+    """Refuse a restart from another checkpoint than before.
 
     Arguments:
         events: of the run, which has no checkpoint of its own yet.
@@ -209,7 +209,7 @@ def _named(job: Job, error: SetpointError) -> SetpointError:
 
 
 def _trained(components: Components) -> list[str]:
-    """The names of all parameters that are trained, where other ranks have some of them."""
+    """The names of all trained parameters, including those of other ranks."""
     names = [name for name, weight in components.weights.named_parameters() if weight.requires_grad]
     if components.pipeline is None:
         return names
@@ -223,7 +223,7 @@ def _trained(components: Components) -> list[str]:
 def _select(
     job: Job, components: Components, trained: list[str], saved: LoadedCheckpoint
 ) -> tuple[LoadedCheckpoint, Loaded]:
-    """Leave out of a checkpoint what the job does; no rank waits for another."""
+    """Remove what the job excludes from a checkpoint; without communication."""
     path = saved.path
     verify_record(path)
     differences = [
@@ -288,11 +288,11 @@ def _refuse_rows(job: Job, folder: Path, differences: list[Difference]) -> None:
 
 
 def _left_weights(job: Job, components: Components, saved: LoadedCheckpoint) -> dict[str, str]:
-    """The weights that the job excludes, with what there is to say of each.
+    """The excluded weights, each with the reason.
 
     Raises:
-        SetpointError: a pattern is found in no name, or weights that are not excluded do not fit
-            the model.
+        SetpointError: a pattern matches no name, or weights that are not excluded do not fit the
+            model.
     """
     saved_weights, shapes = saved.tensors["model"], components.shapes
     elsewhere = frozenset() if components.pipeline is None else components.pipeline.elsewhere
@@ -326,14 +326,14 @@ def _left_weights(job: Job, components: Components, saved: LoadedCheckpoint) -> 
 def _optimizer(
     job: Job, names: list[str], state: dict[str, Any], left: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str], int]:
-    """Leave out of the optimizer's state what is excluded.
+    """Remove excluded parameters from the optimizer state.
 
     Arguments:
         own: the parameters that are trained.
 
     Returns:
-        the parameters that begin anew with the reason, those whose state is not used, and how many
-        others there are.
+        the parameters with new state and the reason, those with unused state, and the number of
+        others.
     """
     entry = state.get("optimizer")
     if entry is None:
@@ -354,13 +354,13 @@ def _optimizer(
 
 
 def _excluded(job: Job, names: Iterable[str], of_optimizer: bool) -> set[str]:
-    """The names that patterns of `checkpoint.exclude` are found in.
+    """The names that match patterns of `checkpoint.exclude`.
 
     Arguments:
-        of_optimizer: of those for the state of the optimizer, or of the others.
+        of_optimizer: whether to use the patterns of optimizer state, or the others.
 
     Raises:
-        SetpointError: one is found in none.
+        SetpointError: a pattern matches none.
     """
     names = list(dict.fromkeys(names))
     excluded: set[str] = set()

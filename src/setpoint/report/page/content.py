@@ -22,16 +22,16 @@ from setpoint.report.page.run_data import EVENTS, Column, RunData, bounded, flat
 from setpoint.version import VERSION
 
 WHERE = frozenset(("name", "experiment", "workspace"))
-"""Fields that make the path of a run, which its label shows as well."""
+"""Fields of the path of a run, which is in its label."""
 MANY = 50
-"""Runs of which all metrics are drawn; of more the first panels alone."""
+"""Maximum number of runs with all metrics; with more, only the first panels are drawn."""
 ITEMS = 200
-"""Entries of a list or an object that are shown."""
+"""Maximum number of entries of a list or object."""
 DEPTH = 8
 ROWS = 500
-"""Differences that are shown."""
+"""Maximum number of differences."""
 CHANGING = ("time", "data.", "command", "directory", "world.rank", "python.executable", "unread")
-"""Facts of the environment that differ at each start."""
+"""Environment facts that always differ."""
 
 
 def document(
@@ -43,8 +43,8 @@ def document(
     """The data of the page.
 
     Arguments:
-        objective: what the runs are compared by; chosen if None.
-        notes: shown beside the problems of the runs.
+        objective: metric for comparing the runs; chosen if None.
+        notes: shown with the problems of the runs.
     """
     notes = list(notes)
     drawn_panels = panels(runs)
@@ -78,7 +78,7 @@ def document(
 
 
 class _Shared:
-    """Settings and environments that runs share, kept once."""
+    """Settings and environments, shared between runs."""
 
     def __init__(self) -> None:
         self.settings: list[list[Any]] = []
@@ -131,7 +131,7 @@ def _run(
 
 
 def page_status(run: RunData) -> str:
-    """The status of a run; without events it is not known."""
+    """The status of a run; unknown without events."""
     is_running = run.is_running
     return status_of(run.events, lambda: is_running) if run.events or is_running else "unknown"
 
@@ -142,7 +142,7 @@ def last(column: Column | None) -> float | None:
 
 
 def _facts(run: RunData) -> Iterator[tuple[str, Any]]:
-    """The figures on top of the page."""
+    """The figures at the top of the page."""
 
     def largest(xs: Iterable[float]) -> float | None:
         known = [x for x in xs if math.isfinite(x)]
@@ -167,7 +167,7 @@ def _facts(run: RunData) -> Iterator[tuple[str, Any]]:
 
 
 def _cautions(run: RunData) -> Iterator[list[str]]:
-    """Field, message and code of the cautions of a run, each once."""
+    """Field, message and code of the distinct cautions of a run."""
     seen: set[str] = set()
     for event in run.events:
         for caution in _list(event.get("cautions"))[:ITEMS]:
@@ -198,7 +198,7 @@ def _epoch(text: Any) -> float | None:
 
 
 def _shares(run: RunData) -> Iterator[dict[str, Any]]:
-    """Sequences and tokens of each source of data, over the whole run."""
+    """Sequences and tokens of each data source, over the whole run."""
     prefix = "train.sequences_"
     for name, column in run.columns.items():
         if name.startswith(prefix):
@@ -216,7 +216,7 @@ def _shares(run: RunData) -> Iterator[dict[str, Any]]:
 
 
 def _parts(run: RunData) -> Iterator[list[Any]]:
-    """Seconds of the parts of steps, over the whole run, the largest first."""
+    """Seconds of the parts of steps over the whole run, largest first."""
     prefix = "train.seconds_"
     sums = {
         name.removeprefix(prefix): math.fsum(_finite(column.values))
@@ -228,7 +228,7 @@ def _parts(run: RunData) -> Iterator[list[Any]]:
 
 
 def _goodput(run: RunData) -> dict[str, Any] | None:
-    """The parts of the time of a run; None where they are not recorded."""
+    """The parts of the time of a run; None if not recorded."""
     try:
         spent = goodput(run.events, run.times)
         parts = [[name, json_number(seconds)] for name, seconds in spent.parts.items()]
@@ -261,7 +261,7 @@ def shown(value: Any) -> str:
 
 
 def _setting(path: str, entry: Mapping[str, Any]) -> list[Any]:
-    """Path, value, role, and the layers that touched it with their origins, the winner last."""
+    """Path, value, role, and the layers that set it with their origins, the winner last."""
     layers = [
         [shown(layer.get("layer")), shown(layer.get("origin")), shown(layer.get("value"))]
         for layer in _list(entry.get("layers"))[:ITEMS]
@@ -277,7 +277,7 @@ def _is_derived(entry: Mapping[str, Any]) -> bool:
 
 
 def _fields(runs: Sequence[RunData]) -> dict[str, list[Mapping[str, Any] | None]]:
-    """The entries of the fields in which runs differ, none that is derived everywhere."""
+    """The entries of differing fields, except those derived in all runs."""
     paths = dict.fromkeys(path for run in runs for path in run.settings)
     differing: dict[str, list[Mapping[str, Any] | None]] = {}
     for path in paths:
@@ -319,7 +319,7 @@ def _environment_differences(runs: Sequence[RunData]) -> Iterator[dict[str, Any]
 
 
 def pruned(value: Any, depth: int = DEPTH) -> Any:
-    """Data of any size and depth as JSON that people can look through."""
+    """Data pruned to a readable size and depth."""
     if isinstance(value, str):
         return bounded(value)
     if isinstance(value, bool) or value is None:

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that loads nothing and runs no script but its own."""
+"""The HTML page of a report, which loads nothing and runs only its own script."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from setpoint.report.page.content import document
 from setpoint.report.page.run_data import read_run
 
 NAME = "report.html"
-"""In a run directory and in the folder of a sweep."""
+"""File name in a run directory or sweep folder."""
 MARK = '<meta name="generator" content="setpoint report">'
-"""By which a report is known before it is replaced."""
+"""Marker of a report, required before it is replaced."""
 SCRIPTS = ("text.js", "chart.js", "tables.js", "sweep.js", "page.js")
 HERE = Path(__file__).parent
 
@@ -28,9 +28,9 @@ HERE = Path(__file__).parent
 def html_of(content: Mapping[str, Any]) -> str:
     """The page.
 
-    What comes from runs stands in one block of JSON, in which no character ends it or begins a
-    comment, and in the title, which is escaped; the script inserts it as text. The policy allows
-    this script and this style alone, by their hashes, and no connection.
+    Data of runs is only in a JSON block, escaped for HTML, and in the escaped title; the script
+    inserts it as text. The content security policy allows only this script and style, by hash, and
+    no connections.
     """
     style = (HERE / "page.css").read_text(encoding="utf-8")
     scripts = "".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
@@ -52,7 +52,7 @@ def html_of(content: Mapping[str, Any]) -> str:
 
 
 def json_block(value: Any) -> str:
-    """JSON that can stand in an element `script`: ASCII without <, > and &."""
+    """JSON for a `script` element: ASCII without <, > and &."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -60,18 +60,18 @@ def json_block(value: Any) -> str:
 
 
 def hash_of(text: str) -> str:
-    """A script or style in the words of a policy that allows it alone."""
+    """The source expression of a script or style in a content security policy."""
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
 def refuse_foreign(path: Path, option: str = "--output") -> None:
-    """Refuse to replace a file that is no page of ours, or to begin what cannot be written.
+    """Refuse a path that is no replaceable report or cannot be written.
 
     Arguments:
-        option: by which another one is given.
+        option: for choosing another path.
 
     Raises:
-        SetpointError: if it is something else, a link to nothing, or no file can be made beside it.
+        SetpointError: if it is another file, a broken link, or not writable.
     """
     if not path.parent.is_dir():
         raise SetpointError(f"{path}: there is no folder {path.parent}")
@@ -101,7 +101,7 @@ def refuse_foreign(path: Path, option: str = "--output") -> None:
 
 
 def _refuse_read_only(path: Path) -> None:
-    """Refuse a path beside which no file can be made: permissions alone do not tell root."""
+    """Refuse a path if no file can be created beside it."""
     staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
         staged.unlink(missing_ok=True)
@@ -112,13 +112,13 @@ def _refuse_read_only(path: Path) -> None:
 
 
 def write_page(page: str, path: Path) -> int:
-    """Write a page, or replace it in one step.
+    """Write or replace a page atomically.
 
     Returns:
         its size in bytes.
 
     Raises:
-        RunError: if it cannot be written; what was there before is unchanged.
+        RunError: if it cannot be written; an existing page is unchanged.
     """
     data = page.encode("utf-8", "xmlcharrefreplace")
     try:

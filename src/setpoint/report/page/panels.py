@@ -1,4 +1,4 @@
-"""Curves of metrics by panels, thinned without losing extremes; runs ranked by an objective."""
+"""Panels of metric curves, thinned without losing extremes, and runs ranked by an objective."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from setpoint.report.page.run_data import Column, RunData, json_number
 
 POINTS = 400_000
-"""Of all curves of a report together, about 20 bytes each."""
+"""Maximum number of points of a report, about 20 bytes each."""
 MOST, LEAST = 1500, 40
-"""Parts of one curve, each of which keeps its smallest and its largest value."""
+"""Maximum number of parts of a curve, each reduced to its minimum and maximum."""
 
 X_COLUMNS = frozenset(("step", "tokens", "epoch", "seconds"))
-"""Columns that a curve is drawn over."""
+"""Columns for the x axis."""
 
 MAIN = (
     ("Loss", ("train.mean_loss",), ("evaluation.", "_loss")),
@@ -23,7 +23,7 @@ MAIN = (
     ("Gradient norm", ("train.grad_norm",), None),
     ("Tokens per second", ("train.tokens_per_second",), None),
 )
-"""Panels that are shown first: title, columns, and prefix and suffix of further columns."""
+"""First panels: title, columns, and prefix and suffix of further columns."""
 
 GROUPS = (
     "train.grad_norm_",
@@ -36,7 +36,7 @@ GROUPS = (
     "train.param_norm",
     "train.update_ratio",
 )
-"""Prefixes of columns that are drawn together."""
+"""Prefixes of columns that share a panel."""
 
 
 def parts_for(runs: Sequence[RunData]) -> int:
@@ -46,12 +46,12 @@ def parts_for(runs: Sequence[RunData]) -> int:
 
 
 def thinned(column: Column, parts: int) -> dict[str, Any]:
-    """A curve of at most about `2 * parts` points that holds each part's extremes.
+    """A curve thinned to about `2 * parts` points, with the extremes of each part.
 
     Returns:
-        `at`, the rows that are kept, and `y`, their values, with values that are not finite as
-        text; of a curve that lost points also `mean`, the mean of each part, and `mean_at`, its
-        last row; `count`, how many values there were, and `not_finite` of them.
+        `at`, the kept rows, and `y`, their values, non-finite ones as
+        text; if points were dropped also `mean`, the mean of each part, and `mean_at`, its
+        last row; `count` of all values, and of `not_finite` ones.
     """
     rows, values = column.rows, column.values
     count = len(values)
@@ -90,10 +90,10 @@ def thinned(column: Column, parts: int) -> dict[str, Any]:
 
 
 def curves_of(run: RunData, parts: int) -> dict[str, Any]:
-    """All curves of a run, with the steps, tokens and seconds of the rows that they keep.
+    """All curves of a run, with steps, tokens and seconds of the kept rows.
 
     Returns:
-        `curves` by name, whose `at` are places in `step`, `tokens` and `time`.
+        `curves` by name, whose `at` are indices into `step`, `tokens` and `time`.
     """
     curves = {name: thinned(column, parts) for name, column in run.columns.items()
               if name.rpartition(".")[2] not in X_COLUMNS}  # fmt: skip
@@ -115,7 +115,7 @@ def curves_of(run: RunData, parts: int) -> dict[str, Any]:
 
 
 def panels(runs: Sequence[RunData]) -> list[dict[str, Any]]:
-    """Panels of curves that are drawn together, the main ones first."""
+    """Panels of curves, the main ones first."""
     names: dict[str, None] = {}
     for run in runs:
         for name, column in run.columns.items():
@@ -144,11 +144,11 @@ def panels(runs: Sequence[RunData]) -> list[dict[str, Any]]:
 
 USUAL = ("evaluation.held_out_loss", "train.mean_loss")
 FEWEST = 3
-"""Runs that make a comparison."""
+"""Minimum number of runs of a comparison."""
 MOST_KNOBS = 12
-"""Fields that are drawn as axes, the most important ones."""
+"""Maximum number of fields drawn as axes."""
 LEVELS = 5
-"""Groups that numbers are put into where there are more values."""
+"""Number of groups of a field with many numeric values."""
 
 METHOD = (
     "Share of the variance of the objective's ranks between runs that one field explains alone: "
@@ -160,7 +160,7 @@ METHOD = (
 
 
 class RunObjective(NamedTuple):
-    """The metric that runs are compared by.
+    """The metric for comparing runs.
 
     Arguments:
         column: `KIND.COLUMN`.
@@ -173,7 +173,7 @@ class RunObjective(NamedTuple):
     minimize: bool = True
 
     def of(self, run: RunData) -> float | None:
-        """The value of a run, NaN if none of the rows has a finite one; None without any."""
+        """The value of a run; NaN if no row has a finite one, None without any."""
         column = run.columns.get(self.column)
         if column is None or not column.values:
             return None
@@ -188,9 +188,9 @@ class RunObjective(NamedTuple):
 
 
 def knobs_of(fields: Mapping[str, Sequence[Mapping[str, Any] | None]]) -> dict[str, list[Any]]:
-    """The values of the fields in which runs differ, one a run: numbers, texts, or None.
+    """The values of differing fields, one per run: numbers, strings or None.
 
-    A field that goes with another one in all runs, as a seed that is an axis twice would, stays.
+    Fields that vary together, such as a seed that is two axes, all stay.
     """
     return {path: [_plain(entry) for entry in entries] for path, entries in fields.items()}
 
@@ -215,8 +215,8 @@ def sweep_of(
     """The comparison of many runs.
 
     Returns:
-        objective, points in the order of the runs, and fields with their importance, the most
-        important first; None if there are too few runs or nothing to compare them by.
+        objective, points in the order of the runs, and fields by decreasing importance; None if
+        there are too few runs or no metric.
     """
     if len(runs) < FEWEST or not knobs:
         return None
@@ -256,7 +256,7 @@ def sweep_of(
 
 
 def ranked(values: Sequence[float], minimize: bool = True) -> list[float]:
-    """Ranks from 1, the best first; equal values share the mean of theirs, others come last."""
+    """Ranks from 1, best first; ties share their mean rank, non-finite values come last."""
     keys = [
         (value if minimize else -value) if math.isfinite(value) else math.inf for value in values
     ]
@@ -274,13 +274,13 @@ def ranked(values: Sequence[float], minimize: bool = True) -> list[float]:
 
 
 def importance(values: Sequence[Any], ranks: Sequence[float]) -> float | None:
-    """The share of the variance of ranks that groups of a field's values explain.
+    """The share of rank variance explained by groups of a field's values.
 
     With E = SSB / SST over the ranks H = (n - 1) E, so that (H - k + 1) / (n - k) is Kelley's
     epsilon squared (1935) of the ranks; less than 0 is shown as 0.
 
     Returns:
-        the share; None where each run has a value of its own, or all have the same.
+        the share; None if all values are distinct or equal.
     """
     groups: dict[Any, list[float]] = {}
     for level, rank in zip(_levels(values), ranks, strict=True):
@@ -300,7 +300,7 @@ def importance(values: Sequence[Any], ranks: Sequence[float]) -> float | None:
 
 
 def _levels(values: Sequence[Any]) -> list[Any]:
-    """Groups of values: themselves, or of many different numbers parts of equal size."""
+    """Groups of values: one per value, or of equal size for many distinct numbers."""
     numbers = sorted(value for value in values if isinstance(value, float))
     distinct = len(set(numbers))
     if distinct <= LEVELS or 2 * distinct <= len(numbers):

@@ -1,4 +1,4 @@
-"""The data of a run directory for a report, of bounded size."""
+"""The data of a run directory for a report, bounded in size."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from typing import Any
 FILE_BYTES = 64 * 2**20
 """Of a JSON file."""
 LOG_BYTES = 2**30
-"""Of a file of rows; what follows is left out."""
+"""Maximum bytes read of a file of rows."""
 LINE_BYTES = 4 * 2**20
 COLUMNS = 2000
-"""Columns of metrics of one run."""
+"""Maximum number of metric columns of a run."""
 PARTS = 64
-"""Numbers of a list in a row that become columns of their own, such as the load of experts."""
+"""Maximum number of list items turned into columns, such as the load of experts."""
 EVENTS = 2000
-"""Events of one run: the first half of them and the last ones."""
+"""Maximum number of events of a run, half from each end."""
 SAMPLES = 200
 TEXT = 4000
-"""Characters of a text that a run brings."""
+"""Maximum characters of a text."""
 SETTINGS = 20_000
-"""Fields of the configuration of one run."""
+"""Maximum number of configuration fields of a run."""
 MAX_DIGITS = 40
-"""Digits of an int that JavaScript cannot hold."""
+"""Digits of an int beyond the precision of JavaScript."""
 
 SAMPLE = "sample"
-"""The kind of rows that hold generated text."""
+"""Kind of the rows with generated text."""
 TIMES = ("kind", "time", "step", "seconds", "data_wait", "evaluation_seconds")
-"""Columns of rows that say where the time of a run went."""
+"""Columns of rows for goodput."""
 NOT_FINITE = {"NaN": nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
-"""Names of these numbers in rows of `metrics.jsonl`."""
+"""Their names in rows of `metrics.jsonl`."""
 
 
 @dataclass
 class Column:
-    """One metric: its values and the rows that they stand in."""
+    """A metric: its values and their rows."""
 
     rows: array[int] = field(default_factory=lambda: array("I"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -49,11 +49,11 @@ class Column:
 
 @dataclass
 class RunData:
-    """One run, as far as its files can be read.
+    """The readable data of a run.
 
     Arguments:
-        settings: of each field by its path: value, role, and layers with their origins.
-        steps, tokens, seconds: of each row of metrics; NaN where it has none.
+        settings: field path to value, role, and layers with their origins.
+        steps, tokens, seconds: of each row of metrics; NaN if missing.
         columns: the metrics by `KIND.COLUMN`.
         texts: the rows of the kind `SAMPLE`.
         times: what of each row says where time went.
@@ -80,9 +80,9 @@ class RunData:
 
 
 def read_run(path: Path, label: str, is_running: bool = False) -> RunData:
-    """Read a run directory; what is damaged, too large or not a plain file is left out and said.
+    """Read a run directory, with problems for damaged, too large or irregular files.
 
-    No code that the record names is imported, and no link is followed.
+    Imports no code that the record names, and follows no links.
 
     Arguments:
         is_running: whether a process writes to it.
@@ -100,12 +100,12 @@ def read_run(path: Path, label: str, is_running: bool = False) -> RunData:
 
 
 def bounded(text: str) -> str:
-    """A text that is not longer than a report shows."""
+    """A text cut to the maximum length."""
     return text if len(text) <= TEXT else f"{text[:TEXT]} ... ({len(text) - TEXT} more characters)"
 
 
 def _open(path: Path) -> Any:
-    """A plain file: neither a link nor a pipe, which would block."""
+    """Open a regular file: no link, and no pipe, which would block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -117,7 +117,7 @@ def _open(path: Path) -> Any:
 
 
 def _object(run: RunData, name: str, required: bool = True) -> dict[str, Any]:
-    """A JSON object; empty, with the reason among the problems, if it cannot be read."""
+    """A JSON object; empty, with an entry in the problems, if it cannot be read."""
     try:
         with _open(run.path / name) as file:
             text = file.read(FILE_BYTES + 1)
@@ -137,7 +137,7 @@ def _object(run: RunData, name: str, required: bool = True) -> dict[str, Any]:
 
 
 def _settings(run: RunData, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The fields with their origins; the values alone where there are no origins."""
+    """The fields with their origins, if recorded."""
     fields = {
         path: entry
         for path, entry in _object(run, "origins.json").items()
@@ -151,7 +151,7 @@ def _settings(run: RunData, config: Mapping[str, Any]) -> dict[str, dict[str, An
 
 
 def flat(value: Any, path: str = "", depth: int = 12) -> Iterator[tuple[str, Any]]:
-    """Nested values by dotted paths; a list of plain values is one, others go by their index."""
+    """Nested values by dotted path; a list of plain values counts as one value."""
     inner: Any = None
     if isinstance(value, dict) and value:
         inner = value.items()
@@ -165,7 +165,7 @@ def flat(value: Any, path: str = "", depth: int = 12) -> Iterator[tuple[str, Any
 
 
 def _rows(run: RunData, name: str) -> Iterator[dict[str, Any]]:
-    """The rows of a file; broken ones are counted, a last line without an end is left out."""
+    """The rows of a file; damaged ones are counted, an incomplete last line is skipped."""
     broken, first, number, size = 0, 0, 0, 0
     try:
         with _open(run.path / name) as file:
@@ -200,7 +200,7 @@ def _rows(run: RunData, name: str) -> Iterator[dict[str, Any]]:
 
 
 def json_number(value: float | None) -> Any:
-    """A number as JSON has it, exact in JavaScript; one that is not finite as text."""
+    """A number for JSON, exact in JavaScript; non-finite ones as text."""
     if value is None:
         return None
     if isinstance(value, int):

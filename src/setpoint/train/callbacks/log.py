@@ -44,7 +44,7 @@ TIMING = ("time", "seconds", "tokens_per_second", "data_wait", "mfu", "evaluatio
 class LossMean:
     """Mean loss since the last row, sums by source, and the moving average of all losses.
 
-    A checkpoint keeps the sums, so that a resumed run writes the same rows.
+    Checkpoints have the sums, so that a resumed run writes the same rows.
 
     Arguments:
         smoothing: weight of the past in the moving average of losses; None: there is none.
@@ -85,9 +85,9 @@ class LossMean:
 
     @property
     def ema(self) -> float | None:
-        """The moving average, without the bias of its beginning (Kingma and Ba, 2015, section 3).
+        """The moving average, bias-corrected (Kingma and Ba, 2015, section 3).
 
-        NaN before the first finite loss; None where there is none.
+        NaN before the first finite loss; None without smoothing.
         """
         if self.smoothing is None:
             return None
@@ -95,15 +95,15 @@ class LossMean:
 
     @property
     def experts(self) -> dict[str, float]:
-        """The figures of experts; waits for the device."""
+        """Columns of expert metrics; synchronizes with the device."""
         return self._experts if self.routing is None else expert_metrics(self.routing)
 
     def take(self, due: bool = True) -> float:
-        """Return the mean, NaN where no step had a finite loss, and begin anew.
+        """Return the mean, NaN without a finite loss, and reset.
 
         Arguments:
-            due: a logging interval ends with this step; else the run does, maybe one step after an
-                interval, and the mean is over that interval as well.
+            due: a logging interval ends with this step; else the run ends, and the mean includes
+                the last complete interval.
         """
         total, steps = self.sum, self.steps
         if due:
@@ -125,7 +125,7 @@ class LossMean:
         return {"sum": self.sum, "steps": self.steps, **before, **several, **smooth, **experts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a sum; a run that loads weights begins with none."""
+        """Restore the sums, or reset them for an empty state."""
         self.sum, self.steps = float(state.get("sum", 0.0)), int(state.get("steps", 0))
         self.routing, self._experts = None, dict(state.get("experts", {}))
         total, steps = state.get("before", (0.0, 0))
@@ -141,11 +141,11 @@ def _sums(before: tuple[_N, ...], more: tuple[_N, ...]) -> tuple[_N, ...]:
 
 
 class LogCallback(Callback):
-    """Logs every so often, and after the last step.
+    """Logs periodically, and after the last step.
 
     Arguments:
-        flops_per_token: operations that training on a token needs; None where unknown.
-        peak_flops: operations per second that the device can do; None where unknown.
+        flops_per_token: FLOPs per trained token; None if unknown.
+        peak_flops: peak FLOPS of the device; None if unknown.
         mean: of the losses since the last row.
     """
 
@@ -173,7 +173,7 @@ class LogCallback(Callback):
         self.pending: StepResult | None = None
 
     def start(self, loop: Loop) -> None:
-        """Measure speed from where the session begins."""
+        """Measure speed from the start of the session."""
         self.logged = loop.position
         self.stepping, self.waited = loop.stepping, loop.waited
         self.parts, self.began = loop.times.read(), time.perf_counter()
@@ -183,7 +183,7 @@ class LogCallback(Callback):
         return loop.is_due(loop.job.tracking.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Write a row if one is due; the bar moves at each step."""
+        """Write a row if due; advance the bar."""
         at, every = loop.position, loop.job.tracking.every
         if math.isfinite(result.loss):  # a step that was skipped may have none
             self.mean.add(result.loss, result.by_source)
@@ -198,12 +198,12 @@ class LogCallback(Callback):
             self.progress.advance(at.step)
 
     def rewound(self, loop: Loop) -> None:
-        """Measure speed from there."""
+        """Measure speed from the rollback."""
         self.start(loop)
         self.pending = None
 
     def finish(self, loop: Loop) -> None:
-        """Write the row of the last step where the loop was ended after it."""
+        """Write the row of the last step, if the loop was ended after it."""
         if loop.end_reason and self.pending is not None:
             self.write(loop, self.pending, due=False)
 
@@ -211,7 +211,7 @@ class LogCallback(Callback):
         """Write a row and show it.
 
         Arguments:
-            due: the logging interval asks for it, and not the end of the run alone.
+            due: by the logging interval, rather than the end of the run.
         """
         at = loop.position
         more = self.mean.experts | _metrics(loop) | _rates(loop, result)
@@ -239,12 +239,12 @@ class LogCallback(Callback):
         )
 
     def _waited(self, loop: Loop) -> float | None:
-        """The share of the time of the steps since the last row."""
+        """Share of step time spent waiting for data since the last row."""
         seconds = loop.stepping - self.stepping
         return (loop.waited - self.waited) / seconds if seconds > 0 else None
 
     def _times(self, loop: Loop) -> dict[str, float]:
-        """Seconds and shares of the parts of steps since the last row, and the rest of the time."""
+        """Seconds and shares of the parts of steps, and of other time, since the last row."""
         if not loop.times.is_on:
             return {}
         now, whole = loop.times.read(), time.perf_counter() - self.began
@@ -278,10 +278,10 @@ class LogCallback(Callback):
         data_wait: float | None = None,
         due: bool = True,
     ) -> dict[str, Any]:
-        """The metrics of a step, with more of them.
+        """The metrics of a step, with additional ones.
 
         Arguments:
-            data_wait: share of the time of the steps that this rank waited for data.
+            data_wait: share of step time that this rank waited for data.
             due: see `LossMean.take`.
 
         Returns:
@@ -313,9 +313,9 @@ class LogCallback(Callback):
 
 
 def meet(metrics: MetricLog, world: World) -> None:
-    """Merge the logged metrics of all ranks on the main rank, and empty those of the others.
+    """Merge the logged metrics of all ranks on the main rank, and reset the others.
 
-    All ranks call it at the same point; they exchange something only where one of them has logged.
+    All ranks call it at the same point; they communicate only if one of them has logged.
     """
     metrics.settle()
     if world.size == 1 or not (metrics.meets or metrics.always):
@@ -329,7 +329,7 @@ def meet(metrics: MetricLog, world: World) -> None:
 
 
 def _rates(loop: Loop, result: StepResult) -> dict[str, Any]:
-    """The learning rates of groups where they differ; and the most memory taken so far."""
+    """Learning rates of groups, if they differ, and peak memory."""
     groups, columns = loop.components.optimizer.param_groups, dict[str, Any]()
     if any("lr_multiplier" in group for group in groups):
         for number, group in enumerate(groups):
@@ -343,7 +343,7 @@ def _rates(loop: Loop, result: StepResult) -> dict[str, Any]:
 
 
 def _metrics(loop: Loop) -> dict[str, Any]:
-    """Columns of some formats and policies only: the scale of the loss, skips."""
+    """Columns of some dtypes and policies: loss scale, skipped steps."""
     scaler = loop.components.scaler.metrics()
     skipped = skipped_metrics(loop.components.non_finite, loop.components.spikes)
     columns: dict[str, Any] = {**scaler, **skipped}
@@ -353,7 +353,7 @@ def _metrics(loop: Loop) -> dict[str, Any]:
 
 
 class SkippedStepsCallback(Callback):
-    """Writes an event and a line for each step that is skipped."""
+    """Writes an event and a line for each skipped step."""
 
     phase = Phase.OBSERVE
 
@@ -371,9 +371,9 @@ class SkippedStepsCallback(Callback):
 
 
 class RecordCallback(Callback):
-    """Changes the record after the first step of a session, not before.
+    """Updates the record after the first step of a session.
 
-    A session that is stopped before it has trained anything leaves the record as it was.
+    A session that stops before it leaves the record unchanged.
     """
 
     phase = Phase.STEP
@@ -387,7 +387,7 @@ class RecordCallback(Callback):
 
 
 class MemoryCallback(Callback):
-    """Reports the memory of each part once, after the first step of a session."""
+    """Reports memory by part once, after the first step of a session."""
 
     phase = Phase.STEP
 
@@ -395,7 +395,7 @@ class MemoryCallback(Callback):
         self.events, self.progress = events, progress
 
     def start(self, loop: Loop) -> None:
-        """Begin to look for the peak."""
+        """Reset the memory peak."""
         reset_peak(loop.components.device)
 
     def after_first_step(self, loop: Loop, result: StepResult) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 OURS = sys.stdlib_module_names | {"setpoint", "torch"}
-"""Packages whose code is known to change weights in the update of a step alone."""
+"""Packages whose code changes weights only in the update of a step."""
 
 
 class NoSaveCallback(Callback):
@@ -50,24 +50,23 @@ class NoSaveCallback(Callback):
         self.progress = progress
 
     def start(self, loop: Loop) -> None:
-        """Say so before the first step."""
+        """Show a note before the first step."""
         self.progress.note(
             f"checkpoint.save = false: no checkpoint is saved, and what is trained from step "
             f"{loop.position.step} on is lost when this process ends"
         )
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Let a stop end the next step where it is: there is nothing to wait for."""
+        """Allow an immediate stop, as no save is pending."""
         loop.stop.busy = False
         if loop.ranks.saves_now:
             self.progress.note("SIGUSR2: no checkpoint is saved, as checkpoint.save = false")
 
 
 class SaveCallback(Callback):
-    """Saves every so often, after the last step, and when the run is asked to stop.
+    """Saves periodically, after the last step, and when a stop is requested.
 
-    Each checkpoint has a copy of the files that record the job: weights mean something only with
-    the configuration that they were trained with.
+    Each checkpoint has a copy of the record of the configuration.
 
     Arguments:
         run: with its states; the rows of a step are on disk before a checkpoint counts on them.
@@ -94,7 +93,7 @@ class SaveCallback(Callback):
         self.pending_seconds: list[float] | None = None
 
     def start(self, loop: Loop) -> None:
-        """Save the initial state of a new run where asked for, and an evaluation made up for."""
+        """Save the initial state of a new run if configured, and a made-up evaluation."""
         self.saved = self.progress_of(loop)
         self.overlaps = can_overlap_save(loop)
         loop.stop.writing = lambda: self.store.is_writing
@@ -104,7 +103,7 @@ class SaveCallback(Callback):
             self.save(loop)
 
     def before_update(self, loop: Loop) -> None:
-        """Wait until the copies for a checkpoint are made, before tensors change."""
+        """Wait for the copies of a checkpoint, before tensors change."""
         if self.pending_seconds is None:
             return
         with loop.times("save"):
@@ -119,7 +118,7 @@ class SaveCallback(Callback):
         return due or (self.steps is not None and is_named(self.steps, loop.position.step))
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Report checkpoints that were written in the background, and save if it is due."""
+        """Poll background saves, and save if due."""
         if self.writing:
             self.writing = self.store.poll()
         section = loop.job.checkpoint
@@ -127,11 +126,11 @@ class SaveCallback(Callback):
             self.save(loop)
 
     def rewound(self, loop: Loop) -> None:
-        """Note that the run is where its checkpoint is."""
+        """Mark the progress as saved, after a rollback."""
         self.saved = self.progress_of(loop)
 
     def finish(self, loop: Loop) -> None:
-        """Save progress since the last checkpoint, be it a row or a score of the last step."""
+        """Save progress since the last checkpoint, even if only a row or a score."""
         section = loop.job.checkpoint
         # Only the main rank knows the rows that were written since.
         if not loop.components.world.on_main(lambda: self.saved == self.progress_of(loop)):
@@ -144,22 +143,22 @@ class SaveCallback(Callback):
         loop.stop.saving = loop.stop.busy = False
 
     def close(self, loop: Loop) -> None:
-        """Complete saves that were begun, also after an error, and report failed ones."""
+        """Complete pending saves, also after an error, and report failed ones."""
         for step, reason in self.store.close(loop.job.checkpoint.wait_timeout):
             self.run.progress.note(reason)
             self.run.events.write("fault", step=step, error=reason)
         loop.stop.writing = lambda: False  # drop the reference so that host copies are freed
 
     def progress_of(self, loop: Loop) -> tuple[Any, ...]:
-        """Step, rows and metric, which the last checkpoint may lack."""
+        """Step, rows and metric, to compare with those of the last checkpoint."""
         return loop.position.step, self.run.trackers.state_dict(), self.metric_at(loop)
 
     def metric_at(self, loop: Loop) -> float | None:
-        """Value of this step that selects the best checkpoint; None if it was not evaluated."""
+        """Metric of this step that selects the best checkpoint; None if not evaluated."""
         return None if self.evaluation is None else self.evaluation.metric_at(loop)
 
     def save(self, loop: Loop, weights_only: bool = False) -> None:
-        """Save the present state."""
+        """Save the current state."""
         loop.stop.saving = True
         began, blocked = time.perf_counter(), list[float]()
         step, metric = loop.position.step, self.metric_at(loop)
@@ -196,11 +195,10 @@ class SaveCallback(Callback):
 
 
 def can_overlap_save(loop: Loop) -> bool:
-    """True if nothing changes weights or states of the optimizer from one update to the next.
+    """True if weights and optimizer states stay unchanged between updates.
 
-    Code of others may do so: in a forward pass, after a backward pass, after a step. It may hide
-    behind classes of torch, which has such code as well (`Embedding` with `max_norm`): objects
-    built by an import path, or by a section that a package has added, are not trusted at all.
+    Third-party code may change them at any time, also through torch (`Embedding` with `max_norm`):
+    objects from an import path, or from an added section, are never trusted.
     """
     components, job = loop.components, loop.job
     others_change = components.replicas.holds_state or components.replica_groups is not None
@@ -215,20 +213,20 @@ def can_overlap_save(loop: Loop) -> bool:
 
 
 FOLDER = "exports"
-"""Directory of exports in a run directory."""
+"""Folder of exports in a run directory."""
 POLL_SECONDS = 5.0
-"""Longest wait for a process between two polls, in which other ranks wait."""
+"""Maximum wait for a process between two polls, during which other ranks wait."""
 OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
             "MASTER_PORT")  # fmt: skip
-"""Variables by which a process would take itself for a rank."""
+"""Variables that mark a process as a rank."""
 
 
 @dataclass(slots=True)
 class ExportProcess:
-    """An export that has begun, or waits for the one before.
+    """A running or queued export.
 
     Arguments:
-        source: links to the files of the checkpoint, which may be removed meanwhile.
+        source: folder of hard links to the files of the checkpoint, which may be removed meanwhile.
     """
 
     source: Path
@@ -248,10 +246,10 @@ class ExportProcess:
 
 
 class ExportCallback(Callback):
-    """Exports each checkpoint or the last one, one after the other, while training goes on.
+    """Exports each checkpoint or the last one, one at a time, during training.
 
-    The main rank starts `setpoint export` in a process of its own, which reads what is on the disk,
-    however many ranks have written it, and gives a directory its name when it is whole.
+    The main rank runs `setpoint export` in a separate process, which reads the checkpoint from
+    disk, and renames the directory when it is complete.
     """
 
     phase = Phase.KEEP
@@ -264,12 +262,12 @@ class ExportCallback(Callback):
         self.failed: list[str] = []
 
     def saved(self, path: Path) -> None:
-        """Export a checkpoint that was saved, if each one is exported."""
+        """Export a saved checkpoint, if each one is exported."""
         if self.section.when == "each_save":
             self.export(path)
 
     def start(self, loop: Loop) -> None:
-        """Remove leftovers of earlier sessions, and make up for the newest checkpoint."""
+        """Remove leftovers of earlier sessions, and export the newest checkpoint if needed."""
         if not self.world.is_main:
             return
         for leftover in self.folder.glob(".*"):
@@ -281,14 +279,14 @@ class ExportCallback(Callback):
             self.saved(newest[1])
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Report exports that have ended."""
+        """Report finished exports."""
         self.poll()
 
     def finish(self, loop: Loop) -> None:
-        """Export the last checkpoint of a finished run, and wait for all.
+        """Export the last checkpoint of a finished run, and wait for all exports.
 
         Raises:
-            RunError: one has failed; the run is trained, and the same command tries again.
+            RunError: one has failed; the same command retries it.
         """
         if not self.world.on_main(lambda: loop.is_over):
             return
@@ -306,7 +304,7 @@ class ExportCallback(Callback):
             )
 
     def close(self, loop: Loop) -> None:
-        """Stop unfinished exports; the next session makes up for them."""
+        """Stop unfinished exports, which the next session repeats."""
         for task in self.tasks:
             if task.process is not None:
                 task.process.kill()
@@ -315,7 +313,7 @@ class ExportCallback(Callback):
         self.tasks.clear()
 
     def export(self, path: Path) -> None:
-        """Begin to export a checkpoint, where it is there and its export is not."""
+        """Queue the export of a checkpoint, unless it exists."""
         if not self.world.is_main:
             return
         target = self.folder / path.name
@@ -330,7 +328,7 @@ class ExportCallback(Callback):
         self.poll()
 
     def poll(self) -> None:
-        """Report the export that has ended, and begin the next."""
+        """Report a finished export, and start the next."""
         while self.tasks:
             task = self.tasks[0]
             if task.process is None:
@@ -341,7 +339,7 @@ class ExportCallback(Callback):
             self._ended(task, task.process.returncode)
 
     def waited(self) -> bool:
-        """True if all exports have ended, after waiting for at most `POLL_SECONDS` seconds."""
+        """Wait for at most `POLL_SECONDS`; True if all exports have ended."""
         ends = time.monotonic() + POLL_SECONDS
         self.poll()
         while self.tasks and time.monotonic() < ends:
