@@ -348,7 +348,8 @@ def test_what_a_file_cannot_extend(tmp_path: Path) -> None:
     assert tiny
     file = tmp_path / "exp.toml"
     for text, words in {
-        'extends = ["tiny", "tiny"]': f"{file}:1:20: extends a second preset, 'tiny'",
+        'extends = ["tiny", "tiny"]': f"{file}:1:20: extends 'tiny' twice; name it once",
+        'extends = ["tiny", "small"]': f"{file}:1:20: extends a second preset, 'small'",
         'extends = "mine:wide"': f"{file}:1:1: extends 'mine:wide': a file extends files and",
         'extends = ["tiny", "HEAD:a.toml:x"]': f"{file}:1:20: extends 'HEAD:a.toml:x'",
     }.items():

@@ -93,16 +93,26 @@ def test_a_family_that_contains_itself_has_an_end() -> None:
     assert "left.right" in paths
     assert "left.nodes.left" in paths
     assert len(paths) < 100
-    assert location_hint(Pair, "left.wieght") == "Did you mean left.weight?"
+    hint = "Did you mean left.weight? It is a field of type = triple."
+    assert location_hint(Pair, "left.wieght") == hint
 
 
 def test_where_a_key_belongs() -> None:
     assert location_hint(Job, "lr") == "Did you mean optimizer.lr?"
     assert location_hint(Job, "sedd") == "Did you mean seed?"
-    assert location_hint(Job, "sources.0.documnts") == "Did you mean sources.0.documents?"
+    hint = "Did you mean sources.0.documents? It is a field of type = synthetic."
+    assert location_hint(Job, "sources.0.documnts") == hint
     assert location_hint(Job, "optimizer.momentum") == "It is a field of type = sgd."
     assert location_hint(Job, "sources.3.paths") == "It is a field of type = text."
     assert location_hint(Job, "zzzzzz") == ""
+    hint = "Did you mean optimizer.momentum? It is a field of type = sgd."
+    assert location_hint(Job, "optimizer.momentm") == hint  # which AdamW does not have
+    assert location_hint(Job, "optimizer.momentm", False) == "Did you mean optimizer.momentum?"
+
+
+def test_no_hint_is_far_fetched() -> None:
+    assert location_hint(Pair, "strange.wieght") == ""  # of a section that there is not
+    assert location_hint(Job, "strange.cell") == "Did you mean model.cell?"
 
 
 def test_the_error_for_an_unknown_key_is_short() -> None:
@@ -115,7 +125,9 @@ def test_the_error_for_an_unknown_key_is_short() -> None:
 
 def test_names_of_secrets() -> None:
     assert is_secret_key(Job, "token")
-    assert is_secret_key(Job, "tokens")
+    assert is_secret_key(Job, "tokn") and is_secret_key(Job, "hf_token")
+    for name in ("tokens", "max_token", "max_tokens", "token_ids", "pad_token", "tokenizer"):
+        assert not is_secret_key(Job, name), name
     assert is_secret_key(Job, "wandb_api_key") and is_secret_key(Job, "dbPassword")
     assert not is_secret_key(Job, "lr")
     assert not is_secret_key(Job, "hidden")  # a letter or two in common with a name are no likeness

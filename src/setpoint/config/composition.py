@@ -298,6 +298,8 @@ class _Sources(Generic[C]):
                     if is_applied(parent, real, listed, self.applied):
                         continue
                 else:
+                    if base is not None and parent == self.preset:
+                        raise Invalid(f"extends {parent!r} twice; name it once")
                     _refuse_parent(
                         parent, base is not None or self.preset not in (None, parent), documents
                     )

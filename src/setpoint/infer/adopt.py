@@ -69,7 +69,7 @@ def complete(job: Inference) -> Inference:
     return resolve(draft, problems=adopt(draft))
 
 
-def verify_job(job: Inference, able: Collection[Need] = NEEDS) -> Verification:
+def verify_job(job: Inference, needs: Collection[Need] = NEEDS) -> Verification:
     """Run the checks that need something, but for those of files that nothing will read."""
     sides = job.evaluation is not None and job.evaluation.sides
     unread = [] if sides else ["data"]
@@ -79,7 +79,7 @@ def verify_job(job: Inference, able: Collection[Need] = NEEDS) -> Verification:
         # What a checkpoint keeps of these is what is read.
         names = {"tokenizer": TOKENIZER, "model": DESCRIPTION}
         unread += [name for name, file in names.items() if (place.directory / file).is_file()]
-    verification = verify(job, able, unread=unread)
+    verification = verify(job, needs, unread=unread)
     for problem in verification.problems:
         if problem.path.startswith("data.") and place is not None and place.record is not None:
             hint = (

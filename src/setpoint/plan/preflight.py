@@ -49,7 +49,7 @@ class Preflight:
         return {"facts": self.facts, "cautions": cautions, "skipped": self.skipped}
 
 
-def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
+def preflight(job: Job, needs: Collection[Need] = ("files",)) -> Preflight:
     """Look at a resolved job from outside."""
     batch = job.batch
     tokens = batch.global_size * batch.sequence_length
@@ -62,11 +62,11 @@ def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
     }
     # Presets that compile are for machines with GPUs.
     compiles = any(origin.layer in WRITTEN for origin, _ in chain_of(job, "compile"))
-    report = Preflight(facts, verify(job, able), compiles)
+    report = Preflight(facts, verify(job, needs), compiles)
     unknown = _measure(job, facts)
     if unknown is not None:
         report.skipped.append(f"model: {unknown}")
-    if "files" in able:
+    if "files" in needs:
         report.skipped.extend(_on_hub(job.model))
     return report
 

@@ -20,9 +20,12 @@ from ..words.plain_data import PlainScalar, plain, rebuild
 from ..words.text import for_file, for_shell
 
 SECRET_NAME = re.compile(
-    r"(?i)password|passwd|secret|credential|(?:api|access|private|auth)[_-]?(?:key|token)"
+    r"(?i)password|passwd|secret|credential|webhook"
+    r"|(?:api|access|private|auth|bearer|hf|hub|github)[_-]?(?:key|token(?!s|iz))"
 )
 """Names under which other systems expect a secret; our fields of that kind refuse plain text."""
+STRANGER = 0.9
+"""Likeness of names from which a key of an unknown section is taken for a field elsewhere."""
 
 
 class OtherName(NamedTuple):
@@ -105,8 +108,13 @@ def is_secret_key(root: type[Node], path: str) -> bool:
     if entry is not None and entry.fields:
         fields = (info for field, info in all_fields(root) if field in entry.fields)
         return any(info.type.is_secret() for info in fields)
+    if SECRET_NAME.search(key):
+        return True
+    # `tokn` is a misspelt `token`, the secret; `max_tokens` and `pad_token` count or name tokens.
+    if "_" in folded(key) or folded(key) == "tokens":
+        return False
     secrets = (info.name for _, info in all_fields(root) if info.type.is_secret())
-    return bool(SECRET_NAME.search(key)) or any(nearest(key, [n], 1, 0.75) for n in secrets)
+    return any(nearest(key, [name], 1, 0.75) for name in secrets)
 
 
 def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path, object]]:
@@ -142,28 +150,43 @@ def location_hint(root: type[Node], path: str, loose: bool = True, value: object
         return retired
     section, _, last = path.rpartition(".")
     parents = tuple(section.split(".")) if section else ()
-    variants = [cls for cls in classes_at(root, parents) if field_of(cls, last)]
-    if variants:
-        tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in variants)
-        return f"It is a field of type = {tags}."
+    if variants := _variants(root, parents, last):
+        return variants
     entry = other_name(root, path, value)
     if entry is not None:
         return other_name_hint(entry)
     word = folded(last)
+    is_known = not section or bool(classes_at(root, parents))
     paths = list(dict.fromkeys(path for path, _ in all_fields(root)))
     places = [path for path in paths if path.rpartition(".")[2] == word]
     names = [name for cls in classes_at(root, parents) for name in cls.__setpoint__.near(word)]
     close = [f"{section}.{name}" if section else name for name in names[:1]]
     if not places:
-        places = close or (_alike(root, paths, word) if loose else [])
+        likeness = (0.8, 0.85) if is_known else (STRANGER, STRANGER)
+        places = close or (_alike(root, paths, word, *likeness) if loose else [])
     elif section:
-        if not classes_at(root, parents):  # of several, those in a section of the same name
+        if not is_known:  # of several, those in a section of the same name
             end = f".{section.rpartition('.')[2]}.{word}"
             alike = [path for path in places if f".{path}".endswith(end)]
             places = places if len(places) == 1 else alike
+        else:  # what lies deep in another section is another thing of the same name
+            top = f"{section.partition('.')[0]}."
+            places = [path for path in places if path.count(".") < 2 or path.startswith(top)]
         places = [*places, *close]
     places = [path for path in dict.fromkeys(places) if may_hold(root, path, value)]
-    return f"Did you mean {' or '.join(places[:3])}?" if places else ""
+    if not places:
+        return ""
+    hint = f"Did you mean {' or '.join(places[:3])}?"
+    # A name close to one of the section's own variant is of that.
+    is_other = loose and close == places
+    return f"{hint} {_variants(root, parents, names[0])}" if is_other and parents else hint
+
+
+def _variants(root: type[Node], parents: Path, name: str) -> str:
+    """The sentence that names the variants of a section that have a field; empty without any."""
+    variants = [cls for cls in classes_at(root, parents) if field_of(cls, name)]
+    tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in variants)
+    return f"It is a field of type = {tags}." if variants else ""
 
 
 def may_hold(root: type[Node], path: str, value: object) -> bool:
@@ -176,8 +199,15 @@ def may_hold(root: type[Node], path: str, value: object) -> bool:
     return any(info.find(key) or (key == "type" and info.tag) for info in closed for key in keys)
 
 
-def _alike(root: type[Node], paths: Sequence[str], word: str) -> list[str]:
-    """The fields anywhere whose name, or name in other systems, is nearly a word."""
+def _alike(
+    root: type[Node], paths: Sequence[str], word: str, own: float, foreign: float
+) -> list[str]:
+    """The fields anywhere whose name, or name in other systems, is nearly a word.
+
+    Arguments:
+        own: the least likeness to a name of a field.
+        foreign: that to a name of another system.
+    """
     import difflib
 
     if len(word) <= SHORT:
@@ -192,13 +222,15 @@ def _alike(root: type[Node], paths: Sequence[str], word: str) -> list[str]:
     }
     # Many names invite chance likenesses; who misspells a name seldom does so in its first letter.
     matches: list[tuple[float, list[str]]] = []
-    for names, likeness in ((ours, 0.8), (others, 0.85)):
+    for names, likeness in ((ours, own), (others, foreign)):
         first = [name for name in names if name[0] == word[0]]
         for name in difflib.get_close_matches(word, first, n=1, cutoff=likeness):
             ratio = difflib.SequenceMatcher(None, word, name).ratio()
             matches.append((ratio, names[name]))
     if matches:
         return max(matches, key=lambda match: match[0])[1]
+    if own >= STRANGER:
+        return []
     begin = [path for name in ours if name.startswith(f"{word}_") for path in ours[name]]
     return begin if len(begin) <= 3 else []
 

@@ -58,10 +58,10 @@ class Checker:
                     expected += f", {info.bounds.describe()}" if info.bounds else ""
                     self.problems.append(Problem(full, reason, hint=f"Expected {expected}."))
 
-    def run(self, able: Collection[Need] = (), unread: Collection[str] = ()) -> None:
+    def run(self, met: Collection[Need] = (), unread: Collection[str] = ()) -> None:
         """Run the checks that need nothing, or some of what is at hand, but not unread files."""
         for path, section, name, mark, needs in _checks_in(self.placed, unread):
-            if bool(needs) != bool(able) or not set(needs) <= set(able):
+            if bool(needs) != bool(met) or not set(needs) <= set(met):
                 continue
             for finding in findings_of(section, name, mark):
                 problem = whole_problem(path, section, finding)
@@ -273,35 +273,35 @@ class Verification(Struct):
 
 
 def verify(
-    config: Node, able: Collection[Need] = NEEDS, *, unread: Collection[str] = ()
+    config: Node, needs: Collection[Need] = NEEDS, *, unread: Collection[str] = ()
 ) -> Verification:
     """Run the checks that need something, as far as it is at hand.
 
     Arguments:
-        able: what is at hand, for instance `{"files"}`.
+        needs: the needs that are met, for instance `{"files"}`.
         unread: top sections whose files nothing will read, so that they need not be there.
 
     Raises:
         SetpointError: for a draft, and for a need that there is not.
     """
     need_config(config, "verify", resolved=True)
-    words: Collection[str] = (able,) if isinstance(able, str) else able
+    words: Collection[str] = (needs,) if isinstance(needs, str) else needs
     for word in words:
         if word not in NEEDS:
             meant = did_you_mean(str(word), NEEDS, " ")
             known = ", ".join(NEEDS)
-            raise SetpointError(f"verify: able takes {known}; got {word!r}.{meant}")
-    able = cast(Collection[Need], words)
+            raise SetpointError(f"needs takes {known}; got {word!r}.{meant}")
+    met = cast(Collection[Need], words)
 
     placed = list(sections(config))
     checker = Checker(placed)
-    if able:
-        checker.run(able, unread)
+    if met:
+        checker.run(met, unread)
     silenced = silenced_codes(config)
     heard = [caution for caution in checker.cautions if caution.code not in silenced]
     skipped: list[Skipped] = []
-    for path, section, name, mark, needs in _checks_in(placed, unread):
-        missing: tuple[Need, ...] = tuple(need for need in needs if need not in able)
+    for path, section, name, mark, required in _checks_in(placed, unread):
+        missing: tuple[Need, ...] = tuple(need for need in required if need not in met)
         if missing and (mark.when is None or mark.when(section)):
             what = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
             what = what[:1].lower() + what[1:].rstrip(".")
