@@ -126,7 +126,7 @@ def test_the_plan_of_any_rank(cli: CommandLine) -> None:
     assert "there is no rank 8: the job has 8\nValid: 0 to 7" in cli.refused(
         f"check tiny {flags} --rank 8"
     )
-    said = "--rank has no effect without --plan or --fake-step"
+    said = "--rank needs --plan or --fake-step"
     assert said in cli.refused("check tiny --rank 1")
 
 
@@ -168,8 +168,8 @@ def test_the_expected_time_and_cost_of_a_step(cli: CommandLine) -> None:
 def test_what_cannot_be_expected_is_refused(cli: CommandLine) -> None:
     cli.file("notes.html", "mine")
     for words, found in {
-        "--price 2 --plan": "--price has no effect without --gpu NAME",
-        "--gpu h100 --price 2": "--price has no effect without --plan",
+        "--price 2 --plan": "--price needs --gpu NAME",
+        "--gpu h100 --price 2": "--price needs --plan",
         "--plan --gpu h10": "there is no GPU 'h10'. Did you mean h100?",
         "--plan --gpu h100 --gpu-file none.toml": "none.toml: no such file",
         "--plan --gpu h100 --timeline notes.html": "give another --timeline, or remove it",

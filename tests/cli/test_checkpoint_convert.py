@@ -52,7 +52,7 @@ def test_layouts(cli: CommandLine, run: Path, monkeypatch: pytest.MonkeyPatch) -
         ("one", "--to is missing: one of whole, divided, huggingface"),
         ("one --to wole", "got 'wole'. Did you mean whole?"),
         ("one --to divided", "--to divided needs --ranks N"),
-        ("one --to whole --dtype bf16", "--dtype has no effect with --to whole"),
+        ("one --to whole --dtype bf16", "--dtype needs --to huggingface"),
         ("one --to huggingface --dtype f8", "--dtype is one of fp32, bf16, fp16"),
         ("taken --to whole", "taken is not empty"),
         ("file:///tmp/one --to whole", "file:///tmp/one is a URL"),

@@ -98,7 +98,7 @@ def test_floats_that_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--oven top", "--oven has no effect without --heat LEVEL"),
+        ("--oven top", "--oven needs --heat LEVEL"),
         ("--heat 2 --raw", "--heat and --raw contradict each other; give one"),
         ("--heat 2 --oven tap", "--oven is one of top, base; got 'tap'. Did you mean top?"),
     ],

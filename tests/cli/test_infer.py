@@ -231,7 +231,7 @@ def test_evaluate_conversations(cli: CommandLine, run: str) -> None:
         dead = cli.refused(f"evaluate {run} {texts} --template plain")
         assert "--template has no effect: no --text holds conversations" in dead
     dead = cli.refused(f"evaluate {run} --side train --template plain")
-    assert "--template has no effect without --text PATH" in dead
+    assert "--template needs --text PATH" in dead
     cli.file("other.jsonl", json.dumps({"body": "!"}) + "\n")
     assert "has no field 'text'" in cli.refused(f"evaluate {run} --text other.jsonl")
 

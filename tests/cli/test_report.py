@@ -36,7 +36,7 @@ def test_what_is_broken_is_said(runs: CommandLine) -> None:
     ("words", "message"),
     [
         ("report runs/a --objective los", "no run has the metric 'evaluation.los'"),
-        ("report runs/a --direction maximize", "--direction has no effect without --objective"),
+        ("report runs/a --direction maximize", "--direction needs --objective"),
         ("report runs/a --objective loss --direction up", "is one of minimize, maximize; got 'up'"),
         ("report runs/a --output a.png", "a report is a file that ends in .html"),
         ("report nothing", "nothing is no run directory"),

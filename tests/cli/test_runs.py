@@ -127,7 +127,7 @@ def test_verify(cli: CommandLine) -> None:
             "list --sort train.mean_los",
             "'train.mean_los'. Did you mean train.mean_loss?",
         ),
-        ("list --reverse", "--reverse has no effect without --sort"),
+        ("list --reverse", "--reverse needs --sort"),
         ("list nowhere", "nowhere cannot be read: No such file or directory"),
         ("list --optimizer.lr 3", "setpoint runs list sets no fields"),
         ("tag 'a b' runs/exp/tiny-1", "'a b' is no tag"),

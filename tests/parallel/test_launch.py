@@ -269,7 +269,7 @@ def test_the_machine_at_the_endpoint_is_waited_for_as_long_as_the_others() -> No
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--nnodes", "2"), "--nnodes has no effect without --nproc"),
+        (("--nnodes", "2"), "--nnodes needs --nproc"),
         (("--nproc", "2", "--nnodes", "2"), "--nnodes 2 needs --rdzv-endpoint HOST:PORT"),
         (("--nproc", "2", "--rdzv-id", "a"), "--rdzv-id has no effect on one node"),
         (("--nproc", "1", "--max-restarts", "1"), "--max-restarts has no effect for one rank"),

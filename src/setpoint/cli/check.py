@@ -40,7 +40,7 @@ EXCEEDS = "memory-exceeds-gpu"
     Option("--using torch|import|network", "Also run the checks that need these.", True),
     Option(PLAN, "Also show parameter groups; mesh, memory and traffic of a rank."),
     Option(FAKE_STEP, "Run one step of one rank on fake tensors; report its memory."),
-    Option("--rank N", "The rank; default: 0.", at_least=0, requires="--plan --fake-step"),
+    Option("--rank N", "The rank; default: 0.", at_least=0, requires="--plan|--fake-step"),
     *GPU_OPTIONS,
     JSON,
 )
@@ -66,9 +66,6 @@ def check(arguments: Arguments) -> int:
         setpoint check exp.toml --world-size 64 --fake-step  measured memory and traffic of a rank
         setpoint check tiny --batch.global_size 100  a batch that does not add up
     """
-    for name in ("--price", "--power", "--timeline"):
-        if arguments.has(name) and not arguments.has(PLAN):
-            raise SetpointError(f"{name} has no effect without {PLAN}")
     composition = open_source(arguments.source, arguments)
     config = composition.resolve()
     report = _preflight(config, arguments)

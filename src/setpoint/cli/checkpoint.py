@@ -418,12 +418,8 @@ def _period(text: str) -> Period:
 
 MAX_ROWS = 20
 """Differences of each kind that are printed without --all."""
-LAYOUTS = {
-    "whole": ("--frozen",),
-    "divided": ("--ranks", "--frozen"),
-    "huggingface": ("--dtype", "--max-shard-size"),
-}
-"""Layouts of converted checkpoints, with the options that each takes."""
+LAYOUTS = ("whole", "divided", "huggingface")
+"""Layouts of converted checkpoints."""
 
 
 @Command(
@@ -541,11 +537,15 @@ def _number(value: Any) -> Any:
 @Command(
     "checkpoint convert CHECKPOINT DIRECTORY",
     Option(f"--to {'|'.join(LAYOUTS)}", "The layout."),
-    Option("--ranks N", "Number of files of divided, as that many ranks write."),
-    Option("--frozen", "Include the frozen parameters that CHECKPOINT leaves out."),
-    Option("--dtype fp32|bf16|fp16", "dtype of the weights of huggingface; default: unchanged."),
-    Option("--max-shard-size N", "Maximum size of a weights file of huggingface in bytes."),
-)
+    Option("--ranks N", "divided: number of files, one per rank.", at_least=2,
+           requires="--to=divided"),
+    Option("--frozen", "Include the frozen parameters that CHECKPOINT leaves out.",
+           requires="--to=whole|--to=divided"),
+    Option("--dtype fp32|bf16|fp16", "huggingface: dtype of the weights; default: unchanged.",
+           requires="--to=huggingface"),
+    Option("--max-shard-size N", "huggingface: maximum size of a weights file in bytes.",
+           requires="--to=huggingface"),
+)  # fmt: skip
 def checkpoint_convert(arguments: Arguments) -> int:
     """Write a checkpoint in another layout into the new directory DIRECTORY.
 
@@ -564,9 +564,6 @@ def checkpoint_convert(arguments: Arguments) -> int:
     layout = arguments.value("--to")
     if layout is None:
         raise SetpointError(f"--to is missing: one of {', '.join(LAYOUTS)}")
-    for name in ("--ranks", "--frozen", "--dtype", "--max-shard-size"):
-        if arguments.has(name) and name not in LAYOUTS[layout]:
-            raise SetpointError(f"{name} has no effect with --to {layout}. Leave it out")
     source = checkpoint_to_load(arguments.positional[0])
     if is_url(arguments.positional[1]):
         raise SetpointError(
@@ -574,8 +571,8 @@ def checkpoint_convert(arguments: Arguments) -> int:
         )
     target = Path(os.path.expanduser(arguments.positional[1]))
     ranks = arguments.integer("--ranks")
-    if layout == "divided" and (ranks is None or ranks < 2):
-        raise SetpointError("--to divided needs --ranks N, 2 or more")
+    if layout == "divided" and ranks is None:
+        raise SetpointError("--to divided needs --ranks N")
     with Loading():
         from setpoint.checkpoint.repartition import convert, require_free
         from setpoint.infer.exporting import export

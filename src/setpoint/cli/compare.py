@@ -38,7 +38,7 @@ MAX_VALUES = 10
     Option("--reverse", "Sort the largest first.", requires="--sort"),
     Option("--chart", "Draw the first metric in the terminal as well.", excludes="--json --csv"),
     Option("--plot FILE", "Draw the first metric into a .png or .svg file as well."),
-    Option("--x COLUMN", "Draw over this value or metric, not steps.", requires="--chart --plot"),
+    Option("--x COLUMN", "Draw over this value or metric, not steps.", requires="--chart|--plot"),
     Option("--all", f"Show all values that differ, also more than {MAX_VALUES}."),
     Option("--csv", "Print comma-separated values.", excludes="--json"),
     JSON,

@@ -46,10 +46,9 @@ def import_checkpoint(arguments: Arguments) -> int:
     job: Job | None = None
     if job_source is not None:
         job = open_source(job_source, arguments).resolve()
-    elif arguments.overrides:
-        raise SetpointError(
-            f"{arguments.overrides[0]} has no effect without --job SOURCE, whose values it sets"
-        )
+    else:
+        for word in (*arguments.overrides, *(o.name for o in COMMON if arguments.has(o.name))):
+            raise SetpointError(f"{word} has no effect without --job SOURCE, whose values it sets")
     with Loading():
         from setpoint.interop.checkpoints.import_weights import (
             import_checkpoint,

@@ -68,8 +68,9 @@ class Option(NamedTuple):
         repeat: it may be given several times, and of several words some, separated by commas.
         type: `int` and `float` are read as fields read them.
         at_least: the smallest number; by default 1 for an int and 0 for a float.
-        requires: options of which at least one must be given beside it, separated by spaces.
-        excludes: options that contradict it.
+        requires: options that must be given beside it, separated by spaces; `--a|--b` is one of
+            several, `--a=value` an option with that value. Those that a command lacks do not count.
+        excludes: options that contradict it, likewise.
     """
 
     flag: str
@@ -138,10 +139,11 @@ STDIN_FORMAT = Option(
 )
 GPU = Option("--gpu NAME", "GPU, as h100: check its memory; with --plan, the step time.")
 GPU_FILE = Option("--gpu-file FILE", "File with GPUs and networks of your own.", requires="--gpu")
-PRICE = Option("--price AMOUNT", "Price per GPU-hour.", type=float, requires="--gpu")
+PRICE = Option("--price AMOUNT", "Price per GPU-hour.", type=float, requires="--gpu --plan")
 POWER = Option("--power WATTS", "Power per GPU; default: its data sheet.", type=float,
-               requires="--gpu")  # fmt: skip
-TIMELINE = Option("--timeline FILE", "Draw the step into this HTML file.", requires="--gpu")
+               requires="--gpu --plan")  # fmt: skip
+TIMELINE = Option("--timeline FILE", "Draw the step into this HTML file.",
+                  requires="--gpu --plan")  # fmt: skip
 GPU_OPTIONS = (GPU, GPU_FILE, PRICE, POWER, TIMELINE)
 """Options of commands that estimate the time of a step; see `setpoint.cli.plan`."""
 JSON = Option("--json", "Print JSON for machines.")
@@ -183,6 +185,11 @@ class Arguments:
     def has(self, name: str) -> bool:
         """True if an option was given."""
         return name in self.options
+
+    def has_word(self, word: str) -> bool:
+        """True if an option was given, or, for `--name=value`, with that value."""
+        name, equals, value = word.partition("=")
+        return value in self.values(name) if equals else name in self.options
 
     def value(self, name: str) -> str | None:
         """An option's value."""
@@ -360,13 +367,16 @@ class Command:
             for text in texts:
                 if option.metavar:
                     option.check(text)
-            required = [table[other] for other in option.requires.split() if other in table]
-            if required and not any(parsed.has(other.name) for other in required):
-                needed = " or ".join(other.flag for other in required)
-                raise SetpointError(f"{name} has no effect without {needed}")
-            for other in option.excludes.split():
-                if parsed.has(other):
+            for word in option.excludes.split():
+                if parsed.has_word(word):
+                    other = word.replace("=", " ")
                     raise SetpointError(f"{name} and {other} contradict each other; give one")
+            for group in option.requires.split():
+                words = [word for word in group.split("|") if word.partition("=")[0] in table]
+                if words and not any(map(parsed.has_word, words)):
+                    flags = (word.replace("=", " ") if "=" in word else table[word].flag
+                             for word in words)  # fmt: skip
+                    raise SetpointError(f"{name} needs {' or '.join(flags)}")
 
     def _takes_section(self, word: str) -> bool:
         """True if a word is a flag such as `--model`, whose value may be that of a preset."""

@@ -53,13 +53,17 @@ SCHEMA_LINES = {"toml": "#:schema {}\n", "yaml": "# yaml-language-server: $schem
 
 @Command(
     "show SOURCE [PATH] [OVERRIDES]",
-    Option("--origins", "Print the origin of each value beside it."),
+    Option("--origins", "Print the origin of each value beside it.", excludes="--format=python"),
     Option("--minimal", "Print only what differs from the defaults.", excludes="--all"),
-    Option("--all", "Print fields that are null by default, too."),
+    Option("--all", "Print fields that are null by default, too.", excludes="--format=python"),
     Option(
         f"--format {'|'.join(FORMATS)}", "Default: toml; python: a function.", excludes="--json"
     ),
-    Option("--schema PATH", "Begin with the line that points editors to the JSON Schema."),
+    Option(
+        "--schema PATH",
+        "Begin with the line that points editors to the JSON Schema.",
+        excludes="--format=python",
+    ),
     *RANKED,
 )
 def show(arguments: Arguments) -> int:
@@ -82,10 +86,8 @@ def show(arguments: Arguments) -> int:
     chosen = "json" if arguments.has("--json") else arguments.value("--format") or "toml"
     path, source = _optional_path(arguments)
     schema = arguments.value("--schema")
-    if chosen == "python":
-        ignored = [name for name in ("--origins", "--all", "--schema") if arguments.has(name)]
-        for name in [*ignored, *([] if path is None else ["PATH"])]:
-            raise SetpointError(f"{name} has no effect with --format python. Leave it out")
+    if chosen == "python" and path is not None:
+        raise SetpointError("--format python prints the whole configuration; leave PATH out")
     if schema is not None and not (schema and schema.isprintable()):
         raise SetpointError(f"--schema needs a path or an address on one line, got {schema!r}")
     if schema is not None and chosen == "json" and arguments.has("--origins"):

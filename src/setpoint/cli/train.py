@@ -322,7 +322,9 @@ TIME_FORMAT = re.compile(r"\d+(-\d+(:\d+){0,2}|(:\d+){0,2})")
 @Command(
     "launch SOURCE [OVERRIDES]",
     Option("--slurm", "Write a batch script of Slurm and submit it."),
-    Option("--kubernetes", "Print a manifest of Kubernetes.", excludes="--slurm"),
+    Option(
+        "--kubernetes", "Print a manifest of Kubernetes.", requires="--image", excludes="--slurm"
+    ),
     Option("--nnodes N", "Number of nodes; default 1."),
     Option("--nproc N", "Ranks on each node, with a GPU each unless on CPU."),
     Option("--cpus N", "CPU cores for each rank."),
@@ -453,8 +455,6 @@ def _refuse_options(arguments: Arguments) -> bool:
             f"--time {time} is no time of Slurm.\nValid: minutes, hours:minutes:seconds as "
             f"24:00:00, or days-hours as 2-12"
         )
-    if not by_slurm and not arguments.has("--image"):
-        raise SetpointError("--kubernetes needs --image IMAGE, one with Setpoint and PyTorch")
     return by_slurm
 
 
