@@ -46,9 +46,11 @@ def test_check_loads_no_torch_and_reports_all_problems() -> None:
 
 def test_the_function_remains_one_when_its_package_is_imported() -> None:
     import setpoint.infer.config
+    import setpoint.plan.layouts
+    import setpoint.sweep.run_sweep
     import setpoint.train.config  # noqa: F401
 
-    assert callable(sp.train) and callable(sp.infer)
+    assert callable(sp.train) and callable(sp.infer) and callable(sp.plan) and callable(sp.sweep)
     with pytest.raises(sp.SetpointError, match="takes a Job"):
         sp.train(7)  # pyright: ignore[reportArgumentType]
 
@@ -118,3 +120,52 @@ def test_an_export_without_a_tokenizer_warns(run: sp.RecordedRun, tmp_path: Path
         assert (sp.export(run, tmp_path / "out") / "config.json").exists()
     with pytest.raises(sp.SetpointError, match="does not exist: train the job first"):
         sp.load_model(sp.resolve(sp.compose(type(run.config), "tiny", flags=["seed=77"]).draft))
+
+
+def test_a_plan_is_that_of_the_command_and_loads_no_torch() -> None:
+    command = "plan llama3-8b --gpu h100 --world-size 8 --top 2 --json"
+    program = (
+        "import sys, json, setpoint as sp\n"
+        "plan = sp.plan('llama3-8b', gpu='h100', world_size=8, top=2)\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(json.dumps(plan.to_json()))"
+    )
+    made, said = (
+        subprocess.run([sys.executable, *words], capture_output=True, text=True)
+        for words in (["-c", program], ["-m", "setpoint", *command.split()])
+    )
+    assert json.loads(made.stdout) == json.loads(said.stdout), made.stderr + said.stderr
+    with pytest.raises(sp.SetpointError, match="memory needs a size"):
+        sp.plan("llama3-8b", gpu="h100", world_size=8, memory="much")
+
+
+def test_a_sweep_trains_the_points_of_a_table(tmp_path: Path) -> None:
+    small = {**SMALL, "duration": 2, "workspace": str(tmp_path), "evaluation": None}
+    grid = {"grid": {"optimizer.lr": [1e-3, 2e-3]}}
+    planned = sp.sweep("tiny", grid, small, dry_run=True)
+    assert [point.job.optimizer.lr for point in planned.points] == [1e-3, 2e-3]
+    assert not planned.folder.exists()
+    result = sp.sweep("tiny", grid, small, jobs=2)
+    assert (result.status, [point.status for point in result.points]) == (0, ["finished"] * 2)
+    assert all(math.isfinite(point.metrics["train.loss"]) for point in result.points)
+    assert (result.folder / "sweep.json").is_file()
+    again = sp.sweep("tiny", grid, small, dry_run=True)
+    assert [point.plan() for point in again.points] == ["skip: finished"] * 2
+
+
+def test_the_points_of_a_sweep_are_checked(tmp_path: Path) -> None:
+    file = tmp_path / "lr.toml"
+    file.write_text(
+        'extends = "tiny"\n[sweep.grid]\n"optimizer.lr" = [1e-3, -1]\nwith = ["null"]\n'
+    )
+    with pytest.raises(sp.ConfigError, match=r"in 1 of 2 points"):
+        sp.sweep(str(file))
+    with pytest.raises(sp.SetpointError, match="describes points"):
+        sp.sweep(str(file), {"grid": {"seed": [1, 2]}})
+    with pytest.raises(sp.SetpointError, match="sweep needs points"):
+        sp.sweep("tiny")
+    with pytest.raises(sp.SetpointError, match="workspace cannot be varied"):
+        sp.sweep("tiny", {"grid": {"workspace": ["a", "b"]}})
+    grid = {"grid": {"source": ["tiny", "gpt2-tiny"]}}
+    points = sp.sweep("tiny", grid, {"experiment": "x"}, dry_run=True).points
+    assert [point.job.name for point in points] == ["tiny", "gpt2-tiny"]

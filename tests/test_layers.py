@@ -45,7 +45,8 @@ LAYERS = (
     {"checkpoint"},
     {"train", "infer"},
     {"ops"},
-    {"plan", "sweep"},
+    {"plan"},
+    {"sweep"},
     {"runs"},
     {"presets"},
     {"interop"},
@@ -97,6 +98,8 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint", "setpoint.cli.script"): "`sp.run` and `sp.load`",
     ("setpoint", "setpoint.train.run"): "`sp.train`",
     ("setpoint", "setpoint.infer.inference"): "`sp.infer`",
+    ("setpoint", "setpoint.plan.layouts"): "`sp.plan`",
+    ("setpoint", "setpoint.sweep.run_sweep"): "`sp.sweep`",
     ("setpoint.infer", "setpoint.train"): "both load torch, and set up its threads first",
     # One module looks up, when `load_pretrained` is given a run.
     ("setpoint.model.pretrained.run", "setpoint.train.config"): "the record of a run is a job's",

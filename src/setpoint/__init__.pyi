@@ -49,6 +49,8 @@ from setpoint.config import rule as rule
 from setpoint.config import verify as verify
 from setpoint.editor_schema.document import json_schema as json_schema
 from setpoint.infer.inference import infer as infer
+from setpoint.plan.layouts import plan as plan
+from setpoint.sweep.run_sweep import sweep as sweep
 from setpoint.train.run import train as train
 from setpoint.units import ByteSize as ByteSize
 from setpoint.units import DType as DType

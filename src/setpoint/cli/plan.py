@@ -13,11 +13,11 @@ from setpoint.cli.source import open_source, resolver
 from setpoint.config import Config, SetpointError, cautions_of
 from setpoint.plan.curve import Curve, Point, draw_curve
 from setpoint.report.plot import Plot, Series, chart, refuse_suffix, save
-from setpoint.units.size import ByteSize, in_units
+from setpoint.units.size import in_units
 
 if TYPE_CHECKING:
     from setpoint.plan.cost import CostEstimate, CostRequest
-    from setpoint.plan.topology_search import Layout, SearchResult, SearchSpace
+    from setpoint.plan.layouts import Plan
     from setpoint.train.config import Job
 
 
@@ -43,8 +43,7 @@ def plan(arguments: Arguments) -> int:
         setpoint plan exp.toml --gpu a100 --world-size 16 --memory 64GiB  with less memory
         setpoint plan exp.toml --gpu h100 --world-size 64 --parallel.tensor 8  with a fixed axis
     """
-    from setpoint.plan.cost import estimate_cost
-    from setpoint.plan.topology_search import search, search_space, too_large, valid_layouts
+    from setpoint.plan.layouts import find_layouts
     from setpoint.train.config import Job
 
     if not arguments.has("--gpu"):
@@ -54,67 +53,30 @@ def plan(arguments: Arguments) -> int:
     if not isinstance(composition.draft, Job):
         kind = type(composition.draft).__name__
         raise SetpointError(f"{kind} is not a training job, which `setpoint plan` takes")
-    limit = _memory_limit(arguments, request)
-    job, space = search_space(composition, request.gpu, request.network, limit)
-    count = arguments.integer("--top") or 10
-    result = search(space, count)
-    if not result.best:
-        raise SetpointError(too_large(space))
-    best = valid_layouts(result, space, count, resolver(arguments))
-    topology, memory = best[0].candidate.topology, best[0].candidate.memory
-    estimate = estimate_cost(request, job, space.workload, topology, memory)
-    estimate.write(composition.label)
+    count, memory = arguments.integer("--top") or 10, arguments.value("--memory")
+    found = find_layouts(composition, request, memory, count, resolver(arguments))
+    found.first.write(composition.label)
 
     def text() -> str:
-        title = f"{composition.label} on {space.world_size:,} x {request.title}"
-        rows = [(f"  {name}", value) for name, value in estimate.facts()
+        size = found.space.world_size
+        title = f"{composition.label} on {size:,} x {request.title}"
+        rows = [(f"  {name}", value) for name, value in found.first.facts()
                 if name in ("run", "GPU-hours", "price", "energy")]  # fmt: skip
         details = (
             f"  details: setpoint check {arguments.source} --plan --gpu {request.name} "
-            f"--world-size {space.world_size} and its overrides"
+            f"--world-size {size} and its overrides"
         )
-        lines = "\n".join(_lines(title, space, result, best))
+        lines = "\n".join(_lines(title, found))
         return f"{lines}\n\n{bold('the first of them')}\n{table(rows)}\n{details}"
 
-    facts = {
-        "world_size": space.world_size,
-        "memory_limit": space.limit,
-        "fixed": {
-            name: value if isinstance(value, int | str) else str(value)
-            for name, value in space.fixed.items()
-        },
-        "meshes": result.meshes,
-        "timed": result.timed,
-        "unknown": result.unknown,
-        "best": [layout.to_json() for layout in best],
-        "first": estimate.to_json(),
-    }
-    emit(arguments, facts, text)
+    emit(arguments, found.to_json, text)
     return 0
 
 
-def _memory_limit(arguments: Arguments, request: CostRequest) -> int:
-    """Bytes that a rank may use."""
-    has, given = int(request.gpu.memory), arguments.value("--memory")
-    if given is None:
-        return request.gpu.usable
-    try:
-        limit = ByteSize(given)
-    except (SetpointError, ValueError):
-        raise SetpointError(f"--memory is a size such as 72GiB, got {given!r}") from None
-    if not 0 < limit <= has:
-        raise SetpointError(
-            f"--memory {given}: {request.title} has {in_units(has)}\n"
-            f"Valid: more than 0, up to that, or another --gpu"
-        )
-    return limit
-
-
-def _lines(
-    title: str, space: SearchSpace, result: SearchResult, best: list[Layout]
-) -> Iterator[str]:
+def _lines(title: str, found: Plan) -> Iterator[str]:
     from setpoint.plan.timeline import seconds
 
+    space, result = found.space, found.result
     yield bold(title)
     yield (
         f"  {result.meshes:,} meshes, {result.timed:,} topologies timed; at most "
@@ -129,10 +91,10 @@ def _lines(
     rows = [
         (f"  {number}", seconds(each.time.seconds), f"{each.time.tokens_per_second:,.0f}",
          f"{each.time.mfu:.1%}", in_units(each.memory.total))
-        for number, (_, each) in enumerate(best, 1)
+        for number, (_, each) in enumerate(found.layouts, 1)
     ]  # fmt: skip
     yield table(rows, ("  ", "step", "tokens/s", "MFU", "memory"))
-    for number, (overrides, _) in enumerate(best, 1):
+    for number, (overrides, _) in enumerate(found.layouts, 1):
         yield f"\n{number}: {' '.join(map(shlex.quote, overrides))}"
 
 
@@ -143,17 +105,15 @@ def read_cost_options(arguments: Arguments) -> CostRequest:
     from setpoint.plan.cost import CostRequest
     from setpoint.plan.gpus import gpu_named
 
-    gpu, network = gpu_named(name, arguments.value("--gpu-file"))
-    price, power = arguments.number("--price"), arguments.number("--power")
+    known = gpu_named(name, arguments.value("--gpu-file"))
     timeline = arguments.value("--timeline")
     path = None if timeline is None else Path(timeline)
     if path is not None:
         from setpoint.report.page.html import refuse_foreign
 
         refuse_foreign(path, "--timeline")
-    price = gpu.price if price is None else price
-    power = gpu.power if power is None else power
-    return CostRequest(name, gpu, network, price, power, path)
+    price, power = arguments.number("--price"), arguments.number("--power")
+    return CostRequest.of(name, known, price, power, path)
 
 
 def render_estimate(estimate: CostEstimate) -> str:

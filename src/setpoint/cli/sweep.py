@@ -8,20 +8,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from setpoint.cli.main import INSTALL, has_torch
 from setpoint.cli.options import COMMON, JSON, Arguments, Command, Option, refuse_misspelt_options
 from setpoint.cli.output import bold, dim, emit, print_notes, styled, table
-from setpoint.cli.sweep_points import PreparedSweep, prepare, read_call
-from setpoint.config import NEEDS, Caution, Config, Problem, RunError, SetpointError, verify
+from setpoint.cli.sweep_points import prepare, read_call
+from setpoint.config import NEEDS, Caution, Config, Problem, SetpointError, verify
 from setpoint.config.files.document import without_suffix
 from setpoint.config.layers.environment import prefix_of
 from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.report.table import number_cell
-from setpoint.sweep.launch import Launcher
 from setpoint.sweep.optuna_search import optuna_missing
 from setpoint.sweep.points import LIMIT, PointChecker, ResolvedPoint, resolve_points
 from setpoint.sweep.run_metrics import TRAINING_LOSS
+from setpoint.sweep.run_sweep import PreparedSweep, run_sweep
 from setpoint.sweep.sweep_file import OBJECTIVE
-from setpoint.sweep.sweep_record import POINTS, SWEEP_FILE, SweepRecord, SweepTask, read_record_of
+from setpoint.sweep.sweep_record import POINTS, SWEEP_FILE, SweepTask, read_record_of
 from setpoint.track.console import short_time
 
 FOLDER = "--folder"
@@ -77,52 +78,9 @@ def carry_out(prepared: PreparedSweep, arguments: Arguments) -> int:
         if prepared.search is not None and (missing := optuna_missing()):
             print_notes([missing])
         return 0
-    if prepared.command is None:
-        prepared.require_packages()
-    record = SweepRecord(prepared.folder, prepared.source, prepared.duplicates)
-    try:
-        return _launch(prepared, record, jobs, screen, prefix_of(arguments.command.program.root))
-    finally:
-        record.close()
-
-
-def _launch(
-    prepared: PreparedSweep, record: SweepRecord, jobs: int, screen: Screen, prefix: str
-) -> int:
-    tasks, details = prepared.tasks, dict[str, Any]()
-
-    def changed(task: SweepTask) -> None:
-        record.write(tasks, **details)
-        screen.changed(task, tasks)
-
-    search = prepared.open_search(changed)
-    if search is not None:
-        tasks = search.tasks
-    record.recall(tasks)
-    record.write(tasks, **details)
-    screen.begin(tasks)
-    try:
-        with Launcher(jobs, changed, prepared.command, prepared.imports, prefix) as launcher:
-            if search is None:
-                launcher.run([task for task in tasks if task.status != FINISHED])
-            else:
-                search.run(launcher)
-                facts = {"best": search.best(), "trials": search.counts()}
-                details["search"] = {**facts, "rejected": search.rejected}
-    except RunError:
-        for task in tasks:
-            task.status = STOPPED if task.status == RUNNING else task.status
-        record.write(tasks, **details)
-        raise
-    screen.end(tasks, record.write(tasks, **details))
-    if launcher.stopped is not None:
-        return launcher.stopped
-    if any(task.status == FAILED for task in tasks):
-        return 1
-    # A point that was stopped from outside goes on when the sweep is repeated.
-    if any(task.status == STOPPED for task in tasks):
-        return 75
-    return 1 if search is not None and search.best() is None else 0
+    if prepared.command is None and not has_torch():
+        raise SetpointError(INSTALL.format("torch"))
+    return run_sweep(prepared, jobs, screen, prefix_of(arguments.command.program.root)).status
 
 
 class Screen:

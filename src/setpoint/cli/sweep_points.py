@@ -3,149 +3,56 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from setpoint.cli.main import INSTALL, has_torch
 from setpoint.cli.options import Arguments
 from setpoint.cli.source import open_source
 from setpoint.cli.source import prepare as import_what_is_named
 from setpoint.config import (
-    Caution,
     Composition,
     Config,
-    ConfigError,
     Document,
     Origin,
-    Problem,
     SetpointError,
-    chain_of,
-    fingerprint,
     is_mapping,
-    to_plain,
 )
-from setpoint.config.files.document import names_file, without_suffix
+from setpoint.config.files.document import names_file
 from setpoint.config.files.read import read_file
 from setpoint.config.layers.presets import preset_named, presets, unknown_preset
 from setpoint.config.migrations import MigratedDocument
-from setpoint.config.values.node import value_or_missing
-from setpoint.config.values.origin import COMMAND_LINE, SWEEP
-from setpoint.plan.preflight import preflight
-from setpoint.sweep.optuna_search import Axes, SearchRun, corners, import_optuna, trials_before
+from setpoint.sweep.optuna_search import Axes
 from setpoint.sweep.points import (
     LIMIT,
     Composer,
-    DuplicatePoint,
     PointChecker,
-    PointNote,
-    ResolvedPoint,
     SweepCommandLine,
-    SweepError,
     read_command_line,
     refuse_misspelt_distributions,
-    refuse_too_many,
-    resolve_points,
 )
-from setpoint.sweep.run_metrics import EVALUATION, TRAINING_LOSS, MetricPath, unmeasured
+from setpoint.sweep.run_sweep import (
+    JobPointChecker,
+    PreparedSweep,
+    name_experiment,
+    prepare_sweep,
+)
 from setpoint.sweep.setting import (
     SOURCE,
-    Point,
     Raw,
     Setting,
     axis_origin,
-    labels,
-    name_of,
-    path_of,
 )
-from setpoint.sweep.space import Choices, Distribution, Listed, Product, RandomPoints, Space
+from setpoint.sweep.space import Choices, Distribution, Product, RandomPoints, Space
 from setpoint.sweep.sweep_file import (
     TABLE,
     Search,
-    SweepFile,
     flattened,
     mentions,
-    place_in,
-    read_table,
-    space_of,
+    read_space,
 )
-from setpoint.sweep.sweep_record import SweepTask
-from setpoint.train.config import Job
 
 C = TypeVar("C", bound=Config)
 EXTENDS = "extends"
-PLACES = (("workspace",), ("experiment",))
-"""The fields that say where the folder of the sweep lies."""
-
-
-class JobPointChecker(PointChecker[Job]):
-    """Looks at the points of a sweep of training jobs."""
-
-    def __init__(self) -> None:
-        super().__init__(self._look_at)
-        self.objective: MetricPath | None = None
-        """Objective of the search."""
-
-    def _look_at(self, job: Job) -> tuple[list[Problem], list[Caution]]:
-        report = preflight(job)
-        problems = list(report.problems)
-        if job.seed is None:
-            reason = "is null, so that it would be drawn anew each time, and no point found again"
-            hint = "Give a seed, or several: --seed 1,2,3"
-            problems.append(Problem("seed", reason, value="null", hint=hint))
-        wanted = self.objective
-        if wanted is not None and wanted.kind == EVALUATION and job.evaluation is None:
-            reason = f"is null, so that the objective {EVALUATION}.{wanted.column} is not measured"
-            hint = f"Search for another metric, such as --objective {TRAINING_LOSS}, or evaluate."
-            problems.append(Problem(EVALUATION, reason, value="null", hint=hint))
-        elif wanted is not None and (wrong := unmeasured(job, wanted)) is not None:
-            problems.append(wrong)
-        return problems, list(report.cautions)
-
-
-@dataclass
-class PreparedSweep:
-    """A sweep of which everything is known that can be known before it starts.
-
-    Arguments:
-        tasks: its points; none yet for a search.
-        duplicates: the points that were left out.
-        notes: what is legal but suspicious in some points, and what a switch of variant lost.
-        command: makes the command of a point, given it and the modules it needs; None: it trains.
-    """
-
-    source: str
-    folder: Path
-    tasks: list[SweepTask]
-    duplicates: list[DuplicatePoint]
-    imports: Sequence[str]
-    notes: list[PointNote]
-    command: Callable[[SweepTask, Sequence[str]], list[str]] | None = None
-    search: Search | None = None
-    axes: Axes = field(default_factory=dict)
-    make: Callable[[Point], ResolvedPoint[Job]] | None = None
-
-    def require_packages(self) -> None:
-        """Refuse to start what cannot run here."""
-        if not has_torch():
-            raise SetpointError(INSTALL.format("torch"))
-        if self.search is not None:
-            import_optuna()
-
-    def open_search(self, changed: Callable[[SweepTask], None]) -> SearchRun | None:
-        """Open the search; None for a sweep whose points are known."""
-        if self.search is None or self.make is None:
-            return None
-        return SearchRun(self.search, self.axes, self.make, self.folder, changed)
-
-    def describe_search(self) -> dict[str, Any]:
-        """The search for people and machines."""
-        assert self.search is not None and self.make is not None
-        facts = {key: value for key, value in to_plain(self.search).items() if key != "axes"}
-        facts["trials before"] = trials_before(self.search, self.axes, self.make, self.folder)
-        return {**facts, **{".".join(path): axis.describe() for path, axis in self.axes.items()}}
 
 
 def read_call(
@@ -172,70 +79,11 @@ def prepare(arguments: Arguments) -> PreparedSweep:
     """Resolve and check all points."""
     source = arguments.positional[0]
     checker = JobPointChecker()
-
-    def name_experiment(draft: Job) -> None:
-        """Name it after --name, or else the source: runs of a sweep lie together."""
-        if value_or_missing(draft, "experiment") is None:
-            chain = chain_of(draft, "name")
-            typed = bool(chain) and chain[-1][0].layer == COMMAND_LINE
-            name = _folder_name(draft.name if typed else without_suffix(source))
-            draft.set_field("experiment", name, Origin(SWEEP, "names its folder"))
-
-    composer, search, axes, space = read_call(arguments, name_experiment, checker)
-    limit = arguments.integer("--limit") or LIMIT
-    imports = arguments.values("--import")
-    for path in [*space.paths, *axes]:
-        if path in PLACES:
-            raise SetpointError(
-                f"{path[0]} cannot be varied: the points of a sweep lie in one folder, which is "
-                f"workspace/experiment"
-            )
-
-    def make(point: Point) -> ResolvedPoint[Job]:
-        config = composer.resolve(point)
-        name = name_of(point, labels(axes))
-        return ResolvedPoint(name, point, config, fingerprint(config))
-
-    if search is not None:
-        refuse_too_many(search.trials, limit)
-        checker.objective = MetricPath.parse(search.objective)
-        points = resolve_points(Listed(corners(axes)), composer, LIMIT * 10)
-        folder = _folder([point.config for point in points.kept])
-        notes = checker.notes(points.kept)
-        return PreparedSweep(
-            source, folder, [], [], imports, notes, search=search, axes=axes, make=make
-        )
-    points = resolve_points(space, composer, limit)
-    folder = _folder([point.config for point in points.kept])
-    tasks = [SweepTask(point, folder) for point in points.kept]
-    wrong: dict[str, list[Problem]] = {}
-    for task in tasks:
-        try:
-            task.read_state()
-        except ConfigError as error:
-            wrong[task.name] = list(error.problems)
-        except SetpointError as error:
-            wrong[task.name] = [Problem("", str(error))]
-    if wrong:  # runs that cannot be resumed
-        raise SweepError(wrong, len(tasks))
-    return PreparedSweep(
-        source, folder, tasks, points.duplicates, imports, checker.notes(points.kept)
-    )
-
-
-def _folder_name(text: str) -> str:
-    word = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:40]
-    return f"sweep-{word or 'stdin'}"
-
-
-def _folder(jobs: Sequence[Job]) -> Path:
-    folders = {Path(os.path.expanduser(job.workspace)) / str(job.experiment) for job in jobs}
-    if len(folders) > 1:
-        raise SetpointError(
-            f"the points of a sweep lie in one folder, and these sources lie in "
-            f"{', '.join(sorted(map(str, folders))[:4])}; give one --experiment for all"
-        )
-    return folders.pop()
+    composer, search, axes, space = read_call(arguments, name_experiment(source), checker)
+    return prepare_sweep(
+        source, composer, checker, search, axes, space,
+        limit=arguments.integer("--limit") or LIMIT, imports=arguments.values("--import"),
+    )  # fmt: skip
 
 
 class Opener:
@@ -335,19 +183,9 @@ def _space(
     search: Search | None = None
     axes: Axes = {}
     if document is not None:
-        table = read_table(SweepFile, document).sweep
-        place = place_in(document)
-        if table.search is not None:
-            search = table.search
-            axes = {path_of(key): drawn.distribution for key, drawn in search.axes.items()}
-            origins = {
-                path: axis_origin(key, lambda _, key=key: place((TABLE, "search", "axes", key)))
-                for path, key in zip(axes, search.axes, strict=True)
-            }
-            _refuse_fixed(line, origins, has_sources, arguments)
-        else:
-            space = space_of(table, place, (TABLE,))
-            _refuse_fixed(line, space.paths, has_sources, arguments)
+        search, axes, origins, space = read_space(document)
+        _refuse_fixed(line, origins, has_sources, arguments)
+        if search is None:
             parts.append(space)
     parts.extend(line.axes)
     drawn = {path: (value.distribution, text) for path, (value, text) in line.drawn.items()}

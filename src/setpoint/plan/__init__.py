@@ -1,1 +1,8 @@
 """The plan of a job on paper: memory, traffic, time and the search; and the dry run."""
+
+import sys
+
+from setpoint.config.lazy import CallablePackage, exports
+
+__getattr__, __dir__, __all__ = exports(__name__)
+sys.modules[__name__].__class__ = CallablePackage

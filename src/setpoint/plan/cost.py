@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from setpoint.config import SetpointError
 from setpoint.plan.gpus import GpuSpec, Network
@@ -90,6 +90,21 @@ class CostRequest(NamedTuple):
     price: float | None
     power: float | None
     timeline: Path | None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        known: tuple[GpuSpec, Network],
+        price: float | None = None,
+        power: float | None = None,
+        timeline: Path | None = None,
+    ) -> Self:
+        """The request for a GPU of the table, whose price and power count unless others do."""
+        gpu, network = known
+        price = gpu.price if price is None else price
+        power = gpu.power if power is None else power
+        return cls(name, gpu, network, price, power, timeline)
 
     @property
     def title(self) -> str:

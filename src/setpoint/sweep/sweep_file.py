@@ -25,6 +25,7 @@ from setpoint.sweep.setting import Raw, Setting, axis_origin, path_of
 from setpoint.sweep.space import (
     Axis,
     Chained,
+    Distribution,
     Drawn,
     Listed,
     Product,
@@ -35,6 +36,7 @@ from setpoint.sweep.space import (
     misspelt_call,
 )
 
+FieldPath = tuple[str, ...]
 Place = Callable[[Path], str]
 """A function from a path of the table to its line in the file."""
 Table = dict[str, tuple[Raw, ...]]
@@ -166,6 +168,26 @@ def _axes(table: Mapping[str, tuple[Raw, ...]], place: Place, at: Path) -> list[
 
 def _origin(key: str, place: Place, path: Path) -> Origin:
     return axis_origin(key, lambda _: place(path))
+
+
+def read_space(
+    document: Document,
+) -> tuple[Search | None, dict[FieldPath, Distribution], dict[FieldPath, Origin], Space]:
+    """Read the table of a file.
+
+    Returns:
+        the search with its axes, if it describes one; the origin of each axis; the points.
+    """
+    table, place = read_table(SweepFile, document).sweep, place_in(document)
+    if (search := table.search) is None:
+        space = space_of(table, place, (TABLE,))
+        return None, {}, space.paths, space
+    axes = {path_of(key): drawn.distribution for key, drawn in search.axes.items()}
+    origins = {
+        path: _origin(key, place, (TABLE, "search", "axes", key))
+        for path, key in zip(axes, search.axes, strict=True)
+    }
+    return search, axes, origins, Product([])
 
 
 def flattened(table: Mapping[str, object]) -> dict[str, Any]:

@@ -56,28 +56,52 @@ def job_of(
     world_size: int | None = None,
     caller: str = "train",
 ) -> tuple[Job, Path | None]:
-    """Resolve the source of `train` with its overrides and data.
-
-    Arguments:
-        world_size: the number of ranks; None for that of the launcher or the job.
-        caller: the function that a message names.
-        overrides: words as on the command line, or values by dotted path.
-        data: documents in memory, in place of `data.sources`.
+    """Resolve the source of `train` with its overrides and data; see `composed`.
 
     Returns:
         the resolved job, and the run directory where the source is one.
 
     Raises:
-        SetpointError: the source is no job, or cannot be read; data is none; `ConfigError` with
-            all problems of the configuration.
+        SetpointError: as of `composed`; `ConfigError` with all problems of the configuration.
+    """
+    is_complete = data is None and not (overrides or world_size)
+    if is_complete and isinstance(source, Job) and is_frozen(source):
+        return source, None
+    merged, given = composed(source, overrides, data, world_size=world_size, caller=caller)
+    require_launch()
+    if launched() > 1 and not chain_of(merged.draft.parallel, "world_size"):
+        origin = Origin(PROGRAM, "WORLD_SIZE")
+        merged.draft.parallel.set_field("world_size", launched(), origin)
+    return merged.resolve(), given
+
+
+def composed(
+    source: Source,
+    overrides: Overrides = (),
+    data: Iterable[Any] | None = None,
+    *,
+    world_size: int | None = None,
+    caller: str = "train",
+) -> tuple[Composition[Job], Path | None]:
+    """Merge the source of `train` with its overrides and data.
+
+    Arguments:
+        overrides: words as on the command line, or values by dotted path.
+        data: documents in memory, in place of `data.sources`.
+        world_size: the number of ranks; None for that of the launcher or the job.
+        caller: the function that a message names.
+
+    Returns:
+        the composition, and the run directory where the source is one.
+
+    Raises:
+        SetpointError: the source is no job, or cannot be read; data is none.
     """
     given = None
     composition: Composition[Job]
     if isinstance(source, Composition):
         composition = source
     elif isinstance(source, Job):
-        if data is None and not (overrides or world_size) and is_frozen(source):
-            return source, None
         composition = Composition(source, type(source).__name__, [], [])
     elif isinstance(source, str | os.PathLike):
         given, composition = _opened(os.fspath(source))
@@ -101,12 +125,8 @@ def job_of(
             "paths.\nValid: one of the two; options of the source, such as data.sources.0.field."
         )
     merged.problems[:0] = composition.problems
-    merged.sweep = composition.sweep
-    require_launch()
-    if launched() > 1 and not chain_of(merged.draft.parallel, "world_size"):
-        origin = Origin(PROGRAM, "WORLD_SIZE")
-        merged.draft.parallel.set_field("world_size", launched(), origin)
-    return merged.resolve(), given
+    merged.sweep, merged.label = composition.sweep, composition.label
+    return merged, given
 
 
 def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict[str, object]]:

@@ -1,0 +1,2 @@
+from .layouts import Plan as Plan
+from .layouts import plan as plan
