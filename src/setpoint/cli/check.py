@@ -1,4 +1,4 @@
-"""`setpoint check`: everything that can be verified without running."""
+"""`setpoint check`: verification without running."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _add_run(job: Job, report: Preflight, arguments: Arguments) -> None:
 def _plan(
     job: Job, rank: int, arguments: Arguments, label: str
 ) -> tuple[PlanReport | None, CostEstimate | None]:
-    """The plan of a rank, and the expected time of its step, as far as they are asked for."""
+    """The plan of a rank and the expected time of its step, if requested."""
     plan = None
     if arguments.has(PLAN):
         from setpoint.cli.check_plan import make_plan

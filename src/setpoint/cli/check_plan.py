@@ -39,7 +39,7 @@ FLOPS_FORMULA = (
     "3 times the forward pass: 2 for each parameter in matrix products, those of adapters "
     "included, and attention as a causal mask leaves it (palm_causal without adapters)"
 )
-"""By what the plan counts; the fact "FLOPs per token" follows `tracking.flops` instead."""
+"""FLOPs formula of the plan; the fact "FLOPs per token" follows `tracking.flops` instead."""
 MOMENTS = {
     "loss": "when the loss is computed",
     "backward": "when the backward pass begins",

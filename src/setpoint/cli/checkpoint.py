@@ -276,7 +276,7 @@ def _verified_lines(facts: dict[str, Any]) -> Iterator[str]:
 
 
 Decision = tuple[CheckpointEntry, list[str]]
-"""A checkpoint and the reasons to keep it; without one it is removed."""
+"""A checkpoint and the reasons to keep it; without any it is removed."""
 
 
 @Command(
@@ -390,7 +390,7 @@ def _prune_remote(place: RemotePlace, arguments: Arguments, removes: bool) -> li
 
 
 def _rule(arguments: Arguments, section: Checkpoint | None, keep: int | None) -> Retention:
-    """The rules of the record, and those that are given instead."""
+    """The retention rules of the record, or those of the options."""
     number, interval = arguments.value("--keep"), arguments.value("--keep-every")
     if section is None and number is None:
         raise SetpointError(
@@ -530,7 +530,7 @@ def _tensor_facts(difference: TensorDifference) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """A value that JSON has; NaN and the infinities by name."""
+    """Convert a value for JSON; NaN and the infinities by name."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

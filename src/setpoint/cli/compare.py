@@ -86,7 +86,7 @@ def compare(arguments: Arguments) -> int:
 def _hide_values(
     result: Table, runs: list[ComparedRun], order: str | None, notes: list[str]
 ) -> None:
-    """Leave out the values that the fewest runs have, beyond `MAX_VALUES`."""
+    """Limit the values to `MAX_VALUES`, those of most runs first."""
     kept = () if order is None else (result.columns[result.index(order)],)
     values = [
         place

@@ -57,7 +57,7 @@ complete -c NAME -a '(__FUNCTION_complete)'
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 BREAKS = ("=", ":")
-"""At these, bash begins a word of its own."""
+"""Characters at which bash begins a new word."""
 
 
 @Command("completion SHELL")
@@ -84,7 +84,7 @@ def run(arguments: Arguments) -> int:
 
 
 class CommandLine(NamedTuple):
-    """A program whose command line can be completed.
+    """A program with completion.
 
     Arguments:
         names: its commands.
@@ -112,7 +112,7 @@ def complete(words: Sequence[str], line: CommandLine = SETPOINT) -> int:
 
 
 def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]:
-    """Put together again what bash takes apart at `=` and `:`.
+    """Join words that bash has split at `=` and `:`.
 
     Returns:
         the words before the cursor, the word at the cursor, and how many of its first characters
@@ -133,7 +133,7 @@ def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]
 
 
 def candidates(before: Sequence[str], current: str, line: CommandLine = SETPOINT) -> Iterator[str]:
-    """The words that can stand at the cursor, not yet filtered by `current`."""
+    """The candidates at the cursor, not yet filtered by `current`."""
     if line is SETPOINT:
         group = [word for word in before if word != "help"]
         if len(group) == 1 and group[0] in GROUPS:
@@ -189,7 +189,7 @@ def values(path: str, root: type[Config]) -> list[str]:
 
 
 def _settable(command: Command, before: Sequence[str]) -> Iterator[str]:
-    """Everything that an override can name: fields of the variants chosen so far, and tags."""
+    """The names of overrides: fields of the variants chosen so far, and tags."""
     root = command.program.root
     try:
         arguments = command.parse(before)

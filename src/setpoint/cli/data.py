@@ -200,7 +200,7 @@ def tokenizer_train(arguments: Arguments) -> int:
 
 
 SECTIONS = ("data", "tokenizer", "batch")
-"""Sections in which problems keep the data from being read."""
+"""Sections whose problems prevent reading the data."""
 ROWS = 3
 """Rows that are printed by default."""
 STREAMED = 10_000
@@ -267,7 +267,7 @@ def data_inspect(arguments: Arguments) -> int:
 
 
 def _first_rows(data: JobData, count: int, source: str | None) -> list[Sample]:
-    """The first rows of the stream, of all ranks together."""
+    """The first rows of the stream of all ranks."""
     from setpoint.data.inspection import samples_of
     from setpoint.train.build.job_data import build_training_data
 
@@ -299,7 +299,7 @@ def _title(sample: Sample) -> str:
 
 
 def _text(sample: Sample) -> str:
-    """The text, with a heading where a document begins."""
+    """Render the text, with a heading where a document begins."""
     marks = not colours()
     # Between bytes there are too many marks to read anything.
     ends = marks and any(len(token.data) > 1 for token in sample.tokens if not token.control)
@@ -336,7 +336,7 @@ def _text(sample: Sample) -> str:
 
 
 def _coloured(token: Token, text: str, at: int) -> str:
-    """Dim what is not trained on, magenta for control tokens, every other token on a ground."""
+    """Style tokens: untrained ones dim, control tokens magenta, every other on a background."""
     codes = ["35"] if token.control else []
     codes += ["1"] if token.trained else ["2"]
     codes += ["48;5;236"] * (at % 2)
@@ -345,7 +345,7 @@ def _coloured(token: Token, text: str, at: int) -> str:
 
 
 def _whole_characters(tokens: tuple[Token, ...]) -> list[Token]:
-    """Tokens with those that share a character as one, so that it can be read."""
+    """Join tokens that share a character, so that it can be decoded."""
     from dataclasses import replace
 
     joined: list[Token] = []
@@ -465,7 +465,7 @@ def _row_counts(data: JobData) -> dict[str, Any]:
 
 
 def _stats_text(facts: dict[str, Any]) -> list[str]:
-    """The facts in paragraphs."""
+    """Render the facts as paragraphs."""
     length = facts["sequence_length"]
     parts: list[str] = []
     for side, title in (("train", "Training"), ("held_out", "Held out")):
@@ -522,7 +522,7 @@ def _total(sources: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _bars(classes: list[dict[str, int]]) -> str:
-    """Documents by length, as bars."""
+    """Draw a histogram of document lengths."""
     most = max(each["documents"] for each in classes)
     rows = [
         [

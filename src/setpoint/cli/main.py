@@ -1,4 +1,4 @@
-"""The entry point: finds a command and runs it; its errors, exit status, and broken pipes."""
+"""The entry point: dispatch to commands, errors, exit status, and broken pipes."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ COMMANDS = {
 """All commands: the chapter, which is a module of this package, and the line of the overview. To
 add one, add it here and write a function under `@Command(...)` in its chapter."""
 ON_RANKS = ("train", "infer", "generate", "evaluate", "export")
-"""The commands that several ranks run together."""
+"""Commands that run on several ranks."""
 GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
-"""First words of the commands that have two."""
+"""First words of two-word commands."""
 FAILED, WRONG = 1, 2
 QUIT = "quit in the debugger"
 TRACEBACK = "--traceback"
@@ -101,11 +101,11 @@ STATUSES = {
 INSTALL = "this needs the package {!r}: install PyTorch first, then 'setpoint[train]'"
 THRESHOLDS = gc.get_threshold()
 RARELY = (100_000, *THRESHOLDS[1:])
-"""When Python looks for garbage while a configuration is put together, which leaves hardly any."""
+"""Thresholds of the garbage collector while a configuration is composed."""
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """The words of a command line, with the two of a command such as `data inspect` as one."""
+    """Join the two words of a command such as `data inspect`."""
     if words and words[0] in GROUPS and len(words) > 1 and not words[1].startswith("-"):
         return [f"{words[0]} {words[1]}", *words[2:]]
     return list(words)
@@ -162,7 +162,7 @@ def _process_start() -> float:
 
 
 def _prepare_exit(status: int) -> None:
-    """Let the process end quickly, and without a word where it is cut short."""
+    """Prepare a quick and silent exit."""
     for number in NAMES:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -268,7 +268,7 @@ def has_torch() -> bool:
 
 
 class Loading:
-    """A block in which torch is imported: an error in words if it is missing.
+    """Context in which torch is imported; a `SetpointError` if it is missing.
 
     There is no garbage collection in the block, and none of the hundreds of thousands of objects
     that stay until the end. A process that has torch already is left as it is.
@@ -412,7 +412,7 @@ def report(error: SetpointError, for_machines: bool = False) -> None:
 
 
 def _print_or_abandon(*lines: str) -> None:
-    """Print lines and what waits in the buffer, unless nothing can be written any more."""
+    """Print lines and flush, unless standard output is closed."""
     try:
         for line in lines:
             print(line)
@@ -422,7 +422,7 @@ def _print_or_abandon(*lines: str) -> None:
 
 
 def _abandon_output() -> None:
-    """Let what is still in the buffer of standard output go nowhere."""
+    """Discard the buffer of standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

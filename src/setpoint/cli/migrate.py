@@ -40,7 +40,7 @@ from setpoint.train.config import Job
 
 Keys: TypeAlias = tuple[str | int, ...]
 Step: TypeAlias = tuple[str, Keys, Any]
-"""One change of a migration: what is done, where, and to what; see `Tree.steps`."""
+"""One step of a migration; see `Tree.steps`."""
 
 
 class Change(NamedTuple):
@@ -152,7 +152,7 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
 
 
 def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
-    """Do to a text what a migration did to its data; the rest keeps its layout, as far as possible.
+    """Apply a migration to a text, keeping its layout as far as possible.
 
     Arguments:
         tree: its data without the header, after the migration.
@@ -241,7 +241,7 @@ def _move_in_toml(kit: Any, document: Any, old: Keys, new: Keys) -> None:
 
 
 def _rename_in_toml(section: Any, old: str, new: str) -> bool:
-    """Give a key another name in its place; False where it is spread over the file."""
+    """Rename a key in place; False if it is spread over the file."""
     container = section if hasattr(section, "body") else getattr(section, "value", None)
     body = getattr(container, "body", None)
     if body is None:
@@ -259,7 +259,7 @@ def _rename_in_toml(section: Any, old: str, new: str) -> bool:
 
 
 def _forget_title(item: Any) -> None:
-    """Let the titles `[a.b]` of a table and of those inside it be made from the keys again."""
+    """Regenerate the headers `[a.b]` of a table and of those inside it."""
     if hasattr(item, "display_name"):
         item.display_name = None
     for inner in getattr(item, "body", None) or ():  # a list of tables
@@ -324,7 +324,7 @@ def _move_in_yaml(document: Any, old: Keys, new: Keys) -> None:
 
 
 def _remove_in_yaml(section: Any, key: str | int) -> None:
-    """Take a key away; the comment lines below it, which are about the next key, stay."""
+    """Remove a key; comment lines below it belong to the next key and stay."""
     keys: list[Any] = list(section) if hasattr(section, "keys") else []
     tokens = section.ca.items.pop(key, None) or ()
     below = "".join(token.value.partition("\n")[2] for token in tokens if hasattr(token, "value"))
@@ -336,7 +336,7 @@ def _remove_in_yaml(section: Any, key: str | int) -> None:
 
 
 def _section_in_yaml(document: Any, path: Keys) -> Any:
-    """The mapping or list that a value is to stand in, made where there is none."""
+    """The parent mapping or list of a value, created if needed."""
     from ruamel.yaml.comments import CommentedMap
 
     node = document

@@ -52,9 +52,9 @@ SETPOINT = Program("setpoint")
 
 
 CLOSE = 0.81
-"""The likeness from which an unknown flag is taken for an option that is misspelt."""
+"""Similarity from which an unknown flag counts as a misspelt option."""
 LIKE_FIELD = 0.75
-"""The likeness from which it is taken for a field instead, and reported with all other mistakes."""
+"""Similarity from which it counts as a misspelt field, and is reported with other problems."""
 LARGEST = 2**63 - 1
 """The largest number that an option takes: what 64 bits hold, as torch's numbers do."""
 
@@ -83,7 +83,7 @@ class Option(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The word that is typed."""
+        """The flag, such as `--json`."""
         return self.flag.partition(" ")[0]
 
     @property
@@ -93,7 +93,7 @@ class Option(NamedTuple):
 
     @property
     def choices(self) -> list[str]:
-        """The words that it takes; none if it takes any text."""
+        """The valid words; empty if it takes any text."""
         words = self.metavar.split("|")
         lower = [word for word in words if word.islower()]
         return lower if set(words) <= {*lower, "N"} else []
@@ -149,16 +149,16 @@ GPU_OPTIONS = (GPU, GPU_FILE, PRICE, POWER, TIMELINE)
 JSON = Option("--json", "Print JSON for machines.")
 HELP = Option("--help", "Show this manual.")
 SOURCES = ("source", "other_source", "a", "b", "more")
-"""Names of arguments that are configurations, in manuals."""
+"""Names of positional arguments that are configurations."""
 SHORT = {"-h": HELP.name, "-o": "--output"}
 """Options that can be typed with one letter."""
 COMMON = (WITH, FILE, IMPORT, STRICT)
 """Options of each command that composes a configuration."""
 RANKED = (*COMMON, WORLD_SIZE, JSON)
-"""Options of commands that print one, for any number of ranks."""
+"""Options of commands that print a configuration, for any number of ranks."""
 JOB_KIND = Option("--job training|inference", "Kind of job; default: training.")
 NOT_OF_SCRIPTS = (WORLD_SIZE, STRICT, JOB_KIND, HELP, STDIN, STDIN_FORMAT)
-"""Options that scripts do not have, and those that are added."""
+"""Options that scripts do not have, or that are added."""
 
 
 class Arguments:
@@ -246,7 +246,7 @@ class Command:
 
     @property
     def title(self) -> str:
-        """Words that call it, such as `setpoint train`."""
+        """Program and command, such as `setpoint train`."""
         return f"{self.program.name} {self.name}".rstrip()
 
     @property
@@ -388,7 +388,7 @@ class Command:
     def _joined(
         self, token: str, word: str, parsed: Arguments, tokens: Sequence[str]
     ) -> str | None:
-        """An override with the word behind it, if that is its value."""
+        """Join an override with the next word, if that is its value."""
         if not token.startswith("--") or "=" in token or word.startswith("--"):
             return None
         from setpoint.config.layers.flags import with_value
@@ -401,7 +401,7 @@ class Command:
         return with_value(self.program.root, token, word, is_argument)
 
     def _can_be(self, slot: str, word: str, tokens: Sequence[str]) -> bool:
-        """True if a word can be the argument of a place: a configuration, or anything else."""
+        """True if a word can be the positional argument of a slot."""
         from setpoint.config.files.document import names_file
         from setpoint.config.layers.presets import preset_named
         from setpoint.config.types.base import TRUTH
@@ -456,7 +456,7 @@ class Command:
             )
 
     def _refuse_file(self, word: str) -> None:
-        """Refuse a file or directory in the place of an override with what it is given as."""
+        """Refuse a file or directory in place of an override, with the right option."""
         if self.usage.partition(" ")[0] != "SOURCE" or not os.path.exists(word):
             return
         if os.path.isdir(word):
@@ -511,7 +511,7 @@ def import_named(program: Program, modules: Sequence[str]) -> None:
 
 
 def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str]) -> str:
-    """Reason why SOURCE is missing where the word that may be meant stands after a flag."""
+    """Explain a missing SOURCE if it was read as the value of a flag."""
     from setpoint.config.files.document import names_file
     from setpoint.config.layers.flags import with_value
     from setpoint.config.layers.presets import preset_named
@@ -570,7 +570,7 @@ def refuse_overrides(arguments: Arguments) -> None:
 
 
 def refuse_misspelt_options(arguments: Arguments, root: type[Config] | None = None) -> None:
-    """Answer a misspelt option as such, where it would be read as an unknown field."""
+    """Report a misspelt option that would be read as an unknown field."""
     overrides = arguments.overrides
     if not overrides:
         return
@@ -598,7 +598,7 @@ def refuse_misspelt_options(arguments: Arguments, root: type[Config] | None = No
 
 
 def _refuse_like_option(command: Command, flag: str) -> None:
-    """Refuse a flag that is like an option; strict, since an unknown field is likelier.
+    """Refuse a flag that is similar to an option; strict, since an unknown field is likelier.
 
     An option whose help is "Number of rows" is meant by `--rows` as well.
     """

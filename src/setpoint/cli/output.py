@@ -64,7 +64,7 @@ def _indented(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def colours(stream: TextIO | None = None) -> bool:
-    """True if a stream, by default standard output, shows them."""
+    """True if a stream, by default standard output, shows colours."""
     if not (stream or sys.stdout).isatty():  # asked first, since a page asks for each of its words
         return False
     # https://no-color.org: set to anything but the empty text.
@@ -72,7 +72,7 @@ def colours(stream: TextIO | None = None) -> bool:
 
 
 def styled(text: str, code: str, stream: TextIO | None = None) -> str:
-    """A text in a style, if the stream is a terminal.
+    """Style a text, if the stream is a terminal.
 
     Arguments:
         code: the parameter of the terminal's "select graphic rendition" sequence (ECMA-48).
@@ -87,12 +87,12 @@ def bold(text: str) -> str:
 
 
 def dim(text: str) -> str:
-    """Something beside the point, such as an origin."""
+    """Dim a secondary text, such as an origin."""
     return styled(text, "2")
 
 
 def wrapped(text: str, indent: str) -> str:
-    """A paragraph, broken at the width of a terminal; one line elsewhere, for grep."""
+    """Wrap a paragraph at the width of a terminal; elsewhere one line, for grep."""
     if not sys.stdout.isatty():
         return indent + text
     import shutil
@@ -116,7 +116,7 @@ def hidden(rows: Sequence[object], most: int | None) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:
-    """Columns aligned by spaces; on a terminal that is too narrow, rich folds the cells."""
+    """Align columns by spaces; on a narrow terminal rich folds the cells."""
     from setpoint.track.console import aligned  # not for --help, which prints none
 
     lines = aligned([headings, *rows] if headings else rows)
@@ -132,7 +132,7 @@ def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:
 
 
 def _folded(rows: Sequence[Sequence[str]], headings: Sequence[str], width: int) -> str:
-    """A table with cells of several lines; one with more columns than rows is turned."""
+    """Render a table with multi-line cells; one with more columns than rows is transposed."""
     from io import StringIO
 
     from rich.console import Console
@@ -157,7 +157,7 @@ def print_notes(notes: Sequence[str]) -> None:
 
 
 def print_cautions(cautions: Iterable[Caution], *, silence: bool = True) -> None:
-    """Print what is legal but suspicious, on standard error.
+    """Print cautions on standard error.
 
     Arguments:
         silence: whether to say how a caution is silenced.

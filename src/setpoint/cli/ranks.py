@@ -1,4 +1,4 @@
-"""The ranks of a command: how many there are, and starting them on this machine."""
+"""The number of ranks of a command, and starting them on this node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEVERAL = """
 
 
 def adopt_launcher(composition: Composition[Any]) -> None:
-    """Take the number of ranks from the launcher, unless a layer of today has set it.
+    """Take the number of ranks from the launcher, unless a layer of this command sets it.
 
     What a record says of it was true of its launcher.
     """
@@ -99,5 +99,5 @@ def start_ranks(arguments: Arguments) -> int | None:
 
 
 def note(text: str) -> None:
-    """Print a line beside the results."""
+    """Print a line on standard error."""
     print(text, file=sys.stderr, flush=True)

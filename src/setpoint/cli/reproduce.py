@@ -174,7 +174,7 @@ def _train_again(
     arguments: Arguments, run: Path, folder: Path, steps: StepRange, job: Job,
     flags: list[str], then: str,
 ) -> Comparison | int:  # fmt: skip
-    """Train steps again and compare them; the exit status of a stop, with what follows from it."""
+    """Train steps again and compare them; return the exit status of a stop."""
     from setpoint.runs import reproduction
 
     threads = reproduction.threads_of(reproduction.environment_at(run, steps.first))
@@ -280,7 +280,7 @@ def replay(arguments: Arguments) -> int:
 
 
 def for_one_process(job: Job) -> Job:
-    """The job as one process runs it: all ranks' micro-batches one after another, not compiled."""
+    """The job for one process: the micro-batches of all ranks in sequence, not compiled."""
     ranks = job.parallel.data_ranks
     draft = job.evolve(parallel=Parallel(device=job.parallel.device), compile=None)
     draft.batch.accumulation = job.batch.global_size // job.batch.micro_size

@@ -1,4 +1,4 @@
-"""Files of arguments on the command line: `@args.txt` stands for the words in it."""
+"""Response files: `@args.txt` stands for the arguments in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKEN = re.compile(rf"(?P<space>(?:\s|\\\n)+|\#[^\n]*)|(?:{PART.pattern})+", re.
 def expand_responses(
     words: Sequence[str], takes_section: Callable[[str], bool] = lambda word: False
 ) -> list[str]:
-    """Put the words of response files in the place of their names.
+    """Replace the names of response files by their words.
 
     Arguments:
         words: of a command line. One that begins with `@` names a file; in `name=@text` it does

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import subprocess
 
 TIMEOUT = 120.0
-"""Seconds that the code of a revision may take."""
+"""Timeout of the code of a revision in seconds."""
 GIT_TIMEOUT = 60.0
-"""Seconds for one answer of git."""
+"""Timeout of a git command in seconds."""
 SHORT = 7
 """Digits of a commit in an origin, as git shows them."""
 PLACED = ("preset", "modifier", "file")
@@ -59,7 +59,7 @@ users import, which are the same in every revision."""
 
 
 class Revision(NamedTuple):
-    """One commit of one repository, and what is asked of it.
+    """A commit of a repository, and the requested source.
 
     Arguments:
         start: the working folder as a path from the top folder; empty at the top, and in another
@@ -164,7 +164,7 @@ def _is_path(what: str) -> bool:
 
 
 def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:
-    """The folder among the files of a commit to work in, and the path or name from there."""
+    """The working folder within a commit, and the path or name from there."""
     start, what = os.path.join(tree, revision.start), revision.what
     start = start if os.path.isdir(start) else tree
     if not _is_path(what):
@@ -190,7 +190,7 @@ def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:
 
 
 def _write_record(request: dict[str, object], tree: str, start: str, title: str) -> None:
-    """Let the code of the revision write the record into a folder."""
+    """Run the code of the revision to write the record into a folder."""
     import subprocess
 
     today = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))

@@ -184,7 +184,7 @@ def runs_archive(arguments: Arguments) -> int:
 
 
 def _relabel(paths: list[Path], change: Callable[[Labels], Labels]) -> int:
-    """Change the labels of runs; all of them are read before one is written."""
+    """Change the labels of runs; all are read before any is written."""
     before = [read_labels(path) for path in paths]
     for path, labels in zip(paths, before, strict=True):
         if (changed := change(labels)) != labels:
@@ -396,7 +396,7 @@ def _event(event: Any) -> str:
 
 
 def _within(start: str, figures: list[str], columns: int) -> str:
-    """A line with as many figures as fit."""
+    """Format a line with as many figures as fit."""
     line = start + _plain(figures[0])
     for figure in figures[1:]:
         if len(line) + len(figure) + 2 > columns:
@@ -406,7 +406,7 @@ def _within(start: str, figures: list[str], columns: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text without control characters, which a record may hold."""
+    """Remove control characters of a recorded text."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
@@ -423,7 +423,7 @@ def _curve(seen: Watched, name: str, columns: int, height: int, colour: bool) ->
 
 
 def blocks(values: list[float], width: int) -> str:
-    """A curve in one line: means of stretches, between the least and the most."""
+    """Draw a curve as a sparkline of means."""
     count = min(width, len(values))
     cuts = [round(index * len(values) / count) for index in range(count + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts) if b > a]

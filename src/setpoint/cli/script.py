@@ -23,7 +23,7 @@ C = TypeVar("C", bound=Config)
 COMMANDS = ("check", "show", "why", "diff", "list", "sweep", "fingerprint", "schema", "migrate",
             "completion")  # fmt: skip
 NOT_HERE = (*(name for name in ALL_COMMANDS if name not in COMMANDS), "run", "report")
-"""Commands of `setpoint`, and words like them, that a script does not have."""
+"""Commands of `setpoint` that a script does not have."""
 ABOUT = {name: what for name, (_, what) in ALL_COMMANDS.items()} | {
     "sweep": "run many points, all checked first"
 }
@@ -97,7 +97,7 @@ def load(
 
 
 def _run_command_line(root: type[C], arguments: Sequence[str]) -> tuple[C | None, int]:
-    """The config that the words ask for, or None after a command or an error; the exit status."""
+    """The config of a command line, or None after a command or an error; the exit status."""
     program = _program(root)
     _name_main_module()
     words, configs = list(arguments), list[C]()
@@ -198,7 +198,7 @@ def _command(name: str, program: Program) -> Command:
 
 
 def _verify(config: Config) -> None:
-    """Run the checks that need something, and say on standard error what stops nothing."""
+    """Run the checks with needs, and print notes on standard error."""
     from setpoint.config import verify
     from setpoint.config.draft.walk import dropped_values
     from setpoint.config.resolving.checks import needs_of
@@ -254,7 +254,7 @@ def _overview(program: Program, command: Command) -> str:
 
 
 def _program(root: type[Config]) -> Program:
-    """The script as it was started, which the hints of its root name."""
+    """The command that started the script, for hints."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     name = os.path.basename(sys.argv[0])
     if spec is not None:
@@ -266,7 +266,7 @@ def _program(root: type[Config]) -> Program:
 
 
 def _name_main_module() -> None:
-    """Let the script be imported under its own name without being run a second time.
+    """Register the script under its own module name, so that importing it does not run it again.
 
     A module with presets says `from train import Job`; imported again, the script would define
     another class of that name, of which no config is an instance.

@@ -175,7 +175,7 @@ def _progress_line(source: str | None) -> str:
 
 
 def _optional_path(arguments: Arguments) -> tuple[str | None, str | None]:
-    """PATH and SOURCE, one of which may be missing; a script needs no SOURCE."""
+    """Split the arguments into PATH and SOURCE, either of which may be missing."""
     words, program = arguments.positional, arguments.command.program
     if len(words) == 2:
         return path_and_source(words, program)
@@ -190,7 +190,7 @@ def _optional_path(arguments: Arguments) -> tuple[str | None, str | None]:
 
 
 def _branch(value: Any, path: list[str]) -> Any:
-    """The part of nested values at a path, in its place, and of lists that item alone; or None."""
+    """The branch of nested values that leads to a path, with one item of each list; or None."""
     if not path:
         return value
     key, inner = path[0], None
@@ -273,7 +273,7 @@ def not_there(program: Program, config: Config, path: str) -> str:
 
 
 def leaf_path(config: Config, typed: str) -> str:
-    """A typed path as `leaves` has it: fields with underscores, items of lists by index."""
+    """Normalize a typed path: fields with underscores, items of lists by index."""
     node: Any = config
     parts = typed.split(".")
     for depth, part in enumerate(parts):
@@ -294,7 +294,7 @@ def leaf_path(config: Config, typed: str) -> str:
 
 
 def path_and_source(positional: list[str], program: Program) -> tuple[str, str | None]:
-    """Tell path and source apart, which may stand in either order."""
+    """Distinguish path and source, in either order."""
     if not program.is_own:
         import setpoint.presets  # noqa: F401 - registers the presets by name
 
@@ -324,7 +324,7 @@ def _is_source(word: str) -> bool:
 
 
 def _meant(program: Program, name: str, every: list[Leaf]) -> str:
-    """The reason why a path has no value, or the path that may be meant."""
+    """The reason why a path has no value, or the intended path."""
     for leaf in every:
         if name.startswith(f"{leaf.key}."):
             if isinstance(leaf.value, dict) and leaf.value:
@@ -514,7 +514,7 @@ def render(rows: list[Difference], sources: list[str]) -> list[str]:
 
 
 def _distinct_names(sources: list[str]) -> list[str]:
-    """The names of the sources; with their places where two are the same."""
+    """The names of the sources, with numbers where two are equal."""
     if len(set(sources)) == len(sources):
         return sources
     if len(sources) == 2:

@@ -1,4 +1,4 @@
-"""From SOURCE and OVERRIDES to a configuration, the same way for every command."""
+"""Composing a configuration from SOURCE and OVERRIDES, for all commands."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def open_foreign(name: str, typed: Sequence[str] = ()) -> Document | None:
 
 
 def _refuse_reports(composition: Composition[Any]) -> None:
-    """Refuse the keys of files of other systems that did not simply become fields."""
+    """Report the keys of files of other systems that were not converted exactly."""
     for document in composition.files:
         for report in getattr(document, "reports", ()):
             text = f"{report.kind}: {report.text}"
@@ -223,7 +223,7 @@ def _open_start(
 
 
 def _set_ranks_and_device(composition: Composition[Any], arguments: Arguments) -> None:
-    """Put `--world-size` and `--gpu` onto the draft."""
+    """Set the fields of `--world-size` and `--gpu` in the draft."""
     size = arguments.integer("--world-size")
     if size is not None:
         parallel = composition.draft.parallel
@@ -242,7 +242,7 @@ def _set_ranks_and_device(composition: Composition[Any], arguments: Arguments) -
 
 
 def _refuse_other_file(source: str, command: str) -> None:
-    """Refuse a text or a Python file in the place of SOURCE, with what it is given as."""
+    """Refuse a text or a Python file as SOURCE, with the right argument."""
     if names_file(source) or preset_named(source) or not os.path.isfile(source):
         return
     verb = command if command in ("check", "show", "sweep") else "train"
@@ -359,7 +359,7 @@ def kind_of(source: str) -> str:
 
 
 def is_hugging_face_directory(source: str) -> bool:
-    """True for a folder with a config.json that has nothing of a run or a checkpoint beside it."""
+    """True for a folder with a config.json that is neither a run nor a checkpoint."""
     path = os.path.join(source, "config.json")
     if not os.path.isfile(path) or {"origins.json", MANIFEST, "checkpoints"} & {
         *os.listdir(source)
@@ -519,7 +519,7 @@ def _is_yaml(data: bytes) -> bool:
 
 
 def run_directory_given(source: str | None) -> str | None:
-    """The run directory that a source is, and that training it goes on in; None for others."""
+    """The run directory that a source is, which training it resumes; None for others."""
     if source is None or kind_of(source) != RUN:
         return None
     from setpoint.sweep.sweep_record import is_point
@@ -540,7 +540,7 @@ def variables_of(config: Config) -> str:
 
 
 def prepare(arguments: Arguments) -> None:
-    """Make known what a source may name: presets and modifiers, and the modules of `--import`."""
+    """Register the presets and modifiers that a source may name, and import `--import` modules."""
     import_named(arguments.command.program, arguments.values("--import"))
 
 

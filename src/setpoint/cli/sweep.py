@@ -182,7 +182,7 @@ class Screen:
             yield f"setpoint compare {self.prepared.folder} shows the results"
 
     def _notes(self) -> list[str]:
-        """The lines on points that were left out, and on what is legal but suspicious."""
+        """Notes on points that were left out, and cautions."""
         lines = [f"left out {duplicate.describe()}" for duplicate in self.prepared.duplicates]
         return [*lines, *(f"\n{note.render()}" for note in self.prepared.notes)]
 
@@ -192,7 +192,7 @@ def _count(number: int, word: str) -> str:
 
 
 class ScriptTask(SweepTask):
-    """A point whose run is the script's own business."""
+    """A point of a script, which trains in its own way."""
 
     def __init__(self, point: ResolvedPoint[Config], folder: Path, finished: bool) -> None:
         super().__init__(point, folder, folder / POINTS / point.name)

@@ -1,4 +1,4 @@
-"""The points, or the search, that a command line of `setpoint sweep` means."""
+"""The points, or the search, of a command line of `setpoint sweep`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ EXTENDS = "extends"
 def read_call(
     arguments: Arguments, finish: Callable[[Any], None], checker: PointChecker[Any]
 ) -> tuple[Composer[Any], Search | None, Axes, Space]:
-    """Read the files, and what is varied by them and by the command line."""
+    """Read the files and the axes, theirs and those of the command line."""
     import_what_is_named(arguments)  # whose classes have fields that the overrides may set
     root, source = arguments.command.program.root, arguments.source or ""
     line = read_command_line(root, source, arguments.values("--with"), arguments.overrides)
@@ -87,7 +87,7 @@ def prepare(arguments: Arguments) -> PreparedSweep:
 
 
 class Opener:
-    """Composes a source without the overrides, and keeps the table of a file apart."""
+    """Composes a source without the overrides, and keeps the table `[sweep]` of a file."""
 
     def __init__(self, arguments: Arguments, line: SweepCommandLine) -> None:
         self._arguments = arguments
@@ -143,7 +143,7 @@ class Opener:
         return document
 
     def _put_on(self, below: Setting) -> Document:
-        """The file as it would be if it extended one value of its axis of sources."""
+        """The file, extending one value of its axis of sources."""
         file = self.file
         assert file is not None  # the axis is refused where it is not the file's own
         parent = self._parent(file, below)
@@ -249,7 +249,7 @@ def _search(
 
 
 def _changed(search: Search, arguments: Arguments, trials: int | None) -> Search:
-    """A search with what the command line says of it."""
+    """A search with the options of the command line."""
     changed = search.evolve()
     if trials is not None:
         changed.trials = trials
@@ -268,7 +268,7 @@ def _refuse_fixed(
     has_sources: bool,
     arguments: Arguments,
 ) -> None:
-    """A field of the file's sweep that the command line sets would be an axis without effect."""
+    """Refuse a field that both the file's sweep and the command line set."""
     fixed = {**line.fixed, **{axis.path: "an axis" for axis in line.axes}}
     fixed.update({path: label for path, (_, label) in line.drawn.items()})
     for path, origin in paths.items():

@@ -1,4 +1,4 @@
-"""From SOURCE to a job with trained weights, for the commands that are short forms of one."""
+"""From SOURCE to an inference job, for `generate`, `evaluate` and `export`."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ OF_THE_MACHINE = ("parallel.device", "parallel.backend", "parallel.timeout")
 """Fields of `parallel` that are taken over; the others say how the training was divided."""
 TYPED = (COMMAND_LINE, ENVIRONMENT)
 TAKEN_OVER_BY = {"evaluate": ("data.loader", "data.prepare")}
-"""Further ones, by the command."""
+"""Further fields, by command."""
 INSTEAD = {"evaluate": {"evaluation.sequences": "--sequences", "evaluation.datasets": "--text"}}
-"""The options that do what an override of training sounds like, by the command."""
+"""Options that replace overrides of training, by command."""
 
 SOURCE_OF_WEIGHTS = """
 A preset or file stands for the run that `setpoint train` makes with the same arguments; a run
@@ -167,7 +167,7 @@ def _verified(composition: Composition[Any], arguments: Arguments) -> Any:
 
 
 def _take_layout(composition: Composition[Job], arguments: Arguments) -> list[Leaf]:
-    """Take from a training job what is typed of `parallel`: it is about the ranks of inference.
+    """Take typed fields of `parallel` from a training job: they concern the ranks of inference.
 
     The training keeps the layout of its source; of a file, which does not know the number of ranks,
     on as many as its degrees ask for.
@@ -310,7 +310,7 @@ def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = Fa
 
 
 def _training(job: Job, arguments: Arguments) -> str:
-    """The command that makes the run which was asked for."""
+    """The command that trains the missing run."""
     words = ["setpoint", "train", arguments.positional[0]]
     for option in COMMON:
         for value in arguments.values(option.name):

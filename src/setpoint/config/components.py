@@ -47,7 +47,7 @@ COMPONENTS: dict[str, type[Node]] = {}
 
 
 class ImportedName(Config, type="name", owner="setpoint.config.components:named"):
-    """A callable that is an argument itself and is not called."""
+    """A callable that is passed as an argument and not called."""
 
     target: ImportPath = field()
     """Its import path."""
@@ -112,12 +112,12 @@ def kind_of(value: object) -> str:
 
 
 def _holds(items: Collection[object]) -> bool:
-    """True if items are components, or references to what may be some."""
+    """True if items are components, or references that may lead to some."""
     return any(isinstance(item, Config | Reference) for item in items)
 
 
 def read_argument(value: Any, origin: Origin) -> Any:
-    """Read what was given for an argument.
+    """Read the value of an argument.
 
     Raises:
         Invalid: if it is neither.
@@ -151,7 +151,7 @@ def _is_component(value: object) -> bool:
 
 
 def _components(items: Collection[object]) -> bool:
-    """True if a list or mapping holds components, some of them perhaps by reference."""
+    """True if a list or mapping contains components or references to some."""
     if any(map(_is_component, items)):
         return True
     return bool(items) and all(isinstance(item, str) and is_reference(item) for item in items)
@@ -197,7 +197,7 @@ def arguments_of(section: Node) -> dict[str, Any]:
 
 
 def shared_fields(section: Node) -> tuple[str, ...]:
-    """The declared fields that are handed over where the target takes them."""
+    """The declared fields that are passed where the target takes them."""
     fields = type(section).__setpoint__.cls.__setpoint__.fields
     return tuple(name for name in fields if name != "target")
 
@@ -233,7 +233,7 @@ CALLABLE, SEQUENCE = map(typing.get_origin, (Callable[[], int], Sequence[int]))
 
 
 def parameters_of(target: Callable[..., Any]) -> dict[str, Parameter] | None:
-    """The parameters of a callable by name; None for those written in C that do not say."""
+    """The parameters of a callable by name; None for C functions without a signature."""
     import inspect
 
     try:
@@ -245,12 +245,12 @@ def parameters_of(target: Callable[..., Any]) -> dict[str, Parameter] | None:
 
 
 def takes_parameter(parameters: Mapping[str, Parameter] | None, name: str) -> bool:
-    """True if a callable has a parameter of its own that can be given by this name."""
+    """True if a callable has a keyword parameter of this name."""
     return parameters is not None and name in parameters and parameters[name].kind.name in NAMED
 
 
 def mistakes(section: Any) -> Iterator[Problem]:
-    """Hold the arguments of a section against the signature of its target, which is imported."""
+    """Check the arguments of a section against the signature of its target, which is imported."""
     try:
         target = section.target.load()
     except SetpointError as error:
@@ -272,7 +272,7 @@ def wrong_arguments(
     shared: tuple[str, ...] = (),
     runtime: tuple[str, ...] | None = None,
 ) -> list[Invalid]:
-    """Everything about some arguments that a callable would not take.
+    """The problems of arguments with the signature of a callable.
 
     Arguments:
         runtime: what is handed over at run time, as in `ImportedComponent.runtime_arguments`.
@@ -311,7 +311,7 @@ def wrong_arguments(
 
 
 def missing(parameters: Mapping[str, Parameter], given: typing.Collection[str]) -> list[str]:
-    """The parameters without a default that are not given."""
+    """The required parameters that are missing."""
     return [
         name
         for name, parameter in parameters.items()
@@ -322,7 +322,7 @@ def missing(parameters: Mapping[str, Parameter], given: typing.Collection[str]) 
 
 
 def converted_argument(parameter: Parameter, value: Any) -> Any:
-    """A stored value as its parameter wants it: a list as a tuple, a path as what it names.
+    """Convert a stored value for its parameter: a list to a tuple, a path to its object.
 
     Raises:
         Invalid: if the annotation says that it does not fit.
@@ -346,7 +346,7 @@ def converted_argument(parameter: Parameter, value: Any) -> Any:
 
 
 def readable(annotation: Any) -> Any:
-    """The annotation that plain data can be held against; Any if all may fit, MISSING if none."""
+    """The annotation to check plain data against; Any if all may fit, MISSING if none."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return readable(arguments[0])
@@ -387,7 +387,7 @@ def _of_class(cls: type[Any]) -> Any:
 
 
 def in_words(section: Any, error: Invalid) -> str:
-    """One mistake on one line, for errors that are raised while building."""
+    """Format a problem on one line, for errors while building."""
     name = str(error.at[0]) if error.at else "target"
     chain = chain_of(section, name)
     if not chain:
@@ -407,7 +407,7 @@ def construct(config: Any, **runtime: Any) -> Any:
 
 
 def named(config: Any) -> Any:
-    """Import what a section names, without calling it.
+    """Import the target of a section, without calling it.
 
     Raises:
         SetpointError: if it cannot be imported.
@@ -519,11 +519,11 @@ class ImportedComponent(Config, owner="setpoint.config.components:construct"):
         super().store(name, value, origin)
 
     def _trusting(self, path: ImportPath) -> ImportPath:
-        """A path that may be in the modules of this class, or in the package that declares it."""
+        """An import path in the trusted modules of this class, or in its package."""
         return path.trusting((*self.allowed_modules, *own_package(type(self).__module__)))
 
     def _start_afresh(self, target: ImportPath, origin: Origin) -> None:
-        """Drop the arguments that earlier layers gave: a target is named with its own."""
+        """Drop the arguments of earlier layers: they belong to another target."""
         state = state_of(self)
         kept = kinds_of(type(self))
         for name in list(kept):
@@ -541,7 +541,7 @@ class ImportedComponent(Config, owner="setpoint.config.components:construct"):
         self._take_fields(kept)
 
     def _take_fields(self, kinds: Mapping[str, str]) -> None:
-        """Become a section of the class that has fields for some arguments."""
+        """Change the class to one with fields for the given arguments."""
         cls = _class_with(type(self).__setpoint__.cls, tuple(sorted(kinds.items())))
         object.__setattr__(self, "__class__", cls)
 
@@ -560,7 +560,7 @@ class ImportedComponent(Config, owner="setpoint.config.components:construct"):
 
     @classmethod
     def __setpoint_open__(cls, key: str) -> FieldInfo:
-        """The field that a key of no declared field stands for: an argument of the target."""
+        """The field of an undeclared key: an argument of the target."""
         name = key.replace("-", "_")
         if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
             raise Invalid(f"{key!r} cannot be the name of an argument")
@@ -625,7 +625,7 @@ def _class_with(cls: type[ImportedComponent], kinds: Kinds) -> type[ImportedComp
 
 
 def revive(cls: type[ImportedComponent], kinds: Kinds) -> ImportedComponent:
-    """An empty section of a class with fields for some arguments, for unpickling."""
+    """Make an empty section of a class with fields for arguments, for unpickling."""
     return object.__new__(_class_with(cls, kinds))
 
 

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Config)
 OpenForeign = Callable[[str], "Document | None"]
 ROOT_WORDS = ("tag", "sweep", "silence")
-"""Names with a meaning of their own in a root; its sections may have fields of these names."""
+"""Reserved names of a root; its sections may have fields of these names."""
 SWEEP_KEY = "sweep"
-"""The table of a file that is for `setpoint sweep`, which reads it itself."""
+"""The table of a file that `setpoint sweep` reads."""
 FILE_NAME = r"\w\.[A-Za-z][A-Za-z0-9]{0,9}$"
-"""The end of a source that is meant as a file; presets have no dots in their names."""
+"""Pattern of a source that names a file; names of presets have no dots."""
 __all__ = ["Composition", "Invalid", "compose"]
 
 
@@ -139,7 +139,7 @@ def compose(
 
 
 def import_presets(root: type[Config]) -> None:
-    """Make known the presets and modifiers that come with a root, if it names their module.
+    """Register the presets and modifiers of a root, if it names their module.
 
     Raises:
         SetpointError: if the module cannot be imported.
@@ -162,7 +162,7 @@ def _merge(
     program: Mapping[str, object],
     open_foreign: OpenForeign,
 ) -> Composition[C]:
-    """Put the layers onto a draft, each over those before it.
+    """Merge the layers into a draft, each over those before it.
 
     A base (config, preset, function), files, environment, modifiers, command line, program: what is
     typed beats what is written.
@@ -197,7 +197,7 @@ def _merge(
 
 
 def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None:
-    """Put the values of files onto a draft; the last of them that describes a sweep comes back."""
+    """Merge files into a draft; return the last file that describes a sweep."""
     sweep = None
     for document in documents:
         values = {key: value for key, value in document.data.items() if key not in HEADERS}
@@ -215,7 +215,7 @@ def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None
 
 
 class _Sources(Generic[C]):
-    """The sources and files of one composition: `applied` in order, and the preset they extend."""
+    """The sources and files of one composition, in the order of application, and their preset."""
 
     def __init__(self, root: type[C], open_foreign: OpenForeign) -> None:
         self.root = root
@@ -276,7 +276,7 @@ class _Sources(Generic[C]):
         return self._preset(source), []
 
     def open_file(self, file: str | Document) -> tuple[C | None, list[Document]]:
-        """A file with all that it extends, in the order in which they apply."""
+        """Open a file with all that it extends, in order of application."""
         if isinstance(file, str):
             _refuse_name(file)
         name = file if isinstance(file, str) else file.name
@@ -343,13 +343,13 @@ def _refuse_name(name: str, title: str = "") -> None:
 
 
 def _place(document: Document, index: int) -> str:
-    """The place where a file names its parent: the item of a list, or the only name."""
+    """The position of a parent's name in a file."""
     several = isinstance(document.data["extends"], list)
     return document.where(("extends", index) if several else ("extends",))
 
 
 def _refuse_parent(parent: str, after_preset: bool, after_file: object) -> None:
-    """Refuse a name that is no file, and that a file cannot extend; others may be a preset's."""
+    """Refuse a name that a file cannot extend."""
     if ":" in parent:
         module, _, name = parent.partition(":")
         hint = ""

@@ -69,7 +69,7 @@ class Tree:
         return [p for p in places if variant is None or self.variant_of(p) in (variant, None)]
 
     def get(self, path: Path) -> Any:
-        """The value at a place that exists."""
+        """The value at an existing path."""
         node: Any = self.data
         for part in path:
             node = node[part]
@@ -88,7 +88,7 @@ class Tree:
         return tag if isinstance(tag, str) else None
 
     def move(self, old: Path, new: Path) -> None:
-        """Take a value with all that is below it to another place, and rename references to it.
+        """Move a value to another path, and rename references to it.
 
         Sections on the way are made, and one that is left empty goes. Where a section on the way is
         null, the value is left out with a note.
@@ -141,7 +141,7 @@ class Tree:
             entry["value"] = entry["layers"][-1]["value"] = value
 
     def remove(self, path: Path) -> None:
-        """Take away a value that exists, with its origins; a section that is left empty goes."""
+        """Remove an existing value with its origins; an empty section is removed as well."""
         del self.get(path[:-1])[path[-1]]
         self._removed(path)
 
@@ -155,14 +155,14 @@ class Tree:
             self.remove(path)
 
     def old_path(self, path: Path) -> Path:
-        """The place where a value was in the data as it came."""
+        """The original path of a value."""
         for kind, old, new in reversed(self.steps):
             if kind == "move" and path[: len(new)] == new:
                 path = (*old, *path[len(new) :])
         return path
 
     def rename_references(self, old: str, new: str) -> None:
-        """Let references to a field name its new path."""
+        """Rename references to a moved field."""
 
         def renamed(text: str) -> str:
             def name(match: re.Match[str]) -> str:
@@ -181,7 +181,7 @@ class Tree:
 
 
 def guessed(value: Any) -> Any:
-    """A value with every text without quotes read as YAML's core schema reads it."""
+    """Read every unquoted text in a value by YAML's core schema."""
     return guess(value) if isinstance(value, PlainScalar) else rebuild(value, guessed)
 
 
@@ -198,7 +198,7 @@ def _find(node: Any, pattern: tuple[str, ...], path: Path) -> Iterator[Path]:
 
 
 def filled(old: str, new: str, path: Path) -> Path:
-    """A new path with the keys that `*` stood for in the old one."""
+    """Fill `*` of a new path with the keys that it matched in the old one."""
     keys = [key for part, key in zip(old.split("."), path, strict=True) if part == "*"]
     return tuple(keys.pop(0) if part == "*" else part for part in new.split("."))
 
@@ -209,9 +209,9 @@ class Operation(Struct):
     schema = 0
     """The schema that the change leads to; set when a migration is registered."""
     old = ""
-    """The key that is no field any more, if the change takes one away."""
+    """The key that is removed, if any."""
     new = ""
-    """The key that stands for it."""
+    """The key that replaces it."""
     of = cast("str | None", None)
 
     def apply(self, tree: Tree) -> None:
@@ -391,7 +391,7 @@ def migration(*, to: int) -> Callable[[F], F]:
 
 
 def chain(root: type[Node], start: int = 1) -> list[Operation]:
-    """Every change of a root from a schema on, in order.
+    """All changes of a root since a schema, in order.
 
     Raises:
         SetpointError: if the root's migrations lack a schema, or know one that is still to come.
@@ -420,7 +420,7 @@ def chain(root: type[Node], start: int = 1) -> list[Operation]:
 
 
 def schema_of(root: type[Node], data: Mapping[str, Any], name: str) -> int | None:
-    """The schema that a record or a file says it is of; None for data without the header.
+    """The schema that a record or a file states; None without the header.
 
     Raises:
         SetpointError: if the header is no header, or of a schema that this software cannot know.
@@ -449,7 +449,7 @@ def migrate(
     origins: Mapping[str, Entry] | None = None,
     name: str = "",
 ) -> Tree:
-    """Take plain data to today's schema; `origins` are those of a record, None for a file.
+    """Migrate plain data to today's schema; `origins` of a record, None for a file.
 
     Raises:
         SetpointError: if a value cannot be taken over.
@@ -465,7 +465,7 @@ def migrate(
 
 
 def migrated(root: type[Node], document: Document, at: Path = ()) -> tuple[Document, list[str]]:
-    """A file as today's schema would have it.
+    """Migrate a file to today's schema.
 
     Arguments:
         document: the file; one without the header `setpoint = {schema = N}` is taken as it is.
@@ -519,7 +519,7 @@ class MigratedDocument(Document):
 
 
 def retired_hint(root: type[Node], path: str, file: str | None = None) -> str:
-    """The sentence for an unknown key that older schemas had.
+    """The hint for an unknown key of an older schema.
 
     Arguments:
         file: the file that holds it; None for flags, variables and Python.
@@ -568,7 +568,7 @@ def retired_hint_in(cls: type[Node], key: str) -> str:
 
 
 def oldest_schema(root: type[Node], data: Mapping[str, Any]) -> int | None:
-    """The schema that data without a header must be of, by the first of its keys to go."""
+    """The latest schema of data without a header, by the first of its keys to be removed."""
     tree = Tree(data)
     for operation in chain(root):
         places = tree.find(operation.old, operation.of) if operation.old else []
@@ -578,7 +578,7 @@ def oldest_schema(root: type[Node], data: Mapping[str, Any]) -> int | None:
 
 
 def _last_change(operations: Iterable[Operation], path: str) -> Operation | None:
-    """The last change that took a key away, or a section that it was in."""
+    """The last change that removed a key, or its section."""
     words = path.split(".")
     match = None
     for operation in operations:
@@ -590,7 +590,7 @@ def _last_change(operations: Iterable[Operation], path: str) -> Operation | None
 
 
 def _exists(root: type[Node], path: Path) -> bool:
-    """True if a path leads to a field of today, in any variant."""
+    """True if a path names a field today, in any variant."""
     return any(
         str(path[-1]).replace("-", "_") in cls.__setpoint__.fields
         for cls in classes_at(root, path[:-1])

@@ -1,4 +1,4 @@
-"""Hints for keys and values of other systems: our field, with the value converted, to be typed.
+"""Hints for keys and values of other systems: our field, with the converted value.
 
 A root names a module with the tables, which is imported when a key is unknown (that of
 Setpoint's own jobs is `setpoint.interop.names`, with its table in `setpoint/interop/names.toml`):
@@ -51,7 +51,7 @@ class Replacement(NamedTuple):
 
 
 class ForeignKey:
-    """A key of another system as it was given.
+    """A key of another system, with its value.
 
     Arguments:
         name: the last word of its path, in small letters with underscores.
@@ -97,7 +97,7 @@ class ForeignKey:
         return None if node is MISSING else node
 
     def other_key(self, *names: str) -> ForeignKey | None:
-        """Another unknown key that was given along with this one, by its last word."""
+        """Another unknown key of the same configuration, by its last word."""
         for name in names:
             for unknown in reversed(self.editor.unknown):
                 if folded(str(unknown.path[-1])) == name:
@@ -146,7 +146,7 @@ def _key_hint(entry: OtherName, unknown: Unknown, editor: Editor) -> str:
 
 
 def _variant_hint(owners: Sequence[type[Node]], unknown: Unknown, editor: Editor) -> str:
-    """Hint that sets a field of another variant, where one variant alone has it."""
+    """The hint that sets a field of another variant, if only one variant has it."""
     tag = owners[0].__setpoint__.tag
     as_flags = unknown.origin.layer in (COMMAND_LINE, ENVIRONMENT)
     if len(owners) > 1 or tag is None or unknown.value is MISSING or not as_flags:
@@ -159,7 +159,7 @@ def _variant_hint(owners: Sequence[type[Node]], unknown: Unknown, editor: Editor
 
 
 def _value_hint(refused: Unknown, editor: Editor) -> str:
-    """The hint for a value that its place cannot take; empty where nothing is known.
+    """The hint for a value that a field cannot take; empty where nothing is known.
 
     Of a list of such values each is answered with what is to be written for all of them.
     """
@@ -189,7 +189,7 @@ def _value_hint(refused: Unknown, editor: Editor) -> str:
 
 
 def _our_value(entry: object, value: object) -> str:
-    """Our value for a word of another system, which may name torch's; empty if it is none."""
+    """Translate a word of another system, or of torch; empty if unknown."""
     word = for_flag(value).lower().removeprefix("torch.")
     if not isinstance(entry, Mapping):
         return ""
@@ -198,7 +198,7 @@ def _our_value(entry: object, value: object) -> str:
 
 
 def _converted(info: FieldInfo, path: str, value: object, key: ForeignKey) -> object:
-    """A value of another system as the field takes it; MISSING where it may mean anything."""
+    """Convert a value of another system for a field; MISSING where it is ambiguous."""
     ours = _our_value(foreign_table(type(key.editor.root), "OTHER_VALUES").get(path), value)
     if ours:
         return ours
@@ -255,7 +255,7 @@ def _fits(editor: Editor, values: Mapping[str, object]) -> bool:
 
 
 def _is_complete(root: Node, path: str) -> bool:
-    """True if nothing is required beside a value that is set, in the sections that hold it."""
+    """True if the sections that hold a value require nothing else."""
     node: Any = root
     for part in path.removesuffix(".type").split("."):
         node = value_or_missing(node, part) if isinstance(node, Node) else None

@@ -15,7 +15,7 @@ from setpoint.sweep.sweep_record import SWEEP_FILE, WAITING, is_point, read_reco
 from setpoint.track.run_directory import is_run_directory
 
 WHERE = ("name", "experiment", "workspace")
-"""Fields that say where a run lies, which its label does as well."""
+"""Fields of the run directory, which the label shows."""
 
 STANDARD = ("step", TRAINING_LOSS, "evaluation.held_out_loss", "evaluation.held_out_loss.min")
 """The metrics that are shown unless others are asked for, as far as there are any."""
@@ -37,7 +37,7 @@ class ComparedRun:
 
 
 def entries(words: Sequence[str], notes: list[str]) -> list[ComparedRun]:
-    """The runs that the words of a command line stand for."""
+    """The runs that the words of a command line name."""
     by_path: dict[str, ComparedRun] = {}
     for word in words:
         for entry in _entries(word, notes):
@@ -47,7 +47,7 @@ def entries(words: Sequence[str], notes: list[str]) -> list[ComparedRun]:
 
 
 def _tell_apart(labelled: Sequence[ComparedRun]) -> None:
-    """Put the folders before labels that several runs have, as far as they differ."""
+    """Prefix equal labels of runs with the folders in which they differ."""
     for label in {entry.label for entry in labelled}:
         same = [entry for entry in labelled if entry.label == label]
         if len(same) == 1:
@@ -96,7 +96,7 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
 
 
 def read_metrics(entry: ComparedRun, notes: list[str]) -> None:
-    """Read the metrics of a run, and name those that are missing or damaged.
+    """Read the metrics of a run; return notes on missing or damaged ones.
 
     Arguments:
         entry: the run; gets its metrics.

@@ -1,4 +1,4 @@
-"""Processes of the points of a sweep, a number of them at a time; none is left behind."""
+"""Processes of the points of a sweep, several at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STOPS = (PREEMPTED, INTERRUPTED, TERMINATED, *(-number for number in NAMES))
 
 
 class Launcher:
-    """Starts processes and follows them; use it in a `with` block, which ends with none of them.
+    """Starts and monitors processes in a `with` block, at whose end none of them is left.
 
     SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on: the points save and end, and nothing more is
     started. The third signal kills.
@@ -124,7 +124,7 @@ class Launcher:
         self._changed(task)
 
     def wait(self) -> list[SweepTask]:
-        """Wait a moment; pass signals on, and see which points have ended."""
+        """Wait a moment; pass signals on, and return the points that have ended."""
         time.sleep(PAUSE)
         while self._passed < len(self._signals):
             number = self._signals[self._passed]
@@ -195,7 +195,7 @@ def processors() -> int:
 
 
 def reason_of(task: SweepTask, status: int) -> str:
-    """The reason for which a point ended early, from the end of its log."""
+    """The reason for the early end of a point, from the end of its log."""
     try:
         with open(task.log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
@@ -215,7 +215,7 @@ def reason_of(task: SweepTask, status: int) -> str:
 
 
 def _of_error(lines: Sequence[str]) -> str:
-    """An error in one line; of a report with several problems the first one."""
+    """Format an error in one line, with the first of several problems."""
     head = lines[0].removeprefix(ERROR).strip()
     if not REPORT.match(head):
         return head
@@ -233,7 +233,7 @@ def _send(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _end_with_parent(parent: int) -> Callable[[], None] | None:
-    """The first call of a child on Linux: ask for SIGTERM when its parent dies in any way."""
+    """Function for a child on Linux to get SIGTERM when its parent dies."""
     if sys.platform != "linux":
         return None
     import ctypes

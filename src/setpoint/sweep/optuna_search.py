@@ -1,4 +1,4 @@
-"""Search: points that Optuna proposes from the results of earlier ones, kept in `search.db`."""
+"""Search: Optuna proposes points from the results of earlier ones, stored in `search.db`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SearchRun:
                 self._recall(trial)
 
     def run(self, launcher: Launcher) -> None:
-        """Propose, run and evaluate until there are as many trials as wanted, or a signal comes.
+        """Propose, run and evaluate points until all trials are done, or a signal comes.
 
         Raises:
             RunError: if a trial came to its end without the objective, and none before had it:
@@ -117,7 +117,7 @@ class SearchRun:
         return dict(Counter(trial.state.name.lower() for trial in self._study.trials))
 
     def _recall(self, trial: FrozenTrial) -> None:
-        """Take up a trial of an earlier call that has a result."""
+        """Load a trial of an earlier call that has a result."""
         try:
             task = SweepTask(self._make(point_of(self.axes, trial.params)), self.folder)
             task.read_state()
@@ -196,7 +196,7 @@ class SearchRun:
 
 
 def open_study(spec: Search, axes: Axes, make: Make, folder: Path) -> Study:
-    """Open the trials of a search, or begin them.
+    """Open or create the study of a search.
 
     Raises:
         SetpointError: if Optuna is not installed, or its storage cannot be read.
@@ -216,7 +216,7 @@ def open_study(spec: Search, axes: Axes, make: Make, folder: Path) -> Study:
 
 
 def trials_before(spec: Search, axes: Axes, make: Make, folder: Path) -> int:
-    """Count the trials that a search has already; nothing is written.
+    """Count the earlier trials of a search; nothing is written.
 
     Raises:
         SetpointError: if there is a storage, and Optuna is not installed or cannot read it.
@@ -234,7 +234,7 @@ def trials_before(spec: Search, axes: Axes, make: Make, folder: Path) -> int:
 
 
 def study_name(spec: Search, axes: Axes, make: Make) -> str:
-    """A name that only a search with comparable trials shares."""
+    """Name of the study, the same for searches with comparable trials."""
     base = make(corners(axes)[0])
     facts = {
         "axes": {".".join(path): to_plain(axis) for path, axis in axes.items()},
@@ -248,7 +248,7 @@ def study_name(spec: Search, axes: Axes, make: Make) -> str:
 
 
 def optuna_missing() -> str:
-    """A message that says what to install for a search, without an import; empty if it is there."""
+    """Message about the missing package for a search; empty if it is installed."""
     from importlib.util import find_spec
 
     return "" if find_spec("optuna") else INSTALL.format("optuna")
@@ -289,7 +289,7 @@ def point_of(axes: Axes, params: dict[str, Any]) -> Point:
 
 
 def optuna_axes(axes: Axes) -> dict[str, Any]:
-    """The axes as Optuna's distributions."""
+    """Convert the axes to Optuna's distributions."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     result: dict[str, Any] = {}
@@ -328,7 +328,7 @@ def sampler_of(kind: str, seed: int, number: int) -> Any:
 
 
 def corners(axes: Axes) -> list[Point]:
-    """Points that reach every limit and every choice of every axis, one axis at a time.
+    """Points at every limit and every choice of every axis, one axis at a time.
 
     Returns:
         the points, the first limit of every axis first; they show what is wrong with an axis before

@@ -1,4 +1,4 @@
-"""The axes of a command line, and the points of a sweep, resolved with all problems reported."""
+"""The axes of a command line, and resolved points of a sweep with all their problems."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from setpoint.sweep.space import Axis, Drawn, Space, is_call, misspelt_call
 
 
 class SweepCommandLine:
-    """A command line, with its axes apart from the overrides that have one value.
+    """A command line, split into axes and overrides with one value.
 
     Arguments:
         source: the source; None where it is an axis.
@@ -148,7 +148,7 @@ def _add_drawn(line: SweepCommandLine, path: tuple[str, ...], flag: Flag) -> Non
 
 
 def explain(error: Invalid) -> str:
-    """The problems of a value that no field has, on one line."""
+    """Format the problems of a value on one line."""
     reasons: list[str] = []
     for part in error.parts:
         at = ".".join(map(str, part.at))
@@ -171,7 +171,7 @@ def refuse_misspelt_distributions(line: SweepCommandLine) -> None:
 
 
 def _refuse_fixed(line: SweepCommandLine) -> None:
-    """A field that is varied and fixed as well would make an axis without effect."""
+    """Refuse a field that is both varied and fixed."""
     fixed = line.fixed
     for path in [*(axis.path for axis in line.axes), *line.drawn]:
         if path in fixed:
@@ -182,7 +182,7 @@ def _refuse_fixed(line: SweepCommandLine) -> None:
 
 
 def _refuse_bare_lists(root: type[Node], flag: Flag, parts: list[str]) -> None:
-    """`--optimizer.betas 0.9,0.95` means one list elsewhere, and would be two points here."""
+    """Refuse `--optimizer.betas 0.9,0.95`, which is one list elsewhere and two points here."""
     names = path_of(".".join(flag.path))
     infos = [field_of(owner, names[-1]) for owner in classes_at(root, names[:-1])]
     kinds = [info.type for info in infos if info is not None]
@@ -314,7 +314,7 @@ class ResolvedPoint(NamedTuple, Generic[C]):
 
 
 class PointNote(NamedTuple):
-    """Something that several points have in common: `kind` is `caution` or `dropped`."""
+    """A note on several points: `kind` is `caution` or `dropped`."""
 
     kind: str
     points: list[str]
@@ -332,7 +332,7 @@ class PointNote(NamedTuple):
 
 
 class PointChecker(Generic[C]):
-    """Finds the problems of each point that its values alone do not show, and keeps the cautions.
+    """Runs further checks of each point, and keeps the cautions.
 
     The configurations are kept as well, so that they are distinguished by identity.
     """
@@ -406,7 +406,7 @@ class Points(NamedTuple, Generic[C]):
 
 
 class Composer(Generic[C]):
-    """Makes the configuration of a point, as its own command line would.
+    """Composes the configuration of a point, as its own command line would.
 
     Arguments:
         open: composes a source with modifiers; called once for each combination of the two.
@@ -476,7 +476,7 @@ class Composer(Generic[C]):
 
 
 def resolve_points(space: Space, composer: Composer[C], limit: int = LIMIT) -> Points[C]:
-    """Resolve and check every point before anything is done with one.
+    """Resolve and check all points before any is started.
 
     Raises:
         SetpointError: if there are too many.

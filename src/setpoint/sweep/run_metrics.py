@@ -18,9 +18,9 @@ REDUCTIONS = ("last", "min", "max", "mean")
 STEP = "step"
 EVALUATION = "evaluation"
 ALIASES = ("val", "eval", "validation")
-"""Other words for the kind `evaluation`."""
+"""Aliases of the kind `evaluation`."""
 SCORES = (*METRIC, "tokens")
-"""What an evaluation measures of each data set, held-out or by name."""
+"""Metrics of an evaluation for each data set, held-out or by name."""
 TRAINING_LOSS = "train.mean_loss"
 """Shown of training, and optimized without an evaluation: `train.loss` is of one step."""
 # Columns that every row of training has.
@@ -91,7 +91,7 @@ class RunMetrics:
         return cls(read_jsonl(path, damaged), damaged)
 
     def curve(self, path: MetricPath) -> list[tuple[float, float]]:
-        """A column over the steps."""
+        """Values of a column by step."""
         points: list[tuple[float, float]] = []
         for row in self.rows:
             if path.kind not in (None, row.get("kind")):
@@ -132,7 +132,7 @@ class RunMetrics:
 
 
 def measured(job: Job) -> list[str]:
-    """The metrics that a run of a job will have, as far as its configuration tells.
+    """The metrics that a run of a job will have, as far as its configuration determines them.
 
     Returns:
         `KIND.COLUMN`, evaluation first. Rows of training may have more columns, such as those of
@@ -145,7 +145,7 @@ def measured(job: Job) -> list[str]:
 
 
 def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
-    """The problem of an objective that a run of a job would not have; None if it may have it."""
+    """The problem of an objective that a job does not measure; None if it may."""
     known = measured(job)
     name = wanted.column if wanted.kind is None else f"{wanted.kind}.{wanted.column}"
     if name in known or (wanted.kind is None and any(k.endswith(f".{name}") for k in known)):
@@ -169,7 +169,7 @@ def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
 
 
 def require(path: str, runs: Iterable[RunMetrics]) -> MetricPath:
-    """A metric that was asked for, which at least one run must have.
+    """Check that at least one run has a metric.
 
     Raises:
         SetpointError: with the nearest names, if no run has it.

@@ -1,4 +1,4 @@
-"""Settings of the points of a sweep as they are written, and the names of points."""
+"""Settings of the points of a sweep, and the names of points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from setpoint.config.words.plain_data import PlainScalar, guess
 from setpoint.config.words.text import parse_flow, parsed
 
 SOURCE, WITH = "source", "with"
-"""The axes that are no fields: over presets and files, and over modifiers."""
+"""Axes other than fields: presets and files, and modifiers."""
 CLOSING = {"[": "]", "{": "}", "(": ")"}
 QUOTES = "\"'"
 MAX_NAME_LENGTH = 120
@@ -28,7 +28,7 @@ BASE = "base"
 
 
 class Setting:
-    """A value that a point gives to an axis.
+    """The value of an axis in a point.
 
     Arguments:
         path: the field, `("tag", NAME)`, `("with",)` or `("source",)`.
@@ -47,7 +47,7 @@ class Setting:
         return ".".join(self.path)
 
     def flag(self) -> Flag:
-        """The setting as an override, which is how it is put onto a draft."""
+        """Convert the setting to an override."""
         # The text only says whether a variant is chosen; what is no text chooses none.
         text = self.value if isinstance(self.value, str) else "null"
         return Flag(self.path, text, self.key, self.origin, self.value)
@@ -62,7 +62,7 @@ Point = tuple[Setting, ...]
 
 
 def path_of(text: str) -> tuple[str, ...]:
-    """A dotted path in one spelling.
+    """Normalize a dotted path.
 
     Arguments:
         text: as written; hyphens and underscores are the same.
@@ -87,7 +87,7 @@ def axis_origin(name: str, find: Callable[[Path], str] | None = None) -> Origin:
 
 
 def plain_value(value: object) -> Any:
-    """A value of an axis for machines and for comparison.
+    """Convert a value of an axis to JSON types, for comparison as well.
 
     Returns:
         what JSON can hold; a text that reads as a number is that number.
@@ -103,7 +103,7 @@ def plain_value(value: object) -> Any:
 
 
 class Raw(Scalar):
-    """Any value of a file; the field that it is for decides what it means."""
+    """An unread value of a file; its field decides how it is read."""
 
     __setpoint_scalar__ = "a value for the field"
     __slots__ = ("value",)
@@ -127,7 +127,7 @@ class Raw(Scalar):
 
 
 def split_points(text: str) -> list[str]:
-    """Split a text at the commas that stand outside everything.
+    """Split a text at commas outside brackets and quotes.
 
     Returns:
         the parts, without space around them; the text as it is where nothing separates, or where
@@ -157,7 +157,7 @@ def split_points(text: str) -> list[str]:
 
 
 def point_value(part: str) -> str:
-    """The value that a part stands for.
+    """The value of one part.
 
     Raises:
         SetpointError: if there is nothing.
@@ -182,7 +182,7 @@ def _closing_quote(text: str, at: int) -> int:
 
 
 def labels(paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """The shortest endings of paths that tell them apart.
+    """The shortest unique endings of paths.
 
     Returns:
         a label for each path: `lr` for `optimizer.lr`, unless another axis ends in `lr` as well.
@@ -215,7 +215,7 @@ def name_of(point: Point, short: Mapping[tuple[str, ...], str]) -> str:
 
 
 def value_text(value: object) -> str:
-    """A value in signs that are safe in a file name and do not separate.
+    """Format a value for a file name.
 
     Returns:
         a number, word or list as people write it; else what is left of it and a hash.
@@ -254,7 +254,7 @@ def _plain_text(data: Any) -> str:
 
 
 def number_text(number: float) -> str:
-    """A number in the shorter of its two notations.
+    """Format a number in the shorter of its two notations.
 
     Returns:
         for instance `0.1`, `3e-4`, `1e6`.

@@ -41,7 +41,7 @@ EXAMPLE = "log_uniform(1e-5, 1e-2)"
 
 
 def draw(seed: int, index: int, name: str) -> Fraction:
-    """One number, evenly spread over [0, 1).
+    """Draw one number, uniform over [0, 1).
 
     Arguments:
         name: of the axis; each has a stream of its own, whatever other axes there are.
@@ -54,14 +54,14 @@ def draw(seed: int, index: int, name: str) -> Fraction:
 
 
 def linear(share: Fraction, low: float, high: float) -> float:
-    """The number at a share of the way from one limit to the other."""
+    """Interpolate linearly between two limits."""
     exact = Decimal(repr(low)) + _decimal(share) * (Decimal(repr(high)) - Decimal(repr(low)))
     digits = 5 - (Decimal(repr(high)) - Decimal(repr(low))).adjusted()
     return _inside(exact.quantize(Decimal(1).scaleb(-digits), context=CONTEXT), low, high)
 
 
 def logarithmic(share: Fraction, low: float, high: float) -> float:
-    """The number at a share of the way, where equal factors are equal distances."""
+    """Interpolate geometrically between two limits."""
     begin, end = (CONTEXT.ln(Decimal(repr(limit))) for limit in (low, high))
     exact = CONTEXT.exp(begin + _decimal(share) * (end - begin))
     return _inside(Context(prec=5).plus(exact), low, high)
@@ -79,7 +79,7 @@ class Distribution(Config):
     """Distribution of the values of an axis."""
 
     def at(self, share: Fraction) -> Any:
-        """The value at a share of the way through the distribution.
+        """Quantile of the distribution.
 
         Arguments:
             share: evenly spread over [0, 1).
@@ -87,7 +87,7 @@ class Distribution(Config):
         raise AssertionError(f"{type(self).__name__} is no variant")
 
     def extremes(self) -> list[Any]:
-        """Values that bound all the others, for a check before anything runs."""
+        """Extreme values, to check before anything runs."""
         raise AssertionError(f"{type(self).__name__} is no variant")
 
     def describe(self) -> str:
@@ -102,7 +102,7 @@ class Distribution(Config):
         return f"{tag}({', '.join(map(value_text, values))})"
 
     def fault(self) -> str:
-        """The problem of the values taken together; empty if there is none."""
+        """The problem of the combination of values; empty if there is none."""
         return ""
 
 
@@ -228,7 +228,7 @@ def misspelt_call(text: str) -> str:
 
 
 def call_mapping(text: str) -> dict[str, object]:
-    """`uniform(0, 1)` as the mapping that it stands for.
+    """Parse `uniform(0, 1)` into a mapping.
 
     Returns:
         `type` and the fields.
@@ -279,13 +279,13 @@ Path = tuple[str, ...]
 
 
 class Space(ABC):
-    """A set of points; `paths` are the fields that they set, with where that was said."""
+    """A set of points; `paths` are the fields that they set, with origins."""
 
     paths: dict[Path, Origin]
 
     @abstractmethod
     def size(self) -> int:
-        """The number of points, without making any."""
+        """The number of points; none is generated."""
 
     @abstractmethod
     def points(self) -> Iterator[Point]:
@@ -309,7 +309,7 @@ class Axis(Space):
 
 
 class Listed(Space):
-    """Points that are written out."""
+    """Explicit points."""
 
     def __init__(self, rows: Sequence[Point]) -> None:
         self.rows = rows

@@ -38,13 +38,13 @@ from setpoint.sweep.space import (
 
 FieldPath = tuple[str, ...]
 Place = Callable[[Path], str]
-"""A function from a path of the table to its line in the file."""
+"""Function from a path of the table to its line in the file."""
 Table = dict[str, tuple[Raw, ...]]
 R = TypeVar("R", bound=Node)
 TABLE = "sweep"
 """The key of a configuration file that makes it the file of a sweep."""
 TO_DRAW = "To draw values, give it to `axes` of [sweep.random], beside a count."
-"""The hint at a distribution that stands where values are expected."""
+"""Hint for a distribution in place of values."""
 
 
 class RandomTable(Config):
@@ -191,7 +191,7 @@ def read_space(
 
 
 def flattened(table: Mapping[str, object]) -> dict[str, Any]:
-    """A table `[sweep]` with each field under its dotted path, however the file nests them.
+    """Flatten a table `[sweep]`, so that each field is under its dotted path.
 
     `optimizer.lr = [1e-4]` is a table in a table for TOML, and `"optimizer.lr" = [1e-4]` is not.
 
@@ -230,7 +230,7 @@ def mentions(table: object, axis: str) -> bool:
 
 
 def _dotted(value: object, leaf: str | None = None) -> object:
-    """A table with dotted keys for nested tables, but for those with the key `leaf`."""
+    """Flatten nested tables to dotted keys, except those with the key `leaf`."""
     if not isinstance(value, dict):
         return value
     flat: dict[str, object] = {}

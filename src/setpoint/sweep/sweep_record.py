@@ -65,7 +65,7 @@ def run_state(path: Path, job: Job) -> RunState:
 
 
 def _has_same_duration(path: Path, job: Job) -> bool:
-    """True if the run was to be as long as it is to be today; a longer one is resumed."""
+    """True if the recorded duration equals that of the job; a longer one is resumed."""
     try:
         recorded: Any = json.loads((path / CONFIG).read_text(encoding="utf-8"))
         return recorded["duration"] == to_plain(job)["duration"]
@@ -121,7 +121,7 @@ class SweepTask:
         return "nothing saved yet; the same command starts it again"
 
     def plan(self) -> str:
-        """The action that launching it would take."""
+        """The planned action."""
         if self.state.finished:
             return "skip: finished"
         if self.state.step:
@@ -129,7 +129,7 @@ class SweepTask:
         return "start again" if self.state.started else "start"
 
     def to_json(self) -> dict[str, Any]:
-        """The point as the record of the sweep has it."""
+        """The point for `sweep.json`."""
         return {
             "name": self.name,
             "settings": dict(mapping_of(self.point.point)),
@@ -206,7 +206,7 @@ class SweepRecord:
         self._before = read_record_of(folder) if self.path.exists() else []
 
     def recall(self, tasks: Sequence[SweepTask]) -> None:
-        """Set the times of finished points, which their runs do not hold."""
+        """Restore the times of finished points from the earlier record."""
         known = {point["fingerprint"]: point for point in self._before}
         for task in tasks:
             point = known.get(task.point.fingerprint)
@@ -236,7 +236,7 @@ class SweepRecord:
         return record
 
     def close(self) -> None:
-        """Let another process sweep here."""
+        """Release the lock of the folder."""
         self._lock.release()
 
 

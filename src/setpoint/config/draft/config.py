@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     if sys.version_info >= (3, 13):
 
         class Replaceable(Protocol[P, Made]):
-            """A class whose fields type checkers know as the keywords of `__replace__`."""
+            """Protocol of a class whose `__replace__` takes its fields as keywords."""
 
             def __replace__(self, *args: P.args, **kwargs: P.kwargs) -> Made: ...
 
     class Bare(Protocol[P, Made]):
-        """A class that can be made without any arguments, or with some."""
+        """Protocol of a class that can be constructed without arguments."""
 
         @overload
         def __call__(self) -> Made: ...
@@ -178,7 +178,7 @@ class Config(Node, metaclass=ConfigMeta):
     else:
 
         def evolve(self, **changes: Any) -> Self:
-            """A changed draft of this config; the config itself stays as it is.
+            """Return a changed draft of this config; the config itself stays as it is.
 
             Derived values are left to be derived again from the changed ones.
             """
@@ -198,7 +198,7 @@ class Config(Node, metaclass=ConfigMeta):
         return copies.root
 
     def to_dict(self, *, flat: bool = False) -> dict[str, Any]:
-        """All values as plain data, for instance for `wandb.init(config=...)`.
+        """Return all values as plain data, for instance for `wandb.init(config=...)`.
 
         Arguments:
             flat: one level, by dotted paths such as `optimizer.lr`, in place of nested dicts.
@@ -299,7 +299,7 @@ def fields_of(config: Config | type[Config]) -> dict[str, FieldInfo]:
 if TYPE_CHECKING:
 
     class Builds(Config, Generic[Owner]):
-        """A `Config` whose `build` returns what stands in the brackets."""
+        """A `Config` whose `build` returns the type in brackets."""
 
         def build(self, **runtime: Any) -> Owner: ...
 

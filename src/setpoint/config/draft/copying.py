@@ -55,7 +55,7 @@ Packed = tuple[
     bool, dict[str, Any], dict[str, Chain], Dropped, tuple[Caution, ...] | None, Chain | None
 ]
 COMPUTED = (DERIVED, REFERENCE)
-"""Layers that resolve works out by itself, and so works out again."""
+"""Layers that resolve computes, and so computes again."""
 MANY_ORIGINS = {
     ENVIRONMENT: ENVIRONMENT,
     COMMAND_LINE: COMMAND_LINE,
@@ -67,7 +67,7 @@ point of a sweep stand where the flags of its own command line would."""
 
 
 def draft_of(config: C) -> C:
-    """A mutable copy; no change of it reaches the original.
+    """Return a mutable copy that shares nothing with the original.
 
     What was computed at resolve is forgotten, so that it is computed anew; a section that stands
     in two places of the original stands in two places of the copy.
@@ -76,7 +76,7 @@ def draft_of(config: C) -> C:
 
 
 class Copies(Generic[C]):
-    """Copies of the sections of one config; each is copied once, wherever it stands.
+    """Copies of the sections of one config; a shared section is copied once.
 
     With `working` they are what `resolve` works on, with no default missing. `of` has them by the
     identity of the original, `placed` with their paths, `again` the further places; `refers` tells
@@ -94,7 +94,7 @@ class Copies(Generic[C]):
         self._fill(self.root, ())
 
     def _copy(self, config: Node) -> Any:
-        """The copy of one section, with the values of the original still in it."""
+        """Copy one section; its values are still those of the original."""
         copy = self.of.get(id(config))
         if copy is None:
             old = state_of(config)
@@ -107,7 +107,7 @@ class Copies(Generic[C]):
         return copy
 
     def _fill(self, copy: Node, path: Path) -> None:
-        """Copy in turn what a copy holds and must not have in common with its original."""
+        """Copy the mutable values that a copy still shares with its original."""
         if id(copy) in self._open:
             if self._open[id(copy)]:
                 raise inside_itself(copy, path)
@@ -145,7 +145,7 @@ class Copies(Generic[C]):
 
 
 def _forget_computed(values: dict[str, Any], layers: list[Layer]) -> None:
-    """Take out what resolve, of today or of a record, has computed: it is computed anew."""
+    """Remove computed values, so that they are computed again."""
     computed = {name for origin, given in layers if origin.layer in COMPUTED for name in given}
     if computed:
         layers[:] = [layer for layer in layers if layer[0].layer not in COMPUTED]
@@ -186,7 +186,7 @@ def frozen_value(value: Any) -> Any:
 
 
 def pack(config: Node) -> Packed:
-    """The content of a config that `unpack` makes an equal one of in another process."""
+    """The content of a config for `unpack` in another process."""
     state, values = config._state or State(), vars(config)  # pyright: ignore[reportPrivateUsage]
     chains = {
         name: [(origin.fixed(name), value) for origin, value in chain]
@@ -205,7 +205,7 @@ def _itself(section: Node) -> Node:
 
 
 def unpack(config: Node, packed: Packed) -> None:
-    """Fill a new instance with what `pack` gave."""
+    """Fill a new instance with the result of `pack`."""
     frozen, values, chains, dropped, cautions, placed = packed
     fields = type(config).__setpoint__.fields
     object.__setattr__(config, "_state", None)
@@ -251,7 +251,7 @@ def successor(cls: type[C], history: Sequence[Node], moved: Node | None) -> C:
 
 
 def _hand_over(old: Node, new: Node, moved: bool) -> None:
-    """Carry the values that were given over to another variant, where it takes them."""
+    """Copy the values that were set to another variant, where it takes them."""
     known, state = type(new).__setpoint__, state_of(new)
     chains, kept = chains_of(old), dict[str, Any]()
     dropped = {name: (name, *rest) for name, *rest in state.dropped}
@@ -298,7 +298,7 @@ def references(value: Any) -> Iterator[tuple[Path, Reference]]:
 
 
 def contains(outer: Node, inner: Node) -> bool:
-    """True if a section is another one, or holds it at any depth."""
+    """True if a section is another one, or contains it at any depth."""
     return any(section is inner for _, section in sections(outer))
 
 
@@ -313,7 +313,7 @@ def with_items(value: Any, changes: Mapping[Path, object], inside: Path = ()) ->
 
 
 def bind(root: Node, placed: Iterable[tuple[Path, Node]] | None = None) -> bool:
-    """Put the section itself wherever a reference to a section stands.
+    """Replace references to sections by the sections.
 
     A reference to what is not there, or does not fit, stays as it is; a later layer may set what
     is missing, and `resolve` reports it otherwise.
@@ -354,7 +354,7 @@ def _bind(root: Node, section: Node, info: FieldInfo) -> bool:
 
 
 def switch(root: Node, old: Node, new: Node) -> None:
-    """Put a section wherever another one stands, if that is in several places.
+    """Replace a shared section by another in all of its places.
 
     Raises:
         Invalid: if one of the places cannot take it; nothing has been changed then.
@@ -387,6 +387,6 @@ def _read_with(section: Node, info: FieldInfo, items: Mapping[Path, object]) -> 
 
 
 def _replace(section: Node, info: FieldInfo, stored: object) -> None:
-    """Put another value into a field without a new layer: it is the same setting."""
+    """Replace the value of a field without adding a layer."""
     object.__setattr__(section, info.name, stored)
     replace_given(state_of(section).layers, {info.name: stored})

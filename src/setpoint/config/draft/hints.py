@@ -45,7 +45,7 @@ class OtherName(NamedTuple):
 
 
 def foreign_table(root: type[Node], table: str = "OTHER_NAMES") -> Mapping[str, Any]:
-    """The table of the module that the root names as `other_names`, imported now."""
+    """Import the module that the root names as `other_names`, and return its table."""
     module = root.__setpoint__.other_names
     if module is None:
         return {}
@@ -103,7 +103,7 @@ def unknown_key(cls: type[Node], key: str) -> Invalid:
 
 
 def is_secret_key(root: type[Node], path: str) -> bool:
-    """True if an unknown key may be the name of a secret: misspelt, misplaced or another's."""
+    """True if an unknown key may name a secret: misspelt, misplaced, or of another system."""
     entry, key = other_name(root, path), path.rpartition(".")[2]
     if entry is not None and entry.fields:
         fields = (info for field, info in all_fields(root) if field in entry.fields)
@@ -118,7 +118,7 @@ def is_secret_key(root: type[Node], path: str) -> bool:
 
 
 def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path, object]]:
-    """The keys of another system's section, each to be reported; an unknown key itself else."""
+    """Split a section of another system into its keys, each to be reported; else the key itself."""
     everything = [(path, value)]
     if not isinstance(value, Mapping):
         return everything
@@ -140,7 +140,7 @@ def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path
 
 
 def location_hint(root: type[Node], path: str, loose: bool = True, value: object = None) -> str:
-    """A sentence that says where an unknown key belongs; empty where nothing is close.
+    """Return a hint at the place of an unknown key; empty where nothing is close.
 
     For a mapping as `value` only sections are meant that have one of its keys; `loose` allows names
     that are only alike.
@@ -264,7 +264,7 @@ def explained(
 
 
 def switches(kind: SectionType, path: Path, origin: Origin) -> str:
-    """The hint how to switch a section that may be null on and off."""
+    """Return the hint how to switch an optional section on and off."""
     cls, name = kind.only(), dotted(path)
     off = f"off with {written({name: None}, origin)}."
     if cls is None:
@@ -277,7 +277,7 @@ def switches(kind: SectionType, path: Path, origin: Origin) -> str:
 
 
 def _inside(kind: SectionType, word: str, path: Path) -> str:
-    """The field of a section that takes a value which was given to the section itself."""
+    """Suggest the field for a value that was given to its section."""
     cls = kind.only()
     fields = list(cls.__setpoint__.fields.values()) if cls else []
     for info in fields:
@@ -291,7 +291,7 @@ def _inside(kind: SectionType, word: str, path: Path) -> str:
 
 
 def written(values: Mapping[str, object], origin: Origin) -> str:
-    """Values as they are written in the layer that an unknown key came from."""
+    """Format values in the syntax of the layer that an unknown key came from."""
     values = {path: _rounded(value) for path, value in values.items()}
     if origin.layer == FILE:
         # A file cannot have a section as a text and as a table as well.
@@ -330,7 +330,7 @@ def _in_file(path: str, value: object, name: str) -> str:
 
 
 def _rounded(value: object) -> object:
-    """A converted value without the digits that converting it has made up."""
+    """Round a converted value to ten digits, without rounding errors of the conversion."""
     if not isinstance(value, float):
         return rebuild(value, _rounded)
     short = float(f"{value:.10g}")

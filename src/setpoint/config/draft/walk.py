@@ -30,7 +30,7 @@ from ..words.text import for_error
 from .hints import location_hint
 
 TAG = "tag"
-"""The first word of the path that sets one."""
+"""First word of a path that sets a tag."""
 PLACES = 10_000
 """Sections of one tree, each counted in every place where it stands."""
 
@@ -59,7 +59,7 @@ def need_class(value: object, function: str) -> None:
 
 
 def holders(section: Node, make: bool = True) -> list[str]:
-    """The fields whose value is no plain data; `make` makes defaults of an instance's own first."""
+    """The fields with sections in their values; `make` creates mutable defaults first."""
     values, names = vars(section), list[str]()
     for name, info in type(section).__setpoint__.fields.items():
         if make and info.factory is not None and name not in values:
@@ -72,7 +72,7 @@ def holders(section: Node, make: bool = True) -> list[str]:
 
 
 def inner_sections(section: Node, make: bool = True) -> Iterator[tuple[Path, Node]]:
-    """The sections directly inside one, with their paths from there."""
+    """The sections directly inside a section, with relative paths."""
     fields, values = type(section).__setpoint__.fields, vars(section)
     for name in holders(section, make):
         value: Any = values[name]
@@ -115,7 +115,7 @@ def sections(
 
 
 def too_deep(config: Node, path: Path) -> SetpointError:
-    """The error for a section that lies too deep, as one does that holds its own kind."""
+    """The error for sections that are nested too deeply, as in a recursive class."""
     return SetpointError(
         f"{dotted(path[:3])}... is {TOO_DEEP}: {type(config).__name__} nests sections without "
         f"end, or too deeply"
@@ -123,7 +123,7 @@ def too_deep(config: Node, path: Path) -> SetpointError:
 
 
 def inside_itself(section: Node, path: Path) -> SetpointError:
-    """The error for a section that stands inside of itself."""
+    """The error for a section that contains itself."""
     return SetpointError(
         f"{type(section).__name__} contains itself: it stands in its own {dotted(path)}"
     )
@@ -141,14 +141,14 @@ def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:
 
 
 def shared_places(config: Node) -> dict[Path, Path]:
-    """The further places of sections that stand in several, each with the first place."""
+    """The further places of shared sections, each with the first place."""
     again: list[tuple[Path, Node]] = []
     first = {id(section): path for path, section in sections(config, (), again)}
     return {path: first[id(section)] for path, section in again}
 
 
 def shared(config: Node) -> Iterator[str]:
-    """Sections in several places, in words: `key is query, from exp.toml:3:1`."""
+    """Shared sections as text: `key is query, from exp.toml:3:1`."""
     places = shared_places(config)
     for leaf in leaves(config) if places else ():
         first = places.get(leaf.path)
@@ -157,7 +157,7 @@ def shared(config: Node) -> Iterator[str]:
 
 
 def check_size(config: Node) -> None:
-    """Refuse a tree in which references to sections multiply beyond all use.
+    """Refuse a tree in which references to sections multiply.
 
     Raises:
         SetpointError: if its sections, each counted in every place where it stands, are too many.
@@ -180,7 +180,7 @@ def check_size(config: Node) -> None:
 
 
 def value_at(node: Any, part: str | int) -> Any:
-    """The value of a field, or an item of a list, a mapping or a free area, or MISSING."""
+    """The value of a field or an item; MISSING if there is none."""
     if isinstance(node, Node):
         known = part in type(node).__setpoint__.fields
         return value_or_missing(node, str(part)) if known else MISSING
@@ -196,7 +196,7 @@ def field_at(root: Node, path: Path) -> FieldInfo | None:
 
 
 def missing_place(root: Node, path: Path) -> Invalid:
-    """The error for a reference that leads nowhere."""
+    """The error for a reference to a field that does not exist."""
     name = dotted(path)
     node: Any = root
     for depth, part in enumerate(path[:-1], 1):
@@ -216,7 +216,7 @@ def missing_place(root: Node, path: Path) -> Invalid:
 
 
 class Leaf(NamedTuple):
-    """One value of a tree, with its effective role and the layers that touched it, if any did."""
+    """One value of a tree, with its effective role and the layers that set it."""
 
     path: Path
     value: Any
@@ -336,7 +336,7 @@ class _Walk:
 
 
 def free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
-    """The values of a free area at any depth; one that is empty has none."""
+    """The values of a free area at any depth."""
     for key, value in area.items():
         if isinstance(value, Free):
             yield from free_leaves(value, (*path, key), role)
@@ -345,7 +345,7 @@ def free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
 
 
 def entries_of(config: Node, leaf: Leaf) -> list[Leaf]:
-    """Each entry of a mapping that a layer touched, in order, as a leaf of its own.
+    """Each entry of a mapping that a layer set, as a leaf.
 
     A layer counts for an entry that it brings or changes; the chain of the mapping holds the whole
     value of each layer.
@@ -376,7 +376,7 @@ def _mapping(value: object) -> dict[str, object]:
 
 
 def dropped_values(config: Node, place: str = "") -> Iterator[str]:
-    """The values that a later layer has overtaken, or those at a place, as lines.
+    """Dropped values as lines, optionally those at a path.
 
     Those of a preset in one section are a line together: they were chosen for its own variant.
     """
@@ -396,7 +396,7 @@ def dropped_values(config: Node, place: str = "") -> Iterator[str]:
 
 
 def dropped_leaves(config: Node, place: Path = ()) -> Iterator[tuple[Leaf, str]]:
-    """The same as values in their places, each with the reason; `place` is that of the config."""
+    """Dropped values as leaves, each with the reason; `place` is the path of the config."""
     for path, section in sections(config, place):
         state = section._state  # pyright: ignore[reportPrivateUsage]
         for name, value, origin, reason in state.dropped if state else ():
@@ -431,7 +431,7 @@ def overridden(config: Node) -> Iterator[str]:
 
 
 Places = dict[int, Path]
-"""The first place of each section, by identity: at any other a reference to it is written."""
+"""The first place of each section by identity; other places are written as references."""
 
 
 def first_places(config: Node, path: Path = ()) -> Places:
@@ -486,7 +486,7 @@ def _usual(info: FieldInfo, alike: Node | None) -> Any:
 
 
 def _removed(value: dict[str, Any], usual: Any) -> dict[str, list[str]]:
-    """The key that takes out default keys of a mapping, since a layer adds to it."""
+    """The key of a mapping that removes default keys."""
     if not isinstance(usual, dict):
         return {}
     gone = [key for key in cast(dict[str, Any], usual) if key not in value]
@@ -496,7 +496,7 @@ def _removed(value: dict[str, Any], usual: Any) -> dict[str, list[str]]:
 def plain_items(
     kind: FieldType, value: Any, path: Path, places: Places, plain: Callable[[Node, Path], Any]
 ) -> Any:
-    """A value in plain data, with the sections inside as a function makes them.
+    """Convert a value to plain data, sections by a function.
 
     A section that has stood before is written as a reference to its first place.
     """
@@ -585,7 +585,7 @@ def given(config: Node, name: str) -> Any:
 def minimal_items(
     kind: FieldType, value: Any, path: Path = (), places: Places | None = None
 ) -> Any:
-    """A value with its sections reduced to what differs from their defaults; see `to_plain`."""
+    """Convert a value to plain data, its sections without defaults; see `to_plain`."""
     known = {} if places is None else places
     return plain_items(
         kind, value, path, known, lambda section, at: to_minimal(section, None, at, known)

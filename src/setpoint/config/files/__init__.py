@@ -1,4 +1,4 @@
-"""Files as plain data with a place for each key: TOML, YAML and JSON, read and written.
+"""Reading and writing TOML, YAML and JSON as plain data, with the position of each key.
 
 It knows neither fields nor sections, and uses `values` and `words` only.
 """

@@ -1,4 +1,4 @@
-"""A file that was read: its data, where each key of it stands, and the error that names a place."""
+"""A file that was read: its data, the position of each key, and errors with positions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Position:
         self.children: dict[str | int, Position] = {}
 
     def add(self, key: str | int, offset: int) -> Position:
-        """The place of a child; one that is already known keeps its first offset."""
+        """Add the position of a child; a known one keeps its first offset."""
         child = self.children.get(key)
         if child is None:
             child = self.children[key] = Position(offset)
@@ -176,7 +176,7 @@ def twice(name: str, text: str, key: str, first: int, offset: int) -> FileError:
 def unexpected(
     name: str, text: str, offset: int, problem: str, hints: Mapping[str, str]
 ) -> FileError:
-    """The error for a place at which a parser stops.
+    """The error at the position where a parser stops.
 
     Arguments:
         problem: what the parser says.
@@ -206,6 +206,6 @@ def describe(text: str, offset: int) -> str:
 
 
 def named(key: str) -> str:
-    """A key as an error shows it: one line, in quotes, no longer than a person reads."""
+    """Format a key for an error: one line, in quotes, shortened."""
     short = key if len(key) <= 60 else key[:57] + "..."
     return f"'{short}'" if short.isprintable() else repr(short)

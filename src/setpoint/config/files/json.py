@@ -36,7 +36,7 @@ _HINTS = {
 
 
 def parse_json(text: str, name: str) -> Document:
-    """Read JSON without what other readers let pass: keys given twice, NaN, infinity, 1e999.
+    """Read JSON; keys given twice, NaN, infinity and 1e999 are refused.
 
     Raises:
         FileError: the text is not JSON, or breaks one of the limits.
@@ -95,7 +95,7 @@ def _finite(literal: str) -> float:
 
 
 def scan_json(text: str, name: str) -> Position:
-    """Find where each key and each list item of valid JSON stands.
+    """Find the position of each key and list item of valid JSON.
 
     Raises:
         FileError: for what is JSON and refused: a key given twice, a number that no field takes,

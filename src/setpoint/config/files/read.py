@@ -33,7 +33,7 @@ def read_file(path: str) -> Document:
 
 
 def parse_bytes(data: bytes, format: Format, name: str) -> Document:
-    """Read what came from elsewhere than a file, standard input for instance.
+    """Read bytes, for instance from standard input.
 
     Raises:
         FileError: it is not UTF-8 or not of that format, or breaks one of the limits.
@@ -42,7 +42,7 @@ def parse_bytes(data: bytes, format: Format, name: str) -> Document:
 
 
 def parse(text: str, format: Format, name: str) -> Document:
-    """Read a text that has been decoded.
+    """Read decoded text.
 
     Raises:
         FileError: the text is not of that format, or breaks one of the limits.
@@ -71,7 +71,7 @@ def _too_large(size: int, format: Format) -> str:
 
 
 def _missing(path: str) -> str:
-    """The reason why there is no such file, and the nearest name that there is."""
+    """Explain that there is no such file, with the nearest name."""
     import difflib
     import os
     from itertools import islice
@@ -123,7 +123,7 @@ def read_plain_file(
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting, as a pipe makes one wait, or a file of the kernel's (/proc/kmsg)."""
+    """Open without blocking, which pipes and files such as /proc/kmsg would."""
     import os
 
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))

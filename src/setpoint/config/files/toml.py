@@ -37,7 +37,7 @@ _TOKEN = r"""
 
 
 class _TooBig(float):
-    """A number that was not written as infinite, and would become so unseen."""
+    """Number literal that would overflow to infinity."""
 
 
 def parse_toml(text: str, name: str) -> Document:
@@ -121,7 +121,7 @@ _END: Token = ("end", "", -1)
 
 
 def scan_toml(text: str, name: str) -> Position:
-    """Find where each key and each list item stands; what follows broken syntax is not read.
+    """Find the position of each key and list item, up to the first broken syntax.
 
     Arguments:
         text: the text, nested no deeper than the limit.
@@ -165,7 +165,7 @@ class _Scanner:
         return True
 
     def _header(self) -> Position | None:
-        """`[a.b]` or `[[a.b]]`; the table that the lines below it fill."""
+        """Parse `[a.b]` or `[[a.b]]`; return the table for the lines below it."""
         start = self._advance()[2]
         is_array = self._token[1] == "[" and self._token[2] == start + 1
         if is_array:
@@ -192,7 +192,7 @@ class _Scanner:
         return twice(self._name, self._text, key, first.offset, offset)
 
     def _keys(self) -> list[tuple[str, int]]:
-        """The parts of a dotted key with their offsets; empty where no key stands."""
+        """The parts of a dotted key with their offsets; empty if there is no key."""
         keys: list[tuple[str, int]] = []
         while self._token[0] in ("bare", "string"):
             _, key, offset = self._advance()

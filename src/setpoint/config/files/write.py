@@ -36,7 +36,7 @@ _MAX_YAML_KEY = 1000  # characters; longer keys need the form `? key`
 
 
 def remark(comments: list[str]) -> str:
-    """Comments as they stand at the end of a line.
+    """Join comments for the end of a line.
 
     Arguments:
         comments: texts, in order; line breaks and what cannot be printed become spaces. What is
@@ -52,7 +52,7 @@ def remark(comments: list[str]) -> str:
 
 
 def checked(value: Any, path: Path = ()) -> Any:
-    """Data with exact classes only, so that the writers need not ask again.
+    """Convert data to dicts, lists, strings, numbers and None for the writers.
 
     Arguments:
         value: dicts, lists, tuples, text, numbers, bools and None.
@@ -125,7 +125,7 @@ def _json(value: object, indent: str) -> str:
 
 
 def scalar(value: object) -> str:
-    """A scalar, or an empty list or mapping, as all formats write it that have it."""
+    """Format a scalar, or an empty list or mapping."""
     if isinstance(value, str):
         return quoted(value)
     if value is None:
@@ -168,7 +168,7 @@ class _TomlWriter(_Writer):
     def table(
         self, table: dict[str, object], path: Path, name: str, header: str | None, notes: list[str]
     ) -> None:
-        """A table with the tables inside; `header` if it has one, left out where that says nothing.
+        """Format a table with the tables inside; an empty header is left out.
 
         A table of nothing but tables needs no line of its own: `[a.b]` makes `a`.
         """
@@ -210,7 +210,7 @@ class _TomlWriter(_Writer):
         self.lines.append("]")
 
     def _inline(self, value: object, path: Path, notes: list[str]) -> str:
-        """A value on one line; the comments on what is inside it are added to `notes`."""
+        """Format a value on one line; comments on its items are added to `notes`."""
         if not (is_mapping(value) or is_list(value)):
             return '"null"' if value is None else scalar(value)
         items: list[str] = []
@@ -266,7 +266,7 @@ class _YamlWriter(_Writer):
         return lines
 
     def _entry(self, head: str, value: object, path: Path) -> list[str]:
-        """The lines of one value, the first of which begins with its key or dash."""
+        """The lines of one value; the first begins with its key or dash."""
         notes = self._notes(path)
         if is_list(value) and not any(isinstance(item, (dict, list)) for item in value):
             line = f"{head} [{', '.join(_yaml_scalar(item) for item in value)}]"

@@ -141,7 +141,7 @@ class _Builder:
             raise self._error(offset, HALF_PAIR)
 
     def _put(self, value: object, event: Event) -> Position:
-        """Hang a value into the mapping or list that is open; where it stands."""
+        """Add a value to the open mapping or list; return its position."""
         if not self._open:
             self.places.offset = event.start_mark.index
             # Nothing but comments, or `---` alone, is an empty file; a written null is not.
@@ -194,7 +194,7 @@ class _Builder:
 
 
 def _height(value: object) -> int:
-    """The levels of mappings and lists of a value, itself included."""
+    """Nesting depth of a value."""
     if not isinstance(value, dict | list):
         return 0
     return 1 + max((_height(item) for _, item in children(cast(object, value))), default=0)

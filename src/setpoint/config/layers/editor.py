@@ -1,4 +1,4 @@
-"""Putting the values of one layer onto a draft, and gathering everything that does not fit."""
+"""Setting the values of one layer in a draft, and collecting all problems."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from .presets import (
 
 
 class Unknown(Struct):
-    """A key that no field answers to, or a value of the wrong kind, as its layer has it."""
+    """An unknown key, or a value of the wrong kind, as written in its layer."""
 
     path: Path
     value: object
@@ -154,7 +154,7 @@ class Editor:
             raise ConfigError(self.problems)
 
     def merge(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Put a whole mapping onto the root, as a file does.
+        """Merge a whole mapping into the root, as a file does.
 
         A tag sets the fields that the mapping does not set by their own names.
         """
@@ -171,7 +171,7 @@ class Editor:
             bind(self.root)
 
     def set(self, path: Sequence[str], value: object, origin: Origin) -> None:
-        """Put one value at a dotted path, as a flag does."""
+        """Set one value at a dotted path, as a flag does."""
         keys = tuple(path)
         try:
             if len(keys) > MAX_DEPTH:
@@ -210,7 +210,7 @@ class Editor:
     def _merge_section(
         self, section: Node, values: Mapping[str, object], origin: Origin, path: Path
     ) -> None:
-        """Put a mapping onto one section."""
+        """Merge a mapping into a section."""
         self._reached.setdefault((id(section), id(origin)), (path, section, origin))
 
         def put(key: str, value: object) -> None:
@@ -279,7 +279,7 @@ class Editor:
             self._read_and_store(slot, entries, origin)
 
     def _assign_section(self, slot: Slot, kind: SectionType, value: object, origin: Origin) -> None:
-        """Set fields of the section that stands in a field, or put another one there."""
+        """Set fields of the section of a field, or replace the section."""
         if isinstance(value, Mapping):
             self._merge_onto(
                 lambda tag, layer: self._section(slot, kind, layer, tag),
@@ -330,7 +330,7 @@ class Editor:
         slot.store(stored, origin)
 
     def _section(self, slot: Slot, kind: SectionType, origin: Origin, tag: object = None) -> Node:
-        """The section that stands in a field, made or switched to another variant if need be.
+        """Return the section of a field, created or switched to another variant if needed.
 
         One that an earlier layer has set to null comes back as it was.
         """
@@ -359,7 +359,7 @@ class Editor:
         return current
 
     def _note_null(self, slot: Slot, origin: Origin) -> None:
-        """List as dropped the null of a section that a value inside it brings back."""
+        """Record the null of a section as dropped, since a value inside restores the section."""
         chain = chain_of(slot.section, slot.info.name)
         if not chain or chain[-1][1] is not None or chain[-1][0].layer not in WRITTEN_LAYERS:
             return
@@ -424,7 +424,7 @@ class Editor:
     def _new_section(
         self, kind: SectionType, values: Mapping[str, object], origin: Origin, path: Path
     ) -> Node:
-        """Make a section of which some part extends files."""
+        """Make a section with parts that extend files."""
         section: Node | None = None
         known = len(self.problems)
 
@@ -446,7 +446,7 @@ class Editor:
         return cast(Node, section)
 
     def _descend(self, node: object, rest: Path, done: Path, value: object, origin: Origin) -> None:
-        """Follow a path to where a value belongs, and set it there.
+        """Follow a path and set the value there.
 
         Raises:
             Invalid: if the path cannot be followed, or the value does not fit.
@@ -510,7 +510,7 @@ class Editor:
     def _report_unknown(
         self, section: Node, rest: Path, done: Path, value: object, origin: Origin
     ) -> None:
-        """Report a path whose next part is no field, with the path that may be meant."""
+        """Report a path whose next part is no field, with a suggestion."""
         known, key = type(section).__setpoint__, str(rest[0])
         error, meant = unknown_key(type(section), key), ""
         close: list[str] = known.near(key)[:1] if len(rest) > 1 else []
@@ -585,7 +585,7 @@ class Editor:
         path: Path,
         put_preset: Callable[[str, Origin], None] | None = None,
     ) -> None:
-        """Put a mapping onto a section, after what it extends.
+        """Merge a mapping into a section, after the files that it extends.
 
         Arguments:
             section_for: gives the section for the `type` that a mapping names, if any.
@@ -617,7 +617,7 @@ class Editor:
             self._merge_section(section, fields, origin, path)
 
     def _with_fragments(self, kind: FieldType, value: object, origin: Origin, path: Path) -> object:
-        """Make each new section inside a value that extends files, with what these hold.
+        """Make the new sections inside a value that extend files.
 
         Raises:
             Invalid: if such a section cannot be made.

@@ -104,7 +104,7 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
 
 
 def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
-    """Spell a path as the fields along it, and its other keys as they are written."""
+    """Spell a path by the names of its fields; other keys stay as written."""
     if written[0].lower() == TAG and TAG not in type(root).__setpoint__.fields:
         return tuple(map(str.lower, written))
     path: list[str] = []
@@ -183,7 +183,7 @@ def _holds_secret(root: type[Node], path: Sequence[str]) -> bool:
 
 
 def _field_spelled(cls: type[Node], words: Sequence[str]) -> tuple[str, ...] | None:
-    """Find the field that words would name if the underscores between them were right."""
+    """Find the field that words would name with the right underscores."""
     words = [word.lower() for word in words if word]
     for info in cls.__setpoint__.fields.values():
         name = info.name.lower().split("_")

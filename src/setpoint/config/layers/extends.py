@@ -19,7 +19,7 @@ from .presets import PRESET_PREFIX, preset_named
 
 EXTENDS = "extends"
 HEADERS = (EXTENDS, "$schema", HEADER)
-"""Keys of a file that speak of the file, not of the configuration."""
+"""Keys of a file that describe the file, not the configuration."""
 USE_PRESET = (
     "The section of a preset is written @{}; a file that extends a whole preset says so above its "
     "first section."
@@ -27,7 +27,7 @@ USE_PRESET = (
 
 
 class ExtendingFiles:
-    """The files of one configuration, of which none that is open can extend itself."""
+    """The files of one configuration; a cycle is an error."""
 
     def __init__(self, root: type[Node]) -> None:
         self.root = root
@@ -64,7 +64,7 @@ class ExtendingFiles:
         return document
 
     def close(self) -> None:
-        """Leave the file that was opened last."""
+        """Close the file that was opened last."""
         self._open.pop()
 
     def fragments(
@@ -75,7 +75,7 @@ class ExtendingFiles:
         presets: bool,
         fail: Callable[[object, Invalid], None],
     ) -> Iterator[tuple[str, Mapping[str, object], Origin]]:
-        """The files that a section extends, open one after the other, or presets, as `@name`.
+        """Iterate over the files, or presets as `@name`, that a section extends.
 
         Arguments:
             given: their names, relative to the file of the origin; this counts for more than they.
@@ -143,7 +143,7 @@ def file_beside(file: str, name: str) -> str:
 
 
 def is_applied(name: str, file: str, listed: list[str], applied: Sequence[str]) -> bool:
-    """True if a file of a list to extend has been put on already: it counts once.
+    """True if a file in `extends` has been applied already: it counts once.
 
     A file that several files extend counts before the first of them. So it cannot be named behind
     a file that it counts before.

@@ -27,7 +27,7 @@ CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
 
 
 def deletes(token: str) -> bool:
-    """Check for Hydra's way to delete a key: `~` and a dotted name, which is no home folder."""
+    """Check for Hydra's deletion syntax, `~` and a dotted name, as opposed to a home folder."""
     name = token.partition("=")[0]
     return name[:1] == "~" and all(part.isidentifier() or part.isdecimal()
                                    for part in name[1:].split("."))  # fmt: skip
@@ -97,7 +97,7 @@ def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
 def with_value(
     cls: type[Node], flag: str, word: str, is_argument: Callable[[str], bool] = lambda _: False
 ) -> str | None:
-    """Join a flag and the word behind it, if that is its value and no argument of its own.
+    """Join a flag and the next word, if that is its value and no positional argument.
 
     Arguments:
         is_argument: checks if a word can be one, asked where the flag is a switch and the word is
@@ -120,7 +120,7 @@ def with_value(
 
 
 def _negated(cls: type[Node], flag: str) -> tuple[str, ...] | None:
-    """The path of the switch that `--no-SWITCH` turns off."""
+    """Path of the switch that `--no-SWITCH` turns off."""
     if not flag.startswith("--no-") or _kinds(cls, _path(flag[2:])):
         return None
     path = _path(flag[5:])
@@ -174,7 +174,7 @@ def _takes(kinds: Sequence[FieldType], text: str) -> bool:
 
 
 def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
-    """The words behind a flag as one value, `--duration "2 epochs"`; empty if they make none."""
+    """Join the words behind a flag into one value, `--duration "2 epochs"`; empty if invalid."""
     path = _path(flag.removeprefix("--"))
     kinds = _kinds(cls, path)
     listing = ",".join(words)
@@ -215,7 +215,7 @@ def in_order(cls: type[Node], flags: Sequence[Flag]) -> list[Flag]:
 
 
 def is_section(cls: type[Node], path: tuple[str, ...]) -> bool:
-    """Check if a path such as `("model",)` names a section, or one that may stand there."""
+    """Check if a path such as `("model",)` names a section or optional section."""
     return any(_holds(kind, SectionType) for kind in _kinds(cls, path))
 
 
@@ -248,7 +248,7 @@ def _holds(kind: FieldType, wanted: type[FieldType]) -> bool:
 
 
 class Word(str):
-    """A word of a command line that stands in a file, such as `@args.txt`, at `file:line`."""
+    """A word of a response file, such as `@args.txt`, with `file:line`."""
 
     __slots__ = ("place",)
 

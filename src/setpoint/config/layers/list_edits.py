@@ -1,4 +1,4 @@
-"""Edits of lists, tuples and mappings: one item is set, put in or taken out, the others stay."""
+"""Edits of lists, tuples and mappings: set, insert or remove one item."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ItemEdit(Struct):
     def _in_mapping(
         self, kind: MappingType, current: dict[str, Any], rest: Path, path: Path
     ) -> Any:
-        """A mapping with keys taken out of it, or with another value of one."""
+        """Return a mapping with keys removed, or with one value changed."""
         items = dict(current)
         if rest != (REMOVE,):
             key = kind.check_key(str(rest[0]))
@@ -86,7 +86,7 @@ class ItemEdit(Struct):
     def _in_list(
         self, kind: SequenceType | TupleType, current: Sequence[Any], rest: Path, path: Path
     ) -> Any:
-        """A list with items put in or taken out, or with another value of one."""
+        """Return a list with items inserted or removed, or with one value changed."""
         word, name, items = str(rest[0]), dotted(path), list(current)
         if word not in EDITS:
             index = item_index(items, word, name)
@@ -120,7 +120,7 @@ class ItemEdit(Struct):
     def _replace(
         self, current: Any, items: Any, key: Any, item: Any, kind: FieldType, rest: Path, path: Path
     ) -> Any:
-        """A list or mapping with one item changed."""
+        """Return a list or mapping with one item changed."""
         try:
             items[key] = self.apply(kind, item, rest[1:], (*path, key))
         except Invalid as error:
@@ -144,7 +144,7 @@ def follow(before: object, after: object, path: Path) -> None:
 
 
 def _which(kind: SequenceType, items: list[Any], which: object, name: str, origin: Origin) -> int:
-    """The index of an item to be taken out: sections by index or name, plain items by value."""
+    """The index of an item to remove: sections by index or name, plain items by value."""
     if kind.item.nested:
         return item_index(items, str(which), name)
     value = kind.item.read(which, origin)
@@ -163,7 +163,7 @@ def _words(value: object) -> list[str]:
 
 
 def _index(text: str) -> int:
-    """A whole number in plain digits; a list may hold an item that is named like any other."""
+    """An int in ASCII digits; other text may be the name of an item."""
     if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdecimal():
         raise ValueError(text)
     return int(text)
@@ -219,7 +219,7 @@ def _named(items: Sequence[Any], word: str, name: str) -> int:
 
 
 def names_of(item: object) -> tuple[str | None, str | None]:
-    """The name and the tag by which an item can be named beside by its index, if it has them."""
+    """The name and the tag of an item, if it has them."""
     if not isinstance(item, Node):
         return None, None
     known = type(item).__setpoint__
@@ -232,5 +232,5 @@ def _count(length: int) -> str:
 
 
 def single(path: Path, key: str) -> str:
-    """The error for a path that goes on behind a single value."""
+    """The error for a path that continues into a scalar."""
     return f"{dotted(path)} is a single value; it has no {key!r} inside"

@@ -46,7 +46,7 @@ WRITTEN_LAYERS = (FILE, ENVIRONMENT, COMMAND_LINE, SWEEP)
 
 
 class Catalogue(MutableMapping[str, V]):
-    """A mapping that knows some of its names before it has the values.
+    """A mapping whose values are imported when they are first used.
 
     Iterating gives all names and imports nothing, and so does `in`; taking a value imports the
     module that puts it here.
@@ -57,7 +57,7 @@ class Catalogue(MutableMapping[str, V]):
         self._values: dict[str, V | str] = {}
 
     def expect(self, module: str, *names: str) -> None:
-        """Make names known without importing what brings them."""
+        """Register names without importing their modules."""
         for name in names:
             self._values.setdefault(name, module)
 
@@ -256,7 +256,7 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
 
 
 def unknown_preset(kind: str, name: str, table: Mapping[str, object]) -> str:
-    """The error for a name that nothing is registered under."""
+    """The error for an unregistered name."""
     meant = did_you_mean(name, table, " ")
     if "," in name and all(part.strip().replace("_", "-") in table for part in name.split(",")):
         options = " ".join(f"--with {part.strip()}" for part in name.split(","))
@@ -303,7 +303,7 @@ def load_plugins(broken: list[SetpointError] | None = None) -> bool:
 
 
 def section_of_preset(root: type[Node], text: str, path: Path) -> Node | None:
-    """A draft of the section that a preset, `@name`, has in a place; None if it is null there.
+    """Return a draft of a section of a preset, `@name`; None if it is null there.
 
     Raises:
         Invalid: if there is no such preset, or it has no such section.
@@ -332,7 +332,7 @@ def section_of_preset(root: type[Node], text: str, path: Path) -> Node | None:
 
 
 def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text: str) -> None:
-    """List as dropped what files and flags had set in a section that another value replaces."""
+    """Record values of files and flags as dropped where another value replaces their section."""
     because = f"{dotted(path)} = {text} ({origin.describe(path)}) replaces the section"
     values = [(leaf, because) for leaf in leaves(before, path) if leaf.path[-1] != "type"]
     for leaf, reason in [*values, *dropped_leaves(before, path)]:
@@ -342,7 +342,7 @@ def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text
 
 
 def forget_restored(root: Node, section: Node, path: Path) -> None:
-    """Take from the list of dropped values those that a section has again, or drops itself."""
+    """Remove dropped values that a section has again, or drops itself."""
     state = state_of(root)
     if not state.dropped:
         return

@@ -159,7 +159,7 @@ class _Writer:
 
 
 def _attribute(name: str) -> str:
-    """The access to a member of an enum, whose name need not be one of Python."""
+    """The expression for a member of an enum, whose name need not be a Python identifier."""
     plain = name.isidentifier() and not keyword.iskeyword(name)
     return f".{name}" if plain else f"[{_quoted(name)}]"
 

@@ -134,7 +134,7 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
 
 
 def _merged(root: type[Node], record: Record, folder: str) -> Editor:
-    """The recorded values in a new draft, but for the derived ones."""
+    """Copy the recorded values, except derived ones, into a new draft."""
     layers = {key: entry["layers"][-1]["layer"] for key, entry in record.origins.items()}
     derived = {key for key, layer in layers.items() if layer == DERIVED}
     editor = Editor(root(), replace_mappings=True)
@@ -143,7 +143,7 @@ def _merged(root: type[Node], record: Record, folder: str) -> Editor:
 
 
 def _layers(leaf: Leaf) -> list[dict[str, object]]:
-    """The layers that touched a value as a record has them; the last has the value itself."""
+    """The recorded layers of a value; the last has the value itself."""
     layers: list[dict[str, object]] = [
         {"layer": origin.layer, "origin": origin.describe(leaf.path), "value": plain(value)}
         for origin, value in leaf.chain
@@ -153,7 +153,7 @@ def _layers(leaf: Leaf) -> list[dict[str, object]]:
 
 
 def _put_chain(root: Node, path: Path, chain: Chain) -> None:
-    """Give the field, or the key of a free area, that holds a value the layers of its record."""
+    """Set the recorded layers of a field, or of a key of a free area."""
     node: Any = root
     holder: tuple[Node, str] | None = None
     for index, part in enumerate(path):
@@ -171,7 +171,7 @@ def _put_chain(root: Node, path: Path, chain: Chain) -> None:
 
 
 def _chain(layers: Sequence[Mapping[str, Any]], value: object, info: FieldInfo | None) -> Chain:
-    """The layers that once touched a value, with the value itself at the end."""
+    """The earlier layers of a value, with the value itself last."""
     chain: Chain = [(Recorded(str(e["layer"]), str(e["origin"])), e["value"]) for e in layers]
     last = chain[-1][0]
     chain[-1] = (last, value)
@@ -218,7 +218,7 @@ def recorded_schema(folder: str) -> int | None:
 
 
 def backup_name(name: str, schema: int) -> str:
-    """The name that a file of a record of an older schema is kept by: `config.schema-1.json`."""
+    """Name of the backup of a record's file: `config.schema-1.json`."""
     stem, suffix = os.path.splitext(name)
     return f"{stem}.schema-{schema}{suffix}"
 
@@ -234,7 +234,7 @@ class Record(NamedTuple):
 
 
 def load_record(root: type[Node], folder: str) -> Record:
-    """Read a record, and take it to today's schema if it is older; no file is changed.
+    """Read a record, migrated to today's schema; no file is changed.
 
     Raises:
         SetpointError: if the folder holds no record, one that cannot be read, or one of a newer
@@ -267,7 +267,7 @@ def _header(document: Document) -> dict[str, Any]:
 def _origins_of(
     folder: str, values: dict[str, Any], header: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The origins that belong to the values: those that were there, or the new ones."""
+    """The origins that match the values: the existing, or the new ones."""
     try:
         return _checked(os.path.join(folder, ORIGINS), folder, values, header)
     except SetpointError:
@@ -286,7 +286,7 @@ def _checked(
 
 
 def take_new_origins(folder: str) -> None:
-    """Finish what a process left that was killed while it replaced a record.
+    """Complete the replacement of a record that a killed process left.
 
     Raises:
         OSError: if the folder cannot be written.
@@ -398,12 +398,12 @@ SHORT = 8
 
 
 def identity_leaves(config: Node) -> list[Leaf]:
-    """The values that the fingerprint is taken of."""
+    """The values that the fingerprint hashes."""
     return [leaf for leaf in leaves(config) if leaf.role is IDENTITY]
 
 
 def canonical(config: Node) -> str:
-    """The text that the fingerprint is taken of: JSON with sorted keys, no spaces, ASCII only."""
+    """The text that the fingerprint hashes: JSON with sorted keys, no spaces, ASCII only."""
     return canonical_json({leaf.key: plain(leaf.value) for leaf in identity_leaves(config)})
 
 
@@ -461,7 +461,7 @@ Table = dict[str, Entry]
 
 
 class Difference(NamedTuple):
-    """One field in which tables differ; of each its entry, or None where it has no such field."""
+    """A field in which tables differ, with the entry of each; None where it is absent."""
 
     path: str
     entries: tuple[Entry | None, ...]
@@ -514,7 +514,7 @@ def leaf_table(config: Node) -> Table:
 
 
 def recorded_table(root: type[Node], folder: str) -> tuple[Table, list[str]]:
-    """The table of a record: what it says itself, whatever today's classes would make of it.
+    """The table of a record as it was written, independent of today's classes.
 
     Raises:
         SetpointError: if the record cannot be read.
@@ -550,7 +550,7 @@ def compare(
 
 
 def _paths(tables: Sequence[Table]) -> list[str]:
-    """All paths, in the order of the first table; those it lacks stand where others have them."""
+    """All paths in the order of the first table, with those of others in between."""
     order = list(tables[0])
     for table in tables[1:]:
         known = set(order)

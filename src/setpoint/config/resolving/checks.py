@@ -1,4 +1,4 @@
-"""Running the checks of a tree: required values, ranges of items, and the marked methods.
+"""Running the checks of a tree: required values, ranges of items, and rules.
 
 `resolve` runs those that need the values only; `verify` those that need files, torch or the like.
 """
@@ -27,7 +27,7 @@ SEVERAL = 3
 
 
 class Checker:
-    """Looks for what is wrong with sections whose values are all known."""
+    """Checks sections whose values are all known."""
 
     def __init__(self, placed: list[tuple[Path, Node]]) -> None:
         self.placed = placed
@@ -35,7 +35,7 @@ class Checker:
         self.cautions: list[Caution] = []
 
     def values(self) -> None:
-        """Report fields that lack a value, and lists that were changed in place and do not fit."""
+        """Report required fields without a value, and invalid lists that were changed in place."""
         for path, section in self.placed:
             values = vars(section)
             for name, info in type(section).__setpoint__.fields.items():
@@ -59,7 +59,7 @@ class Checker:
                     self.problems.append(Problem(full, reason, hint=f"Expected {expected}."))
 
     def run(self, met: Collection[Need] = (), unread: Collection[str] = ()) -> None:
-        """Run the checks that need nothing, or some of what is at hand, but not unread files."""
+        """Run the checks whose needs are met, except those of unread files."""
         for path, section, name, mark, needs in _checks_in(self.placed, unread):
             if bool(needs) != bool(met) or not set(needs) <= set(met):
                 continue
@@ -75,7 +75,7 @@ class Checker:
 def _checks_in(
     placed: Iterable[tuple[Path, Node]], unread: Collection[str] = ()
 ) -> Iterator[tuple[Path, Node, str, RuleMark, tuple[Need, ...]]]:
-    """Every check of some sections, with what it needs, but for files that nothing will read."""
+    """Iterate over the checks of sections with their needs, except those of unread files."""
     for path, section in placed:
         for name in type(section).__setpoint__.checks:
             mark: RuleMark = getattr(getattr(section, name), CHECK)
@@ -90,7 +90,7 @@ def _checks_in(
 
 
 def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
-    """A finding about a section as the report shows it."""
+    """A finding with its path from the root, its value and its origin."""
     value, origin = describe_value(section, path, problem.path)
     also: list[str] = []
     for name in problem.also:
@@ -152,7 +152,7 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
 
 
 def _origins_inside(area: Free, path: Path) -> str:
-    """The origins of the keys of an area: only they have been set, not the area."""
+    """The origins of the keys of a free area, which has none itself."""
     origins: list[str] = []
     for key, value in area.items():
         if isinstance(value, Free):
@@ -185,7 +185,7 @@ def findings_of(section: Node, name: str, mark: RuleMark) -> Iterator[Problem]:
 
 
 def _misuse(section: Node, finding: Problem, cautions: Collection[str]) -> str:
-    """The error for a finding that names no field, or an undeclared caution."""
+    """The error for a finding with an unknown path, or an undeclared caution."""
     for path in (finding.path, *finding.also):
         wrong = _unknown(section, path)
         if wrong:
@@ -197,7 +197,7 @@ def _misuse(section: Node, finding: Problem, cautions: Collection[str]) -> str:
 
 
 def _unknown(section: Node, path: str) -> str:
-    """The error for a path that leads nowhere; the empty text if it may lead somewhere."""
+    """The error for a path that no field has; empty if one may have it."""
     node: object = section
     for part in path.split(".") if path else ():
         if not isinstance(node, Node) or part == "type":
@@ -215,7 +215,7 @@ def _unknown(section: Node, path: str) -> str:
 
 
 def internal_problem(method: Any, message: str) -> Problem:
-    """A problem of a method itself, which is no problem of the configuration."""
+    """A problem of a method itself, not of the configuration."""
     problem = Problem("", f"{method_name(method)} {message}")
     problem.traceback = ""
     return problem
@@ -256,7 +256,7 @@ class Skipped(Struct):
 
 
 class Verification(Struct):
-    """The findings of the checks that need more than the values, and all cautions not silenced."""
+    """The problems and skipped checks of `verify`, and all cautions not silenced."""
 
     problems: list[Problem]
     cautions: list[Caution]
@@ -275,7 +275,7 @@ class Verification(Struct):
 def verify(
     config: Node, needs: Collection[Need] = NEEDS, *, unread: Collection[str] = ()
 ) -> Verification:
-    """Run the checks that need something, as far as it is at hand.
+    """Run the checks with needs, as far as these are met.
 
     Arguments:
         needs: the needs that are met, for instance `{"files"}`.
@@ -316,7 +316,7 @@ def needs_of(config: Node) -> list[Need]:
 
 
 def cautions_of(config: Node) -> tuple[Caution, ...]:
-    """The findings of `resolve` that are legal but suspicious, without silenced ones.
+    """The cautions of `resolve` that are not silenced.
 
     Raises:
         SetpointError: for a draft.

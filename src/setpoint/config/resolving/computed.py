@@ -1,4 +1,4 @@
-"""Values that follow from others: references and derived fields, in the order they need."""
+"""Computed values: references and derived fields, in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Source = Reference | tuple[Node, str]
 
 
 class Pending:
-    """A field whose value is still to be computed, as a whole or in some of its items.
+    """A field with a pending value, as a whole or in some of its items.
 
     Arguments:
         sources: what computes it, by the path inside the value; that of the whole value is empty.
@@ -70,7 +70,7 @@ class Pending:
 
 
 class _Failed(Exception):
-    """A value that another one needs could not be computed, and has been reported."""
+    """A dependency could not be computed, and has been reported."""
 
 
 class Computation:
@@ -351,7 +351,7 @@ class Computation:
 
 
 def _fitting(kind: FieldType, value: object) -> object:
-    """A value for a field that takes text: as it is if it fits, else as it stands within a text."""
+    """Convert a value for a field that takes text, unless it fits as it is."""
     try:
         kind.read(value, Origin(REFERENCE))
     except Invalid:
@@ -383,7 +383,7 @@ def _invalid(source: Source, error: Exception) -> Invalid:
 
 
 def _refuse_nowhere(cls: type[Node], method: str, relative: str) -> None:
-    """Refuse a method that derives what no variant of the section has."""
+    """Refuse a method that derives a field that no variant of the section has."""
     *inner, name = relative.split(".")
     for below in classes_at(cls, tuple(inner)):
         info = below.__setpoint__.fields.get(name)
@@ -396,7 +396,7 @@ def _refuse_nowhere(cls: type[Node], method: str, relative: str) -> None:
 
 
 class ReadOnlyError(SetpointError):
-    """A method that is to compute something has tried to change the configuration."""
+    """A method that computes a value has tried to change the configuration."""
 
 
 class View:

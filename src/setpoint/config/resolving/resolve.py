@@ -37,7 +37,7 @@ Given = tuple[Path, Node, str]  # a path inside a section, and the field that it
 
 
 class SupersededValue(NamedTuple):
-    """A value that an earlier layer gave, and that has no effect since a later one."""
+    """A value of an earlier layer that a later one has made ineffective."""
 
     path: Path
     name: str
@@ -89,7 +89,7 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
 
 
 def determined(draft: C, problems: Sequence[Problem]) -> C:
-    """A copy with every value computed that can be; nothing is checked or frozen."""
+    """Return a copy with computed values; nothing is checked or frozen."""
     return _determined(draft, problems, ())[0]
 
 
@@ -99,7 +99,7 @@ def _determined(
     superseded: Sequence[SupersededValue],
     last: Origin | None = None,
 ) -> tuple[C, Placed, Computation]:
-    """A copy in which every value is computed, its sections, and the computation.
+    """Compute all values of a copy; return it, its sections, and the computation.
 
     `last` is the last layer that counts, if not all of them do.
     """
@@ -127,7 +127,7 @@ def _determined(
 
 
 def _walked(root: Node) -> tuple[Placed, Placed]:
-    """The sections of a tree that are not resolved yet, and the further places of any."""
+    """The sections of a tree that are not resolved yet, and the further places of shared ones."""
     again: Placed = []
     placed = [place for place in sections(root, (), again) if not is_frozen(place[1])]
     return placed, again
@@ -181,7 +181,7 @@ def find_dead(
 
 
 def _given_in(computation: Computation, section: Node, name: str, inside: Path) -> Iterator[Given]:
-    """The values that a layer has set at a name, or anywhere in the sections that stand there."""
+    """The values that a layer has set in a field, or in the sections inside it."""
     first, _, rest = name.partition(".")
     info = type(section).__setpoint__.fields.get(first)
     if info is None:
@@ -212,7 +212,7 @@ def _given_in(computation: Computation, section: Node, name: str, inside: Path) 
 
 
 def _source_layer(section: Node, name: str) -> Origin | None:
-    """The layer that gave a value; None where taking it out leaves nothing to go back to."""
+    """The layer that set a value; None where no default is left without it."""
     if type(section).__setpoint__.fields[name].required:
         return None
     for origin, _ in reversed(chain_of(section, name)):
@@ -249,7 +249,7 @@ def _remove_later_layers(root: Node, last: Origin) -> None:
 
 
 def _remove(section: Node, value: SupersededValue) -> None:
-    """Remove a value from a section, so that all follows as if it had never been given."""
+    """Remove a value from a section, as if it had never been set."""
     chain = chain_of(section, value.name)
     if not chain:
         return
@@ -261,7 +261,7 @@ def _remove(section: Node, value: SupersededValue) -> None:
 
 
 def _put_back(section: Node, name: str) -> None:
-    """Store the last value that the layers of a section still give a field."""
+    """Restore the last value of a field by the remaining layers."""
     chain, kind = chain_of(section, name), type(section).__setpoint__.fields[name].type
     if chain:
         value = replace_in_item(kind, chain[-1][1], draft_of, False)
@@ -271,7 +271,7 @@ def _put_back(section: Node, name: str) -> None:
 
 
 def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Placed:
-    """Make unreadable what could not be set; the sections that still count are returned."""
+    """Mark invalid fields; return the sections that remain valid."""
     gone: set[Path] = set()
     for problem in problems:
         # A part of a value that is wrong, such as an item of a list, makes the whole field so.
@@ -293,7 +293,7 @@ def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Pl
 
 
 def _field_at(root: Node, path: str) -> tuple[Node | None, str, Path]:
-    """The innermost field that a path leads through, with the section that has it and its path."""
+    """The innermost field on a path, with its section and its own path."""
     node: Any = root
     field: tuple[Node | None, str, Path] = None, "", ()
     parts: list[str | int] = [*path.split(".")]

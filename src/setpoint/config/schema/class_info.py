@@ -1,4 +1,4 @@
-"""The class statement: annotations become fields, marked methods derivations and checks; the tree.
+"""The class statement: annotations become fields, marked methods derivations and checks.
 
 The tree of config classes: the classes at a path, all fields, tags and added sections.
 """
@@ -133,7 +133,7 @@ class ClassInfo:
         self.rules = []
 
     def collect_methods(self, namespace: Mapping[str, Any]) -> None:
-        """Add the marked methods among some names.
+        """Register the marked methods among names.
 
         Raises:
             DeclarationError: for a mark that names no field, and for two that compute one.
@@ -157,7 +157,7 @@ class ClassInfo:
                     group.append(name)
 
     def _need_field(self, method: str, mark: str, path: str) -> None:
-        """Refuse a mark that names no field; what lies below a section is looked for at resolve."""
+        """Refuse a mark that names no field; paths into sections are checked at resolve."""
         first, _, below = path.partition(".")
         info = self.fields.get(first)
         if info is None or (mark == "derive" and not (below or info.derived)):
@@ -167,7 +167,7 @@ class ClassInfo:
             )
 
     def command(self, text: str) -> str:
-        """A command for this root as an error names it."""
+        """Format a command for this root, for errors."""
         return f"`{self.program} {text}`" if self.program else f"the command `{text}`"
 
     @property
@@ -295,7 +295,7 @@ class ConfigMeta(_Meta):
 
 
 def _caller() -> str:
-    """The module that makes a class by a call."""
+    """The module whose code creates a class by a call."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and frame.f_globals.get("__name__") in ("types", "dataclasses"):
         frame = frame.f_back
@@ -324,7 +324,7 @@ def _annotations(namespace: Mapping[str, Any]) -> Mapping[str, object]:
 def _declared_fields(
     name: str, namespace: dict[str, Any], above: Sequence[ClassInfo]
 ) -> dict[str, FieldInfo]:
-    """The fields that a class body declares; their defaults are taken out of it.
+    """Take the fields and their defaults out of a class body.
 
     Raises:
         DeclarationError: for what would be no field, or none that a file can name.
@@ -355,7 +355,7 @@ def _declared_fields(
 
 
 def _faults_of_field(info: FieldInfo) -> Iterator[str]:
-    """Options that type checkers accept and no value satisfies."""
+    """Find invalid options of a field that type checkers accept."""
     if not isinstance(cast(object, info.role), Role):
         yield f"role={info.role!r} is not IDENTITY, BUDGET or RUNTIME"
     if info.factory is not None and info.written is not MISSING:
@@ -368,7 +368,7 @@ def _faults_of_field(info: FieldInfo) -> Iterator[str]:
 
 
 def _faults_of_class(cls: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
-    """Mistakes that Python accepts in a class, and that a config class would pass over."""
+    """Find mistakes in a class body that Python accepts."""
     info: ClassInfo = cls.__setpoint__
     mro: tuple[type, ...] = cls.__mro__
     for key in ("__init__", "__post_init__", "__slots__"):
@@ -495,7 +495,7 @@ def all_fields(
 
 
 def holds_secret(kind: FieldType) -> bool:
-    """True if values of a type may hold a secret, also in a section inside.
+    """True if values of a type may contain a secret, also in a section inside.
 
     What was given must then not be repeated, also where it cannot be read at all.
     """
@@ -513,7 +513,7 @@ def known_tags(root: type[Node]) -> dict[str, list[str]]:
 
 
 def unknown_tag(root: type[Node], tag: str) -> Invalid:
-    """The error for a tag that reaches nothing."""
+    """The error for a tag that no field has."""
     known = known_tags(root)
     if tag in known:
         paths = ", ".join(known[tag])
@@ -529,7 +529,7 @@ def unknown_tag(root: type[Node], tag: str) -> Invalid:
 def add_section(
     root: type[Node], name: str, section: type[Node], *, role: Role | None = None
 ) -> None:
-    """Give a root and its subclasses a further section, null until a layer sets something in it.
+    """Add a section to a root and its subclasses, null until a layer sets a field in it.
 
     While it is null it is no part of the fingerprint, so that other runs keep theirs.
 

@@ -1,4 +1,4 @@
-"""Fields of a config class: declaration, type, default, range, role, reading; marks of methods."""
+"""Fields of a config class: declaration, type, default, range and role; marks of methods."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class FieldInfo:
         self._type: FieldType | None = None
 
     def inherit(self, base: FieldInfo, declared: bool) -> None:
-        """Take over what the same field of a base class says, and this declaration does not.
+        """Inherit the options of the same field of a base class that this declaration lacks.
 
         Arguments:
             declared: True if there is a `field(...)`, which says by itself if there is a default.
@@ -116,7 +116,7 @@ class FieldInfo:
 
     @property
     def constant(self) -> bool:
-        """True if every instance begins with the same object, which can hold no section."""
+        """True if all instances share the default, which contains no section."""
         return self.written is not MISSING and self.factory is None
 
     @property
@@ -155,7 +155,7 @@ class FieldInfo:
         return self.written
 
     def initial(self) -> Any:
-        """A default value of the field's own, never shared between two configs.
+        """Create a default value that no two configs share.
 
         Raises:
             UserCodeError: if the factory fails.
@@ -266,7 +266,7 @@ def _evaluated(info: FieldInfo, annotation: str) -> Any:
 
 
 def _misfits(info: FieldInfo, kind: FieldType) -> list[str]:
-    """Options that would be held against nothing."""
+    """Find options that do not apply to the type."""
     bounds, numbers, faults = info.bounds, (int, float), list[str]()
     if bounds is not None and bounds.limited and not _may_be(kind, numbers):
         faults.append("gt, ge, lt and le apply to numbers, those of items are item_gt and so on")
@@ -285,7 +285,7 @@ def _misfits(info: FieldInfo, kind: FieldType) -> list[str]:
 
 
 def _may_be(kind: FieldType, classes: tuple[type, ...]) -> bool:
-    """True if a value, apart from its items, may be of one of some plain classes."""
+    """True if a value, apart from its items, may be an instance of one of the classes."""
     if type(kind) in SCALARS:
         return SCALARS[type(kind)] in classes
     if isinstance(kind, LiteralType):
@@ -304,7 +304,7 @@ def _items(kind: FieldType) -> tuple[FieldType, ...]:
 
 
 def is_mutable(value: object) -> bool:
-    """True if instances that share a value could change it for one another."""
+    """True if values are mutable, so that configs cannot share one."""
     if isinstance(value, tuple):
         return any(map(is_mutable, cast(tuple[object, ...], value)))
     return isinstance(value, MUTABLE)
@@ -323,7 +323,7 @@ class Bounds(Struct):
         return self.pattern is not None or self.limited
 
     def over(self, base: Bounds) -> Bounds:
-        """These limits, with those of another range on a side that has none."""
+        """Merge limits with those of another range, which count on sides without one."""
         low = self if not (self.gt is self.ge is None) else base
         high = self if not (self.lt is self.le is None) else base
         pattern = base.pattern if self.pattern is None else self.pattern
@@ -353,7 +353,7 @@ class Bounds(Struct):
         )
 
     def describe(self) -> str:
-        """The range in signs, for help texts and errors, for instance `> 0, < 1`."""
+        """Format the range for help texts and errors, for instance `> 0, < 1`."""
         signs = ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
         parts = [
             f"{sign} {limit:g}"
@@ -548,7 +548,7 @@ def rule(
 
 
 def dead(*names: str, holds: tuple[object, ...] = ()) -> Callable[[F], F]:
-    """Mark a method that says when fields have no effect, so that setting them is an error.
+    """Mark a method that returns why fields have no effect, so that setting them is an error.
 
     A field may always say what holds anyway: its default, what would be derived, or null.
 
@@ -568,7 +568,7 @@ def dead(*names: str, holds: tuple[object, ...] = ()) -> Callable[[F], F]:
 
 
 def methods_of(module: ModuleType) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """The functions of a module marked as methods are, by names that no attribute can have."""
+    """Rules of a class in other modules, by names that no attribute can have."""
     for name, function in vars(module).items():
         marked = callable(function) and (hasattr(function, CHECK) or hasattr(function, DEAD))
         if marked and function.__module__ == module.__name__:  # not what it imports

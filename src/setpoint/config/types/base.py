@@ -51,7 +51,7 @@ class Reader(Protocol):
 
 
 class FieldType:
-    """Reads, writes and describes the values of one annotation.
+    """Type of one annotation: reads, writes and describes its values.
 
     A type is made once per field and used for all instances; it holds no values.
 
@@ -79,7 +79,7 @@ class FieldType:
         self.nested = self.nested or any(part.nested for part in parts)
 
     def describe(self) -> str:
-        """The type in words, as help texts and errors show it, for instance `a number`."""
+        """The type as text for help and errors, for instance `a number`."""
         return self.words or f"one of: {', '.join(self.candidates())}"
 
     def candidates(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class FieldType:
         return self.vocabulary
 
     def read(self, value: object, origin: Origin) -> Any:
-        """Turn a Python value, a file's value or an unread text into what the field stores.
+        """Convert a Python value, a file's value or a plain scalar to the stored value.
 
         Raises:
             Invalid: if it does not fit.
@@ -102,15 +102,15 @@ class FieldType:
         return Invalid(message, self.candidates(), kind=WRONG_KIND)
 
     def dump(self, value: Any) -> Any:
-        """The value in plain data, such that `read` gives it back."""
+        """Convert the value to plain data, from which `read` restores it."""
         return value
 
     def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """A copy of the value with each section inside replaced."""
+        """Copy the value with each section inside replaced."""
         return value
 
     def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
-        """The items of a list, tuple or mapping with their types; none of any other value."""
+        """The items of a list, tuple or mapping with their types; empty for other values."""
         return ()
 
     def item_type(self, key: str | int) -> FieldType | None:
@@ -129,7 +129,7 @@ class FieldType:
         return any(part.is_container() for part in self.parts)
 
     def lists_items(self, text: str) -> bool:
-        """True if a text that is typed gives the items of a list or mapping."""
+        """True if a text can stand for a list or mapping."""
         return any(part.lists_items(text) for part in self.parts)
 
     def with_items(self, value: Any, key: object) -> FieldType:
@@ -150,7 +150,7 @@ class FieldType:
 
 
 def read_item(kind: FieldType, item: object, origin: Origin) -> Any:
-    """Read the value of a field, or one item of it; a reference stays one until resolve.
+    """Read a value or one item; references are kept until resolve.
 
     Raises:
         Invalid: if it does not fit.
@@ -169,14 +169,14 @@ def read_item(kind: FieldType, item: object, origin: Origin) -> Any:
 
 
 def dump_item(kind: FieldType, item: Any) -> Any:
-    """One item in plain data; a reference as its text."""
+    """Convert one item to plain data; a reference to its text."""
     return item.text if isinstance(item, Reference) else kind.dump(item)
 
 
 def replace_in_item(
     kind: FieldType, item: Any, function: Callable[[Any], Any], frozen: bool
 ) -> Any:
-    """A copy of one item, as `FieldType.replace_sections` makes it; a reference stays as it is."""
+    """Copy one item as `FieldType.replace_sections` does; references are kept."""
     return item if isinstance(item, Reference) else kind.replace_sections(item, function, frozen)
 
 
@@ -184,9 +184,9 @@ TRUTH = {
     **dict.fromkeys(("yes", "on", "1", "y", "t"), "true"),
     **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),
 }
-"""Bools as other languages write them: suggested in errors, never accepted."""
+"""Spellings of bool in other languages: suggested in errors, never accepted."""
 GROUPED = r"[+-]?\d{1,3}(_\d{3})+([.e][^_]*)?"
-"""A number with underscores where thousands are counted, and nowhere else."""
+"""Pattern of a number with underscores between thousands."""
 TEXT = {"type": "string"}
 """JSON Schema of texts."""
 FLAGS = (
@@ -196,7 +196,7 @@ FLAGS = (
     (re.DOTALL, "s"),
     (re.VERBOSE, "x"),
 )
-"""Python's flags as they are written inside an expression; all texts are Unicode anyway."""
+"""Inline flags of Python's regular expressions; all text is Unicode."""
 
 
 class IntType(FieldType):
@@ -258,7 +258,7 @@ class FloatType(FieldType):
 
 
 class BoolType(FieldType):
-    """True or false, and nothing that merely looks like it."""
+    """true or false; no other spelling."""
 
     words = "a bool"
     json_schema: Mapping[str, Any] = {"type": "boolean"}
@@ -322,7 +322,7 @@ class PathType(FieldType):
 
 
 class LiteralType(FieldType):
-    """A closed vocabulary of texts, numbers and truth values."""
+    """Literal: a closed vocabulary of str, int, float and bool."""
 
     def __init__(self, choices: tuple[Any, ...]) -> None:
         self.choices = choices
@@ -400,7 +400,7 @@ class ScalarType(FieldType):
 
 
 class ImportPathType(FieldType):
-    """A callable, or for `type[X]` a subclass of `base`, by its import path."""
+    """Import path of a callable, or for `type[X]` of a subclass of `base`."""
 
     json_schema: Mapping[str, Any] = TEXT
 
@@ -457,12 +457,12 @@ def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
 
 
 def _has_prefix(text: str) -> bool:
-    """True if a text is written as a hexadecimal, octal or binary number is."""
+    """True if a text is a hexadecimal, octal or binary number."""
     return text.lstrip("+-")[:2].lower() in ("0x", "0o", "0b")
 
 
 def _checked(text: str) -> str:
-    """Refuse what Python takes for a number and people do not: other scripts' digits, `1_0.5`."""
+    """Refuse digits of other scripts and misplaced underscores such as `1_0.5`."""
     grouped = "_" not in text or _has_prefix(text) or re.fullmatch(GROUPED, text.lower())
     if not text.isascii() or not grouped:
         raise ValueError(text)
@@ -470,7 +470,7 @@ def _checked(text: str) -> str:
 
 
 def _integral(value: object) -> int | None:
-    """The whole number that a float, or the text of one, stands for exactly."""
+    """The int that equals a float, or its text."""
     try:
         number = float(_checked(value)) if isinstance(value, str) else value
     except ValueError:
@@ -502,7 +502,7 @@ def compiled_pattern(text: str) -> re.Pattern[str]:
 
 
 def _from_python(pattern: re.Pattern[Any]) -> re.Pattern[str]:
-    """The same expression with its flags inside its text, where a record keeps them."""
+    """Write the flags of an expression into its text, so that records keep them."""
     text = pattern.pattern
     if not isinstance(text, str):
         raise Invalid("is a pattern of bytes; give a pattern of str")

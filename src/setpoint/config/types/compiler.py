@@ -49,7 +49,7 @@ SIMPLE: list[tuple[object, FieldType]] = [
     (object, AnyType()),
 ]
 NARROWEST_FIRST = (BoolType, IntType, FloatType, ScalarType, LiteralType, EnumType)
-"""The order of alternatives: a whole number fits a float as well."""
+"""The order of alternatives: an int is a valid float as well."""
 
 if TYPE_CHECKING:
     from functools import partial
@@ -69,13 +69,13 @@ class Component(Generic[Shape, Result]):
 
 
 def own_package(where: str) -> tuple[str, ...]:
-    """The package that declares a class, which it trusts; none for Setpoint's own."""
+    """The package of a class, which it trusts; none for Setpoint's own."""
     package = where.partition(".")[0]
     return () if package in ("setpoint", "__main__") else (package,)
 
 
 def compile_annotation(annotation: Any, where: str) -> FieldType:
-    """The type that an annotation stands for; `where` names the field in errors.
+    """Compile an annotation to a type; `where` names the field in errors.
 
     Raises:
         DeclarationError: if it is not one a config can have.
@@ -171,7 +171,7 @@ def _union(arguments: tuple[Any, ...], where: str) -> FieldType:
 
 
 def _rank(kind: FieldType) -> tuple[int, ...]:
-    """The place of a type among alternatives; lists and mappings stand by what is in them."""
+    """The rank of a type among alternatives; lists and mappings rank by their items."""
     if isinstance(kind, DataType):
         return (len(NARROWEST_FIRST) + 1,)
     known = type(kind) in NARROWEST_FIRST

@@ -1,4 +1,4 @@
-"""Types of values that hold others: options, alternatives, lists, mappings, data, sections."""
+"""Compound types: optional and alternative types, lists, mappings, data and sections."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ ADDING = ("append", "extend", "insert")
 
 
 class ChoiceType(FieldType):
-    """Alternatives, one of which a value belongs to."""
+    """Alternative types, one of which a value has."""
 
     def chosen(self, value: Any) -> FieldType:
-        """The alternative that a value belongs to."""
+        """The alternative that matches a value."""
         raise self.refuse(value)
 
     def dump(self, value: Any) -> Any:
@@ -189,12 +189,12 @@ class ContainerType(FieldType):
         return [item for _, item in items]
 
     def made(self, items: Any, frozen: bool = False) -> Any:
-        """A value of the type that holds some items: one that checks changes, or takes none."""
+        """Make a value of the type from items: a checked list or mapping, or a tuple."""
         return tuple(items)
 
 
 class SequenceType(ContainerType):
-    """Tuples of one item type and any length, and lists, which drafts change in place."""
+    """Tuples of one item type and any length, and lists, which are mutable in drafts."""
 
     opening = ("[",)
 
@@ -354,7 +354,7 @@ class AnyType(DataType):
 
 
 def name_containers(kind: FieldType, title: str) -> None:
-    """Give the lists and mappings of a field its name."""
+    """Name the lists and mappings of a field after it."""
     if isinstance(kind, ContainerType):
         kind.title, title = title, f"{title}.(item)"
     for part in kind.parts:
@@ -387,7 +387,7 @@ def _parsed(kind: FieldType, parse: Callable[[str], T], text: str) -> T:
 
 
 def each(items: Iterable[tuple[K, object]], read: Callable[[K, object], Any]) -> list[Any]:
-    """Read every item, each with its index or key, and gather what is wrong with all of them.
+    """Read all items, each with its index or key, and collect all errors.
 
     Raises:
         Invalid: for all items that do not fit, each with its index or key.
@@ -428,7 +428,7 @@ class SectionType(FieldType):
         self.classes = classes
 
     def variants(self) -> dict[str, type[Node]]:
-        """The classes that can stand here, by tag; subclasses made later are included."""
+        """The variants by tag, including subclasses that are defined later."""
         variants: dict[str, type[Node]] = {}
         for cls in self.classes:
             variants.update(cls.__setpoint__.variants)
@@ -462,7 +462,7 @@ class SectionType(FieldType):
         raise error
 
     def chosen(self, tag: object, lacking: str) -> type[Node]:
-        """The class of a section whose `type` is given, or None where it is left out.
+        """The class selected by `type`, or None without one.
 
         Raises:
             Invalid: if there is no such variant; with the words for what is lacking if it must be
@@ -520,7 +520,7 @@ class SectionType(FieldType):
         raise self.refuse(value)
 
     def _untagged(self, cls: type[Node]) -> Invalid:
-        """The error for a section of a class that nothing tells apart from the others."""
+        """The error for a class of a union without a distinguishing tag."""
         if cls.__setpoint__.variants:
             return Invalid(
                 f"{cls.__name__} is a family; choose one of its variants", self.candidates()
@@ -571,7 +571,7 @@ def fill(
 
 
 def _spelled_twice(section: Node, values: Mapping[str, object]) -> Iterator[tuple[str, Invalid]]:
-    """Keys of one field that stand beside each other with hyphens and with underscores."""
+    """Find keys that differ only in hyphens and underscores."""
     if not any("-" in str(key) for key in values):
         return
     first: dict[str, str] = {}
@@ -607,7 +607,7 @@ def _fields_in(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def tag_of(values: Mapping[str, object]) -> object:
-    """The variant that a mapping chooses for the section that it stands for.
+    """The variant that a mapping chooses by its `type`.
 
     Raises:
         Invalid: if it is null, which chooses nothing.
@@ -619,7 +619,7 @@ def tag_of(values: Mapping[str, object]) -> object:
 
 
 def _added_to(default: dict[str, object], entries: Mapping[str, object]) -> dict[str, object]:
-    """A default with some entries, without the keys that these remove from it."""
+    """Merge entries into a default mapping, without the keys that they remove."""
     removed = entries.get(REMOVE, ())
     names = cast(list[object], removed) if isinstance(removed, list | tuple) else [removed]
     for name in names:
@@ -630,7 +630,7 @@ def _added_to(default: dict[str, object], entries: Mapping[str, object]) -> dict
 
 
 def section_classes(kind: FieldType) -> list[type[Node]]:
-    """The config classes that can stand in a field, through options, lists and mappings."""
+    """The config classes of a field, also inside optional types, lists and mappings."""
     if not kind.nested:
         return []
     if isinstance(kind, SectionType):

@@ -1,4 +1,4 @@
-"""Values as drafts and resolved configurations hold them, and where each of them came from.
+"""Values of drafts and resolved configurations, and their origins.
 
 It uses `words` only.
 """

@@ -44,7 +44,7 @@ class KeyType(ItemType, Protocol):
 
 
 def _noting(change: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of `list` or `dict` that takes things out, and notes where it was called."""
+    """Wrap a method of `list` or `dict` that removes items, and record the caller's line."""
 
     def method(self: CheckedList | CheckedDict, *args: Any, **options: Any) -> Any:
         self.note_change()
@@ -55,7 +55,7 @@ def _noting(change: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class CheckedList(list[Any]):
-    """A draft's list: each item is checked when it is put in."""
+    """A draft's list, which checks each new item."""
 
     __slots__ = ("changed", "kind")
 
@@ -66,7 +66,7 @@ class CheckedList(list[Any]):
         self.changed: Origin | None = None
 
     def note_change(self) -> Origin:
-        """Remember the line of the user's that changes the list."""
+        """Record the user's line that changes the list."""
         self.changed = origin = outside_origin()
         return origin
 
@@ -116,7 +116,7 @@ class CheckedList(list[Any]):
 
 
 class CheckedDict(dict[str, Any]):
-    """A draft's mapping: each value is checked when it is put in."""
+    """A draft's mapping, which checks each new value."""
 
     __slots__ = ("before", "changed", "kind")
 
@@ -128,7 +128,7 @@ class CheckedDict(dict[str, Any]):
         self.before: dict[str, Any] | None = None
 
     def note_change(self) -> Origin:
-        """Remember the line of the user's that changes the mapping."""
+        """Record the user's line that changes the mapping."""
         if self.changed is None:
             self.before = dict(self)
         self.changed = origin = outside_origin()
@@ -173,13 +173,13 @@ def _checked(kind: ItemType, value: object, origin: Origin, place: str) -> Any:
 
 
 def _refused(error: Invalid, value: object, origin: Origin, place: str) -> ConfigError:
-    """The report for one item, which is named by the class and the field that hold it."""
+    """The error for one item, named by its class and field."""
     where = origin.describe(())
     return ConfigError([problem_of(part, (place,), value, where) for part in error.parts])
 
 
 def title_of(value: CheckedList | CheckedDict | FrozenList | FrozenDict) -> str:
-    """The class and field that hold a list or mapping, for instance `Net.sizes`."""
+    """The class and field of a list or mapping, for instance `Net.sizes`."""
     return value.kind.title if isinstance(value, CheckedList | CheckedDict) else value.title
 
 
@@ -199,7 +199,7 @@ def _refuse(self: Any, *_: object, **__: object) -> NoReturn:
 
 
 class FrozenList(list[Any]):
-    """A resolved config's list: it equals a list, is hashable, and cannot change."""
+    """A resolved config's list: equal to a list, hashable and immutable."""
 
     __slots__ = ("title",)
 
@@ -219,7 +219,7 @@ class FrozenList(list[Any]):
 
 
 class FrozenDict(dict[str, Any]):
-    """A resolved config's mapping: it equals a dict, is hashable, and cannot change."""
+    """A resolved config's mapping: equal to a dict, hashable and immutable."""
 
     __slots__ = ("title",)
 
@@ -407,7 +407,7 @@ class Free:
 
 
 def _refuse_depth(value: object) -> None:
-    """Refuse lists and mappings that no file could hold, or that contain themselves."""
+    """Refuse lists and mappings that are too deep, too large, or contain themselves."""
     level = {id(value): value}
     for _ in range(MAX_DEPTH):
         below: dict[int, object] = {}
@@ -458,7 +458,7 @@ def _plain(given: object) -> Any:
 
 
 def _read_text(text: PlainScalar) -> object:
-    """A text that no quotes stand around: a list, a mapping, a quoted text, or a scalar.
+    """Read an unquoted text: a list, a mapping, a quoted text, or a scalar.
 
     Raises:
         Invalid: if it begins like a list, a mapping or a quoted text and is none.

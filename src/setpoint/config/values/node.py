@@ -1,4 +1,4 @@
-"""The memory of a section beside its values: origins, invalid fields, the resolved flag."""
+"""The state of a section beside its values: origins, invalid fields, the resolved flag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Layer = tuple[Origin, dict[str, Any]]
 
 
 class State:
-    """The memory of an instance beside its values; made when the first value is set."""
+    """The state of an instance beside its values; created when the first value is set."""
 
     frozen = False
     # Fields whose value is known to be wrong, so that nothing may be concluded from it.
@@ -41,7 +41,7 @@ class State:
 
 
 class Node:
-    """A section, as far as the lower floors know it: it has fields and remembers a state.
+    """Base of `Config` for the lower packages: fields and a state.
 
     `Config` derives from it. What lies below `Config` asks `isinstance(value, Node)`, and takes
     config classes for `type[Node]`.
@@ -52,11 +52,11 @@ class Node:
     _state: State | None
 
     def __setpoint_draft__(self) -> Any:
-        """A draft of its own with the same values; see `draft_of`."""
+        """Return a draft with the same values; see `draft_of`."""
         raise TypeError(f"{type(self).__name__} is no config")
 
     def store(self, name: str, value: object, origin: Origin) -> None:
-        """Put a value, as `FieldInfo.read` returns it, into a field and record its origin."""
+        """Store a value of `FieldInfo.read` in a field, and record its origin."""
         state = state_of(self)
         before = vars(self).get(name)
         known = any(name in given for _, given in state.layers)
@@ -106,7 +106,7 @@ def stood(*values: object) -> list[Node]:
 
 
 def _keep_places(value: Any, chain: Chain) -> None:
-    """Let the sections in a list or mapping know the layers that put them there."""
+    """Set the layers of the sections in a list or mapping."""
     for inside, item in nested(value):
         if isinstance(item, Node) and state_of(item).placed is None:
             then = [(origin, reduce(item_at, inside, held)) for origin, held in chain]
@@ -121,7 +121,7 @@ def is_frozen(config: Node) -> bool:
 
 
 def state_of(config: Node) -> State:
-    """The memory of an instance, made if it has none."""
+    """The state of an instance, created if it has none."""
     state = config._state  # pyright: ignore[reportPrivateUsage]
     if state is None:
         state = State()
@@ -130,7 +130,7 @@ def state_of(config: Node) -> State:
 
 
 def mark_invalid(config: Node, name: str) -> None:
-    """Make a field unreadable whose value is known to be wrong and has been reported.
+    """Mark a field as invalid, so that reading it is an error.
 
     Derivations and checks that read it then end without a conclusion of their own.
     """
@@ -140,18 +140,18 @@ def mark_invalid(config: Node, name: str) -> None:
 
 
 def is_invalid(config: Node, name: str) -> bool:
-    """True if a field's value is known to be wrong, so that nothing may be concluded from it."""
+    """True if a field has an invalid value."""
     state = config._state  # pyright: ignore[reportPrivateUsage]
     return state is not None and state.invalid is not None and name in state.invalid
 
 
 def chain_of(config: Node, name: str) -> Chain:
-    """All layers that touched a field, first to last; empty while it has its default."""
+    """All layers that set a field, first to last; empty while it has its default."""
     return [(origin, given[name]) for origin, given in layers_of(config) if name in given]
 
 
 def chains_of(config: Node) -> dict[str, Chain]:
-    """The layers that touched each field of a section, without fields that none has touched."""
+    """The layers that set each field of a section, without fields that none has set."""
     chains: dict[str, Chain] = {}
     for origin, given in layers_of(config):
         for name, value in given.items():
@@ -160,13 +160,13 @@ def chains_of(config: Node) -> dict[str, Chain]:
 
 
 def layers_of(config: Node) -> Sequence[Layer]:
-    """The layers that set something in a section, first to last, each with what it gave."""
+    """The layers that set fields of a section, first to last, each with its values."""
     state = config._state  # pyright: ignore[reportPrivateUsage]
     return state.layers if state else ()
 
 
 def set_chain(config: Node, name: str, chain: Chain) -> None:
-    """Replace the layers that touched a field; its value stays as it is."""
+    """Replace the layers of a field; its value is unchanged."""
     state = state_of(config)
     state.layers = [
         (origin, {key: value for key, value in given.items() if key != name})
@@ -178,7 +178,7 @@ def set_chain(config: Node, name: str, chain: Chain) -> None:
 
 
 def replace_given(layers: list[Layer], values: Mapping[str, object]) -> None:
-    """Put other objects in place of the last values of fields: they are the same settings."""
+    """Replace the last values of fields by equal objects."""
     rest = set(values)
     for index in range(len(layers) - 1, -1, -1):
         origin, given = layers[index]

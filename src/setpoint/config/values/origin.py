@@ -1,4 +1,4 @@
-"""Sources of values: one `Origin` for each time a layer touches a value."""
+"""Origins of values: one for each layer that sets a value."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Origin:
         self._find = find
 
     def applied(self) -> Origin:
-        """A copy that is the latest layer, so that what was read once can be put on again."""
+        """Copy the origin as the latest layer, so that its values can be applied again."""
         return Origin(self.layer, self.label, self._find)
 
     def moved(self, then: Path, now: Path) -> Origin:
-        """The same origin for values below an item of a list that a later layer has moved.
+        """The origin for values inside a list item that a later layer has moved.
 
         Arguments:
             then: the path of the item where the source has it.
@@ -120,7 +120,7 @@ UNTOUCHED = Origin(DEFAULT)
 
 
 class Recorded(Origin):
-    """An origin as the process described it that wrote a record."""
+    """A recorded origin, as the process described it that wrote the record."""
 
     __slots__ = ("text",)
 
@@ -139,7 +139,7 @@ class Recorded(Origin):
 
 
 def _unpickled(cls: Callable[..., Origin], *arguments: Any) -> Origin:
-    """An origin of another process: in its order, and before all that this process sets later."""
+    """An origin of another process: in its order, before all that this process sets."""
     global _count
     *_, order = arguments
     _count = itertools.count(max(int(order), next(_count)) + 1)
@@ -148,7 +148,7 @@ def _unpickled(cls: Callable[..., Origin], *arguments: Any) -> Origin:
 
 @contextmanager
 def running(layer: str, label: str) -> Generator[None]:
-    """Attribute every assignment inside a `with` block to a preset or a modifier."""
+    """Attribute assignments inside a `with` block to a preset or a modifier."""
     token = _running.set((layer, label))
     try:
         yield
@@ -213,7 +213,7 @@ def _calls(filename: str) -> dict[Span, dict[str, int]]:
 
 
 def short_name(filename: str) -> str:
-    """A file's name as people read it: relative to the working folder, or to one of Python's."""
+    """A file's name relative to the working folder, or to a folder of `sys.path`."""
     import os
 
     try:

@@ -33,7 +33,7 @@ EXAMPLE = '"${model.dim * 4}"'
 LITERALLY = "To write ${ as it is, escape it as $${."
 QUOTED = r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+\""""
 PIECE = rf"\$\$\{{|\$\{{((?:{QUOTED}|[^}}'\"])*+)\}}"
-"""An escaped `$${`, or a reference with what stands inside it."""
+"""Pattern of an escaped `$${`, or of a reference with its expression."""
 # An index `.0`; what stands in quotes, and numbers, are skipped.
 INDEX = rf"{QUOTED}|(?<![\w.\]])\d[\w.]*|(?<=[\w\]])\.(\d+)(?!\w)"
 
@@ -140,7 +140,7 @@ class Template(Reference):
 
 
 def reference(text: str, in_text: bool) -> Reference:
-    """The reference or template for a text with `${` in it.
+    """Make the reference or template of a text that contains `${`.
 
     Raises:
         Invalid: if it is neither.
@@ -177,7 +177,7 @@ def from_environment(name: str, prefix: str = "") -> str:
 
 
 def text_of(value: object) -> str | None:
-    """A value inside a text, as `show` writes it; None for what no text can hold."""
+    """Format a value inside a text as `show` does; None if a text cannot contain it."""
     has_text = isinstance(value, str | int | float | Enum) or hasattr(value, "as_posix")
     return for_flag(value) if has_text else None  # `pathlib` is not free to import
 
@@ -200,7 +200,7 @@ def ref(expression: str) -> Any:
 
 
 def is_reference(text: str) -> bool:
-    """True if a text is one `${...}` and nothing else, also if it cannot be read as arithmetic."""
+    """True if a text is exactly one `${...}`, also an invalid one."""
     if isinstance(text, LiteralText):
         return False
     body = text.strip()
@@ -211,7 +211,7 @@ def is_reference(text: str) -> bool:
 
 
 def reference_to(path: Path) -> str:
-    """The reference that names one place: `${data.sources.0}`, or `${sets['a-b'][0]}`."""
+    """Format a reference to a path: `${data.sources.0}`, or `${sets['a-b'][0]}`."""
     plain = all(isinstance(part, int) or _is_name(part) for part in path)
     text = str(path[0])
     for part in path[1:]:
@@ -234,7 +234,7 @@ def _is_name(part: str) -> bool:
 
 
 def _quoted(key: str) -> str:
-    """A key as the expression has it, without any sign that could end the reference."""
+    """Format a key for an expression, without signs that could end the reference."""
     codes = ((sign, ord(sign)) for sign in key)
     signs = (
         sign
@@ -261,7 +261,7 @@ def parse(text: str) -> ast.expr:
 
 
 def path_of(node: ast.expr) -> Path | None:
-    """The path that a parsed expression is, of names, keys and indices; None for anything else."""
+    """The path of names, keys and indices that an expression is; None for others."""
     import ast
 
     if isinstance(node, ast.Name):
@@ -349,7 +349,7 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
 
 
 def _finite(number: Any, name: str) -> Any:
-    """Refuse a number beyond the largest float, which must not become infinite unseen."""
+    """Refuse a number beyond the largest float, which would overflow to infinity."""
     if number in INFINITIES:
         raise Invalid(f"cannot be computed: {name} {TOO_BIG}")
     return number

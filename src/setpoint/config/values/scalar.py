@@ -1,4 +1,4 @@
-"""Values that read and write themselves: `Struct`, `Scalar`, `Secret` and `ImportPath`.
+"""Values with their own readers and writers: `Scalar`, `Secret` and `ImportPath`.
 
 A secret must never be written down: a `Secret` is a reference to one, not the secret itself.
 """
@@ -41,7 +41,7 @@ class Struct:
 
 
 class Scalar:
-    """A value that reads itself from a file or a flag, and writes itself as plain data.
+    """A value that is read from a file or a flag, and written as plain data, by its class.
 
     Values with the same plain data are equal. A subclass gives `__setpoint_scalar__`, which
     describes it in words and is what marks such a class, also one without this base; and
@@ -53,7 +53,7 @@ class Scalar:
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """Make a value from what a layer holds.
+        """Read the value of a layer.
 
         Raises:
             Invalid: if it cannot be read.
@@ -61,7 +61,7 @@ class Scalar:
         return value if isinstance(value, cls) else cast(Any, cls)(value)
 
     def dump(self) -> Any:
-        """The value in plain data, of which `read` makes an equal value."""
+        """Convert the value to plain data, from which `read` makes an equal one."""
         raise AssertionError(f"{type(self).__name__} does not say what it is in plain data")
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Scalar:
 
 
 class Revealed(str):
-    """A secret in use: an ordinary text that does not show itself.
+    """A revealed secret: a str whose repr is hidden.
 
     Its `repr`, which debuggers, tracebacks and logs of whole objects print, hides it, and it cannot
     be pickled. Formatted into another text it is itself, since that is how it is used.
@@ -153,7 +153,7 @@ class Secret(Scalar):
             raise SetpointError(f"the secret's file {name} is not UTF-8 text") from None
 
     def login(self, url: str, user: str = "") -> Revealed:
-        """Put the secret into a URL, at the moment it is used; configurations hold the two apart.
+        """Insert the secret into a URL, at the moment it is used.
 
         Arguments:
             url: an address such as `https://host/path`, without a login.
@@ -206,7 +206,7 @@ class ImportPath(Scalar):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Make a value from what a layer holds.
+        """Read the value of a layer.
 
         Raises:
             Invalid: if it cannot be read.
@@ -219,12 +219,12 @@ class ImportPath(Scalar):
 
     @property
     def module(self) -> str:
-        """The module as far as the text says it; what is imported may be a package above it."""
+        """The module as the text names it; the imported one may be a package above it."""
         module, colon, _ = self.text.partition(":")
         return module if colon else self.text.rpartition(".")[0]
 
     def trusting(self, modules: Sequence[str], base: type | None = None) -> ImportPath:
-        """The same path as a field holds it.
+        """The path as a field stores it.
 
         Arguments:
             base: the class that it must be or derive from; None for any callable.
@@ -243,7 +243,7 @@ class ImportPath(Scalar):
         return self.text
 
     def refusal(self) -> str:
-        """The reason why the path may not be imported, found without importing; empty if it may."""
+        """The reason why the path may not be imported; empty if it may. Nothing is imported."""
         modules = self.allowed()
         name = self.text.replace(":", ".")
         return "" if is_allowed(name, modules) else not_allowed(self.text, modules)
@@ -295,7 +295,7 @@ class ImportPath(Scalar):
         return value
 
     def loaded(self) -> Any:
-        """The object that the path names, if its module is imported already and allowed."""
+        """The object, if its module is imported already and allowed."""
         if self.module not in sys.modules:
             return None
         try:
@@ -351,7 +351,7 @@ def _found(module: str, name: str) -> Any:
 
 
 def _form(text: str) -> str:
-    """The canonical text of a path: a colon only where the name has several parts."""
+    """Format a path canonically: a colon only before a name of several parts."""
     module, colon, name = text.strip().partition(":")
     parts = [*module.split("."), *(name.split(".") if colon else [])]
     right = all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)

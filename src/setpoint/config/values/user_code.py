@@ -88,7 +88,7 @@ def import_user_module(name: str, source: str, *, trusted: bool = True) -> Modul
 
 
 def _not_there(name: str, error: ModuleNotFoundError) -> str:
-    """The sentence for a missing module: the one that was named, or one that it imports itself."""
+    """The error for a missing module: the named one, or one that it imports."""
     missing = error.name or ""
     if missing and name != missing and not name.startswith(f"{missing}."):
         import traceback
@@ -125,7 +125,7 @@ def find_user_function(source: str) -> Callable[..., Any]:
 
 
 def importable_name(module: str) -> str:
-    """The name under which another process can import a module, of a script that runs as well."""
+    """The name under which another process can import a module, also a running script."""
     if module != "__main__":
         return module
     script = sys.modules[module]
@@ -160,7 +160,7 @@ def call_user_function(function: Callable[..., Any], title: str, *args: Any, **k
 
 
 def error_in_words(error: BaseException) -> str:
-    """An exception with its line, `ZeroDivisionError: division by zero (own.py:12)`."""
+    """Format an exception with its line, `ZeroDivisionError: division by zero (own.py:12)`."""
     return f"{type(error).__name__}: {error}{place_of(error)}"
 
 
@@ -246,7 +246,7 @@ def is_allowed(name: str, modules: Sequence[str]) -> bool:
 
 
 def not_allowed(name: str, modules: Sequence[str]) -> str:
-    """The sentence for a path that may not be imported."""
+    """The error for a path that may not be imported."""
     top = name.partition(".")[0].partition(":")[0]
     return (
         f"{name} may not be imported: allowed are {', '.join(modules) or 'no modules'}. If you "

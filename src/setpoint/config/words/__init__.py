@@ -1,4 +1,4 @@
-"""The ground floor: errors, and how names, paths and values are spelt and shown.
+"""The lowest package: errors, and the spelling of names, paths and values.
 
 It knows nothing of fields or sections, and imports nothing else of the kernel.
 """

@@ -44,7 +44,7 @@ _KEY = (
 
 
 def suspicious(text: str) -> bool:
-    """A quick look that lets nearly every text pass; patterns are slower by far."""
+    """Check quickly if a text may contain a secret; the patterns are far slower."""
     return (
         "://" in text
         or ("=" in text and ("?" in text or "&" in text or ";" in text))
@@ -53,7 +53,7 @@ def suspicious(text: str) -> bool:
 
 
 def credential_in(text: str) -> str | None:
-    """Look for a secret inside a text; the kind that was found, in words and without the secret."""
+    """Find a secret inside a text; return its kind as text, without the secret."""
     if not suspicious(text):
         return None
     if re.search(_LOGIN, text):
@@ -76,7 +76,7 @@ def hide_secrets(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text that any terminal can take: what does not print is escaped, line breaks stay."""
+    """Escape what does not print, except line breaks."""
     if all(sign.isprintable() or sign == "\n" for sign in text):
         return text
     return "".join(
@@ -85,7 +85,7 @@ def printable(text: str) -> str:
 
 
 class SetpointError(Exception):
-    """An error in words: what is wrong, where, and what would be valid.
+    """An error for the user: what is wrong, where, and what would be valid.
 
     The command line prints the message alone and leaves with `status`; no traceback is shown.
     """
@@ -125,7 +125,7 @@ class UserCodeError(SetpointError):
 
 
 class Invalid(SetpointError):
-    """One value that cannot be taken: by a field, or by `Period`, `ref` and the like in Python.
+    """An invalid value of a field, or of `Period`, `ref` and the like in Python.
 
     `Editor.report` adds the path and the origin for what layers set, `Config.set_field` for
     assignments in Python.
@@ -175,7 +175,7 @@ class Invalid(SetpointError):
         return self
 
     def inside(self, key: str | int) -> Invalid:
-        """The same error, seen from one level further out."""
+        """The error with one more key in front of its path."""
         if len(self.parts) == 1:
             return self.but(at=(key, *self.at))
         return several([part.inside(key) for part in self.parts])
@@ -187,7 +187,7 @@ class Invalid(SetpointError):
 
 
 def several(errors: list[Invalid]) -> Invalid:
-    """One error that stands for several, so that all of them reach the report."""
+    """Join several errors into one, so that all of them are reported."""
     if len(errors) == 1:
         return errors[0]
     joined = errors[0].but()
@@ -196,11 +196,11 @@ def several(errors: list[Invalid]) -> Invalid:
 
 
 class DeclarationError(SetpointError, TypeError):
-    """A class that cannot be configured as it is declared; it and the field are named."""
+    """An invalid declaration of a config class, with class and field."""
 
 
 class UnresolvedError(SetpointError):
-    """A value was read that only `resolve` can know: a derived or referenced field, still unset."""
+    """A derived or referenced field was read before `resolve` has computed it."""
 
 
 class Details(TypedDict, total=False):
@@ -252,7 +252,7 @@ class Problem:
         self.traceback: str | None = None
 
     def placed(self, path: str, value: str | None, origin: str | None, also: list[str]) -> Self:
-        """The same finding, seen from the root of the configuration."""
+        """The finding with its path from the root."""
         from copy import copy  # brings weakref, which a command without an error does not need
 
         problem = copy(self)
@@ -296,7 +296,7 @@ class Problem:
 
 
 class Caution(Problem):
-    """A finding that is legal but suspicious: it is shown and recorded, and stops nothing.
+    """A warning about a legal value: it is shown and recorded, and stops nothing.
 
     Arguments:
         code: the name by which it can be silenced, for instance `"warmup-longer-than-run"`.
@@ -327,7 +327,7 @@ class Caution(Problem):
 
 
 class ConfigError(SetpointError):
-    """Everything that is wrong with a configuration, in one report sorted by path."""
+    """All problems of a configuration, in one report sorted by path."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=_position))
@@ -355,7 +355,7 @@ class ConfigError(SetpointError):
 
 
 def wrapped_list(before: str, words: Sequence[str]) -> str:
-    """Words with commas, broken at the width of the terminal, or of a page where there is none.
+    """Join words by commas, wrapped at the width of the terminal, or of a page without one.
 
     Arguments:
         before: the beginning of the first line; the others are indented as far as it reaches.

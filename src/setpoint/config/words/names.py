@@ -34,7 +34,7 @@ def nearest(
 
 
 def folded(name: str) -> str:
-    """A name in the spelling of fields: small letters and underscores."""
+    """Spell a name like a field: lower case and underscores."""
     return name.lower().replace("-", "_")
 
 
@@ -43,7 +43,7 @@ def _words(name: str) -> str:
 
 
 def _is_part(word: str, option: str) -> bool:
-    """True if one name is made of words of the other, or of the beginning of one.
+    """True if one name consists of words of the other, or of the beginning of one.
 
     What was typed may have one word more: `data_dir` means `data`, `sample_packing_size` not
     `packing`.
@@ -63,7 +63,7 @@ def did_you_mean(name: str, candidates: Iterable[str], before: str = "") -> str:
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it, for instance `data.sources.0.type`."""
+    """Format a path, for instance `data.sources.0.type`."""
     return ".".join(map(str, path))
 
 
@@ -98,7 +98,7 @@ def can_be_path(text: str) -> bool:
 
 
 def not_of(value: object, root: type) -> str:
-    """The kind of a value that is no config of a root, for instance `a Motor, not a Job`."""
+    """Describe a value that is no config of a root, for instance `a Motor, not a Job`."""
     if value is None:
         return f"nothing, not {with_article(root.__name__)}"
     given, wanted = type(value).__name__, root.__name__

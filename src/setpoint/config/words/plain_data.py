@@ -1,4 +1,4 @@
-"""Plain values: texts that no field has read yet, missing values, lists and mappings, and JSON."""
+"""Plain values: unread text, missing values, lists and mappings, and JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MISSING = Missing()
 
 
 class PlainScalar(str):
-    """A text that was written without quotes and is to be read by the type of its field.
+    """Unquoted text, to be read by the type of its field.
 
     Arguments:
         text: the text as it stands in the file, the flag or the environment variable.
@@ -60,7 +60,7 @@ class PlainScalar(str):
 
 
 def guess(text: PlainScalar) -> bool | int | float | str:
-    """The value of a plain scalar where no field gives it a type.
+    """The value of a plain scalar without a field type.
 
     Raises:
         SetpointError: the text is a whole number of more than 4,300 decimal digits, or a number
@@ -87,7 +87,7 @@ def guess(text: PlainScalar) -> bool | int | float | str:
 
 
 class LiteralText(str):
-    """A text of a field that holds `${` as it is.
+    """A str value with a literal `${`.
 
     It equals the same text of any other kind, and can be given to another field.
     """
@@ -96,17 +96,17 @@ class LiteralText(str):
 
 
 def literal(text: str) -> str:
-    """A text that is no reference as a field stores it, a `LiteralText` if it looks like one."""
+    """The stored form of a text without references: a `LiteralText` if it contains `${`."""
     return LiteralText(text) if OPENING in text else str(text)
 
 
 def escaped(text: str) -> str:
-    """A text as files, flags and Python have it."""
+    """The escaped text, as files, flags and Python write it."""
     return text.replace(OPENING, ESCAPED)
 
 
 def unescaped(text: str) -> LiteralText:
-    """A text as it is meant."""
+    """The text without escapes."""
     return LiteralText(text.replace(ESCAPED, OPENING))
 
 
@@ -147,7 +147,7 @@ def refuse_text(text: str) -> None:
 
 
 def is_own(value: object) -> bool:
-    """True if the class of a value brings its own reading and writing, as `Period` or `Free`."""
+    """True if the class of a value has its own reader and writer, as `Period` or `Free`."""
     cls = type(value)
     brings = hasattr(cls, "__setpoint_scalar__") or cls.__module__.startswith(KERNEL)
     return brings and callable(getattr(cls, "dump", None))
@@ -162,12 +162,12 @@ def plain_scalar(value: Any) -> Any:
 
 
 def member_text(member: Enum) -> str:
-    """A member of an enum by name; of flags the names of all that are set, or `0` for none."""
+    """The name of an enum member; of flags the names of all set members, or `0`."""
     return "|".join(flag_names(member)[0]) or "0" if isinstance(member, Flag) else member.name
 
 
 def flag_names(flags: Flag) -> tuple[list[str], int]:
-    """The members that a combination of flags is made of, and the bits that no member names."""
+    """The members of a combination of flags, and the bits without a member."""
     if flags.name in type(flags).__members__:
         return [str(flags.name)], 0
     names: list[str] = []
@@ -182,7 +182,7 @@ def flag_names(flags: Flag) -> tuple[list[str], int]:
 
 
 def plain(value: Any) -> Any:
-    """A value of any layer, or of a resolved configuration, as JSON holds it.
+    """Convert a value of any layer, or of a resolved configuration, to JSON types.
 
     Returns:
         None, a bool, int, float, str, list or dict; infinities as texts, a text without quotes as
@@ -214,7 +214,7 @@ def plain(value: Any) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """True if two values are the same configuration."""
+    """True if two values are equal in a configuration."""
     # True equals 1 in Python, and 1 equals 1.0; in a configuration they are different values.
     for kind in (list, tuple, Mapping):
         if isinstance(cast(object, left), kind) and isinstance(cast(object, right), kind):
@@ -233,7 +233,7 @@ def children(value: object) -> Iterable[tuple[Any, Any]]:
 
 
 def nested(value: object, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The values in lists, tuples and mappings inside one another, with their paths.
+    """The leaf values of nested lists, tuples and mappings, with their paths.
 
     Any other value comes alone, with the path that was given.
     """
@@ -257,7 +257,7 @@ def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def listed(value: Any) -> Any:
-    """A copy of lists, tuples and mappings inside one another, as plain lists and dicts."""
+    """Copy nested lists, tuples and mappings as plain lists and dicts."""
     return rebuild(value, listed)
 
 
@@ -272,7 +272,7 @@ def item_at(value: Any, key: object) -> Any:
 
 
 def count_values(value: object, most: int) -> int:
-    """Count a value with all in its lists and mappings, as often as met; stop beyond `most`."""
+    """Count the values of nested lists and mappings, shared ones repeatedly, up to `most`."""
     count = 1
     waiting = [value]
     while waiting and count <= most:

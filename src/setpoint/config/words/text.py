@@ -20,7 +20,7 @@ DEPTH = 32
 ENDS = ",]}\n"
 _DOUBLE_QUOTED = r'"((?:[^"\\]|\\.)*+)"'
 SHELL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/=:@%,")
-"""Characters that no shell takes for anything else."""
+"""Characters without a meaning in shells."""
 # One way of quoting that JSON, TOML and YAML all read. Escaped are what one of them forbids
 # (control characters, non-characters), what breaks lines, and what would make a line look like
 # another (the byte order mark and the marks that turn the direction of writing).
@@ -55,7 +55,7 @@ def part_of(value: object, path: Path) -> object:
 
 
 def shown_part(value: object, error: Invalid) -> str:
-    """The part of a value that an error is about, in short; `***` for what may be a secret."""
+    """Format the part of a value that an error is about; `***` for a possible secret."""
     part = part_of(value, error.at)
     return "***" if error.secret else for_error(None if part is MISSING else part)
 
@@ -74,7 +74,7 @@ def problem_of(part: Invalid, path: Path, value: object, origin: str) -> Problem
 
 
 def for_error(value: object, limit: int | None = MAX_LENGTH, level: int = 0) -> str:
-    """A value as an error or a report shows it: quoted texts in quotes, other things by their kind.
+    """Format a value for an error or a report: quoted text in quotes, other objects by their type.
 
     Arguments:
         limit: the most characters; None for a value of a configuration at full length.
@@ -129,17 +129,17 @@ def for_error(value: object, limit: int | None = MAX_LENGTH, level: int = 0) -> 
 
 
 def in_full(value: object) -> str:
-    """A value on one line, at full length: `0.001`, `'fp32'`, `[0.9, 0.95]`, a section's type."""
+    """Format a value in full on one line: `0.001`, `'fp32'`, `[0.9, 0.95]`, a section's type."""
     return for_error(value, None)
 
 
 def for_flag(value: object) -> str:
-    """A value as a flag, an environment variable or a text with references holds it."""
+    """Format a value for a flag, an environment variable or a text with references."""
     return str(value) if isinstance(value, str) else _flow(value, ": ", bare=True)
 
 
 def for_shell(value: object) -> str:
-    """A value as a shell takes it, in double quotes where it has spaces, else by `shlex`."""
+    """Format a value for a shell, in double quotes if it has spaces, else by `shlex`."""
     text = for_flag(value)
     if text and SHELL.issuperset(text):
         return text
@@ -151,7 +151,7 @@ def for_shell(value: object) -> str:
 
 
 def for_file(value: object, assign: str = ": ") -> str:
-    """A value on one line of a file; `assign` stands between keys and values, ` = ` in TOML."""
+    """Format a value on one line of a file; `assign` separates keys and values, ` = ` in TOML."""
     return _flow(value, assign, bare=False)
 
 
@@ -180,14 +180,14 @@ def _flow(value: object, assign: str, bare: bool) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text in double quotes, on one line that JSON, TOML and YAML 1.2 read as that text."""
+    """Quote a text for JSON, TOML and YAML 1.2, on one line."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'  # nearly every text, and ten times as fast
     return f'"{text.translate(_ESCAPES)}"'
 
 
 def parsed(text: PlainScalar) -> object:
-    """A text of the command line as the list or mapping that it stands for."""
+    """Parse a text of the command line as a list or mapping."""
     try:
         return parse_flow(text) if text.startswith("{") else parse_list(text)
     except Invalid:
@@ -252,7 +252,7 @@ class _Reader:
         return mapping
 
     def entries(self, kind: str, closing: str) -> Iterator[None]:
-        """Stop before each entry of a list or mapping, which the caller reads."""
+        """Iterate over the entries of a list or mapping, which the caller reads."""
         self.at += 1
         while self.peek() != closing:
             if not self.peek():
