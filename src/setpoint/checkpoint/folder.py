@@ -12,10 +12,10 @@ set-aside                   text file of a pending change at the upload URL
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.files.atomic import is_alive, retried, sync_directory, write_file
+from setpoint.files.atomic import is_alive, read_small, retried, sync_directory, write_file
 from setpoint.units import Period
 
 from .manifest import (
@@ -234,10 +234,12 @@ def read_pointer(root: Path, name: PointerName) -> int | None:
     if not os.path.lexists(path):
         return None
     try:
-        content = retried(_read, path)
+        content = retried(read_small, path, LONGEST)
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise SetpointError(f"{path} names no checkpoint: {error.strerror}") from error
         raise UnreadPointer(f"{path} cannot be read: {error.strerror}") from error
     step = step_of(content.decode("utf-8", "replace").removesuffix("\n"))
     if step is None:
@@ -246,16 +248,6 @@ def read_pointer(root: Path, name: PointerName) -> int | None:
             f"{directory_name(100)}"
         )
     return step
-
-
-def _read(path: Path) -> bytes:
-    facts = os.stat(path)
-    # A pipe would wait for somebody who writes to it.
-    if not stat.S_ISREG(facts.st_mode):
-        raise UnreadPointer(f"{path} cannot be read: it is not a regular file")
-    if facts.st_size > LONGEST:
-        raise SetpointError(f"{path} names no checkpoint: it has {facts.st_size} bytes")
-    return path.read_bytes()
 
 
 def readable_pointer(root: Path, name: PointerName) -> int | None:

@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import re
-import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import RunError, SetpointError
-from setpoint.files.atomic import Written, digest_file, retried
+from setpoint.files.atomic import Written, digest_file, read_small, retried
 from setpoint.files.threads import in_threads
 
 MANIFEST = "manifest.json"
@@ -38,12 +37,12 @@ INDEX = ".index.json"
 
 FORMAT = 1
 """The version of the checkpoint format."""
-MOST = 64 << 20
-"""Maximum size of a manifest in bytes, enough for a million files."""
 _PLAIN = re.compile(r"[^/\\\0]+").fullmatch
 _OF_A_RANK = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})" + re.escape(TENSORS))
 FAILING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODATA)
 """Error numbers of failing disks and network file systems."""
+REPLACED = (errno.ELOOP, errno.EINVAL, errno.EFBIG)
+"""Error numbers if something else is in place of a file: a link to itself, a pipe, a huge file."""
 
 
 class DamagedCheckpoint(RunError):
@@ -127,20 +126,10 @@ def read_manifest(directory: Path) -> Manifest:
         SetpointError: if a newer Setpoint wrote it.
     """
     try:
-        text = retried(_read, directory / MANIFEST)
+        text = retried(read_small, directory / MANIFEST)
     except OSError as error:
         raise unreadable(directory, MANIFEST, error) from error
     return parse_manifest(directory, text)
-
-
-def _read(path: Path) -> bytes:
-    facts = os.stat(path)
-    # A pipe would wait for somebody who writes to it.
-    if not stat.S_ISREG(facts.st_mode):
-        raise DamagedCheckpoint(path.parent, f"{MANIFEST} is not a regular file")
-    if (size := facts.st_size) > MOST:
-        raise DamagedCheckpoint(path.parent, f"{MANIFEST} has {size} bytes, more than {MOST}")
-    return path.read_bytes()
 
 
 def parse_manifest(directory: Path, text: bytes) -> Manifest:
@@ -281,7 +270,7 @@ def unreadable(directory: Path, name: str, error: OSError) -> RunError:
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return DamagedCheckpoint(directory, f"{name} is missing")
-    if error.errno in (*FAILING, errno.ELOOP):
+    if error.errno in (*FAILING, *REPLACED):
         return DamagedCheckpoint(directory, f"{name} cannot be read back ({error.strerror})")
     return RunError(f"checkpoint {directory} cannot be read: {name}: {error.strerror}")
 

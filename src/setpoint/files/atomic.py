@@ -55,17 +55,30 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def read_small(path: Path, most: int = MOST) -> bytes:
+    """Read a small file from an untrusted source.
+
+    Raises:
+        OSError: if it cannot be read; `EINVAL` if it is not a regular file, such as a pipe, which
+            would block; `EFBIG` if it has more than `most` bytes.
+    """
+    facts = os.stat(path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    if facts.st_size > most:
+        raise OSError(errno.EFBIG, f"it has {facts.st_size} bytes, more than {most}")
+    return path.read_bytes()
+
+
 def read_json(path: Path) -> Any:
     """Read a small JSON file from an untrusted source.
 
     Raises:
-        OSError: if it cannot be read, or has more than `MOST` bytes.
+        OSError: as `read_small` raises it.
         ValueError: if it is not JSON, or nested too deeply.
     """
-    if os.path.getsize(path) > MOST:
-        raise OSError(errno.EFBIG, f"it has more than {MOST >> 20} MiB")
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_small(path))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.manifest import MANIFEST
 from setpoint.config import CONFIG, SetpointError, load_record
-from setpoint.files.atomic import MOST, read_json
+from setpoint.files.atomic import read_json, read_small
 from setpoint.track.jsonl import read_jsonl, readable_rows, whole_lines
 from setpoint.train.config import Job
 
@@ -239,8 +238,8 @@ def verify_chain(run: Path) -> Seal:
     unsealed: list[str] = []
     for step, path in checkpoints.items():
         try:
-            digest = hashlib.sha256(_read(path / MANIFEST)).hexdigest()
-            anchor = _read(path / HEAD).decode() if (path / HEAD).exists() else None
+            digest = hashlib.sha256(read_small(path / MANIFEST)).hexdigest()
+            anchor = read_small(path / HEAD).decode() if (path / HEAD).exists() else None
         except OSError as error:
             seal.problems.append(f"{path.name}: {error.strerror}")
             continue
@@ -276,17 +275,6 @@ def _has_ended(run: Path) -> bool:
         if event.get("event") in ("start", "resume", "restart", "fault", "end"):
             return event["event"] == "end"
     return False
-
-
-def _read(path: Path) -> bytes:
-    """Read a small file from an untrusted source.
-
-    Raises:
-        OSError: if it cannot be read, or has more than `MOST` bytes.
-    """
-    if path.stat().st_size > MOST:
-        raise OSError(errno.EFBIG, f"{path.name} has more than {MOST >> 20} MiB")
-    return path.read_bytes()
 
 
 def _of_file(path: Path, sealed: Sequence[str | None], what: str, seal: Seal) -> int:
