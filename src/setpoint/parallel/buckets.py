@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 from weakref import proxy
 
 import torch
@@ -14,9 +15,11 @@ from setpoint.config import SetpointError
 from setpoint.shapes.placed import part_here
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Work
 
 T = TypeVar("T", bound=Tensor)
+AllReduce = Callable[[Tensor], "Work | None"]
+"""Sums a tensor over ranks in place; work that is returned is to be waited for."""
 
 BUCKET = 25 * 2**20
 """Bytes of a bucket, unless `parallel.bucket_size` applies."""
@@ -35,46 +38,62 @@ def buckets_of(tensors: Iterable[T], size: int, nbytes: Callable[[T], int]) -> l
     return buckets
 
 
-def flattened(tensors: Sequence[Tensor]) -> Tensor:
-    """One flat copy of tensors of one dtype."""
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-def copy_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Undo `flattened`: copy the elements into the tensors."""
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.copy_(part.view_as(tensor))
-
-
 @torch.no_grad()
 def sum_in_buckets(
     tensors: Iterable[Tensor],
-    all_reduce: Callable[[Tensor], object],
+    all_reduce: AllReduce,
     device: torch.device | None = None,
     least: torch.dtype | None = None,
 ) -> None:
     """Replace tensors, or this rank's parts of DTensors, by their sums, in place.
 
     Arguments:
-        tensors: of one dtype, or summed in a common one; see `least`.
-        all_reduce: sums a flat tensor over the ranks, in place.
-        device: of the sums, as FSDP2 may have moved gradients to the host; None: their own.
-        least: sum in this dtype, or a wider one of the gradients; None: in their own.
+        tensors: of one dtype, or summed in a common one.
+        all_reduce, device, least: see `start_sum`.
     """
     for bucket in buckets_of(map(part_here, tensors), BUCKET, lambda tensor: tensor.nbytes):
-        dtype = bucket[0].dtype if least is None else torch.promote_types(bucket[0].dtype, least)
-        first, target = bucket[0], device or bucket[0].device
-        if (
-            len(bucket) == 1
-            and first.is_contiguous()
-            and (dtype, target) == (first.dtype, first.device)
-        ):
-            all_reduce(first.view(-1))  # without a copy of a tensor that fills a bucket
-            continue
-        flat = flattened([tensor.to(device or tensor.device, dtype) for tensor in bucket])
-        all_reduce(flat)
-        copy_back(flat, bucket)
+        start_sum(bucket, all_reduce, device, least)()
+
+
+@torch.no_grad()
+def start_sum(
+    bucket: Sequence[Tensor],
+    all_reduce: AllReduce,
+    device: torch.device | None = None,
+    least: torch.dtype | None = None,
+) -> Callable[[], None]:
+    """Start to sum the tensors of one bucket over ranks.
+
+    Arguments:
+        all_reduce: sums a flat tensor over the ranks, in place, or starts to.
+        device: device of the sums, as FSDP2 may have moved gradients to the host; None: that of the
+            tensors.
+        least: sum in this dtype, or the wider one of the tensors; None: in that of the tensors.
+
+    Returns:
+        a function that waits for the sums and puts them in the place of the tensors.
+    """
+    first = bucket[0]
+    dtype = first.dtype if least is None else torch.promote_types(first.dtype, least)
+    in_place = (
+        len(bucket) == 1
+        and first.is_contiguous()
+        and (dtype, device or first.device) == (first.dtype, first.device)
+    )
+    if in_place:  # without a copy of a tensor that fills a bucket
+        flat = first.view(-1)
+    else:
+        flat = torch.cat([part.to(device or part.device, dtype).reshape(-1) for part in bucket])
+    work = all_reduce(flat)
+
+    def finish() -> None:
+        if work is not None:
+            work.wait()
+        parts = flat.split([tensor.numel() for tensor in bucket])
+        for tensor, part in () if in_place else zip(bucket, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    return finish
 
 
 class GradientSums:
@@ -105,7 +124,7 @@ class GradientSums:
             weight: number for number, bucket in enumerate(self.buckets) for weight in bucket
         }
         self._missing: list[int] = []
-        self._under_way: list[tuple[Tensor, Any]] = []
+        self._under_way: list[Callable[[], None]] = []
         # A reference would be a cycle, which keeps the memory of the weights.
         this = proxy(self)
         for weight in weights if overlaps else ():
@@ -119,9 +138,8 @@ class GradientSums:
             yield
             while len(self._under_way) < len(self.buckets):  # experts that no token has met
                 self._send()
-            for bucket, (flat, work) in zip(self.buckets, self._under_way, strict=True):
-                work.wait()
-                copy_back(flat, _gradients(bucket))
+            for finish in self._under_way:
+                finish()
         finally:
             self._missing, self._under_way = [], []
 
@@ -147,11 +165,6 @@ class GradientSums:
         for weight in bucket:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight, dtype=weight.grad_dtype)
-        flat = flattened(_gradients(bucket))
-        self._under_way.append(
-            (flat, distributed.all_reduce(flat, group=self.group, async_op=True))
-        )
-
-
-def _gradients(weights: Sequence[nn.Parameter]) -> list[Tensor]:
-    return [part_here(weight.grad) for weight in weights if weight.grad is not None]
+        gradients = [part_here(weight.grad) for weight in bucket if weight.grad is not None]
+        all_reduce = partial(distributed.all_reduce, group=self.group, async_op=True)
+        self._under_way.append(start_sum(gradients, all_reduce))

@@ -161,9 +161,7 @@ class ReplicaGroups:
         Of those that ranks of a group divide, each sums its part. Where a group is lost,
         `is_broken` says so.
         """
-        sum_in_buckets(
-            tensors, lambda flat: self._manager.allreduce(flat, reduce_op=ReduceOp.SUM).wait()
-        )
+        sum_in_buckets(tensors, lambda flat: self._manager.allreduce(flat, reduce_op=ReduceOp.SUM))
 
     def sum_counts(self, counts: Tensor) -> None:
         """Replace what the groups count of a step by their sums, in place; see `sum`.
