@@ -5,7 +5,6 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from setpoint.ops.bad_batches import BadBatchesCallback, read_bad_batch
+from setpoint.ops.bad_batches import BadBatches, read_bad_batch
 from setpoint.ops.stragglers import StragglersCallback
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import Abandoned, StopRequest
@@ -192,17 +191,15 @@ def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
 
     steps, taken = [0], list[StepBatch]()
 
-    class Kept(BadBatchesCallback):
+    class Kept(Callback):
         def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
             taken.append(batch)
-            super().bad_step(loop, batch, total, result)
+            BadBatches(cast("Any", run)).keep_step(loop, batch, total, result)
 
     progress = make_progress("none", total_steps=None)
     run = SimpleNamespace(
         job=job, directory=shared, world=components.world, events=NoEvents(), progress=progress
     )
-    keep = Kept()
-    keep.opened(cast(Any, run), ExitStack())
 
     def broken(gradient: torch.Tensor) -> torch.Tensor:
         steps[0] += 1
@@ -213,7 +210,7 @@ def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
     stop = StopRequest()
     stop.resumable = True
     with stop:
-        Loop(job, components, [Seen(), keep], stop, Position()).run()
+        Loop(job, components, [Seen(), Kept()], stop, Position()).run()
     assert found == ["taken", "skipped", "taken"], found
     assert stop.status == 75
     dist.barrier()

@@ -195,8 +195,8 @@ def losses(folder: Path, *flags: str) -> list[float]:
     components.model.train()
     for _ in range(60):
         loop.pending = loop.take_step()
+        loop.advance(0.0)
         result = loop.complete_pending()
-        loop.advance(result.tokens, 0.0)
         found.append(result.loss)
     return found
 

@@ -147,11 +147,11 @@ def test_by_epoch_in_a_run(tmp_path: Path) -> None:
     curve, seen = job.schedule.build(), []
     for step in range(60):
         loop.pending = loop.take_step()
+        loop.advance(0.0)
         result = loop.complete_pending()
         seen.append(result.lr)
         first = next(n for n in range(step + 1) if n // per_epoch == step // per_epoch)
         assert result.lr == 0.01 * curve(first)
-        loop.advance(result.tokens, 0.0)
     assert 60 / per_epoch > 2 and len(set(seen)) == int(59 // per_epoch) + 1
 
 
@@ -194,10 +194,10 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
             {"steps": 1, "tokens": 64, "epochs": 1 / per_epoch},
         )
         loop.pending = loop.take_step()
+        loop.advance(0.0)
         result = loop.complete_pending()
         found.append(result.lr)
         assert result.lr == pytest.approx(0.01 * curve(place), rel=1e-12)
-        loop.advance(result.tokens, 0.0)
     assert is_over(job.duration, loop.position) and len(found) > 10
     assert found[0] > 0 and max(found) == pytest.approx(0.01)
 
@@ -212,9 +212,9 @@ def test_a_run_in_time_follows_the_clock(tmp_path: Path, name: str, duration: st
         at = loop.position
         place = ScheduleTime({unit: at.in_unit(unit) for unit in EVERY}, {"steps": 1, "tokens": 64})
         loop.pending = loop.take_step()
+        loop.advance(1 / 64)  # so long does a step take here
         result = loop.complete_pending()
         assert result.lr == 0.01 * curve(place)
-        loop.advance(result.tokens, 1 / 64)  # so long does a step take here
         seconds += 1 / 64
     assert loop.position.seconds == seconds == 20 / 64
 

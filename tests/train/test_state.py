@@ -31,9 +31,9 @@ def advance(
     components.model.train()
     for _ in range(steps):
         loop.pending = loop.take_step()
+        loop.advance(0.5)
         result = loop.complete_pending()
         losses.append(result.loss)
-        loop.advance(result.tokens, 0.5)
     return loop.position, losses
 
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from setpoint.files.tensor_file import encode_tensors, read_tensors
 from setpoint.shapes.batch import TENSORS, Batch, Lengths
 from setpoint.track.jsonl import plain_numbers, restored_numbers
 from setpoint.track.run_directory import BAD_BATCHES
-from setpoint.train.loop import Callback
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Count, StepBatch
@@ -34,22 +32,19 @@ KEPT = (*TENSORS, "source", "sources")
 NUMBERS = ("tokens", "target_tokens", "target_bytes")
 
 
-class BadBatchesCallback(Callback):
+class BadBatches:
     """Keeps the batches of the newest steps that were not taken, `resilience.bad_batches`.
 
     Each step has a folder with `batch-0.ID.safetensors` for each rank that reads data, and
     `step.json` with the `ID`, which distinguishes files of earlier attempts.
     """
 
-    def opened(self, run: Run, within: ExitStack) -> None:
-        """Store the run, whose directory receives the batches."""
+    def __init__(self, run: Run) -> None:
         self.run, self.world, self.root = run, run.world, run.directory / BAD_BATCHES
         self.keep = run.job.resilience.bad_batches
 
-    def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
+    def keep_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
         """Keep a step; a disk error is only reported."""
-        if not self.keep:
-            return
         step, note = result.step, self.run.progress.note
         if loop.components.replica_groups is not None:
             note(f"the batch of step {step} is not kept: this replica group has a part of it")

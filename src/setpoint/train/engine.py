@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.outcome import Routing
 from setpoint.train.objective import add_routing, sum_by_source
 from setpoint.train.step_errors import explain
-from setpoint.train.verdict import StepResult, Verdict, judge, skip_flag
+from setpoint.train.verdict import StepResult, Verdict
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.norms import NormMetrics
+    from setpoint.train.verdict import BadStepPolicy, SpikedSteps
 
 
 class Sums(NamedTuple):
@@ -258,7 +260,7 @@ class StepNumbers:
     """The numbers of a step, of all ranks, on their way to the host; of the norm this rank's own.
 
     Arguments:
-        stays: see `verdict.skip_flag`.
+        stays: see `skip_flag`.
         logged: metrics that were logged until then; None: none were.
         sources: number of sums by source.
         read: waits for loss, cross-entropy, sources, norm and so on.
@@ -302,6 +304,42 @@ class StepNumbers:
             elif engine.norms is not None:
                 engine.norms.pass_over()
         return self.result
+
+
+def skip_flag(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Tensor:
+    """Flag that the weights stay unchanged, from numbers that are still on their device.
+
+    Spikes apart it agrees with `judge` on the same numbers: set for all but `Verdict.TAKEN`.
+
+    Arguments:
+        losses: of which the first is the loss.
+        broken, over: bool scalars; see `judge`.
+
+    Returns:
+        an fp32 scalar, 1 if so and else 0, as optimizers of PyTorch take `found_inf`.
+    """
+    return (~losses[0].isfinite() | (over if scaled else broken)).float()
+
+
+def judge(
+    loss: float,
+    is_broken: bool,
+    overflows: bool,
+    scaled: bool,
+    non_finite: BadStepPolicy,
+    spikes: SpikedSteps | None,
+) -> tuple[Verdict, BadStepPolicy | None]:
+    """The verdict on a step, and the policy that is behind it where its numbers are bad.
+
+    Arguments:
+        is_broken: the norm of the gradients is not finite.
+        overflows: gradients of a loss that is `scaled` are not finite.
+    """
+    if not math.isfinite(loss) or (is_broken and not scaled):
+        return non_finite.verdict, non_finite
+    if spikes is not None and spikes.acts_on(loss):
+        return spikes.verdict, spikes
+    return Verdict.SKIPPED if overflows else Verdict.TAKEN, None
 
 
 @torch.no_grad()
@@ -375,6 +413,23 @@ def raise_named(error: Exception, config: OptimizerConfig) -> NoReturn:
     if title is None or is_out_of_memory(error) or explain(error) is not None:
         raise error
     raise RunError(f"{title} failed in its step: {error_in_words(error)}") from error
+
+
+def engine_of(job: Job, components: Components) -> Engine:
+    """Build the engine of a job: DeepSpeed's, that of a pipeline, or the plain one."""
+    if components.replicas.holds_state:
+        from setpoint.train.deepspeed_engine import ZeroEngine
+
+        return ZeroEngine(job, components)
+    kind, metrics = Engine, job.tracking.metrics
+    if components.pipeline is not None:
+        from setpoint.train.pipeline_engine import PipelineEngine as kind
+    engine = kind(job, components)
+    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
+        from setpoint.train.norms import NormMetrics
+
+        engine.norms = NormMetrics(metrics, components, engine.counted_elsewhere)
+    return engine
 
 
 class HostCopy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from setpoint.parallel.hangs import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog
-from setpoint.train.engine import CompleteStep, Engine, Rates, complete_retaken
+from setpoint.train.engine import CompleteStep, Engine, Rates, complete_retaken, engine_of
 from setpoint.train.objective import count_over_ranks
 from setpoint.train.position import Freezing, Position, is_due, is_over, share_done
 from setpoint.train.step_clock import StepSync, StepTimes, measuring_waits
@@ -220,6 +220,7 @@ class PendingStep:
 
     Arguments:
         began: the position before it.
+        after: the position after it, but for its seconds.
         batch: this rank's.
         total: counts of all ranks, and by source.
         complete: waits for its numbers, and judges them.
@@ -227,6 +228,7 @@ class PendingStep:
     """
 
     began: Position
+    after: Position
     batch: StepBatch
     total: Count
     by_source: BySource
@@ -421,7 +423,7 @@ class Loop:
         if verdict is Verdict.ROLLED_BACK:
             return
         self.stop.busy = True
-        self.advance(pending.total.tokens, self.ranks.end_step())
+        self.advance(self.ranks.end_step())
         if self.merge is not None and self.is_due(self.merge.every):
             from setpoint.train.build.adapter import merge_adapters
 
@@ -464,9 +466,16 @@ class Loop:
             components.feed.agree(epoch)
         if self.ranks.is_shared:  # they have met now, whatever each has done since the last step
             step_begins(first=not self.stepping)
+        after = replace(
+            position,
+            step=position.step + 1,
+            tokens=position.tokens + total.tokens,
+            epochs=components.feed.epoch,
+        )
+        step = PendingStep(position, after, batch, total, by_source, lr, complete_retaken, data)
         if groups is not None and groups.breaks:
             groups.commits()  # it does not, and tells the others
-            return PendingStep(position, batch, total, by_source, lr, complete_retaken, data)
+            return step
         if not total.weight:
             targets = sum(micro_batch.target_tokens for micro_batch in batch.batches)
             raise RunError(
@@ -479,41 +488,29 @@ class Loop:
         self.handle_pending()
         for callback in self._before_update:
             callback.before_update(self)
-        next_position = replace(
-            position,
-            step=position.step + 1,
-            tokens=position.tokens + total.tokens,
-            epochs=components.feed.epoch,
-        )
-        done = 0.0 if sums.routing is None else share_done(self.job.horizon(), next_position)
+        done = 0.0 if sums.routing is None else share_done(self.job.horizon(), after)
         if self.engine.norms is not None:
-            self.engine.norms.is_on = self._may_have_row(next_position)
+            self.engine.norms.is_on = self._may_have_row(after)
         self.ranks.exchange()
         frozen = frozenset[str]() if self.freezing is None else self.freezing.now(position)
-        complete = self.engine.update(sums, Rates(lr, done, frozen))
-        return PendingStep(position, batch, total, by_source, lr, complete, data)
+        return replace(step, complete=self.engine.update(sums, Rates(lr, done, frozen)))
 
-    def _may_have_row(self, next_position: Position) -> bool:
-        """True if a row of metrics may follow a step, as far as is known before its end.
+    def _may_have_row(self, after: Position) -> bool:
+        """True if a row of metrics may follow a step that ends at a position.
 
-        Arguments:
-            next_position: after the step, but for its time, which the ranks do not agree on yet.
+        Its seconds are not known yet.
         """
         every = self.job.tracking.every
         if every.unit in ("never", "seconds"):
             return every.unit == "seconds"
-        last = is_over(self.job.duration, next_position)
-        return last or is_due(every, self.position, next_position, last)
+        last = is_over(self.job.duration, after)
+        return last or is_due(every, self.position, after, last)
 
-    def advance(self, tokens: int, seconds: float) -> None:
-        """Move the position past a step."""
-        previous = self.previous = self.position
-        self.position = Position(
-            step=previous.step + 1,
-            tokens=previous.tokens + tokens,
-            epochs=self.components.feed.epoch,
-            seconds=previous.seconds + seconds,
-        )
+    def advance(self, seconds: float) -> None:
+        """Move the position past the pending step."""
+        assert self.pending is not None
+        seconds += self.position.seconds
+        self.previous, self.position = self.position, replace(self.pending.after, seconds=seconds)
 
     def handle_pending(self) -> None:
         """Read the numbers of the pending step, and call what follows it."""
@@ -638,29 +635,3 @@ class Loop:
         What is due at the end happens: the last row, an evaluation and a checkpoint.
         """
         self.end_reason = reason
-
-    @property
-    def span(self) -> Callable[[str], AbstractContextManager[Any]]:
-        """Names the parts of a step in the traces of a profiler."""
-        return self.times.trace
-
-    @span.setter
-    def span(self, span: Callable[[str], AbstractContextManager[Any]]) -> None:
-        self.times.trace = span
-
-
-def engine_of(job: Job, components: Components) -> Engine:
-    """Build the engine of a job: DeepSpeed's, that of a pipeline, or the plain one."""
-    if components.replicas.holds_state:
-        from setpoint.train.deepspeed_engine import ZeroEngine
-
-        return ZeroEngine(job, components)
-    kind, metrics = Engine, job.tracking.metrics
-    if components.pipeline is not None:
-        from setpoint.train.pipeline_engine import PipelineEngine as kind
-    engine = kind(job, components)
-    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
-        from setpoint.train.norms import NormMetrics
-
-        engine.norms = NormMetrics(metrics, components, engine.counted_elsewhere)
-    return engine

@@ -16,8 +16,6 @@ from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.train.position import Position
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from setpoint.resilience.config import Spike, StepPolicy
     from setpoint.shapes.outcome import Routing
     from setpoint.train.config import Job
@@ -40,42 +38,6 @@ class Verdict(Enum):
     """A replica group was lost on the way: nothing has changed, and the step is taken again."""
     REFUSED = "refused"
     """Nothing was changed but the scale of the loss, and the run ends."""
-
-
-def skip_flag(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Tensor:
-    """Flag that the weights stay unchanged, from numbers that are still on their device.
-
-    Spikes apart it agrees with `judge` on the same numbers: set for all but `Verdict.TAKEN`.
-
-    Arguments:
-        losses: of which the first is the loss.
-        broken, over: bool scalars; see `judge`.
-
-    Returns:
-        an fp32 scalar, 1 if so and else 0, as optimizers of PyTorch take `found_inf`.
-    """
-    return (~losses[0].isfinite() | (over if scaled else broken)).float()
-
-
-def judge(
-    loss: float,
-    is_broken: bool,
-    overflows: bool,
-    scaled: bool,
-    non_finite: BadStepPolicy,
-    spikes: SpikedSteps | None,
-) -> tuple[Verdict, BadStepPolicy | None]:
-    """The verdict on a step, and the policy that is behind it where its numbers are bad.
-
-    Arguments:
-        is_broken: the norm of the gradients is not finite.
-        overflows: gradients of a loss that is `scaled` are not finite.
-    """
-    if not math.isfinite(loss) or (is_broken and not scaled):
-        return non_finite.verdict, non_finite
-    if spikes is not None and spikes.acts_on(loss):
-        return spikes.verdict, spikes
-    return Verdict.SKIPPED if overflows else Verdict.TAKEN, None
 
 
 class BadStepPolicy:

@@ -185,7 +185,7 @@ def test_the_loop_is_as_before(tmp_path: Path) -> None:
 
     class Look(Callback):
         def after_step(self, loop: Loop, result: StepResult) -> None:
-            seen.append(loop.span is record_function)
+            seen.append(loop.times.trace is record_function)
 
     class Nothing:
         def write(self, *_: Any, **__: Any) -> None: ...

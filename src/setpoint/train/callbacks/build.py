@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ImportPath, SetpointError
 from setpoint.config.schema.class_info import added_sections
 from setpoint.resilience.config import SkipStep
-from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.log import (
     LogCallback,
     MemoryCallback,
@@ -16,16 +16,28 @@ from setpoint.train.callbacks.log import (
 )
 from setpoint.train.callbacks.save import ExportCallback, NoSaveCallback, SaveCallback
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback
+from setpoint.train.loop import Callback, Loop
 from setpoint.train.recording import change_record
 from setpoint.train.session import Run
 
+if TYPE_CHECKING:
+    from setpoint.shapes.batch import Count, StepBatch
+    from setpoint.train.verdict import StepResult
+
 # By import path: operations import training, never the other way round.
-OF_EVERY_RUN = (
-    "setpoint.ops.chain:ChainCallback",
-    "setpoint.ops.bad_batches:BadBatchesCallback",
-    "setpoint.ops.pace:DataWaitCallback",
-)
+OF_EVERY_RUN = ("setpoint.ops.chain:ChainCallback", "setpoint.ops.pace:DataWaitCallback")
+OF_BAD_STEPS = "setpoint.ops.bad_batches:BadBatches"
+
+
+class BadStepCallback(Callback):
+    """Keeps the batches of bad steps, by code that is imported at the first of them."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
+        """Keep the batch of the step."""
+        _operation(OF_BAD_STEPS, self.run).keep_step(loop, batch, total, result)
 
 
 def build_callbacks(run: Run) -> list[Callback]:
@@ -34,6 +46,8 @@ def build_callbacks(run: Run) -> list[Callback]:
     use, trackers = run.utilization, run.trackers
     evaluation = None
     if job.evaluation is not None:
+        from setpoint.train.callbacks.evaluate import EvaluateCallback
+
         evaluation = EvaluateCallback(job.evaluation, trackers, progress, events, run.best)
     export = None
     if job.checkpoint.export is not None:
@@ -60,6 +74,8 @@ def build_callbacks(run: Run) -> list[Callback]:
     callbacks += [callback for callback in (evaluation, export) if callback is not None]
     if any(isinstance(policy, SkipStep) for policy in job.resilience.policies.values()):
         callbacks.append(SkippedStepsCallback(events, progress))
+    if job.resilience.bad_batches:
+        callbacks.append(BadStepCallback(run))
     return callbacks
 
 
@@ -74,8 +90,12 @@ def early_callbacks(job: Job) -> list[Callback]:
         resilience.stragglers,
         resilience.gpu_health,
     )
-    operations = [ImportPath(path, trusted=("setpoint",))() for path in OF_EVERY_RUN]
+    operations = map(_operation, OF_EVERY_RUN)
     return [*operations, *(section.build() for section in sections if section is not None)]
+
+
+def _operation(path: str, *given: object) -> Any:
+    return ImportPath(path, trusted=("setpoint",))(*given)
 
 
 def package_callbacks(run: Run) -> list[Callback]:

@@ -58,7 +58,7 @@ class ProfileCallback(Callback):
 
     def start(self, loop: Loop) -> None:
         """Begin, and name the parts of a step from now on."""
-        loop.span = record_function
+        loop.times.trace = record_function
         self.profiler.start(loop.position.step)
 
     def after_launch(self, loop: Loop) -> None:
@@ -67,7 +67,7 @@ class ProfileCallback(Callback):
             return
         self.profiler.after_step(loop.position.step)
         if self.profiler.is_over:
-            loop.span = nullcontext
+            loop.times.trace = nullcontext
 
     def rewound(self, loop: Loop) -> None:
         """Number the steps from there."""
@@ -75,7 +75,7 @@ class ProfileCallback(Callback):
 
     def close(self, loop: Loop) -> None:
         """Keep what was recorded of a cycle that the end of the session broke off."""
-        loop.span = nullcontext
+        loop.times.trace = nullcontext
         if self.profiler.is_over:
             return
         self.profiler.close()
