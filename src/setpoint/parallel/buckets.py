@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Tensor)
 AllReduce = Callable[[Tensor], "Work | None"]
-"""Sums a tensor over ranks in place; work that is returned is to be waited for."""
+"""All-reduces a tensor in place; the caller waits for the work that it returns."""
 
 BUCKET = 25 * 2**20
 """Bytes of a bucket, unless `parallel.bucket_size` applies."""
 
 
 def buckets_of(tensors: Iterable[T], size: int, nbytes: Callable[[T], int]) -> list[list[T]]:
-    """Fill buckets of at most `size` bytes in order; a larger tensor has one by itself."""
+    """Fill buckets of at most `size` bytes in order; a larger tensor gets its own bucket."""
     buckets: list[list[T]] = []
     room = 0
     for tensor in tensors:
@@ -62,7 +62,7 @@ def start_sum(
     device: torch.device | None = None,
     least: torch.dtype | None = None,
 ) -> Callable[[], None]:
-    """Start to sum the tensors of one bucket over ranks.
+    """Start the all-reduce of one bucket of tensors.
 
     Arguments:
         all_reduce: sums a flat tensor over the ranks, in place, or starts to.
@@ -71,7 +71,7 @@ def start_sum(
         least: sum in this dtype, or the wider one of the tensors; None: in that of the tensors.
 
     Returns:
-        a function that waits for the sums and puts them in the place of the tensors.
+        a function that waits for the sums and copies them into the tensors.
     """
     first = bucket[0]
     dtype = first.dtype if least is None else torch.promote_types(first.dtype, least)
@@ -97,16 +97,16 @@ def start_sum(
 
 
 class GradientSums:
-    """Sums gradients in buckets, each as soon as all of it is there, as DDP does.
+    """Sums gradients in buckets, each as soon as its last gradient is ready, as DDP does.
 
     DDP takes gradients in the dtype of their weights only.
 
     Arguments:
-        weights: those that are trained, in the order of the model; buckets are filled from the last
-            one on, in whose order a backward pass reaches them.
+        weights: trained weights in the order of the model; buckets are filled in reverse, the
+            order in which a backward pass reaches them.
         size: bytes of a bucket.
         group: the ranks; None: all.
-        overlaps: whether buckets are sent within the backward pass; else when it has ended.
+        overlaps: whether buckets are sent during the backward pass; otherwise after it.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class GradientSums:
 
     @contextmanager
     def summing(self) -> Iterator[None]:
-        """Sum the gradients that a backward pass in the block completes; all ranks take part."""
+        """Sum the gradients of the backward pass in the block; a collective."""
         self._missing = [len(bucket) for bucket in self.buckets]
         try:
             yield

@@ -1,4 +1,4 @@
-"""The section `[parallel]`: device, number of ranks, and what each of them holds."""
+"""The section `[parallel]`: device, number of ranks, and degrees of parallelism."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from setpoint.shapes.patterns import pattern_problems
 from setpoint.units import ByteSize
 
 REST = -1
-"""A degree that takes the ranks that the others leave."""
+"""A degree that takes all ranks left over by the other axes."""
 AXES: tuple[str, ...] = ("pipeline", "replicate", "shard", "ring", "ulysses", "tensor")
-"""The axes along which ranks are divided, the outermost, whose ranks lie farthest apart, first."""
+"""The axes of the device mesh, outermost first: its ranks lie farthest apart."""
 CONTEXT = ("ring", "ulysses")
-"""The axes along which sequences are divided."""
+"""The axes that shard sequences."""
 WITHIN = ("shard", *CONTEXT, "tensor")
 """The axes whose ranks hold one copy of the weights of a stage."""
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
@@ -40,7 +40,7 @@ ENGINE_RULES = (
 
 
 class DerivedDegrees:
-    """Numbers of ranks that follow from the degrees of the axes, of a configuration or a plan."""
+    """Numbers of ranks derived from the degrees of the axes, for a configuration or a plan."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class DerivedDegrees:
 
     @property
     def data_ranks(self) -> int:
-        """The number of ranks that read different data."""
+        """Number of ranks that read different data."""
         degrees = self.degrees
         return degrees["replicate"] * degrees["shard"]
 
@@ -94,7 +94,7 @@ class DerivedDegrees:
 
     @property
     def uses_fsdp(self) -> bool:
-        """True if FSDP2 holds the weights; DDP keeps replicas if no other axis divides them."""
+        """True if FSDP2 shards the weights; DDP replicates them if no other axis splits them."""
         degrees = self.degrees
         within = degrees["pipeline"] * degrees["tensor"]
         if self.shards > 1 or 1 < within < self.world_size:
@@ -104,12 +104,12 @@ class DerivedDegrees:
 
     @property
     def divides_experts(self) -> bool:
-        """True if ranks hold parts of the experts by other axes than all other weights."""
+        """True if experts are divided along other axes than the other weights."""
         return self.expert * self.expert_tensor > 1
 
     @property
     def expert_shards(self) -> int:
-        """The number of ranks that divide each expert by FSDP2."""
+        """Number of ranks that shard each expert (FSDP2)."""
         return max(1, self._ranks_of_copy // (self.expert * self.expert_tensor))
 
     @property
@@ -120,7 +120,7 @@ class DerivedDegrees:
 
     @property
     def _ranks_of_copy(self) -> int:
-        """The ranks of one copy of the weights of a stage."""
+        """Number of ranks that hold one copy of the weights of a stage."""
         return self.shards * self.copies // self.degrees["replicate"] * self.degrees["tensor"]
 
 
@@ -139,20 +139,20 @@ class Dispatch(Config, role=RUNTIME):
 
 
 class AllToAll(Dispatch, type="all_to_all"):
-    """PyTorch's all-to-all of uneven parts, on any device."""
+    """PyTorch's all-to-all with uneven splits, on any device."""
 
 
 class DeepEP(Dispatch, type="deepep"):
-    """The kernels of DeepEP, on GPUs, where its package is installed; not run on GPUs so far."""
+    """DeepEP kernels, for GPUs with its package installed; not yet run on GPUs."""
 
     buffer_size: ByteSize = ByteSize(2 * 10**9)
-    """Memory of each GPU for the exchange over NVLink; what RDMA needs is added."""
+    """NVLink buffer size per GPU; the RDMA buffer comes on top."""
 
     sms: int = field(default=20, ge=2)
-    """Streaming multiprocessors that the exchange takes; an even number."""
+    """Streaming multiprocessors used by the exchange; an even number."""
 
     async_combine: bool = False
-    """Compute shared experts while results of the others are on their way."""
+    """Compute shared experts while the results of routed experts are in transit."""
 
     @rule
     def _check_sms(self) -> Iterator[Problem]:
@@ -173,7 +173,7 @@ class Sharding(Config, role=RUNTIME):
     rank keeps them whole. Their gradients are summed over the ranks at the end of a step."""
 
     layers_per_unit: int = field(default=1, ge=1)
-    """Layers that are gathered together: more need more memory, and fewer and larger messages."""
+    """Layers gathered together: more take more memory, in fewer and larger messages."""
 
     forward_prefetch: int | None = field(default=None, ge=1)
     """Units whose weights are asked for ahead of the one that is computed in the forward pass;
@@ -203,7 +203,7 @@ class Sharding(Config, role=RUNTIME):
 
 
 class TorchFT(Config, role=RUNTIME):
-    """Replica groups (torchft): jobs that train one model together, and each of which may die."""
+    """Replica groups (torchft): jobs that train one model together and may fail independently."""
 
     lighthouse: str | None = None
     """Address of torchft's lighthouse, as http://host:29510; null: TORCHFT_LIGHTHOUSE."""
@@ -212,11 +212,11 @@ class TorchFT(Config, role=RUNTIME):
     """Number of this replica group; from 1 on, its run directory ends in -replica-N."""
 
     group_size: int = field(default=2, ge=1)
-    """Replica groups where none is missing: the micro-batches of a step are divided among those
-    that are there."""
+    """Number of replica groups if none is missing; the micro-batches of a step are divided among
+    the groups that are alive."""
 
     min_replica_size: int = field(default=1, ge=1)
-    """Fewest replica groups that take a step; fewer wait for others."""
+    """Minimum number of replica groups that take a step; fewer wait for others."""
 
     process_group: Literal["gloo", "nccl"] = "gloo"
     """Backend of the sums over replica groups."""
@@ -244,17 +244,17 @@ class TorchFT(Config, role=RUNTIME):
 
 
 class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
-    """Device, number of ranks, and what each of them holds.
+    """Device, number of ranks, and degrees of parallelism.
 
     The degrees of the axes multiply to the number of ranks. None of them changes what is trained:
-    for the same seed, data and global batch the losses are those of one rank, up to rounding. Of
-    a mixture of experts that holds for the same `model.moe.load_sequences`, which follows from
-    `batch.micro_size` unless given, and that from the ranks.
+    for the same seed, data and global batch the losses equal those of one rank up to rounding.
+    With a mixture of experts this requires the same `model.moe.load_sequences`, which is derived
+    from `batch.micro_size` and thereby from the number of ranks, unless given.
     """
 
     replicate: int | None = field(default=None, ge=REST)
-    """Replicas of the weights (DDP; with `shard`, HSDP); null or -1: as many as the other axes
-    leave ranks for."""
+    """Replicas of the weights (DDP; with `shard`, HSDP); null or -1: all ranks left over by the
+    other axes."""
 
     engine: EngineConfig = field(factory=Torch)
     """Data-parallel engine: torch (DDP, FSDP2) or deepspeed (ZeRO)."""
@@ -485,7 +485,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
         )
 
     def _valid_degrees(self, axes: list[str]) -> Iterator[str]:
-        """Sets of degrees that multiply to the number of ranks."""
+        """Yield the degrees whose product is the number of ranks."""
         ranks = self.world_size
         kept = {axis: self.degrees[axis] for axis in axes if axis not in ("replicate", "shard")}
         if ranks % prod(kept.values()):
@@ -581,33 +581,33 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
 
     @property
     def sequence_multiple(self) -> int:
-        """The divisor of the length of sequences with which all ranks have equal parts."""
+        """Divisor of sequence lengths for which all ranks have equal parts."""
         halves = 2 if self.degrees["ring"] > 1 and self.ring_split == "zigzag" else 1
         return self.context * halves
 
     @property
     def accumulates_whole(self) -> bool:
-        """True if FSDP2 reduces gradients once a step, and ranks add up whole ones until then."""
+        """True if ranks accumulate unsharded gradients and FSDP2 reduces them once per step."""
         whole = self.sharding.accumulation == "unsharded" or self.divides_layers
         return self.uses_fsdp and whole
 
     @property
     def splits_backward(self) -> bool:
-        """True if gradients of inputs are computed apart from those of weights."""
+        """True if input gradients and weight gradients are computed separately."""
         return self.divides_layers and self.pipelining.known.splits_backward
 
     def waits_for_ranks(self, *axes: str) -> bool:
-        """True if an axis takes the ranks that are left, and the job has one rank now.
+        """True if the degree of an axis is -1 and the job has one rank.
 
-        What an option of such an axis asks for has an effect as soon as there are more, so that a
-        file for many ranks is accepted on one.
+        Options of such an axis take effect with more ranks, so a file for many ranks is accepted
+        on one.
         """
         given = (getattr(self, axis) for axis in axes)
         return self.world_size == 1 and any(degree in (None, REST) for degree in given)
 
     @property
     def uses_deepspeed(self) -> bool:
-        """True if DeepSpeed holds and updates the weights."""
+        """True if DeepSpeed owns and updates the weights."""
         return self.world_size > 1 and isinstance(self.engine, DeepSpeed)
 
     @property
@@ -627,13 +627,13 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
 
     @property
     def shards_experts(self) -> bool:
-        """True if FSDP2 holds the experts: several ranks share each, or weights are offloaded."""
+        """True if FSDP2 manages the experts: several ranks share each, or weights are offloaded."""
         ranks = self.expert_shards * self.expert_replicas
         return self.divides_experts and (ranks > 1 or self.sharding.offload)
 
     @property
     def topology(self) -> str:
-        """The number of ranks, the degrees, and what holds the weights.
+        """Describe the number of ranks, the degrees and the engine.
 
         Returns:
             for instance `4 ranks: replicate 2, shard 2 (FSDP2)`.

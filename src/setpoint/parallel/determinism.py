@@ -17,19 +17,18 @@ from setpoint.config import RunError, SetpointError
 from setpoint.parallel.config import CUBLAS_VARIABLE, CUBLAS_WORKSPACES
 
 WORDS = re.compile(r"(\S+) does not have a deterministic implementation")
-"""PyTorch's error at an operation that has none, or whose backward pass has none."""
+"""PyTorch's error for an operation without a deterministic forward or backward pass."""
 
 
 @contextmanager
 def determinism(required: bool) -> Iterator[None]:
-    """Make PyTorch use deterministic operations only, and fail where it has none; or not.
+    """Switch deterministic operations of PyTorch on or off; an operation without one is an error.
 
-    The kernels of flash attention and of memory-efficient attention, and the package flash-attn
-    as Setpoint calls it, take their deterministic backward passes then, and inductor chooses no
-    kernel by how long it takes.
+    Flash attention, memory-efficient attention and the package flash-attn then use their
+    deterministic backward passes, and inductor does not autotune kernels by run time.
 
     Returns:
-        a context, after which all is as it was before.
+        a context that restores the previous settings at its end.
 
     Raises:
         RunError: in place of what PyTorch raises at an operation that has no deterministic form.
@@ -79,7 +78,7 @@ def explain(error: Exception) -> RunError | None:
 
 @contextmanager
 def _workspace() -> Iterator[None]:
-    """Set the workspace that cuBLAS reads at its first use; a deterministic one is left alone."""
+    """Set the cuBLAS workspace variable, read at first use, unless it is deterministic already."""
     before = os.environ.get(CUBLAS_VARIABLE)
     if before not in CUBLAS_WORKSPACES:
         os.environ[CUBLAS_VARIABLE] = CUBLAS_WORKSPACES[0]
@@ -104,7 +103,7 @@ def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """No TF32, in matrix products or convolutions."""
+    """Disable TF32 in matrix products and convolutions."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -130,13 +129,11 @@ BITS = 63
 
 
 def seed_everything(seed: int, rank: int = 0) -> None:
-    """Set the generators that components draw from without naming one.
-
-    Python's, NumPy's and torch's, that of each GPU too.
+    """Seed the global generators of Python, NumPy and torch, including those of GPUs.
 
     Arguments:
-        rank: of this process; ranks draw different numbers, as for dropout. What must be the same
-            on all of them, such as initial weights, is drawn from generators of its own.
+        rank: ranks draw different numbers, as for dropout. What must be equal on all ranks, such
+            as initial weights, uses separate generators.
     """
     seed = rank_seed(seed, rank)
     random.seed(seed)
@@ -145,13 +142,13 @@ def seed_everything(seed: int, rank: int = 0) -> None:
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
-    """Set the same generators as `seed_everything` before a step.
+    """Seed the generators of `seed_everything` before a step.
 
-    What a step draws, such as dropout masks, then depends on nothing else: not on what was drawn
-    before by whomever, nor on whether the run was resumed, so that checkpoints hold no generators.
+    The random numbers of a step, such as dropout masks, then depend on nothing that was drawn
+    before, in this session or an earlier one, so checkpoints need no generator state.
 
     Arguments:
-        step: how many were taken before.
+        step: number of steps taken before.
         rank: among those that see other data; the parts of one model on several ranks share it.
     """
     step_seed = hashed(f"{seed}/rank {rank}/step {step}")
@@ -164,7 +161,7 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """The seed of a rank: the job's on rank 0, elsewhere a hashed one.
+    """Seed of a rank: that of the job on rank 0, a hash of seed and rank elsewhere.
 
     seed + rank would make rank 1 of a job equal rank 0 of the job with the next seed.
     """
@@ -172,5 +169,5 @@ def rank_seed(seed: int, rank: int) -> int:
 
 
 def hashed(text: str) -> int:
-    """A seed from a text: the first 63 bits of its SHA-256."""
+    """Seed from a text: the first 63 bits of its SHA-256."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - BITS)

@@ -1,4 +1,4 @@
-"""The device that a configuration asks for, and what a machine or its packages lack for that."""
+"""Choice of the device, and checks of the machine and its packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPLITS_BACKWARD = (2, 13)
 
 
 def choose_device(config: Ranks) -> torch.device:
-    """Find the device of the model, of a rank that a launcher started its own GPU.
+    """Choose the device of the model; a rank started by a launcher gets its own GPU.
 
     Raises:
         SetpointError: if a GPU is asked for and there is none.
@@ -48,7 +48,7 @@ def choose_device(config: Ranks) -> torch.device:
 
 
 def device_problems(config: Ranks) -> Iterator[Problem]:
-    """Find that the device is not there."""
+    """Report a device that is not available."""
     try:
         choose_device(config)
     except SetpointError as error:
@@ -56,7 +56,7 @@ def device_problems(config: Ranks) -> Iterator[Problem]:
 
 
 def schedule_problems(config: Pipelining) -> Iterator[Problem]:
-    """Find that this torch fails at backward passes in two parts."""
+    """Report a torch version without working split backward passes."""
     installed = version("torch")
     if tuple(int(part) for part in installed.split(".")[:2]) < SPLITS_BACKWARD:
         yield Problem(
@@ -68,7 +68,7 @@ def schedule_problems(config: Pipelining) -> Iterator[Problem]:
 
 
 def engine_problems(config: Parallel) -> Iterator[Problem]:
-    """Find that the engine is not installed."""
+    """Report an engine that is not installed."""
     if config.uses_deepspeed and find_spec("deepspeed") is None:
         yield Problem(
             "engine",

@@ -1,4 +1,4 @@
-"""The division of a model among ranks: one axis after another."""
+"""Parallelization of a model: one axis after another."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def divide(
     gathers_logits: bool = True,
     sizes: Sequence[StagePart] | None = None,
 ) -> list[Stage]:
-    """Leave this rank its part of a model: one axis after another, in this order.
+    """Reduce a model to the part of this rank, one axis after another in this order.
 
     Arguments:
         model: the same on all ranks; on the meta device, where it has no values yet.
         layers: what it repeats, by qualified name.
-        policy: gives the dtypes in which weights are gathered and gradients reduced.
-        exchange: gives the way in which tokens reach experts on other ranks.
+        policy: returns the dtypes in which weights are gathered and gradients reduced.
+        exchange: returns the dispatcher of tokens to experts on other ranks.
         gathers_logits: whether losses get those of the whole vocabulary, where ranks divide it.
         sizes: of the parts that stages are made of; None: by their parameters.
 
@@ -86,7 +86,7 @@ def divide(
 
 
 def divide_sequences(config: Parallel, world: World, model: nn.Module) -> None:
-    """Let a model attend over the ranks that divide sequences, if any do.
+    """Set up attention over the ranks that shard sequences, if any.
 
     Raises:
         SetpointError: the model takes whole sequences only.

@@ -1,4 +1,4 @@
-"""Experts on ranks: which of them each rank holds, and who shares these with it."""
+"""Expert parallelism: the expert mesh, its groups, and the experts of each rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHERS = tuple(axis for axis in AXES if axis not in WITHIN)
 
 
 class ExpertRanks(NamedTuple):
-    """The ranks as the experts see them.
+    """Process groups and mesh of expert parallelism.
 
     Arguments:
         mesh: `pipeline`, `replicate`, `expert_shard`, `expert` and `expert_tensor`.
@@ -46,7 +46,7 @@ class ExpertRanks(NamedTuple):
 
 
 def expert_grid(config: Parallel, degrees: Mapping[str, int]) -> NDArray[np.int64]:
-    """Arrange the ranks of a job for experts.
+    """Arrange the ranks of a job on the axes of the expert mesh.
 
     Returns:
         numbers of ranks by pipeline, replicate, expert_shard, expert and expert_tensor. Where
@@ -61,7 +61,7 @@ def expert_grid(config: Parallel, degrees: Mapping[str, int]) -> NDArray[np.int6
 
 
 def expert_ranks(config: Parallel, world: World) -> ExpertRanks:
-    """Make the groups of ranks that experts need; to be called by all ranks alike."""
+    """Create the process groups of expert parallelism; a collective."""
     from torch.distributed.device_mesh import DeviceMesh
 
     grid = expert_grid(config, world.degrees)
@@ -76,7 +76,7 @@ def expert_ranks(config: Parallel, world: World) -> ExpertRanks:
 
 
 def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
-    """Leave this rank its experts of each layer, and its part of their inner width.
+    """Reduce each layer to the experts of this rank, and to its part of their inner width.
 
     Arguments:
         parts: the same on all ranks; on the meta device, where they have no values yet.
@@ -132,7 +132,7 @@ def shard_experts(
     parts: Sequence[ExpertPart],
     policy: MixedPrecisionPolicy,
 ) -> None:
-    """Divide the experts that several ranks of a copy share, and keep copies alike (FSDP2).
+    """Shard the experts shared by several ranks of a copy, and replicate copies (FSDP2).
 
     See `side_to_shard` for how they are divided.
     """

@@ -1,4 +1,4 @@
-"""Dtypes in which FSDP2 gathers weights and sums their gradients, for each weight by itself."""
+"""Dtypes of FSDP2 for gathered weights and reduced gradients, per weight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from setpoint.shapes.placed import ShardDtypes, ShardedWeight
 
 
 def sharded_weights(units: Iterable[nn.Module]) -> Iterator[ShardedWeight]:
-    """Find the weights that FSDP2 shards in modules that it was applied to."""
+    """Find the weights that FSDP2 shards in modules to which it was applied."""
     return (_weight(param) for param in _params(units))
 
 
@@ -55,7 +55,7 @@ def _weight(param: Any) -> ShardedWeight:
 
 
 class _CastParam(FSDPParam):
-    """A weight of FSDP2 whose dtypes are not those of its unit.
+    """FSDP2 parameter with dtypes different from those of its unit.
 
     Where the weights of a unit differ, FSDP2 gathers them as bytes.
     """

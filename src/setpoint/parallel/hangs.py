@@ -1,4 +1,4 @@
-"""Hanging ranks: how long ranks wait for each other, where each was, and which do not answer."""
+"""Detection of hanging ranks: timeouts, stack dumps and liveness checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from setpoint.config import RunError
 from setpoint.files.threads import Periodic
 
 SHARE = 0.9
-"""Of a timeout, after which a rank without progress writes down where it is: before it is ended."""
+"""Share of a timeout after which a rank without progress dumps its stacks, before it is ended."""
 TICKS = 20
 """Looks at the time within a timeout."""
 _SILENT = re.compile(r"Ranks? ([\d, ]+) failed to pass")
@@ -27,7 +27,7 @@ _active: HangWatch | None = None
 
 
 class HangWatch:
-    """Limits what one rank waits for others, and writes its stacks where it makes no progress.
+    """Limits the time a rank waits for others, and dumps its stacks if it makes no progress.
 
     The stacks are those of all threads, written by a thread of faulthandler in C, which needs no
     interpreter lock: what hangs may hold it. They go to standard error, and once the run has a
@@ -74,7 +74,7 @@ class HangWatch:
         _set_timeouts(groups, self.limit)
 
     def expect(self, seconds: float) -> None:
-        """Let the others answer within so many seconds from now on."""
+        """Set the timeout of process groups, in seconds."""
         self.progress()
         if seconds != self.limit:
             self.limit = seconds
@@ -102,7 +102,7 @@ class HangWatch:
         self.where = str(logs / "rank-N.stacks")
 
     def _set_clock(self) -> None:
-        """Set the clock of faulthandler forward after progress."""
+        """Restart the timer of faulthandler after progress."""
         since = self._since
         if since != self._armed:
             left = max(since + SHARE * self.limit - time.monotonic(), 0.001)
@@ -111,9 +111,9 @@ class HangWatch:
 
 
 class LivenessCheck:
-    """Lets all ranks answer rank 0, by gloo and on the CPU, whatever computes.
+    """Liveness check: all ranks answer rank 0 over gloo on the CPU.
 
-    To be made and called by all ranks alike.
+    Creation and calls are collectives.
 
     Arguments:
         size: the number of ranks.
@@ -136,7 +136,7 @@ class LivenessCheck:
             step: that begins, for messages.
 
         Raises:
-            RuntimeError: some do not answer; rank 0 names them.
+            RuntimeError: some ranks do not answer; rank 0 names them.
         """
         if self._group is None:
             return
@@ -159,7 +159,7 @@ class LivenessCheck:
 
 
 def _not_linked(path: str, flags: int) -> int:
-    """Open a file that is no link: a run directory may come from others."""
+    """Open a file without following links: a run directory may come from others."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
@@ -171,27 +171,27 @@ def _set_timeouts(groups: list[Any], seconds: float) -> None:
 
 
 def record_collectives() -> None:
-    """Let NCCL keep its latest collectives, and write them where one is not answered in time.
+    """Enable PyTorch's flight recorder of NCCL collectives, dumped on a timeout.
 
-    That is PyTorch's flight recorder; variables of the environment that are set stay as they are.
+    Variables that are set in the environment are kept.
     """
     os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
 
 
 def meeting_time() -> timedelta | None:
-    """Timeout of making a process group; None: torch's own."""
+    """Timeout for creating a process group; None: torch's default."""
     return None if _active is None else timedelta(seconds=_active.start)
 
 
 def limit_waits(*groups: Any) -> None:
-    """Let ranks wait in new process groups as long as in that of all of them."""
+    """Apply the timeouts of the default process group to new groups."""
     if _active is not None:
         _active.add(list(groups))
 
 
 def step_begins(first: bool) -> None:
-    """Wait for other ranks within a step from now on, where all of them have its batch.
+    """Switch to the timeout within steps: all ranks have their batches.
 
     Arguments:
         first: of a session, in which models are compiled.
@@ -201,7 +201,7 @@ def step_begins(first: bool) -> None:
 
 
 def step_has_ended() -> None:
-    """Wait for other ranks outside of steps, where one of them evaluates or saves."""
+    """Switch to the timeout outside of steps, as for evaluations and saves."""
     if _active is not None:
         _active.expect(_active.start)
 
@@ -213,7 +213,7 @@ def has_progressed() -> None:
 
 
 def keep_hangs_in(logs: Path) -> None:
-    """Write what is known of a hang to a folder, which is there.
+    """Write reports on hangs to an existing folder.
 
     Stacks go to standard error before that, and what NCCL recorded to /tmp.
     """

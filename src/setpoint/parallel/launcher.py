@@ -1,4 +1,4 @@
-"""Start the ranks of a job on this machine, by torch's `elastic_launch`, and say how they end."""
+"""Launcher of the ranks of this machine, on torch's `elastic_launch`, and its error reports."""
 
 from __future__ import annotations
 
@@ -49,25 +49,25 @@ from setpoint.parallel.rank import (
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAVE = signal.SIGUSR2
-"""Asks the ranks for a checkpoint; they go on."""
+"""Signal that requests a checkpoint without stopping."""
 STOPPED = (75, 129, 130, 138, 143)
 """Exit statuses of a rank that a signal has stopped; of its own accord, or by Python's default."""
 MEETING = "setpoint"
-"""The name of our rendezvous in torch's registry."""
+"""Name of Setpoint's rendezvous in torch's registry."""
 LOOK = 0.5
-"""Seconds between two looks at what the ranks have printed."""
+"""Polling interval of the output of ranks, in seconds."""
 LAST_LINES = 8
 """Lines of each stream that are shown of what a rank printed."""
 LAST_CALL = 10
-"""Seconds that fewer nodes than there may be wait for others before they start."""
+"""Seconds for which fewer nodes than the maximum wait for others before they start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The machines of a job, on each of which this launcher runs.
+    """Nodes of a job, each running this launcher.
 
     Arguments:
-        least, most: how many there may be at a time: the ranks start again where one comes or goes.
+        least, most: number of nodes at a time; ranks restart when a node joins or leaves.
         endpoint: host and port where the launchers meet; the host is one of the nodes.
         run_id: the same on all of them, and of this job alone.
         timeout: seconds that they wait for each other.
@@ -108,7 +108,7 @@ def launch(
     grace: float = 30.0,
     note: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Run a command of Setpoint's on several ranks of this machine.
+    """Run a Setpoint command on several ranks of this machine.
 
     The first rank of a machine has this process's output. What the others print is collected in
     `ranks.log`, each line with the rank before it. Signals go to all ranks.
@@ -189,7 +189,7 @@ def _require_address(endpoint: str) -> None:
 
 
 def clear_dead() -> None:
-    """Remove the folders of launchers that were killed before they could."""
+    """Remove the folders left behind by killed launchers."""
     for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         launcher = process_of(place.name)
         with suppress(OSError):  # those of other users stay
@@ -201,7 +201,7 @@ def clear_dead() -> None:
 
 
 def meeting_options(nodes: Nodes | None) -> dict[str, Any]:
-    """Timeouts of machines that wait for each other, for `_meet`."""
+    """Timeouts of the rendezvous of nodes, for `_meet`."""
     last_call = timedelta(seconds=LAST_CALL)
     if nodes is None:
         return {"waits": RendezvousTimeout(last_call=last_call)}
@@ -212,7 +212,7 @@ def meeting_options(nodes: Nodes | None) -> dict[str, Any]:
 
 
 class AllStopped(Exception):
-    """Ranks that were asked to stop have, and do not start again."""
+    """Raised when ranks have stopped on request and must not restart."""
 
     def __init__(self, status: int) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ rendezvous_handler_registry.register(MEETING, _meet)
 
 
 class LocalRanks(DefaultLogsSpecs):
-    """The ranks of this machine: their files, and how they have ended.
+    """Ranks of this machine: their logs, reports and exit statuses.
 
     The lines that ranks other than the first print are collected in the log of the run, while they
     run, once that has a folder: what is refused leaves nothing behind.
@@ -341,7 +341,7 @@ class LocalRanks(DefaultLogsSpecs):
         return [] if self.folder is None else reports_in(self.folder)
 
     def require_restart(self) -> None:
-        """Refuse to start the ranks again where that could not help.
+        """Refuse a restart that could not help.
 
         Raises:
             RankFailed: what they refuse or fail with in words would come again.
@@ -403,7 +403,7 @@ class LocalRanks(DefaultLogsSpecs):
     def _said_nothing(
         self, silent: Sequence[int], failures: Mapping[int, ProcessFailure]
     ) -> RankFailed:
-        """The error of ranks that have ended without one."""
+        """Error for ranks that ended without reporting one."""
         seen = {rank: failures[rank] for rank in silent if rank in failures}
         if not seen:
             text = f"rank {', '.join(map(str, silent))} has ended and said nothing"
@@ -429,7 +429,7 @@ class LocalRanks(DefaultLogsSpecs):
 
 @contextmanager
 def _variables(place: Path, nodes: Nodes | None, grace: float) -> Iterator[None]:
-    """Tell the ranks where their launcher is, and the agent how long they may take to end."""
+    """Set the environment of ranks, and the time that the agent gives them to end."""
     given = {FOLDER: str(place), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(round(grace) + 1)}
     if nodes is not None and nodes.least < nodes.most:
         # In the store that agents share otherwise, a node that comes later waits for an address

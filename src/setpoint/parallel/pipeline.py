@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Stage(nn.Module):
-    """A part of a model between two others: one stage of a pipeline.
+    """Stage of a pipeline: a contiguous part of a model.
 
     Its modules are those of the model that this rank holds, not copies.
 
@@ -58,7 +58,7 @@ class Stage(nn.Module):
 def keep_stages(
     config: Pipelining, model: nn.Module, ranks: int, rank: int, sizes: Sequence[StagePart] | None
 ) -> list[Stage]:
-    """Take away from a model what other ranks of a pipeline hold.
+    """Reduce a model to the pipeline stages of this rank.
 
     Arguments:
         model: changed in place; on the meta device, where it has no values yet.
@@ -110,7 +110,7 @@ def split_of(
 
 
 def parts_of(model: nn.Module) -> list[str]:
-    """Name the parts that a model can be cut into.
+    """List the parts that a model can be cut into.
 
     Raises:
         SetpointError: it does not say.
@@ -130,7 +130,7 @@ def parts_of(model: nn.Module) -> list[str]:
 
 
 def _measured(model: nn.Module, part: str) -> StagePart:
-    """A part, with its parameters for the time that it takes."""
+    """Part of a model, with its number of parameters as cost."""
     if isinstance(model, NamesParts):
         modules = model.part_modules(part)
     else:
@@ -140,7 +140,7 @@ def _measured(model: nn.Module, part: str) -> StagePart:
 
 
 def part_of(model: nn.Module, names: Sequence[str]) -> nn.Module:
-    """A model that shares the modules of another, but has some of its parts only."""
+    """Model that shares some parts of another."""
     part = copy.copy(model)
     for key, value in vars(part).items():
         # Hooks, and which modules there are, are its own.
@@ -154,8 +154,8 @@ def part_of(model: nn.Module, names: Sequence[str]) -> nn.Module:
 class Pipeline:
     """Runs the stages of this rank by a schedule of `torch.distributed.pipelining`.
 
-    Activations and gradients go from rank to rank; what else the stages need of a batch all ranks
-    of the pipeline have. Shapes are told in advance, so that nothing is run to find them out.
+    Activations and gradients are sent from rank to rank; all ranks of the pipeline have the rest of
+    a batch. Shapes are given in advance, so no shape inference is run.
 
     Arguments:
         group: the ranks of the pipeline.
@@ -185,9 +185,9 @@ class Pipeline:
         self.has_last = any(stage.is_last for stage in self.stages)
         self.width = cast("Staged", self.stages[0].model).stream_width
         self.elsewhere: frozenset[str] = frozenset()
-        """Names of tensors that other ranks of the pipeline hold."""
+        """Names of tensors on other ranks of the pipeline."""
         self.counted_elsewhere: list[str] = []
-        """Names of parameters here that a rank before this one holds, too."""
+        """Names of local parameters that an earlier rank has as well."""
         self._shared: list[tuple[nn.Parameter, ProcessGroup]] = []
         self._shape: tuple[int, int] | None = None
         self._schedule: Any = None
@@ -226,7 +226,7 @@ class Pipeline:
             raise _cause_of(error) from None
 
     def _build(self, shape: tuple[int, int]) -> Any:
-        """Make a schedule for micro-batches of one shape."""
+        """Build a schedule for micro-batches of one shape."""
         from torch.distributed.pipelining import PipelineStage
         from torch.distributed.pipelining.schedules import get_schedule_class
 
@@ -265,7 +265,7 @@ class Pipeline:
         )
 
     def compare(self, model: nn.Module) -> None:
-        """Find out what other ranks hold; all ranks of a pipeline call it.
+        """Find parameters shared with other ranks; a collective of the pipeline.
 
         Arguments:
             model: what this rank holds of the whole, frozen parameters included.
@@ -292,14 +292,14 @@ class Pipeline:
                 self.counted_elsewhere.append(name)
 
     def all_of(self, value: T) -> list[T]:
-        """The values of all ranks of the pipeline, in its order; they can be pickled."""
+        """Gather picklable values of all ranks of the pipeline, in its order."""
         values: list[Any] = [None] * self.size
         distributed.all_gather_object(values, value, group=self.group)
         return values
 
     @torch.no_grad()
     def sum_shared(self) -> None:
-        """Add up the gradients of what several ranks hold, such as tied embeddings."""
+        """Sum the gradients of parameters shared by several ranks, such as tied embeddings."""
         for weight, group in self._shared:
             assert weight.grad is not None
             all_reduce = partial(distributed.all_reduce, group=group)
@@ -339,14 +339,14 @@ class Pipeline:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """The error of a stage, without the descriptions of tensors that PyTorch wraps it in."""
+    """Error of a stage, without the tensor descriptions that PyTorch adds."""
     while isinstance(error, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 class _AddLoss(torch.autograd.Function):
-    """The residual stream, with a scalar that backward adds to what it starts from."""
+    """Residual stream with a scalar that is added to the loss in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
@@ -360,10 +360,10 @@ class _AddLoss(torch.autograd.Function):
 
 
 def add_loss(x: Tensor, loss: Tensor) -> Tensor:
-    """Let a scalar of this stage be minimized together with the loss of the last one.
+    """Add a scalar of this stage to the loss of the last stage.
 
     Arguments:
-        x: the residual stream that the stage gives.
+        x: the residual stream that the stage outputs.
         loss: fp32 scalar, a part of what is minimized.
     """
     return _AddLoss.apply(x, loss)

@@ -86,7 +86,7 @@ class Pipelining(
     where precision.compute is bf16, else that of the residual stream."""
 
     def sent(self, compute: str, stream: str) -> str:
-        """The dtype of what goes between stages.
+        """Dtype of transfers between stages.
 
         Arguments:
             compute, stream: dtypes of matrix products and of the residual stream.
@@ -118,7 +118,7 @@ class Pipelining(
             )
 
     def batch_problem(self, ranks: int, count: int) -> tuple[str, list[int]] | None:
-        """Say why a schedule cannot run so many micro-batches a step.
+        """Explain why a schedule cannot run a number of micro-batches per step.
 
         Returns:
             the reason, and the nearest numbers that it can run; None where it can.
@@ -136,7 +136,7 @@ class Pipelining(
         return why, [below, above]
 
     def fits(self, ranks: int, count: int) -> bool:
-        """True if the schedule can run so many micro-batches a step."""
+        """True if the schedule can run this number of micro-batches per step."""
         if self.schedule in FILLED:
             return count >= self.stages(ranks)
         if self.schedule in ("interleaved_1f1b", "interleaved_zero_bubble"):
@@ -146,7 +146,7 @@ class Pipelining(
 
 
 def balanced(parts: Sequence[StagePart], stages: int) -> list[list[str]]:
-    """Cut a model into stages that take about the same time and memory.
+    """Split a model into stages of about equal time and memory.
 
     The stage with the most FLOPs has as few as possible, since all others wait for it. Of the ways
     to cut that leave it so, it is the one with the least sum of squares of what the stages have of
@@ -184,7 +184,7 @@ def _cut(
     cost: Callable[[int, int], float],
     join: Callable[[float, float], float],
 ) -> tuple[float, list[int]]:
-    """Find where to cut so that the joined cost of all stages is least.
+    """Find the cuts with the least total cost of all stages.
 
     Returns:
         that cost, and the bounds of the stages: 0, the cuts, and the number of parts.

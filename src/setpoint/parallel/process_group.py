@@ -1,4 +1,4 @@
-"""Joining and leaving the process group of a job: ranks meet, and report how they end.
+"""Creation and destruction of the process group of a job, and its errors.
 
 The agent of torchrun keeps one store over all restarts and changes of the number of nodes. Under
 the same keys gloo finds the addresses of ranks that have ended, and never connects again
@@ -40,15 +40,15 @@ from setpoint.parallel.world import RemoteRankError
 
 _LOST = ("connection closed by peer", "connection reset", "broken pipe", "timed out waiting",
          "nccl", "connection refused", "socket timeout", "gloo")  # fmt: skip
-"""Texts of gloo and NCCL at a connection that ends, for which they have no class."""
+"""Messages of gloo and NCCL for a lost connection, which has no exception class."""
 _STORE = (distributed.DistStoreError, distributed.DistNetworkError)
-"""Errors of the store that ranks meet at, if one does not come or the one that has it ends."""
+"""Errors of the rendezvous store if a rank is missing or the host of the store ends."""
 POLL = 0.05
-"""Seconds between two looks for ranks that ask for the name of the attempt."""
+"""Polling interval for ranks that ask for the name of the attempt, in seconds."""
 
 
 class LostRanks(RunError):
-    """Another rank has ended, or did not answer in time; mostly it reports the reason."""
+    """Another rank ended or did not answer in time; usually it reports the reason."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def joined(config: Parallel) -> Iterator[None]:
     """Join the other ranks of a launcher; does nothing for one rank, or within a process group.
 
     Raises:
-        LostRanks: if they do not come in time, or one ends.
+        LostRanks: if ranks are missing after the timeout, or one ends.
         RunError: if they cannot meet.
         SetpointError: if the backend does not fit the device, or the launcher's variables
             contradict each other.
@@ -95,7 +95,7 @@ def joined(config: Parallel) -> Iterator[None]:
 
 
 def _join(config: Parallel) -> None:
-    """Make the process group of all ranks."""
+    """Create the process group of all ranks."""
     device = choose_device(config)
     backend = backend_of(config, device)
     if "nccl" in backend:
@@ -156,7 +156,7 @@ def store_of_attempt(rank: int, size: int, timeout: timedelta) -> Iterator[Store
     answering = connect()  # a connection takes one request at a time
 
     def answer() -> None:
-        """Tell the name of this attempt to each rank that asks."""
+        """Publish the name of this attempt to each rank that asks."""
         try:
             for other in range(1, size):
                 key = f"setpoint/attempt/rank-{other}"
@@ -171,7 +171,7 @@ def store_of_attempt(rank: int, size: int, timeout: timedelta) -> Iterator[Store
 
 
 def backend_of(config: Parallel, device: torch.device) -> str:
-    """The backend of the process group.
+    """Choose the backend of the process group.
 
     Raises:
         SetpointError: if it does not fit the device.
@@ -187,7 +187,7 @@ def backend_of(config: Parallel, device: torch.device) -> str:
 
 
 def _report(error: Exception) -> None:
-    """Report an error to the launcher, which is about to end this rank, and let it wait."""
+    """Report an error to the launcher, which is about to end this rank, and wait."""
     is_ours, is_lost = isinstance(error, SetpointError), isinstance(error, LostRanks)
     text = str(error) if is_ours else f"rank {own_rank()}: {error_in_words(error)}"
     status = error.status if isinstance(error, SetpointError) else RunError.status

@@ -1,4 +1,4 @@
-"""One rank of a job, as its launcher sees it: its variables, its signals, and its report.
+"""One rank and its launcher: environment variables, signals and reports.
 
 A rank that ends reports how in the error file of torch's elastic agent, which is that of `--nproc`
 and of torchrun: both show the first error of all ranks when all of them have ended.
@@ -20,7 +20,7 @@ from setpoint.config import SetpointError, log_of, traceback_to_show
 from setpoint.config.values.user_code import traceback_of
 
 FOLDER = "SETPOINT_RANKS"
-"""The variable that names the folder where ranks and their launcher leave notes for each other."""
+"""Variable with the folder for messages between ranks and their launcher."""
 PREFIX = "setpoint-ranks-"
 """Of the name of that folder; the process of the launcher follows."""
 REPORT = "TORCHELASTIC_ERROR_FILE"
@@ -30,7 +30,7 @@ OURS = "setpoint"
 PATIENCE = 5.0
 """Seconds that a rank waits for the report of another one on its machine."""
 LAST_WORD = 1.0
-"""Seconds in which a rank that has reported an error ends by itself, with its own status."""
+"""Seconds that a rank gets after an error report to exit with its own status."""
 _PR_SET_PDEATHSIG = 1
 _WAITED = ("timed out", "wait timeout")
 
@@ -64,13 +64,13 @@ NO_FACTS: Facts = {}
 
 
 def launched() -> int:
-    """The number of ranks that a launcher such as torchrun has started; 1 without one."""
+    """Number of ranks started by a launcher such as torchrun; 1 without one."""
     size = os.environ.get("WORLD_SIZE", "")
     return int(size) if size.isdecimal() and "RANK" in os.environ else 1
 
 
 def own_rank() -> int:
-    """The number of this process among those of a launcher; 0 without one."""
+    """Rank of this process under a launcher; 0 without one."""
     rank = os.environ.get("RANK", "")
     return int(rank) if rank.isdecimal() and int(rank) < launched() else 0
 
@@ -123,19 +123,19 @@ def _number(name: str, least: int, end: int | None, what: str) -> int:
 
 
 def launcher_process() -> int | None:
-    """The process that has started this rank with others; None without one of ours."""
+    """Process ID of Setpoint's launcher; None without one."""
     name = Path(os.environ.get(FOLDER, "")).name
     return process_of(name) if name else None
 
 
 def process_of(folder: str) -> int | None:
-    """The process of a launcher, by the name of its folder."""
+    """Process ID of a launcher, from the name of its folder."""
     number = folder.removeprefix(PREFIX).partition("-")[0]
     return int(number) if folder.startswith(PREFIX) and number.isdecimal() else None
 
 
 def enter() -> None:
-    """Let the launcher reach this rank, which ends with it: no rank is ever left behind.
+    """Register this rank with its launcher, and end with it: no rank is left behind.
 
     Stops that were asked for before are answered now. A second call changes nothing.
     """
@@ -171,7 +171,7 @@ def leave(
     more: Facts = NO_FACTS,
     instead: bool = False,
 ) -> bool:
-    """Report how this rank ends; the first error that it reports counts.
+    """Report the end of this rank; only its first error counts.
 
     Arguments:
         more: `traceback`, `frames` and `log` of `Ended`.
@@ -231,13 +231,13 @@ def has_left_error() -> bool:
 
 
 def first_failure() -> Ended | None:
-    """The report of another rank of this machine that failed by itself; None: there is none."""
+    """Report of another rank of this machine that failed first; None without one."""
     failed = (report for report in _reports() if report.error and not report.is_lost)
     return next((report for report in failed if report.rank != own_rank()), None)
 
 
 def has_waited(error: str) -> bool:
-    """True if a rank has lost others that did not answer in time, rather than ended."""
+    """True if a rank lost others by a timeout, not because they ended."""
     return any(sign in error.lower() for sign in _WAITED)
 
 
@@ -255,14 +255,14 @@ def is_said_first(error: str) -> bool:
 
 
 def end_after_first() -> None:
-    """Let the first rank end before this one: torchrun ends all as soon as one has ended."""
+    """Wait for the end of the first rank: torchrun ends all ranks once one has ended."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(LAST_WORD)
 
 
 def wait_until_said() -> None:
-    """Let the main rank report what it was refused, of which this one has heard.
+    """Wait until the main rank has reported the error that this rank received from it.
 
     Its launcher, or torchrun, ends all ranks as soon as one has ended.
     """
@@ -291,12 +291,12 @@ def was_asked(place: Path) -> bool:
 
 
 def asked_signal(place: Path) -> int:
-    """The signal that the ranks were asked to stop by."""
+    """Signal by which the ranks were asked to stop."""
     return int((place / "signal").read_text())
 
 
 def _await_report(wanted: Callable[[Ended], bool]) -> Ended | None:
-    """Wait for a report; None where none comes in time."""
+    """Wait for a report; None on a timeout."""
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
         for report in _reports():
@@ -329,12 +329,12 @@ def _read(path: Path) -> Ended | None:
 
 
 def _write(note: Path, text: str) -> None:
-    """Write a note that others read, or that a rank does which is ended by force: whole or not."""
+    """Write a message atomically, as readers or a kill may come at any time."""
     new = note.with_name(f".{note.name}")
     new.write_text(text, encoding="utf-8")
     new.replace(note)
 
 
 def _local() -> str:
-    """The number of this rank on its machine."""
+    """Local rank."""
     return os.environ.get("LOCAL_RANK", str(own_rank()))

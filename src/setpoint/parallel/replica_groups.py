@@ -1,4 +1,4 @@
-"""Replica groups, which may die and come back while the others train on (torchft).
+"""Fault-tolerant replica groups, which may fail and rejoin while others train (torchft).
 
 See https://docs.pytorch.org/torchft. Each step begins with a quorum of the groups that are alive; a
 group that lacks steps gets the state of one that has them. Gradients are summed over the quorum; a
@@ -34,7 +34,7 @@ VARIABLE = "TORCHFT_LIGHTHOUSE"
 
 
 class ReplicaGroups:
-    """This replica group, and those that train with it.
+    """This replica group and its quorum.
 
     Arguments:
         wait: seconds to wait for a quorum, in which other groups may evaluate or save.
@@ -69,11 +69,11 @@ class ReplicaGroups:
         digest = hashlib.sha256(compatibility_key.encode()).digest()
         self._key = float(int.from_bytes(digest[:5], "big"))
         self.capture: Callable[[], dict[str, Any]] = dict
-        """Gives the state that a group without it goes on from."""
+        """Captures the state for a group that rejoins."""
         self.restore: Callable[[dict[str, Any]], None] = lambda state: None
-        """Goes on from the state of another group."""
+        """Restores the state of another group."""
         self.retaken: Callable[[int], None] = lambda groups: None
-        """Hears of a step that is taken again, and with how many groups it was tried."""
+        """Called for a step that is retaken, with the number of groups of the attempt."""
         within = timedelta(seconds=section.timeout)
         group = (
             torchft.ProcessGroupNCCL
@@ -83,7 +83,7 @@ class ReplicaGroups:
         made: list[TCPStore] = []
 
         def meet() -> tuple[str, int]:
-            """Open where the groups of a quorum, and the ranks of this one, meet."""
+            """Open the store for the rendezvous of groups, and of the ranks of this one."""
             host = socket.gethostname()
             made.append(TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=within))
             return host, made[0].port
@@ -121,29 +121,29 @@ class ReplicaGroups:
 
     @property
     def rank(self) -> int:
-        """The number of this group in the quorum."""
+        """Rank of this group in the quorum."""
         return self._manager.participating_rank() or 0
 
     @property
     def size(self) -> int:
-        """The number of groups in the quorum."""
+        """Number of groups in the quorum."""
         return self._manager.num_participants()
 
     @property
     def is_broken(self) -> bool:
-        """True if an exchange of this rank has failed: the numbers of its step mean nothing."""
+        """True if a collective of this rank has failed, so that its step is invalid."""
         return self._manager.errored() is not None
 
     @property
     def breaks(self) -> bool:
-        """True if an exchange of any rank of this group has failed; a collective."""
+        """True if a collective of any rank of this group has failed; itself a collective."""
         return self.world.any(self.is_broken)
 
     def begin(self, step: int) -> None:
-        """Find the groups of the next step, and take the state of another one where this lacks it.
+        """Form the quorum of the next step, and fetch missing state from another group.
 
         Arguments:
-            step: how many steps this group has taken.
+            step: number of steps taken by this group.
 
         Raises:
             RunError: there is no quorum in time.
@@ -164,13 +164,13 @@ class ReplicaGroups:
         sum_in_buckets(tensors, lambda flat: self._manager.allreduce(flat, reduce_op=ReduceOp.SUM))
 
     def sum_counts(self, counts: Tensor) -> None:
-        """Replace what the groups count of a step by their sums, in place; see `sum`.
+        """Replace the counts of a step by their sums over groups, in place; see `sum`.
 
         Arguments:
             counts: of all ranks of this group.
 
         Raises:
-            SetpointError: the groups do not train the same.
+            SetpointError: the groups train different jobs.
         """
         key = counts.new_tensor([self._key])
         self.sum([counts, key])
@@ -183,7 +183,7 @@ class ReplicaGroups:
             )
 
     def commits(self) -> bool:
-        """True if this group takes the step; else it takes it again.
+        """True if the groups commit the step; otherwise it is retaken.
 
         Raises:
             RunError: the manager does not answer.

@@ -1,4 +1,4 @@
-"""Data parallelism: sums of gradients over ranks that keep the same weights."""
+"""Data parallelism: gradient reduction over ranks with the same weights."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class TorchReplicas(Replicas):
-    """Replicas of DDP, or parts of them of FSDP2.
+    """Data parallelism by DDP or FSDP2.
 
     Arguments:
-        is_graph: whether backward is one graph, in the middle of which DDP could not begin to sum.
+        is_graph: whether backward is one graph, which DDP cannot overlap.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class TorchReplicas(Replicas):
         self._first = FirstUnits(model) if self._is_sharded else None
         self._accumulates_whole = config.accumulates_whole
         self._tensor = world.group("tensor")
-        """The ranks that divide matrices; None where none do."""
+        """The tensor-parallel group; None without one."""
         self._terms = [] if self._tensor is None else list(summed_gradients(model))
         self._sums: GradientSums | None = None
         self._buckets: _BucketViews | None = None
         self._replicated: GradientSums | None = None
-        """Sums of the gradients that FSDP2 leaves alone; None where it has all."""
+        """Sums of the gradients that FSDP2 does not reduce; None without any."""
         if config.uses_fsdp and config.sharding.replicated:
             replicated = replicated_parameters(config, model, is_part=True).values()
             weights = [weight for weight in replicated if weight.requires_grad]
@@ -113,7 +113,7 @@ def _is_divided(world: World) -> bool:
 def _replicated(
     model: nn.Module, world: World, bucket_size: float, on_last: Callable[[], None]
 ) -> nn.Module:
-    """A model whose gradients are summed over all ranks (DDP)."""
+    """Wrap a model in DDP, which sums its gradients over all ranks."""
     from torch.nn.parallel import DistributedDataParallel
 
     place = [world.device] if world.device.type == "cuda" else None
@@ -142,7 +142,7 @@ class _BucketViews:
         self.sums = 0
 
     def restore(self) -> None:
-        """Give weights without a gradient zeros in a bucket."""
+        """Set missing gradients to zeros in their buckets."""
         pairs = zip(self.weights, self.views, strict=False)
         missing = [(weight, view) for weight, view in pairs if weight.grad is None]
         if missing:
@@ -153,7 +153,7 @@ class _BucketViews:
             weight.grad = view
 
     def keep(self) -> None:
-        """Remember where gradients are, once DDP has its final buckets: after its first sum."""
+        """Remember where gradients are in the final buckets of DDP, after its first reduction."""
         self.sums += 1
         if self.sums > 1:
             assert all(weight.grad is not None for weight in self.weights)

@@ -1,4 +1,4 @@
-"""Weights that ranks divide by FSDP2: which modules it gathers together, in which order."""
+"""Sharding by FSDP2: units of modules, and their prefetch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shard(
     policy: MixedPrecisionPolicy,
     whole: set[nn.Parameter],
 ) -> None:
-    """Divide the parameters of a model among the ranks of the axis `shard` (FSDP2).
+    """Shard the parameters of a model over the axis `shard` (FSDP2).
 
     Each layer is gathered and freed by itself, and so are the units that the model names around
     them; what is left is one more. Gradients are summed over all ranks, not averaged: the loss is
@@ -67,7 +67,7 @@ def shard(
 def replicated_parameters(
     config: Parallel, model: nn.Module, is_part: bool = False
 ) -> dict[str, nn.Parameter]:
-    """The parameters that `parallel.sharding.replicated` leaves whole, by qualified name.
+    """Find the parameters that `parallel.sharding.replicated` keeps whole, by qualified name.
 
     Arguments:
         is_part: see `units_of`.
@@ -162,7 +162,7 @@ def units_around(model: nn.Module) -> list[list[nn.Module]]:
 
 
 class FirstUnits:
-    """Units that each forward pass begins with, and each backward pass ends with.
+    """First units of the forward pass, which are the last of the backward pass.
 
     Those are what lies on both sides of the layers, and where the model names its units what lies
     before them, such as the embedding, and the first layer. They stay gathered from one micro-batch
@@ -181,7 +181,7 @@ class FirstUnits:
         self._kept = [model, *first, *layers[:1]]
 
     def keep(self, last: bool) -> None:
-        """Tell them whether the next backward pass is the last one of a step."""
+        """Set whether the next backward pass is the last of a step."""
         for unit in self._kept:
             unit.set_reshard_after_backward(last, recurse=False)
         for unit in self._lookups:
@@ -195,7 +195,7 @@ def prefetch(
     units: Sequence[Sequence[nn.Module]],
     is_ordered: bool = False,
 ) -> None:
-    """Tell each unit of a sharded model which others to ask for while it is computed.
+    """Set the prefetch order of the units of a sharded model.
 
     Arguments:
         units: all of them; they are taken to be computed in the order of the model's modules.
@@ -212,7 +212,7 @@ def prefetch(
 
 
 def offloading(config: Sharding, mesh: DeviceMesh) -> dict[str, Any]:
-    """Say where a unit keeps its weights, as `fully_shard` is told; empty for the device."""
+    """Offload arguments of `fully_shard`; empty without offload."""
     if not config.offload:
         return {}
     from torch.distributed.fsdp import CPUOffloadPolicy

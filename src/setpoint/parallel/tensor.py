@@ -49,7 +49,7 @@ SEQUENCE = 1
 def divide_matrices(
     model: nn.Module, mesh: DeviceMesh, sequence_parallel: bool, gathers_logits: bool
 ) -> None:
-    """Leave this rank its part of each matrix.
+    """Split each matrix among tensor-parallel ranks.
 
     Arguments:
         model: the same on all ranks; on the meta device, where it has no values yet.
@@ -77,7 +77,7 @@ def divide_matrices(
 
 
 def share_memory(mesh: DeviceMesh) -> None:
-    """Let compilers fuse messages of these ranks with matrix products, in symmetric memory."""
+    """Enable symmetric memory, so that compilers fuse communication with matrix products."""
     from torch.distributed import _symmetric_memory as symmetric
 
     with warnings.catch_warnings():
@@ -87,7 +87,7 @@ def share_memory(mesh: DeviceMesh) -> None:
 
 
 def summed_gradients(model: nn.Module) -> Iterator[nn.Parameter]:
-    """Find the parameters of whose gradients each rank of the axis `tensor` has a term."""
+    """Find the parameters with partial gradients on each rank of the axis `tensor`."""
     for module in model.modules():
         for name in getattr(module, "_summed", ()):
             weight = module._parameters[name]
@@ -122,7 +122,7 @@ class _Piece(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The division of one module.
+    """Tensor-parallel plan of one module.
 
     Arguments:
         pieces: of a `column`; none where any outputs can be apart.
@@ -139,7 +139,7 @@ class _Plan(NamedTuple):
 
 
 def _words(model: nn.Module, size: int) -> dict[str, str]:
-    """The word of each module that has one, by its path."""
+    """Words of the tensor plan of a model, by module path."""
     plan = tensor_plan_of(model)
     if not plan:
         raise SetpointError(
@@ -245,7 +245,7 @@ def _divide_module(
 
 
 def _shape(module: nn.Module) -> tuple[int, ...]:
-    """The whole shape of the weight of a module, which a child may keep in another form."""
+    """Full shape of the weight of a module; a child may store it in another form."""
     weight = module._parameters.get("weight")
     if weight is not None:
         return tuple(weight.shape)
@@ -259,7 +259,7 @@ def _divide_follower(
     mesh: DeviceMesh,
     peers: Peers,
 ) -> None:
-    """Divide the parameters of a module as those of the one around it, which is divided already."""
+    """Split the parameters of a module like those of its parent, which is split already."""
     word = "row" if plan.word in ROWS else plan.word
     divided, of_rows = module.follow(word, rows, peers)
     parameters = {
@@ -278,7 +278,7 @@ def _divide_follower(
 
 
 def _has_terms(plan: _Plan) -> bool:
-    """True if each rank has a term of the gradient of what is whole in a module."""
+    """True if ranks have partial gradients of the replicated parameters of a module."""
     return (
         plan.is_inside
         or plan.word in (*ROWS, "sum_gradients", *BY_ROWS)
@@ -287,7 +287,7 @@ def _has_terms(plan: _Plan) -> bool:
 
 
 def _placed(weight: nn.Parameter, mesh: DeviceMesh, dim: int | None) -> nn.Parameter:
-    """A parameter of which this rank has a part along a dimension, or all."""
+    """Parameter split along a dimension, or replicated."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     placement = Replicate() if dim is None else Shard(dim)
@@ -297,7 +297,7 @@ def _placed(weight: nn.Parameter, mesh: DeviceMesh, dim: int | None) -> nn.Param
 
 
 def _shared_parameters(model: nn.Module) -> list[list[str]]:
-    """The paths of the modules that have a parameter in common, for each that several have."""
+    """Paths of the modules that share a parameter, for each shared parameter."""
     owners: dict[int, list[str]] = {}
     for path, module in model.named_modules():
         for weight in module._parameters.values():
@@ -398,13 +398,13 @@ class _Part:
     forward: Any
 
     def computed_with(self, name: str, part: Tensor) -> Tensor:
-        """The tensor that stands for a parameter in the computation."""
+        """Tensor that the computation uses for a parameter."""
         del name
         return part
 
 
 class _Follower(_Part):
-    """A module within another one, whose parameters follow the division of that one."""
+    """Module whose parameters follow the split of its parent."""
 
     _owner_rows: tuple[tuple[int, int], ...]
     _of_rows: tuple[str, ...]
@@ -417,7 +417,7 @@ class _Follower(_Part):
 
 
 def _enter(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
-    """Begin work that ranks divide: all of them need all tokens."""
+    """Enter a split computation, for which each rank needs all tokens."""
     if torch.is_autocast_enabled(x.device.type):
         # Before it is sent, not after.
         x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -425,7 +425,7 @@ def _enter(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
 
 
 def _leave(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
-    """End work that ranks divide: what they found is terms of a sum."""
+    """Leave a split computation: sum the partial results of all ranks."""
     return scatter_sum(x, SEQUENCE, peers) if sequence else sum_parts(x, peers)
 
 
@@ -446,7 +446,7 @@ class _SharedOutput(_Part):
 
 
 class _LoneColumn(_Part):
-    """A linear layer with nothing around it that says where divided work begins."""
+    """Linear layer outside of a module with a plan, which enters the split computation itself."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(_enter(x, self._peers, self._sequence))

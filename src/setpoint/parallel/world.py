@@ -1,4 +1,4 @@
-"""This process among those of a job: its device, its coordinates, and its collectives."""
+"""Process of a job: its device, its mesh coordinates and its collectives."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class World:
 
     @property
     def gives_counts(self) -> bool:
-        """True if this rank's counts of its batch enter sums over all ranks: one rank per batch."""
+        """True if this rank's batch counts enter sums over all ranks: one rank per batch."""
         others = ("pipeline", *CONTEXT, "tensor")
         return not any(self.coordinates.get(axis) for axis in others)
 
@@ -127,7 +127,7 @@ class World:
         return mine
 
     def with_own_group(self, name: str, timeout: float) -> World:
-        """The same ranks with another gloo group, for a thread beside the main one.
+        """The same ranks with a separate gloo group, for use in another thread.
 
         Collectives of two threads in one group would be mistaken for each other. All ranks call it
         alike.
@@ -169,7 +169,7 @@ class World:
         return bool(largest)
 
     def on_main(self, act: Callable[[], T]) -> T:
-        """Let the main rank act alone; all ranks get what it returns or raises.
+        """Run a function on the main rank; all ranks get its result or error.
 
         Arguments:
             act: returns what can be pickled.
@@ -198,7 +198,7 @@ class World:
         return answer[0]
 
     def all_of(self, value: T) -> list[T]:
-        """The values of all ranks, by rank; they can be pickled."""
+        """Gather picklable values of all ranks, by rank."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -226,51 +226,50 @@ class World:
 
 
 class Replicas:
-    """The ranks that keep one set of weights, for a step; one rank alone has nothing to do.
+    """Data-parallel wrapper of a model; this base, for one rank, does nothing.
 
     Arguments:
         model: whose parameters are divided already where they are to be.
     """
 
     holds_state = False
-    """True if weights and optimizer state are held in a form of their own."""
+    """True if weights and optimizer state are stored in an engine-specific form."""
     sums_by_hand = False
     """True if gradients are summed by `GradientSums`, not by DDP or FSDP2."""
     count: int | None = None
-    """The number of elements of all weights; None where the parameters of the model tell."""
+    """Number of elements of all weights; None if the parameters of the model have it."""
     micro_batch: Callable[[bool], AbstractContextManager[Any]] = nullcontext
-    """Context of a micro-batch of a step, True for the last, which an update follows."""
+    """Context of a micro-batch; called with True for the last one of a step."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model: Callable[..., Any] = model
-        """The callable of training, which calls `whole`."""
+        """Callable used in training, which calls `whole`."""
         self.whole = model
         self.on_last: Callable[[], None] = lambda: None
-        """Called in a backward pass that has all gradients, and only waits for sums, where DDP
-        makes them."""
+        """Called when a backward pass has all gradients and only waits for reductions of DDP."""
 
     def free(self) -> None:
-        """Free the whole weights that a pass without gradients has left gathered.
+        """Free the full weights left gathered by a pass without gradients.
 
-        They would be taken for the weights of today, whatever has changed these since.
+        They would be reused after the weights have changed.
         """
 
     def shape_of(self, tensor: Tensor) -> torch.Size:
-        """The whole shape of a weight or a buffer of the model."""
+        """Full shape of a weight or buffer of the model."""
         return tensor.shape
 
     def local_bytes(self) -> dict[str, int]:
-        """Bytes of what this rank holds otherwise than one rank would, by its part."""
+        """Bytes that this rank stores in an engine-specific form, by part."""
         return {}
 
 
 def described(error: BaseException) -> str:
-    """An error in words, for other ranks."""
+    """Format an error for other ranks."""
     return str(error) if isinstance(error, SetpointError) else repr(error)
 
 
 def world_of(config: Parallel) -> World:
-    """The world of this process.
+    """Build the world of this process.
 
     Raises:
         SetpointError: if a GPU is asked for and there is none.
@@ -307,7 +306,7 @@ def world_of(config: Parallel) -> World:
 
 
 def noise_axes(config: Parallel) -> tuple[str, ...]:
-    """The axes, beside those of the data, whose ranks have tokens or layers of their own."""
+    """Axes other than those of data whose ranks have different tokens or layers."""
     others = {"tensor": config.sequence_parallel, "pipeline": config.degrees["pipeline"] > 1}
     return (*CONTEXT, *(axis for axis, differs in others.items() if differs))
 
@@ -337,7 +336,7 @@ def reader_of(config: Parallel, world: World) -> OneReader | None:
 
 
 def sequence_parts(config: Parallel, world: World) -> SequenceParts:
-    """Find which places of sequences this rank has."""
+    """Find the positions of sequences on this rank."""
     degrees, coordinates = world.degrees, world.coordinates
     return SequenceParts(
         degrees.get("ring", 1),

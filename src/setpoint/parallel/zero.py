@@ -1,4 +1,4 @@
-"""Replicas of DeepSpeed (ZeRO): a step, and whole tensors.
+"""Data parallelism by DeepSpeed (ZeRO): steps and gathered tensors.
 
 DeepSpeed lays the elements of all weights of a group end to end, and each rank updates a run of
 them: it replaces the parameters of the optimizer that it is given by one flat tensor for each
@@ -34,13 +34,13 @@ State = Mapping[str, Any]
 
 
 class ZeroReplicas(Replicas):
-    """Replicas whose weights DeepSpeed holds and updates.
+    """Data parallelism with weights owned and updated by DeepSpeed.
 
     Arguments:
         settings: DeepSpeed's JSON.
         model: on its device, the same on all ranks; it is changed.
         optimizer: over parameters of the model; DeepSpeed puts flat ones in their place.
-        computing: gives the context that the model is computed in; DeepSpeed ends any around it.
+        computing: returns the autocast context of the model; DeepSpeed ends any outer one.
 
     Raises:
         SetpointError: DeepSpeed cannot be loaded.
@@ -76,7 +76,7 @@ class ZeroReplicas(Replicas):
 
     @contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
-        """Run a micro-batch; the last of a step is followed by an update."""
+        """Context of a micro-batch; the last one of a step precedes an update."""
         self.engine.set_gradient_accumulation_boundary(last)
         yield
 
@@ -130,14 +130,14 @@ class ZeroReplicas(Replicas):
 
     @torch.no_grad()
     def load(self, tensor: Tensor, full: Tensor) -> None:
-        """Give a weight or a buffer of the model a value, which all ranks have whole."""
+        """Set a weight or buffer of the model to a full value, equal on all ranks."""
         with self._gathered(tensor, changes=True):
             tensor.copy_(full)
         if tensor.requires_grad:
             self._set(tensor, full.to(tensor.device), None)
 
     def states(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
-        """Gather what the optimizer keeps of each weight, one after the other; see `tensors`."""
+        """Gather the optimizer state of each weight, one after another; see `tensors`."""
         utils = import_module("deepspeed.utils")
         for weights, flat in self._flat():
             kept: dict[str, Any] = self.optimizer.state.get(flat, {})
@@ -154,7 +154,7 @@ class ZeroReplicas(Replicas):
 
     @torch.no_grad()
     def restore(self, weight: nn.Parameter, state: State) -> None:
-        """Give the optimizer what it keeps of a weight.
+        """Restore the optimizer state of a weight.
 
         Arguments:
             state: tensors of the weight's shape, or of all weights of its group.
@@ -181,7 +181,7 @@ class ZeroReplicas(Replicas):
         return twin
 
     def _flat(self) -> list[tuple[list[nn.Parameter], Tensor]]:
-        """Weights that are updated together, and this rank's run of their elements."""
+        """Groups of weights, each with this rank's flat partition."""
         zero = self.engine.optimizer
         if not self.is_divided:
             return list(zip(self.groups, zero.single_partition_of_fp32_groups, strict=True))
@@ -189,7 +189,7 @@ class ZeroReplicas(Replicas):
         return list(zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True))
 
     def _link(self, weights: list[nn.Parameter], flat: Tensor) -> None:
-        """Let DeepSpeed find what the optimizer keeps of each weight of a group.
+        """Link the optimizer state of DeepSpeed to the weights of a group.
 
         It does so once, in the middle of the first update, when later groups have nothing yet.
         """
@@ -198,13 +198,13 @@ class ZeroReplicas(Replicas):
             utils.lazy_init_hp_params_optimizer_state(weights, flat, self.optimizer.state)
 
     def _gathered(self, tensor: Tensor, changes: bool = False) -> AbstractContextManager[Any]:
-        """A context in which a tensor of the model is whole on all ranks."""
+        """Context in which a tensor of the model is gathered on all ranks."""
         zero = import_module("deepspeed").zero
         # What rank 0 has at the end is what all ranks divide.
         return zero.GatheredParameters([tensor], modifier_rank=0 if changes else None)
 
     def _set(self, weight: Tensor, full: Tensor, key: str | None) -> None:
-        """Set this rank's run of an fp32 weight, or of what the optimizer keeps of it."""
+        """Set this rank's partition of an fp32 weight, or of its optimizer state."""
         utils = import_module("deepspeed.utils")
         if not self.is_divided:
             if key is None:
@@ -224,7 +224,7 @@ class ZeroReplicas(Replicas):
 
 
 def _outside_autocast(model: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """A model that is called without autocast around it, of which DeepSpeed would warn."""
+    """Wrap a model so that outer autocast is off, of which DeepSpeed would warn."""
 
     def call(*args: Any, **named: Any) -> Any:
         with torch.autocast(device.type, enabled=False):
@@ -234,7 +234,7 @@ def _outside_autocast(model: Callable[..., Any], device: torch.device) -> Callab
 
 
 class _Computed(nn.Module):
-    """A model that is computed in a context of its own."""
+    """Model that runs in its own context."""
 
     def __init__(
         self, model: nn.Module, computing: Callable[[], AbstractContextManager[Any]]
