@@ -415,23 +415,6 @@ def raise_named(error: Exception, config: OptimizerConfig) -> NoReturn:
     raise RunError(f"{title} failed in its step: {error_in_words(error)}") from error
 
 
-def engine_of(job: Job, components: Components) -> Engine:
-    """Build the engine of a job: DeepSpeed's, that of a pipeline, or the plain one."""
-    if components.replicas.holds_state:
-        from setpoint.train.deepspeed_engine import ZeroEngine
-
-        return ZeroEngine(job, components)
-    kind, metrics = Engine, job.tracking.metrics
-    if components.pipeline is not None:
-        from setpoint.train.pipeline_engine import PipelineEngine as kind
-    engine = kind(job, components)
-    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
-        from setpoint.train.norms import NormMetrics
-
-        engine.norms = NormMetrics(metrics, components, engine.counted_elsewhere)
-    return engine
-
-
 class HostCopy:
     """Copies numbers to the host, in one transfer that only their reader waits for.
 

@@ -16,7 +16,7 @@ from setpoint.parallel.hangs import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog
-from setpoint.train.engine import CompleteStep, Engine, Rates, complete_retaken, engine_of
+from setpoint.train.engine import CompleteStep, Engine, Rates, complete_retaken
 from setpoint.train.objective import count_over_ranks
 from setpoint.train.position import Freezing, Position, is_due, is_over, share_done
 from setpoint.train.step_clock import StepSync, StepTimes, measuring_waits
@@ -635,3 +635,20 @@ class Loop:
         What is due at the end happens: the last row, an evaluation and a checkpoint.
         """
         self.end_reason = reason
+
+
+def engine_of(job: Job, components: Components) -> Engine:
+    """Build the engine of a job: DeepSpeed's, that of a pipeline, or the plain one."""
+    if components.replicas.holds_state:
+        from setpoint.train.deepspeed_engine import ZeroEngine
+
+        return ZeroEngine(job, components)
+    kind, metrics = Engine, job.tracking.metrics
+    if components.pipeline is not None:
+        from setpoint.train.pipeline_engine import PipelineEngine as kind
+    engine = kind(job, components)
+    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
+        from setpoint.train.norms import NormMetrics
+
+        engine.norms = NormMetrics(metrics, components, engine.counted_elsewhere)
+    return engine
