@@ -171,7 +171,8 @@ def _report_missing_data(composition: Composition[Any], is_training: bool) -> No
     """
     draft = composition.draft
     data = getattr(draft, "data", None)
-    if data is None or hasattr(draft, "weights") or chain_of(data, "sources"):
+    is_inference = "weights" in type(draft).__setpoint__.fields
+    if data is None or is_inference or chain_of(data, "sources"):
         return
     for document in composition.files:
         if hasattr(document, "reports"):
