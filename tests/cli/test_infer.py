@@ -89,7 +89,7 @@ def test_a_job_from_python(cli: CommandLine, run: str) -> None:
     )
     assert "held_out" in cli.ok("infer mine:judge --evaluation.sequences 2")
     assert cli.ok("check mine:judge").startswith("mine:judge: ok")
-    assert "gives an int, not an Inference" in cli.refused("infer mine:wrong")
+    assert "returns an int, not an Inference" in cli.refused("infer mine:wrong")
 
 
 def test_what_infer_refuses(cli: CommandLine, run: str) -> None:

@@ -106,7 +106,7 @@ def test_it_replaces_what_stood_there_and_later_layers_beat_it(tmp_path: Path) -
         ("@bigg", "is not the name of a preset"),
         ("@", "is not the name of a preset"),
         ("@big(dim=x)", "is not an int"),
-        ("@foreign", "gives a Stranger, not a Run"),
+        ("@foreign", "returns a Stranger, not a Run"),
     ],
 )
 def test_what_is_no_section_of_a_preset(value: str, words: str) -> None:
@@ -135,7 +135,7 @@ def test_classes_of_one_name_are_told_apart_by_their_modules() -> None:
     def bought() -> Elsewhere:
         return Elsewhere()
 
-    said = f"gives a shop.Run, not a {__name__}.Run"
+    said = f"returns a shop.Run, not a {__name__}.Run"
     (problem,) = problems_of(lambda: compose(Run, flags=["model=@bought"]).resolve())
     assert said in problem.message
     with pytest.raises(SetpointError) as caught:

@@ -37,10 +37,12 @@ EXCEEDS = "memory-exceeds-gpu"
     "check SOURCE [OVERRIDES]",
     *COMMON,
     WORLD_SIZE,
-    Option("--using torch|import|network", "Also run the checks that need these.", True),
-    Option(PLAN, "Also show parameter groups; mesh, memory and traffic of a rank."),
+    Option("--using torch|import|network", "Also run the checks that need one of these.", True),
+    Option(PLAN, "Also print parameter groups; mesh, memory and traffic of a rank."),
     Option(FAKE_STEP, "Run one step of one rank on fake tensors; report its memory."),
-    Option("--rank N", "The rank; default: 0.", at_least=0, requires="--plan|--fake-step"),
+    Option(
+        "--rank N", "Rank to plan or run; default: 0.", at_least=0, requires="--plan|--fake-step"
+    ),
     *GPU_OPTIONS,
     JSON,
 )

@@ -424,7 +424,7 @@ LAYOUTS = ("whole", "divided", "huggingface")
 
 @Command(
     "checkpoint diff A B",
-    Option("--all", f"Print all differences, also where there are more than {MAX_ROWS}."),
+    Option("--all", f"Print all differences; default: at most {MAX_ROWS} of each kind."),
     JSON,
     IMPORT,
     about=RUN_HELP.replace("RUN is", "A and B are each"),
@@ -536,7 +536,7 @@ def _number(value: Any) -> Any:
 
 @Command(
     "checkpoint convert CHECKPOINT DIRECTORY",
-    Option(f"--to {'|'.join(LAYOUTS)}", "The layout."),
+    Option(f"--to {'|'.join(LAYOUTS)}", "Layout to write."),
     Option("--ranks N", "divided: number of files, one per rank.", at_least=2,
            requires="--to=divided"),
     Option("--frozen", "Include the frozen parameters that CHECKPOINT leaves out.",

@@ -38,8 +38,10 @@ MAX_VALUES = 10
     Option("--reverse", "Sort the largest first.", requires="--sort"),
     Option("--chart", "Draw the first metric in the terminal as well.", excludes="--json --csv"),
     Option("--plot FILE", "Draw the first metric into a .png or .svg file as well."),
-    Option("--x COLUMN", "Draw over this value or metric, not steps.", requires="--chart|--plot"),
-    Option("--all", f"Show all values that differ, also more than {MAX_VALUES}."),
+    Option(
+        "--x COLUMN", "Value or metric on the x axis; default: step.", requires="--chart|--plot"
+    ),
+    Option("--all", f"Show all differing values; default: at most {MAX_VALUES}."),
     Option("--csv", "Print comma-separated values.", excludes="--json"),
     JSON,
     IMPORT,
@@ -173,7 +175,7 @@ def _numbers(name: str, runs: list[ComparedRun]) -> list[float | None]:
 
 @Command(
     "report RUN...",
-    Option("--output FILE", "Write this file instead."),
+    Option("--output FILE", "Output file; default: report.html."),
     Option("--objective PATH", "Metric that runs are ranked by; default evaluation.held_out_loss."),
     Option("--direction minimize|maximize", "Goal of --objective.", requires="--objective"),
     JSON,

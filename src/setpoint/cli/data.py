@@ -87,9 +87,11 @@ def data_prepare(arguments: Arguments) -> int:
 
 @Command(
     "data push SOURCE REPOSITORY [OVERRIDES]",
-    Option("--revision NAME", "Branch to push to, made where there is none; default: main."),
+    Option("--revision NAME", "Branch to push to, created if needed; default: main."),
     Option("--public", "Make the data set public; needed to push to a public one."),
-    Option("--token REFERENCE", "env:NAME or file:PATH; default: HF_TOKEN or `hf auth login`."),
+    Option(
+        "--token REFERENCE", "Token, env:NAME or file:PATH; default: HF_TOKEN or `hf auth login`."
+    ),
     Option("--shards N", "Number of shards of each split; default: as prepared, of 128 MiB."),
     OUTPUT,
     WORKERS,
@@ -135,7 +137,7 @@ def data_push(arguments: Arguments) -> int:
     "tokenizer train SOURCE [OVERRIDES]",
     Option("--vocab-size N", "Number of tokens, 256 bytes and control tokens included."),
     Option("--output DIR", "Output directory; -o for short."),
-    Option("--special TOKEN", "A control token beside <|endoftext|>.", True),
+    Option("--special TOKEN", "Further control token, beside <|endoftext|>.", True),
     Option(f"--template {'|'.join(NAMED)}", "A chat template, and its control tokens."),
     *COMMON,
     JSON,

@@ -130,15 +130,17 @@ class Option(NamedTuple):
 
 WITH = Option("--with MODIFIER", "Apply a modifier, as 'smoke(steps=5)'.", True)
 FILE = Option("--file FILE", "Apply a further configuration file.", True)
-STRICT = Option("--strict", "Refuse a file of another system that gives a report.")
-IMPORT = Option("--import MODULE", "Import a module of yours first.", True)
+STRICT = Option("--strict", "Refuse files of other systems that convert inexactly.")
+IMPORT = Option("--import MODULE", "Import a Python module first.", True)
 WORLD_SIZE = Option("--world-size N", "Resolve for this many ranks.")
 STDIN = Option("--config-from-stdin", "Apply a configuration file from standard input.")
 STDIN_FORMAT = Option(
     "--stdin-format toml|yaml|json", "Format of standard input; default: detected."
 )
 GPU = Option("--gpu NAME", "GPU, as h100: check its memory; with --plan, the step time.")
-GPU_FILE = Option("--gpu-file FILE", "File with GPUs and networks of your own.", requires="--gpu")
+GPU_FILE = Option(
+    "--gpu-file FILE", "File that defines further GPUs and networks.", requires="--gpu"
+)
 PRICE = Option("--price AMOUNT", "Price per GPU-hour.", type=float, requires="--gpu --plan")
 POWER = Option("--power WATTS", "Power per GPU; default: its data sheet.", type=float,
                requires="--gpu --plan")  # fmt: skip
@@ -146,7 +148,7 @@ TIMELINE = Option("--timeline FILE", "Draw the step into this HTML file.",
                   requires="--gpu --plan")  # fmt: skip
 GPU_OPTIONS = (GPU, GPU_FILE, PRICE, POWER, TIMELINE)
 """Options of commands that estimate the time of a step; see `setpoint.cli.plan`."""
-JSON = Option("--json", "Print JSON for machines.")
+JSON = Option("--json", "Print JSON.")
 HELP = Option("--help", "Show this manual.")
 SOURCES = ("source", "other_source", "a", "b", "more")
 """Names of positional arguments that are configurations."""

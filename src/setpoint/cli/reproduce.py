@@ -43,7 +43,7 @@ FIRST = {
 TOLERANCE = Option("--tolerance SHARE", "Allowed relative difference; default: 0.", type=float)
 SHARED_HELP = """
 The result is compared with every metric of the record but timings, and with the weights of the
-last checkpoint. On a CPU with the same packages and code all is equal to the bit. Differences of
+last checkpoint. On a CPU with the same packages and code all is bit-identical. Differences of
 the environment are printed: another torch, device or code may change bits, which --tolerance
 allows. The recorded configuration is used without its trackers of services, uploads, alerts and
 compilation; modules are imported only with --import. The training data must be there. The exit
@@ -236,8 +236,8 @@ def _first(lines: list[str], kind: str) -> Iterator[str]:
 
 @Command(
     "replay RUN STEP",
-    Option("--from-data", "Take the batch from the data, also where one was kept."),
-    Option("--all", f"Print every row, also where there are more than {MAX_ROWS}."),
+    Option("--from-data", "Read the batch from the data, even if the run kept it."),
+    Option("--all", f"Print all rows; default: at most {MAX_ROWS}."),
     JSON,
     IMPORT,
 )

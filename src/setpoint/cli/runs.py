@@ -61,7 +61,7 @@ def run_directories(words: list[str]) -> list[Path]:
     Option("--column NAME", "Show this column instead of the default ones.", True),
     Option("--sort NAME", "Sort by a column; runs without it come last."),
     Option("--reverse", "Sort the largest first.", requires="--sort"),
-    Option("--all", f"Show all runs, also where they are more than {MAX_RUNS}."),
+    Option("--all", f"Show all runs; default: at most {MAX_RUNS}."),
     Option("--archived", "Show archived runs as well."),
     Option("--csv", "Print comma-separated values.", excludes="--json"),
     JSON,
@@ -284,7 +284,7 @@ HIDDEN = ("step", "tokens", "epoch", "seconds", "target_tokens", "target_bytes")
     "watch RUN",
     Option("--metric NAME", "A curve, as train.grad_norm, in place of the default.", True),
     Option("--every SECONDS", "Seconds between updates; default: 2.", type=float, at_least=0.1),
-    Option("--once", "Print the present state, and end."),
+    Option("--once", "Print the current state and exit."),
     JSON,
 )
 def watch(arguments: Arguments) -> int:

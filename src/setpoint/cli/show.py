@@ -55,13 +55,13 @@ SCHEMA_LINES = {"toml": "#:schema {}\n", "yaml": "# yaml-language-server: $schem
     "show SOURCE [PATH] [OVERRIDES]",
     Option("--origins", "Print the origin of each value beside it.", excludes="--format=python"),
     Option("--minimal", "Print only what differs from the defaults.", excludes="--all"),
-    Option("--all", "Print fields that are null by default, too.", excludes="--format=python"),
+    Option("--all", "Also print fields that are null by default.", excludes="--format=python"),
     Option(
         f"--format {'|'.join(FORMATS)}", "Default: toml; python: a function.", excludes="--json"
     ),
     Option(
         "--schema PATH",
-        "Begin with the line that points editors to the JSON Schema.",
+        "Begin with a comment that names the JSON Schema for editors.",
         excludes="--format=python",
     ),
     *RANKED,

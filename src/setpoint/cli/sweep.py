@@ -28,7 +28,7 @@ from setpoint.track.console import short_time
 FOLDER = "--folder"
 TAKEN = (
     Option("--jobs N", "Number of points that run at a time; default 1."),
-    Option("--dry-run", "Print the points and what would be done with each."),
+    Option("--dry-run", "Print the points and the planned action for each."),
     Option("--limit N", f"Maximum number of points; default {LIMIT}."),
     Option("--random N", "Random search with this many points."),
 )

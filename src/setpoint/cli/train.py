@@ -74,7 +74,7 @@ class Start(NamedTuple):
     Option("--rdzv-id ID", "Rendezvous id, the same on all nodes."),
     Option("--max-restarts N", "Restarts if a rank dies or hangs.", at_least=0, requires="--nproc"),
     Option("--until N", "Stop after step N; without it the run resumes.", excludes="--dry-run"),
-    Option(TRACEBACK, "Print all frames of an error, Setpoint's own included."),
+    Option(TRACEBACK, "Print full tracebacks, with Setpoint's own frames."),
     Option("--accept PATH,...", "Resume although these fields or sections differ.", True),
     *COMMON,
 )
@@ -338,7 +338,7 @@ TIME_FORMAT = re.compile(r"\d+(-\d+(:\d+){0,2}|(:\d+){0,2})")
     Option("--namespace NAME", "Kubernetes: namespace.", requires="--kubernetes"),
     Option("--image IMAGE", "Container image (Slurm: by pyxis)."),
     Option("--volume NAME:PATH", "Folder or claim to mount.", True, requires="--image"),
-    Option("--setup LINE", "Line of shell before the command.", True),
+    Option("--setup LINE", "Shell command to run first.", True),
     Option("--max-restarts N", "Restarts of ranks (Kubernetes: pods).", at_least=0),
     *COMMON,
 )

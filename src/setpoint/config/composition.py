@@ -333,7 +333,7 @@ class _Sources(Generic[C]):
 
     def _checked(self, config: object, title: str) -> C:
         if not isinstance(config, self.root):
-            raise SetpointError(f"{title} gives {not_of(config, self.root)}")
+            raise SetpointError(f"{title} returns {not_of(config, self.root)}")
         return draft_of(config)
 
 

@@ -321,7 +321,7 @@ def section_of_preset(root: type[Node], text: str, path: Path) -> Node | None:
     except SetpointError as error:
         raise Invalid(str(error)) from None
     if not isinstance(config, root):
-        raise Invalid(f"the preset {name!r} gives {not_of(config, root)}")
+        raise Invalid(f"the preset {name!r} returns {not_of(config, root)}")
     node: Any = config
     for part in path:
         known = isinstance(node, Node) and part in type(node).__setpoint__.fields
