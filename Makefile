@@ -132,7 +132,6 @@ coverage: $(VENV)/.dev
 	@$(BIN)/python -m tests.docs.make
 
 bench: $(VENV)/.train bench-config bench-model bench-train
-	@$(BIN)/python benchmarks/bare_loop.py
 	@cd benchmarks && ../$(BIN)/python -m data.loader
 	@cd benchmarks && ../$(BIN)/python -m data.prepare
 	@cd benchmarks && for ranks in 2 4; do ../$(BIN)/python -m scale.overhead --ranks $$ranks || exit 1; done
