@@ -13,7 +13,7 @@ from setpoint.model.moe.config import MoE
 
 from ..model.families import sparse
 from ..model.small import VOCAB, small_model
-from ..support.cases import pairs
+from ..support.cases import few, pairs, rotated
 from .passes import CASES, DROPOUT, Pass, assert_same, run
 
 POLICIES: dict[str, CheckpointingConfig] = {
@@ -42,8 +42,12 @@ def plain_pass(name: str, precision: torch.dtype | None) -> Pass:
     return run(small_model(**{**CASES[name], **DROPOUT}), precision)
 
 
+AXES = (CASES, POLICIES, [None, torch.bfloat16])
+
+
 @pytest.mark.parametrize(
-    ("name", "policy", "precision"), pairs(CASES, POLICIES, [None, torch.bfloat16])
+    ("name", "policy", "precision"),
+    few(dict.fromkeys([*rotated(*AXES), *pairs(*AXES)]), rotated(*AXES)),
 )
 def test_equal_to_the_last_bit(name: str, policy: str, precision: torch.dtype | None) -> None:
     plain = plain_pass(name, precision)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 import setpoint.presets  # noqa: F401 - registers them
@@ -12,6 +14,8 @@ from setpoint.optim.schedule.config import Cosine
 from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
 from setpoint.units import Duration
+
+from ..support.cases import few, rotated
 
 
 def job(*flags: str) -> Job:
@@ -80,8 +84,10 @@ DURATIONS = {
 }
 
 
-@pytest.mark.parametrize("duration", DURATIONS)
-@pytest.mark.parametrize("name", sorted(presets))
+@pytest.mark.parametrize(
+    ("name", "duration"),
+    few(product(sorted(presets), DURATIONS), rotated(sorted(presets), DURATIONS)),
+)
 def test_every_preset_runs_over_a_duration_in_every_unit(name: str, duration: str) -> None:
     given = compose(Job, name, flags=[f"duration={duration}"]).resolve()
     curve, unit = draw_curve(given), DURATIONS[duration]
