@@ -418,8 +418,7 @@ MEANT = {
     "eval.every": "evaluation.every",
     "early_stopping": "evaluation.early_stopping",
     "best": "evaluation.best",
-    "memory.offload": "parallel.engine.offload or parallel.sharding.offload or "
-    "memory.activation_offload",
+    "memory.offload": "memory.activation_offload",
     "device": "parallel.device",
     "experiment_dir": "experiment",
     "shedule.floor": "schedule.floor",
