@@ -68,7 +68,7 @@ def test_the_first_step_and_an_interval(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("interval", ["1 min", lambda: 1.0, -1.0, float("nan"), True, None])
 def test_an_interval_that_is_no_number_of_seconds(tmp_path: Path, interval: Any) -> None:
     own = type("Own", (Callback,), {"min_interval": interval})
-    with pytest.raises(SetpointError, match=r"Own\.min_interval = .* no number of seconds"):
+    with pytest.raises(SetpointError, match=r"Own\.min_interval = .* not a number of seconds"):
         train(small_job(tmp_path, "duration=1 steps"), callbacks=[own()])
 
 

@@ -435,5 +435,5 @@ def test_a_run_leaves_before_its_time_is_over_and_for_a_file(
     outcome = train(small_job(tmp_path, *flags))
     assert outcome.status == 75 and outcome.final_position.step > saved
     assert outcome.cause.startswith(f"the stop file {file[0]}")
-    with pytest.raises(SetpointError, match=r"STOP is there, and stops the run.\nValid: remove it"):
+    with pytest.raises(SetpointError, match=r"STOP exists and stops the run.\nValid: remove it"):
         train(small_job(tmp_path, *flags))

@@ -1,4 +1,4 @@
-"""The section `[batch]` and its arithmetic: sizes, and what a duration is in steps."""
+"""The section `[batch]`, and the arithmetic of batch sizes and durations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def solve_batch(
     Arguments:
         groups: replica groups, which divide the micro-batches of a step.
 
-    What does not divide is rounded down here; `Job` then reports the sum that does not add up.
+    Indivisible sizes are rounded down here; `Job` then reports the mismatch.
     """
     if global_size is None:
         if micro_size is None and accumulation is None:
@@ -81,7 +81,7 @@ def limits_of(duration: Duration, batch: Batch) -> dict[str, float]:
 
 
 def steps_before(start: Length, batch: Batch) -> int:
-    """Steps before the one that a number of steps or tokens lets begin, tokens as full batches."""
+    """Number of steps in a length of steps or tokens, with tokens as full batches."""
     if start.unit == "steps":
         return int(start.count)
     return math.ceil(start.count / (batch.global_size * batch.sequence_length))

@@ -1,4 +1,4 @@
-"""The engine of a step where DeepSpeed divides what replicas would hold, and its checkpoints.
+"""Engine of a step with DeepSpeed (ZeRO), and its checkpoints.
 
 Checkpoints have the files of all other runs: weights and state are gathered one after the other,
 and each rank writes its share.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ZeroEngine(Engine):
-    """Lets DeepSpeed sum, clip and update, as an `Engine`.
+    """Engine that reduces, clips and updates by DeepSpeed.
 
     It clips and updates in one call, which leaves the weights as they are where the norm is not
     finite: that is known to all ranks before they agree on the step.
@@ -58,7 +58,7 @@ class ZeroEngine(Engine):
 
 @dataclass(slots=True)
 class ZeroModel:
-    """The weights in a checkpoint, in the files of all other runs; see `run_state.ModelState`."""
+    """Weights in a checkpoint, in the common files; see `run_state.ModelState`."""
 
     zero: ZeroReplicas
     trained: bool = False

@@ -1,4 +1,4 @@
-"""Engine of a step: gradients of the global mean, one collective, the verdict and the update."""
+"""Engine of a step: gradients of the global mean, one all-reduce, the verdict and the update."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class Sums(NamedTuple):
-    """Sums over the forward passes of a step; the host has waited for none.
+    """Sums over the forward passes of a step, not yet synchronized with the host.
 
     Arguments:
         losses: (2,) fp32, this rank's shares of the loss and of the cross-entropy.
-        routing: choice of experts by the tokens of this rank; None for models without.
+        routing: routing of the tokens of this rank; None without experts.
         by_source: (sources,) fp64, sums of this rank's cross-entropy; None: not known.
     """
 
@@ -55,7 +55,7 @@ class Rates(NamedTuple):
 
     Arguments:
         lr: the learning rate, before the multipliers of groups.
-        done: share of the run that is done after the step, for the bias rate of routers.
+        done: completed share of the run after the step, for the bias rate of routers.
         frozen: names of the parameters that this step does not change.
     """
 
@@ -65,9 +65,9 @@ class Rates(NamedTuple):
 
 
 CompleteStep = Callable[[], StepResult]
-"""Waits for the numbers of a step, judges it, and takes back what was counted of a bad one.
+"""Waits for the numbers of a step, judges it, and undoes the optimizer counts of a bad one.
 
-Calling it again gives the same result.
+Repeated calls return the same result.
 """
 
 
@@ -79,15 +79,15 @@ def complete_retaken() -> StepResult:
 class Engine:
     """Takes the steps of a loop, one `forward_backward` and one `update` each.
 
-    This one is for a model that is replicated, sharded or split by tensor parallelism.
+    This one is for data, sharded and tensor parallelism.
 
     Arguments:
         span: measures the parts of a step, and names them in the traces of a profiler.
-        norms: measures gradients, weights and updates; None: nothing does.
+        norms: measures gradients, weights and updates; None: not measured.
         metrics: collects what the model and the loss log.
-        is_ahead: updates are left to the device, which knows bad numbers before the host.
-        counted_elsewhere: parameters that the norm counts on another rank.
-        to_host: brings numbers of the device to the host; its result waits for them.
+        is_ahead: the device itself decides on updates, before the host knows the numbers.
+        counted_elsewhere: parameters whose norm another rank counts.
+        to_host: starts a copy of numbers to the host; its result waits for them.
     """
 
     def __init__(self, job: Job, components: Components) -> None:
@@ -146,22 +146,22 @@ class Engine:
         return Sums(losses, routing, by_source)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of a micro-batch to those before."""
+        """Accumulate the gradients of a micro-batch."""
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def update(self, sums: Sums, rates: Rates) -> CompleteStep:
-        """Clip, let the optimizer step, and move the biases of routers, unless the numbers are bad.
+        """Clip, step the optimizer and update router biases, unless the numbers are bad.
 
-        One collective of the device brings the numbers of all ranks together. Nothing waits for
-        them where the device itself decides by them; `is_ahead` says whether it does.
+        One all-reduce sums the numbers of all ranks. If `is_ahead`, the device decides by them and
+        the host does not wait.
 
         Returns:
-            a function that gives the result, the same on all ranks but for the norm, of which only
-            whether it is finite is shared. To be called before the next update; it raises a
-            RunError where no scale of the loss is of use.
+            a function that returns the result, equal on all ranks except for the norm, of which
+            only its finiteness is shared. Call it before the next update; it raises a RunError
+            if the loss scale has become too small.
 
         Raises:
-            RunError: an optimizer of the user's own fails.
+            RunError: an imported optimizer fails.
         """
         components, scaler, section = self.components, self.scaler, self.job.optimizer
         optimizer, weights = components.optimizer, components.weights
@@ -221,7 +221,7 @@ class Engine:
         return numbers.complete
 
     def _gather(self, sums: Sums, norm: Tensor, overflows: Sequence[Tensor] = ()) -> StepNumbers:
-        """Bring the numbers of all ranks together, and let them go to the host."""
+        """All-reduce the numbers of the step, and start their copy to the host."""
         world, scaler = self.components.world, self.scaler
         losses, routing, by_source = sums.losses.double(), sums.routing, sums.by_source
         broken = (~norm.isfinite()).to(losses.device)
@@ -257,14 +257,14 @@ class Engine:
 
 @dataclass(slots=True, eq=False)
 class StepNumbers:
-    """The numbers of a step, of all ranks, on their way to the host; of the norm this rank's own.
+    """Numbers of a step of all ranks in transit to the host; the norm is that of this rank.
 
     Arguments:
         stays: see `skip_flag`.
-        logged: metrics that were logged until then; None: none were.
+        logged: metrics logged so far; None without any.
         sources: number of sums by source.
         read: waits for loss, cross-entropy, sources, norm and so on.
-        undo: takes the step back from the counts of the optimizer on the host.
+        undo: undoes the step in the host-side counts of the optimizer.
         result: of `complete`.
     """
 
@@ -307,16 +307,16 @@ class StepNumbers:
 
 
 def skip_flag(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Tensor:
-    """Flag that the weights stay unchanged, from numbers that are still on their device.
+    """Compute the flag for skipping the update on the device, without synchronization.
 
-    Spikes apart it agrees with `judge` on the same numbers: set for all but `Verdict.TAKEN`.
+    Apart from spikes it agrees with `judge`: set for all verdicts but `Verdict.TAKEN`.
 
     Arguments:
         losses: of which the first is the loss.
         broken, over: bool scalars; see `judge`.
 
     Returns:
-        an fp32 scalar, 1 if so and else 0, as optimizers of PyTorch take `found_inf`.
+        an fp32 scalar, 1 to skip and else 0, like `found_inf` of PyTorch's optimizers.
     """
     return (~losses[0].isfinite() | (over if scaled else broken)).float()
 
@@ -329,7 +329,7 @@ def judge(
     non_finite: BadStepPolicy,
     spikes: SpikedSteps | None,
 ) -> tuple[Verdict, BadStepPolicy | None]:
-    """The verdict on a step, and the policy that is behind it where its numbers are bad.
+    """Judge a step: the verdict, and the policy that applies to bad numbers.
 
     Arguments:
         is_broken: the norm of the gradients is not finite.
@@ -346,10 +346,10 @@ def judge(
 def sum_over_groups(
     groups: ReplicaGroups, weights: Sequence[Tensor], sums: Sums, sources: int
 ) -> Sums:
-    """Add up gradients, in place, and the sums of a step over all replica groups.
+    """Sum the gradients, in place, and the sums of a step over all replica groups.
 
     Arguments:
-        sums: with experts they have a routing, also those of a group without a micro-batch.
+        sums: with experts they include a routing, even without a micro-batch.
     """
     for weight in weights:
         if weight.grad is None:  # of a group without a micro-batch in this step
@@ -375,7 +375,7 @@ def sum_over_groups(
 
 
 def no_routing(model: ModelConfig, device: torch.device) -> Routing | None:
-    """The routing of no tokens; None without experts."""
+    """Routing of zero tokens; None without experts."""
     moe = model.moe if isinstance(model, TransformerConfig) else None
     if moe is None:
         return None
@@ -387,15 +387,15 @@ def no_routing(model: ModelConfig, device: torch.device) -> Routing | None:
 
 
 def numbers_of(routing: Routing) -> Tensor:
-    """(N,) fp64, all of a routing in one tensor; whole numbers are exact up to 2**53."""
+    """Flatten a routing to one (N,) fp64 tensor; integers are exact up to 2**53."""
     return torch.cat([part.double().flatten() for part in routing])
 
 
 def routing_of(numbers: Tensor, like: Routing) -> Routing:
-    """The routing whose numbers these are.
+    """Inverse of `numbers_of`.
 
     Arguments:
-        like: has its shapes and dtypes.
+        like: a routing of the same shapes and dtypes.
     """
     parts = numbers.split([tensor.numel() for tensor in like])
     pairs = zip(parts, like, strict=True)
@@ -403,11 +403,10 @@ def routing_of(numbers: Tensor, like: Routing) -> Routing:
 
 
 def raise_named(error: Exception, config: OptimizerConfig) -> NoReturn:
-    """Raise what the step of an optimizer has raised, naming one that Setpoint has not written.
+    """Re-raise an error of an optimizer step, with the name of an imported optimizer.
 
     Raises:
-        RunError: in place of whatever it raises, unless that is about memory, or `explain` knows
-            what it is about.
+        RunError: unless the error is about memory or has an explanation of its own.
     """
     title = None if isinstance(error, SetpointError) else title_of(config)
     if title is None or is_out_of_memory(error) or explain(error) is not None:
@@ -416,9 +415,9 @@ def raise_named(error: Exception, config: OptimizerConfig) -> NoReturn:
 
 
 class HostCopy:
-    """Copies numbers to the host, in one transfer that only their reader waits for.
+    """Asynchronous copies of numbers to the host, to one reused buffer.
 
-    They are read before the next ones are copied, to the same place.
+    Read each copy before the next one starts.
     """
 
     def __init__(self) -> None:
@@ -426,13 +425,13 @@ class HostCopy:
         self.view: Any = None
 
     def __call__(self, numbers: Tensor) -> Callable[[], list[float]]:
-        """Begin to copy.
+        """Start a copy.
 
         Arguments:
             numbers: (N,) fp64.
 
         Returns:
-            waits for the numbers.
+            a function that waits for the numbers.
         """
         count, on_gpu = len(numbers), numbers.device.type == "cuda"
         if self.numbers is None or count > len(self.numbers):

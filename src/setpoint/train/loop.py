@@ -50,23 +50,22 @@ class Phase(IntEnum):
     EVALUATE = 3
     """Evaluates the model."""
     KEEP = 4
-    """Saves what the ones before have left."""
+    """Saves checkpoints."""
     TIDY = 5
-    """Frees memory, and seals what was written."""
+    """Frees memory, and seals written records."""
     LAST = 6
-    """After everything that Setpoint does itself."""
+    """After all callbacks of Setpoint."""
 
 
 PARTS_OF_PHASES = {Phase.EVALUATE: "evaluation", Phase.KEEP: "save"}
-"""Part of `StepTimes` that the callbacks of a phase count as."""
+"""Time category of the callbacks of a phase; see `StepTimes`."""
 
 
 class Callback:
     """Base of callbacks: does nothing; subclasses override the methods they need.
 
-    Callbacks of one phase run in the order in which they were added. Without one of its own, a
-    callback runs before the row of the step is written and the checkpoint saved, so that both have
-    what it logs and changes.
+    Callbacks of one phase run in the order in which they were added. By default a callback runs
+    before the metrics row is written and the checkpoint saved, so both include its effects.
     """
 
     phase: Phase = Phase.OBSERVE
@@ -76,26 +75,26 @@ class Callback:
     def before_open(
         self, job: Job, directory: Path | None, world: World, show: Callable[[str], None]
     ) -> None:
-        """Called on all ranks before a run directory is compared with the job, and opened.
+        """Called on all ranks before the run directory is compared with the job and opened.
 
-        Of callbacks that are there by then: objects given to `train`, and operations.
+        Only for callbacks that exist by then: objects passed to `train`, and operations.
 
         Arguments:
-            directory: None for a new one.
-            show: shows a line to people.
+            directory: the run directory; None for a new one.
+            show: prints a line.
         """
 
     def rehearsed(self, job: Job, directory: Path | None) -> tuple[str, str] | None:
-        """A row of what `train --dry-run` says of `before_open`; nothing is written."""
+        """Row of `train --dry-run` about `before_open`; nothing is written."""
 
     def before_build(self, run: Any, ending: ExitStack) -> None:
-        """Called on all ranks when the job agrees with its record, before anything is built.
+        """Called on all ranks once the job matches its record, before anything is built.
 
-        Of the same callbacks as `before_open`.
+        For the same callbacks as `before_open`.
 
         Arguments:
-            run: has `job`, `directory`, `world`, and `shown`, which shows lines to people.
-            ending: closed when the run is left, with the error that ends it.
+            run: has `job`, `directory`, `world`, and `shown`, which prints lines.
+            ending: closed at the end of the session, with the error that ends it.
         """
 
     def opened(self, run: Any, within: ExitStack) -> None:
@@ -108,13 +107,13 @@ class Callback:
         """
 
     def fetch(self, newer_than: int | None) -> bool:
-        """Bring a whole checkpoint where newer ones here are damaged; all ranks are called.
+        """Fetch a valid checkpoint if newer local ones are damaged; called on all ranks.
 
         Arguments:
-            newer_than: the step of the newest that is whole; None where none is.
+            newer_than: step of the newest valid checkpoint; None without one.
 
         Returns:
-            True if there is a newer one in the store now.
+            True if the store has a newer one now.
         """
         return False
 
@@ -122,18 +121,18 @@ class Callback:
         """Called once, before the first step of this session."""
 
     def needs_result(self, loop: Loop) -> bool:
-        """True if `after_step` is called at the end of the step that was just taken.
+        """True to call `after_step` at the end of the step that was just taken.
 
-        For that the host waits until a device has computed it. Else the next step is begun, and
-        `after_step` is called before that changes the weights.
+        The host then waits for the device. Otherwise the next step starts first, and `after_step`
+        is called before that changes the weights.
         """
         return not is_ours(self)
 
     def after_launch(self, loop: Loop) -> None:
-        """Called at the end of each step, when a device may still compute it."""
+        """Called at the end of each step, while the device may still compute it."""
 
     def before_update(self, loop: Loop) -> None:
-        """Called in each step once its gradients are there, before anything follows from them."""
+        """Called in each step once its gradients are complete, before clipping and the update."""
 
     def after_first_step(self, loop: Loop, result: StepResult) -> None:
         """Called after the first step of a session, before `after_step` of any callback."""
@@ -146,19 +145,19 @@ class Callback:
         """
 
     def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
-        """Called for a step that is not finite or a loss spike, before its policy decides.
+        """Called for a non-finite step or a loss spike, before its policy decides.
 
         Arguments:
             batch: this rank's.
             total: tokens, targets and weight of the batch of all ranks.
-            result: with `wrong`, the reason.
+            result: its `wrong` is the reason.
         """
 
     def rewound(self, loop: Loop) -> None:
-        """Called when the run has gone back to a checkpoint, in place of `after_step`.
+        """Called after a rollback to a checkpoint, instead of `after_step`.
 
         Arguments:
-            loop: at the position to go on from; the steps after that come again, with other data.
+            loop: at the position of the checkpoint; later steps are retaken with other data.
         """
 
     def finish(self, loop: Loop) -> None:
@@ -170,26 +169,26 @@ class Callback:
         """
 
     def recorded(self, loop: Loop, done: bool) -> None:
-        """Called last where a session ended without an error: all files of the run are written.
+        """Called last in a session without an error: all files of the run are written.
 
         Arguments:
-            done: the run is finished, so that no later session comes.
+            done: True if the run is finished, so there is no later session.
         """
 
     def summary(self) -> list[tuple[str, str]]:
-        """Rows for the table that the end of training prints."""
+        """Rows for the summary table at the end of training."""
         return []
 
     def close(self, loop: Loop) -> None:
-        """Called once at the end of the loop, after an error and Ctrl-C too, even in `start`.
+        """Called once at the end of the loop, also after an error or Ctrl-C, even in `start`.
 
         Arguments:
-            loop: at the end of the session. Undo here all that `start` has changed.
+            loop: at the end of the session. Undo here all changes of `start`.
         """
 
 
 def is_ours(callback: Callback) -> bool:
-    """True if a callback is Setpoint's own, so that it does only what it says."""
+    """True if a callback belongs to Setpoint, so its declared methods are all it does."""
     return type(callback).__module__.partition(".")[0] == "setpoint"
 
 
@@ -197,34 +196,34 @@ def _interval(callback: Callback) -> float:
     """The `min_interval` of a callback.
 
     Raises:
-        SetpointError: it is no number of seconds.
+        SetpointError: it is not a number of seconds.
     """
     seconds: object = callback.min_interval
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise SetpointError(
-            f"{type(callback).__name__}.min_interval = {for_error(seconds)} is no number of "
-            f"seconds.\nValid: 0 (every step) or more seconds between two calls of after_step"
+            f"{type(callback).__name__}.min_interval = {for_error(seconds)} is not a number "
+            f"of seconds.\nValid: 0 (every step) or a positive number of seconds"
         )
     return seconds
 
 
 def overrides(callback: Callback, method: str) -> bool:
-    """True if a callback has a method of its own, so that there is something to call."""
+    """True if a callback overrides a method."""
     function = getattr(getattr(callback, method), "__func__", None)
     return function is not getattr(Callback, method)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
-    """A step that a device may still compute, while the host goes on.
+    """Step that the device may still compute while the host continues.
 
     Arguments:
         began: the position before it.
-        after: the position after it, but for its seconds.
+        after: the position after it, without its seconds.
         batch: this rank's.
         total: counts of all ranks, and by source.
-        complete: waits for its numbers, and judges them.
-        data: state of the data before it, with replica groups, which may take the step again.
+        complete: waits for its numbers and judges them.
+        data: data position before it, for replica groups, which may retake the step.
     """
 
     began: Position
@@ -240,23 +239,23 @@ class PendingStep:
 class Loop:
     """Takes steps until the duration is over or a stop is requested.
 
-    `launch` takes a step, and does not wait for its numbers where the engine is ahead of the host;
-    the step is then `pending`. `handle_pending` completes it: at once where a callback
-    `needs_result`, else in the middle of the next step, before that changes the weights. Then
-    `after_step` of the callbacks is called.
+    `launch` takes a step without waiting for its numbers if the engine is ahead of the host; the
+    step is then `pending`. `handle_pending` completes it and calls `after_step` of the callbacks:
+    at once if a callback `needs_result`, otherwise in the middle of the next step, before that
+    changes the weights.
 
-    All that happens at an interval is a callback; callbacks run after each step, by their phases,
-    and see the loop's `previous`, `position`, `is_over` and `components`. Without any, the same
-    model is trained.
+    Everything at an interval is a callback. Callbacks run after each step in the order of their
+    phases, and read the loop's `previous`, `position`, `is_over` and `components`. Training is the
+    same without any.
 
     Arguments:
-        ended: the reason for which nothing is left to train before the duration is over; else None.
-        roll_back: brings the components to a checkpoint after a step that is not finite or a loss
-            spike, and returns its position; None: such a step ends the run.
+        ended: reason why training ended before its duration was over; None if it did not.
+        roll_back: restores a checkpoint after a non-finite step or a loss spike, and returns its
+            position; None: such a step ends the run.
         liveness: checks that all ranks answer, before steps for which `resilience.liveness_every`
             is due.
-        until: the step after which a session ends, as by a request to stop; None: at the end.
-        metrics: collects metrics of the user's code; None: one that begins empty.
+        until: step after which the session stops; None: at the end of training.
+        metrics: collects logged metrics; None: a new log.
     """
 
     def __init__(
@@ -348,7 +347,7 @@ class Loop:
 
     @contextmanager
     def _begun(self) -> Iterator[None]:
-        """Start the callbacks, and close them however the loop is left."""
+        """Start the callbacks, and close them when the loop ends in any way."""
         self.components.model.train()
         # A rank that left in the middle of a step would leave the others waiting for it.
         self.stop.defers = self.ranks.is_shared
@@ -435,11 +434,11 @@ class Loop:
             callback.after_launch(self)
 
     def take_step(self) -> PendingStep:
-        """Draw the batches of one step, compute its gradients, and let the optimizer step.
+        """Draw the batches of one step, compute its gradients and update the weights.
 
         Raises:
-            RunError: if no target counts; an optimizer of the user's own fails; or as
-                `complete_pending` does, of the step before.
+            RunError: no target counts; an imported optimizer fails; or `complete_pending` raises it
+                for the previous step.
         """
         components, position = self.components, self.position
         groups = components.replica_groups
@@ -496,7 +495,7 @@ class Loop:
         return replace(step, complete=self.engine.update(sums, Rates(lr, done, frozen)))
 
     def _may_have_row(self, after: Position) -> bool:
-        """True if a row of metrics may follow a step that ends at a position.
+        """True if a metrics row may follow a step that ends at a position.
 
         Its seconds are not known yet.
         """
@@ -513,7 +512,7 @@ class Loop:
         self.previous, self.position = self.position, replace(self.pending.after, seconds=seconds)
 
     def handle_pending(self) -> None:
-        """Read the numbers of the pending step, and call what follows it."""
+        """Read the numbers of the pending step, and call the callbacks after it."""
         if self.pending is None:
             return
         is_first = self.result is None
@@ -536,11 +535,11 @@ class Loop:
         self.phase = Phase.STEP
 
     def complete_pending(self) -> StepResult:
-        """Read the numbers of the pending step, and count what is wrong with it.
+        """Read the numbers of the pending step, and apply the policies for bad steps.
 
         Raises:
-            RunError: the loss or the norm is not finite or the loss a spike, and their policy does
-                not go on from that; no weight was changed by the step.
+            RunError: a policy ends the run at a non-finite step or a loss spike, which has not
+                changed any weight.
         """
         step, spikes, non_finite = self.pending, self.components.spikes, self.components.non_finite
         assert step is not None
@@ -572,10 +571,10 @@ class Loop:
         return result
 
     def rewind(self, result: StepResult) -> None:
-        """Go back to a checkpoint after a step that does not count.
+        """Roll back to a checkpoint.
 
         Raises:
-            RunError: if there is none, or the run has gone back to it too often.
+            RunError: if there is none, or too many rollbacks to it.
         """
         assert self.roll_back is not None
         self.can_log = False
@@ -586,7 +585,7 @@ class Loop:
         return {"step": self.position.step, "data": self.components.data_position()}
 
     def go_on_at(self, position: Position) -> None:
-        """Go on from a state that the components have now, before a step."""
+        """Continue from the present state of the components, before a step."""
         self.position = self.previous = position
         self.scores, self.routing = {}, None
         self.stop.busy = False
@@ -600,7 +599,7 @@ class Loop:
         return self.complete_pending()
 
     def check(self) -> None:
-        """Leave work that can be done again, such as an evaluation, on all ranks or on none.
+        """Abandon repeatable work, such as an evaluation, on all ranks or on none.
 
         Raises:
             Abandoned: if a stop was asked for.
@@ -611,11 +610,11 @@ class Loop:
     def log(self, *, reduce: Reduce = "mean", **metrics: float | Tensor) -> None:
         """Log metrics for the next row; for callbacks, in `before_update` and `after_step`.
 
-        They need not be logged by all ranks or in all steps.
+        Ranks may log different metrics, and not in all steps.
 
         Arguments:
             reduce: see `MetricLog.add`; models and losses use `setpoint.shapes.logged.log`.
-            metrics: numbers or tensors of one element, by name; a device is not waited for.
+            metrics: numbers or one-element tensors by name; no device is synchronized.
 
         Raises:
             RunError: the row of the step is written already, or there is none; or see
@@ -630,15 +629,15 @@ class Loop:
         self.metrics.add(reduce, metrics)
 
     def end(self, reason: str) -> None:
-        """End training in order before its duration is over; for callbacks, on all ranks alike.
+        """End training early but in order; for callbacks, to be called on all ranks.
 
-        What is due at the end happens: the last row, an evaluation and a checkpoint.
+        The last row, an evaluation and a checkpoint follow as at the regular end.
         """
         self.end_reason = reason
 
 
 def engine_of(job: Job, components: Components) -> Engine:
-    """Build the engine of a job: DeepSpeed's, that of a pipeline, or the plain one."""
+    """Build the engine of a job: for DeepSpeed, a pipeline, or the default one."""
     if components.replicas.holds_state:
         from setpoint.train.deepspeed_engine import ZeroEngine
 

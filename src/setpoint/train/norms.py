@@ -1,4 +1,4 @@
-"""Norms of gradients, weights and updates, by groups and layers, as columns of a row."""
+"""Metrics of gradient, weight and update norms, by group and layer."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from setpoint.train.build.components import Components
 
 KINDS = ("grad_norm", "param_norm", "update_ratio")
-"""First words of columns."""
+"""Prefixes of columns."""
 
 Sets = dict[str, list[str]]
-"""Names of parameters by how a column ends: nothing, `_NAME` or, in layers, `_NAME.INDEX`."""
+"""Parameter names by column suffix: empty, `_NAME` or, for layers, `_NAME.INDEX`."""
 
 
 class NormMetrics:
-    """Measures the steps that it is on for, on all ranks alike.
+    """Measures steps while it is on; a collective.
 
     The norms stay on their device until they are read.
 
     Arguments:
-        elsewhere: parameters that another rank counts.
+        elsewhere: parameters counted on another rank.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NormMetrics:
             self.before = {name: param.detach().clone() for name, param in self.params.items()}
 
     def updated(self) -> None:
-        """Measure the weights after the step, and how far it moved them."""
+        """Measure the weights after the step, and their change."""
         if not self.is_on:
             return
         now = {name: param.detach() for name, param in self.params.items()}
@@ -86,7 +86,7 @@ class NormMetrics:
             self.before = {}
 
     def pass_over(self) -> None:
-        """Drop the measures of an update that was not made."""
+        """Drop the measurements of a skipped update."""
         self.norms = {kind: norm for kind, norm in self.norms.items() if kind == "grad_norm"}
         self.before = {}
 

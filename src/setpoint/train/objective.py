@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Share(NamedTuple):
-    """Share of a micro-batch in the mean loss of a step.
+    """Contribution of a micro-batch to the mean loss of a step.
 
     Arguments:
         loss: fp32 scalar, where backward begins.
@@ -214,7 +214,7 @@ class Objective:
 def count_over_ranks(
     step: StepBatch, world: World, groups: ReplicaGroups | None = None
 ) -> tuple[Count, BySource, float | None]:
-    """Add up the counts of all ranks, in one collective of the hosts, and one over replica groups.
+    """Sum the counts of all ranks in one host collective, and one over replica groups.
 
     Returns:
         counts of the step on all ranks, and by source; the mean of the ranks' epochs, where each
@@ -255,7 +255,7 @@ def sum_by_source(per_token: Tensor, batch: Batch, sources: int) -> Tensor:
 
 
 def add_routing(before: Routing | None, routing: Routing, share: float) -> Routing:
-    """Add the routing of a micro-batch to that of those before it.
+    """Accumulate the routing of a micro-batch.
 
     Arguments:
         before: the sum so far; None: nothing yet.
@@ -267,7 +267,7 @@ def add_routing(before: Routing | None, routing: Routing, share: float) -> Routi
 
 
 def require_tokens(loss: LossConfig, vocab_size: int) -> None:
-    """Refuse a loss that names tokens which the tokenizer does not have.
+    """Refuse a loss that names tokens missing from the tokenizer.
 
     Raises:
         SetpointError: with the token and those that there are.
@@ -310,7 +310,7 @@ def build_pipeline(job: Job, world: World, model: nn.Module, stages: Sequence[St
 
 
 class PipelineObjective(Objective):
-    """The objective of a model whose stages lie on several ranks, for evaluation.
+    """Objective of a pipeline-parallel model, for evaluation.
 
     All ranks of the pipeline call it with the same batch. Those without the last stage get zeros,
     so that sums over all ranks are those of the batch.

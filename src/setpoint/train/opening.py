@@ -53,14 +53,14 @@ def open_run(
     ending: ExitStack,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Compare a job with its record on all ranks, and set the process up for it.
+    """Compare a job with its record on all ranks, and set up the process for it.
 
-    Nothing is written but what a URL holds of the run and its directory lacks.
+    Nothing is written except files of the run fetched from a URL.
 
     Arguments:
         directory: of the run; None: see `find_run`.
-        ending: takes what is closed when the run is left.
-        callbacks: those that are there before the run is.
+        ending: closed at the end of the session.
+        callbacks: those that exist before the run.
 
     Raises:
         SetpointError: the configuration and the record contradict each other, or the job cannot be
@@ -95,17 +95,17 @@ def open_run(
 
 
 def place_of(job: Job, directory: str | Path | None, world: World) -> Path | None:
-    """The directory of a run, which the main rank looks for; None before a seed is drawn."""
+    """Directory of a run, found by the main rank; None before a seed is drawn."""
     if directory is None and job.seed is not None:
         directory = world.on_main(partial(find_run, job))
     return None if directory is None else Path(directory)
 
 
 def require_unchanged(run: Run) -> None:
-    """Refuse to go on where another process has trained since; call it with the lock.
+    """Refuse to continue if another process has trained meanwhile; call it with the lock.
 
     Raises:
-        SetpointError: the record or the checkpoints are others now.
+        SetpointError: the record or the checkpoints have changed.
     """
     if stamp_of(run.directory) != run.stamp:
         raise SetpointError(
@@ -117,11 +117,11 @@ def require_unchanged(run: Run) -> None:
 def compare(
     job: Job, directory: str | Path | None, accept: Sequence[str], place: Path | None = None
 ) -> Run:
-    """Compare a job with the record of its run directory, the data aside.
+    """Compare a job with the record of its run directory, except for the data.
 
     Arguments:
-        directory: of the run, where it was given.
-        place: the directory of the run, as `place_of` gives it; None: it is looked for.
+        directory: of the run, if given.
+        place: the directory returned by `place_of`; None: search for it.
 
     Raises:
         SetpointError: if they contradict each other, or the job cannot be trained here.
@@ -158,7 +158,7 @@ def compare(
 
 
 def stamp_of(path: Path) -> Stamp:
-    """When the record's configuration was written, and the steps of the checkpoints."""
+    """Modification time of the recorded configuration, and the steps of the checkpoints."""
     try:
         written = (path / CONFIG).stat().st_mtime_ns
     except OSError:
@@ -167,7 +167,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def missing_checkpoints(path: Path) -> str | None:
-    """Name the training that a run without checkpoints has lost, so that it is not overwritten.
+    """Describe the lost training of a run without checkpoints, so it is not overwritten.
 
     Returns:
         None for a run that was killed before its first checkpoint: it starts again.
@@ -185,7 +185,7 @@ def missing_checkpoints(path: Path) -> str | None:
 
 
 def _check_resume(run: Run) -> None:
-    """Check what is there against `checkpoint.resume`."""
+    """Check the state of the run against `checkpoint.resume`."""
     resume, path = run.job.checkpoint.resume, run.directory
     if resume == "never" and run.has_checkpoints:
         raise SetpointError(
@@ -215,7 +215,7 @@ def _refuse_ranks(job: Job) -> None:
 
 
 SAME_ON_ALL_RANKS = ("code", "python", "packages")
-"""Facts of the environment that ranks must have in common."""
+"""Facts of the environment that must be equal on all ranks."""
 
 
 def compare_on_all_ranks(
@@ -225,14 +225,13 @@ def compare_on_all_ranks(
     accept: Sequence[str],
     place: Path | None = None,
 ) -> Run:
-    """Compare a job with the record on every rank, and go on on all of them or on none.
+    """Compare a job with its record on every rank, and continue on all ranks or on none.
 
     Arguments:
         directory, place: see `compare`.
 
     Raises:
-        SetpointError: what `compare` raises on any rank, or the ranks do not run the same job with
-            the same code.
+        SetpointError: `compare` raises it on any rank, or the ranks differ in job or code.
     """
     run: Run | None = None
     refused: SetpointError | None = None
@@ -269,27 +268,27 @@ def compare_on_all_ranks(
 
 
 def progress_of(job: Job, world: World) -> Progress:
-    """Choose how a run is shown, which the main rank does alone."""
+    """Build the progress display, which only the main rank has."""
     mode = job.tracking.progress if world.is_main else "none"
     return make_progress(mode, total_steps=final_step(job))
 
 
 def final_step(job: Job) -> int | None:
-    """The step that the duration names as the last; None if it names another unit alone."""
+    """Last step by the duration; None without a limit in steps."""
     steps = job.duration.in_unit("steps")
     return None if steps is None else int(steps)
 
 
 @contextmanager
 def settings_of(job: Job) -> Iterator[None]:
-    """Set what a job is built and trained under.
+    """Apply the process-wide settings of a job.
 
     Returns:
-        a context, after which all is as it was before, however it was left.
+        a context that restores the previous settings at its end.
 
     Raises:
-        SetpointError: the folder for compiled code cannot be made or written to.
-        RunError: in place of what PyTorch raises at an operation that has no deterministic form.
+        SetpointError: the folder for compiled code cannot be created or written to.
+        RunError: an operation has no deterministic implementation.
     """
     parallel, float8 = job.parallel, job.precision.float8
     with ExitStack() as stack:
@@ -309,7 +308,7 @@ def settings_of(job: Job) -> Iterator[None]:
 
 
 def device_line(job: Job, device: torch.device) -> str:
-    """The device of a run, its ranks, and its formats.
+    """Describe the device of a run, its ranks and its dtypes.
 
     Returns:
         for instance `device: cuda:0 (NVIDIA H100 80GB HBM3), 8 ranks: shard 8 (FSDP2), fp32

@@ -1,4 +1,4 @@
-"""The engine of a step where the ranks hold stages of a pipeline."""
+"""Engine of a step with pipeline parallelism."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class PipelineEngine(Engine):
 
 
 def at_one_length(batches: Sequence[Batch]) -> list[Batch]:
-    """Pad micro-batches at the end to the longest of them; what was padded counts nowhere.
+    """Pad micro-batches at the end to the longest of them; padding does not count.
 
     Stages exchange tensors of one shape in a step. What is there is not moved, so causal attention
     hides the padding, and where positions are given they mark it for experts.

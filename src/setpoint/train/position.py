@@ -1,4 +1,4 @@
-"""Position in a run, and what follows from it: periods due, the end, learning rate, freezing."""
+"""Position in a run: due periods, end of training, learning rate and freezing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def is_over(duration: Duration, position: Position) -> bool:
 
 
 def share_done(duration: Duration, position: Position) -> float:
-    """Share of the run that is done, by the nearest limit."""
+    """Completed share of the run, by the nearest limit."""
     return min(1.0, max(position.in_unit(limit.unit) / limit.count for limit in duration.limits))
 
 
@@ -75,7 +75,7 @@ def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
 
 
 class LearningRate:
-    """From the position of a run to the factor on the peak learning rate of the next step.
+    """Learning rate factor of the next step, by the position of the run.
 
     By tokens a place in steps is how many full batches the tokens make that were trained on, which
     need not be whole. By epochs it is where the present epoch began. How far a step goes in time
@@ -167,7 +167,7 @@ class LearningRate:
 
 
 class Freezing:
-    """Parameters that are frozen at a position.
+    """Parameters frozen at a position.
 
     Their gradients are computed and dropped before the optimizer sees them, so that it leaves them
     and their state alone: structures that engines have built over the parameters stay valid.

@@ -58,7 +58,7 @@ def train(
     data: Iterable[Any] | None = None,
     callbacks: Iterable[Callback] = (),
 ) -> Run:
-    """Train a job, or go on with it where its newest whole checkpoint is.
+    """Train a job, or resume it from its newest valid checkpoint.
 
     Arguments:
         job: a job, resolved or not, a composition of one, or the name of a preset, a file, a run
@@ -112,7 +112,7 @@ def train(
 
 
 def loop_of(run: Run, callbacks: Sequence[Callback], until: int | None) -> Loop:
-    """Make the loop of a run, with what it calls on bad steps and before steps."""
+    """Build the loop of a run, with its rollbacks and liveness checks."""
     job, resilience = run.job, run.job.resilience
     liveness = None
     if resilience.liveness_every.unit != "never":
@@ -140,12 +140,12 @@ def _refuse_arguments(directory: object, until: object, stop: object, accept: ob
 def rehearse(
     job: Job, directory: str | Path | None = None, accept: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
-    """Do what `train` does before its first write, refuse what it refuses, and write nothing.
+    """Dry run of `train`: everything before its first write, with the same errors.
 
-    The data is read and the model built, and the newest checkpoint of a run is loaded into it.
+    The data is read, the model built, and the newest checkpoint of a run loaded.
 
     Returns:
-        names and values of what would be done, for people.
+        labels and values of a table of what would be done.
 
     Raises:
         SetpointError: as `train` does.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from setpoint.train.warm_start import Loaded
 
 Stamp = tuple[int | None, tuple[int, ...]]
-"""When a record's configuration was written, and the steps of its checkpoints."""
+"""Modification time of a recorded configuration, and the steps of its checkpoints."""
 
 STATUSES = {0: "done", 75: "stopped with a checkpoint", 130: "interrupted"}
 """Exit statuses in words."""
@@ -42,7 +42,7 @@ STATUSES = {0: "done", 75: "stopped with a checkpoint", 130: "interrupted"}
 
 @dataclass(slots=True, eq=False, repr=False)
 class Run:
-    """A session of a run; what a later verb of `train` sets is not there before it.
+    """Session of a run; attributes of later stages of `train` are unset before them.
 
     Arguments:
         job: with its seed drawn.
@@ -63,30 +63,30 @@ class Run:
     files: RunDirectory
     accepted: Accepted | None = None
     missing_checkpoints: str | None = None
-    """The training that is lost with the checkpoints; None if none is."""
+    """Training lost with its checkpoints; None if nothing is lost."""
     world: World = field(init=False)
     stop: StopRequest = field(init=False)
     shown: Progress = field(init=False)
-    """Shows the run to people; `progress` writes its log as well."""
+    """Progress display; `progress` writes a log as well."""
     began: float = field(init=False)
     """Start of this session, in seconds since 1970."""
     outer_callbacks: Sequence[Callback] = ()
-    """Callbacks of sections that are no part of training, and those of a program."""
+    """Callbacks of operations and of the calling program."""
     program_callbacks: tuple[str, ...] = ()
-    """Classes of the callbacks that are objects of a program, and in no record."""
+    """Classes of callbacks passed as objects, which no record restores."""
 
     # Set by `build_components`.
     components: Components = field(init=False)
 
     # Set by `open_record`, which locks the directory.
     record: Mapping[str, str] = field(init=False)
-    """The files that record the job; making them takes several ms."""
+    """Files that record the job, by name; rendering them takes several ms."""
     store: CheckpointStore = field(init=False)
     events: EventLog = field(init=False)
     progress: LoggedProgress = field(init=False)
     trackers: Trackers = field(init=False)
     environment: dict[str, Any] = field(init=False)
-    """Differences from the environment that the record names."""
+    """Differences from the recorded environment."""
     utilization: Utilization = field(init=False)
 
     # Set by `resume`.
@@ -94,8 +94,8 @@ class Run:
     resumed_at: int | None = None
     """The step of the checkpoint; None without one."""
     identity: Job = field(init=False)
-    """The job of the weights: `job`, or the recorded one where nothing is left to train, so that
-    what was accepted has no effect."""
+    """Job of the weights: `job`, or the recorded one if nothing is left to train, so that accepted
+    differences have no effect."""
     frozen: FrozenParameters = field(init=False)
     """The parameters that checkpoints may leave out."""
     best: BestMetric = field(init=False)
@@ -105,9 +105,9 @@ class Run:
     loaded: Loaded | None = None
     """The start from `checkpoint.load`; None without one."""
     had_nothing_left: bool = False
-    """True if the run was over, or had stopped early, when the session began."""
+    """True if training was finished when the session began."""
     reason: str | None = None
-    """Why training ended before its duration was over; None if it did not."""
+    """Reason why training ended early; None if it did not."""
     loop: Loop | None = None
 
     # Set by `finish`.
@@ -131,12 +131,12 @@ class Run:
 
     @property
     def has_checkpoints(self) -> bool:
-        """True if the run goes on from weights of its own."""
+        """True if the run resumes from its own checkpoint."""
         return bool(self.stamp[1])
 
     @property
     def begins_anew(self) -> bool:
-        """True if initial weights are needed: there is no checkpoint, and not all are loaded."""
+        """True if initial weights are needed: no checkpoint has them all."""
         section = self.job.checkpoint
         return not self.has_checkpoints and (section.load is None or section.excludes_weights)
 

@@ -14,11 +14,11 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.train.config import Job
 
 END_OF_JOB = "SLURM_JOB_END_TIME"
-"""Variable in which Slurm tells a job its end, in seconds since 1970."""
+"""Slurm's variable with the end of the job, in seconds since 1970."""
 LOOK = 1.0
-"""Seconds between two looks at the file."""
+"""Polling interval of the stop file, in seconds."""
 SPARE = 2.0
-"""Seconds that are left beyond what steps and saves have taken."""
+"""Safety margin beyond the time of steps and saves, in seconds."""
 
 
 class SessionLimits:
@@ -47,30 +47,30 @@ class SessionLimits:
         self._periodic = Periodic(self._pause, self._look, "setpoint-limits", at_once=True)
 
     def start(self) -> None:
-        """Begin to look; nothing happens where there is nothing to look for."""
+        """Start the thread, if there is a limit or a stop file."""
         if self.ends or self.file is not None:
             self._periodic.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the thread."""
         self._periodic.end()
 
     def step_took(self, seconds: float) -> None:
-        """Note how long a step took, with all that follows it."""
+        """Record the duration of a step with its callbacks."""
         self._steps += 1
         self.longest_step = seconds if self._steps <= 2 else max(self.longest_step, seconds)
 
     def save_took(self, seconds: float) -> None:
-        """Note how long a checkpoint took until it was on the disk."""
+        """Record the duration of a checkpoint until it was on disk."""
         self.longest_save = max(self.longest_save, seconds)
 
     @property
     def reserve(self) -> float:
-        """Seconds before an end at which a stop is asked for."""
+        """Seconds before an end at which a stop is requested."""
         return SPARE + 2 * self.longest_step + self.longest_save
 
     def reason(self) -> str | None:
-        """Reason to leave now; None without one."""
+        """Reason to stop now; None without one."""
         if self.file is not None and self.file.exists():
             return f"the stop file {self.file}, to be removed before it resumes"
         if self.ends:
@@ -92,13 +92,13 @@ class SessionLimits:
 
 
 def watch_limits(stop: StopRequest, job: Job, folder: str | Path) -> None:
-    """Begin to watch the limits of this session; a second call changes nothing.
+    """Start watching the limits of this session; a second call has no effect.
 
     Arguments:
-        folder: the run directory, which need not be there yet.
+        folder: the run directory, which may not exist yet.
 
     Raises:
-        SetpointError: the scheduler names an end that is over or no time.
+        SetpointError: the end named by the scheduler is past or invalid.
     """
     if stop.limits is not None:
         return
@@ -116,21 +116,21 @@ def watch_limits(stop: StopRequest, job: Job, folder: str | Path) -> None:
 
 
 def stop_file_of(job: Job, folder: str | Path) -> Path | None:
-    """Path of the file that stops a run; None where none does."""
+    """Path of the stop file of a run; None without one."""
     name = job.resilience.stop_file
     return None if name is None else Path(folder, name)
 
 
 def refuse_stopped(job: Job, folder: str | Path) -> None:
-    """Refuse a run that a file has stopped, until that is removed.
+    """Refuse a run while its stop file exists.
 
     Raises:
-        SetpointError: it is there.
+        SetpointError: the stop file exists.
     """
     file = stop_file_of(job, folder)
     if file is not None and file.exists():
         raise SetpointError(
-            f"{file} is there, and stops the run.\nValid: remove it, or --resilience.stop_file null"
+            f"{file} exists and stops the run.\nValid: remove it, or --resilience.stop_file null"
         )
 
 
@@ -138,7 +138,7 @@ def end_of_job() -> float | None:
     """End of the Slurm job of this process, in seconds since 1970; None without one.
 
     Raises:
-        SetpointError: the variable holds no time, or one that is over.
+        SetpointError: the variable is no time, or a past one.
     """
     text = os.environ.get(END_OF_JOB)
     if text is None:
@@ -157,7 +157,7 @@ def end_of_job() -> float | None:
 
 
 def started_at(process: int) -> float:
-    """Start of a process, in seconds since 1970; now, where the system does not say."""
+    """Start time of a process, in seconds since 1970; now if unknown."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             # The name of the program, in parentheses, may hold anything.

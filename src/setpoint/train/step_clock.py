@@ -1,4 +1,4 @@
-"""Clock of the steps: seconds of their parts, and what all ranks agree on once a step."""
+"""Step timing by category, and the synchronization of ranks once per step."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 PARTS: tuple[str, ...] = (
     "data", "forward", "backward", "optimizer", "communication", "device", "evaluation", "save",
 )  # fmt: skip
-"""In the order of the columns of a row; the rest of the time is `other`."""
+"""Time categories in the order of the columns; the rest of the time is `other`."""
 OF_SPAN = {
     **{part: part for part in PARTS},
     "pipeline": "backward",
     "clip": "optimizer",
     "optimizer step": "optimizer",
 }
-"""Part of the time that a span of a step counts as."""
+"""Time category of each span of a step."""
 UNTRACED = frozenset(("communication", "device", "clip", "evaluation", "save"))
-"""Spans whose content a trace shows by itself, or that are empty in most steps."""
+"""Spans omitted from traces: visible by their content, or mostly empty."""
 ON_DEVICE = frozenset(("forward", "backward", "optimizer"))
-"""Parts that a GPU computes while the host goes on."""
+"""Categories computed asynchronously on a GPU."""
 WAITING = "waiting"
-"""Waiting for other ranks within the parts above, which counts as communication."""
+"""Waits for other ranks within these categories, counted as communication."""
 NOTHING = nullcontext()
 
 Span = Callable[[str], AbstractContextManager[Any]]
 
 
 class _Span(NamedTuple):
-    """An open part, with the event of its start on a GPU; see `StepTimes.enter`."""
+    """Open span, with the CUDA event of its start; see `StepTimes.enter`."""
 
     part: str
     start: Any
@@ -49,7 +49,7 @@ class _Span(NamedTuple):
 
 
 class StepTimes:
-    """Adds up the seconds of the parts of steps; what one part does inside another counts once.
+    """Accumulates the seconds of steps by category; nested spans count once.
 
     Calling it opens a span: `with times("forward"): ...`.
 
@@ -73,7 +73,7 @@ class StepTimes:
         self._stream: Any = None
 
     def __call__(self, name: str) -> AbstractContextManager[Any]:
-        """Open a span; without a part it is only traced, and `UNTRACED` ones are only measured."""
+        """Open a span; without a category it is only traced, and `UNTRACED` ones are only timed."""
         part = OF_SPAN.get(name.partition(" of stage ")[0]) if self.is_on else None
         trace = nullcontext if name in UNTRACED else self.trace
         if part is None or (self.on_device and part == "device"):
@@ -87,7 +87,7 @@ class StepTimes:
         trace.__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        """End the innermost span, and a wait that has begun in it."""
+        """End the innermost span, and a wait inside it."""
         trace = None
         while trace is None:
             part, start, trace = self._open.pop()
@@ -125,12 +125,12 @@ class StepTimes:
         return self
 
     def waits_until_end(self) -> None:
-        """Begin to wait for other ranks until the open part ends, where that is backward."""
+        """Count the rest of an open backward span as waiting for other ranks."""
         if self._open and self._open[-1].part == "backward":
             self.enter(WAITING, None)
 
     def read(self) -> dict[str, float]:
-        """Seconds of each part so far; of a GPU, those of the events that have passed."""
+        """Seconds by category so far; on a GPU, of the completed events."""
         pending: list[tuple[str, str | None, Any, Any]] = []
         for event in self._events:
             part, around, start, end = event
@@ -147,7 +147,7 @@ class StepTimes:
         return seconds
 
     def enter(self, part: str, trace: AbstractContextManager[Any] | None) -> None:
-        """Begin a part.
+        """Open a span of a category.
 
         Arguments:
             trace: names it in a profile; None: it ends with the span around it.
@@ -159,7 +159,7 @@ class StepTimes:
         self._since = now
 
     def _event(self, part: str) -> Any:
-        """An event on the stream of a part that a GPU computes; None for the others."""
+        """Record a CUDA event for a category computed on a GPU; None for others."""
         if part not in ON_DEVICE and part is not WAITING:
             return None
         if part is not WAITING:
@@ -199,7 +199,7 @@ def measuring_waits(times: StepTimes) -> Iterator[None]:
 
 
 class StepSync:
-    """Lets the ranks of a job stop, save and count seconds alike, by one collective a step.
+    """Synchronizes stops, saves and step seconds of all ranks by one collective per step.
 
     The time of a rank after it has reported counts for the next step, so that the position is the
     same on all ranks.
@@ -232,7 +232,7 @@ class StepSync:
         return bool(self._stopping)
 
     def check(self) -> None:
-        """Leave work that can be done again, on all ranks or on none.
+        """Abandon repeatable work, on all ranks or on none.
 
         Raises:
             Abandoned: if a stop was asked for.
@@ -262,7 +262,7 @@ class StepSync:
             self._agree(is_stopping)
 
     def end_step(self) -> float:
-        """The seconds that a step moves the position by, the mean over the ranks."""
+        """Seconds of the step, averaged over the ranks."""
         spent = time.perf_counter() - self.began + self._unshared
         if not self.is_shared:
             self._unshared = 0.0
@@ -271,11 +271,11 @@ class StepSync:
         return self._mean
 
     def retake_step(self) -> None:
-        """Let the seconds of a step that is taken again count for that."""
+        """Count the seconds of a retaken step towards its next attempt."""
         self._unshared += time.perf_counter() - self.began
 
     def _agree(self, stopping: bool) -> None:
-        """Note a stop request of any rank, and let all of them stop for the same reason.
+        """Record a stop request of any rank, with one reason for all ranks.
 
         Arguments:
             stopping: the same on all ranks.

@@ -1,4 +1,4 @@
-"""Errors of a step in words: out of memory, and refusals of PyTorch."""
+"""Explanations of errors in a step: out of memory, and operations unsupported by PyTorch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from setpoint.train.rules.run import memory_suggestions
 
 @contextmanager
 def explain_oom(job: Job) -> Iterator[None]:
-    """Say what to make smaller where memory does not suffice.
+    """Replace out-of-memory errors by one with advice.
 
     Raises:
-        RunError: in place of the several errors that Python, NumPy and torch have for it.
+        RunError: instead of the errors of Python, NumPy and torch.
     """
     try:
         yield
@@ -55,10 +55,10 @@ def _explain(job: Job) -> RunError:
 
 
 def explain(error: Exception) -> RunError | None:
-    """Say what a setting asks for that PyTorch cannot do.
+    """Explain an error of PyTorch by the setting that causes it.
 
     Returns:
-        an error that says what to change; None where it is not known what the error is about.
+        an error with advice; None if the cause is unknown.
     """
     from setpoint.compile.watch import explain as explain_compiling
 

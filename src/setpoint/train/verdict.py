@@ -1,4 +1,4 @@
-"""Verdict on a step, and the policies for steps that are not finite or whose loss is a spike."""
+"""Verdict on a step, and the policies for non-finite steps and loss spikes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 NORMAL = 1.4826
-"""Times the median absolute deviation: the standard deviation, of a normal distribution."""
+"""Standard deviation of a normal distribution in units of its median absolute deviation."""
 
 
 class Verdict(Enum):
@@ -30,18 +30,18 @@ class Verdict(Enum):
 
     TAKEN = "taken"
     SKIPPED = "skipped"
-    """The weights stay, and the step counts: the gradients of fp16 overflowed, so that the scale of
-    the loss falls, or `resilience.non_finite` or `resilience.spike` passes over it."""
+    """The weights stay, and the step counts: fp16 gradients overflowed, so the loss scale falls, or
+    `resilience.non_finite` or `resilience.spike` skips it."""
     ROLLED_BACK = "rolled_back"
-    """The run goes on from its newest checkpoint, and the step does not count."""
+    """The run continues from its newest checkpoint, and the step does not count."""
     RETAKEN = "retaken"
-    """A replica group was lost on the way: nothing has changed, and the step is taken again."""
+    """A replica group was lost: nothing has changed, and the step is retaken."""
     REFUSED = "refused"
-    """Nothing was changed but the scale of the loss, and the run ends."""
+    """The run ends; only the loss scale has changed."""
 
 
 class BadStepPolicy:
-    """A policy for steps whose numbers are bad, and the counts against its limit.
+    """Policy for bad steps, with its counts.
 
     Arguments:
         field: of the configuration, where the policy is.
@@ -68,10 +68,10 @@ class BadStepPolicy:
         return Verdict.SKIPPED if self.skips else Verdict.REFUSED
 
     def count(self, result: StepResult, job: Job, can_roll_back: bool) -> None:
-        """Count a step that is not trained on, or end the run before it.
+        """Count a bad step, or end the run.
 
         Raises:
-            RunError: the policy does not go on.
+            RunError: the policy ends the run.
         """
         if result.verdict is Verdict.SKIPPED:
             self.skip(result.step, result.wrong)
@@ -92,13 +92,13 @@ class BadStepPolicy:
             )
 
     def skip(self, step: int, what: str) -> None:
-        """Count a step that is skipped.
+        """Count a skipped step.
 
         Arguments:
-            what: is wrong with it.
+            what: the problem.
 
         Raises:
-            RunError: if too many were skipped in a row.
+            RunError: too many skipped steps in a row.
         """
         if self.in_a_row == self.limit:
             raise RunError(
@@ -112,10 +112,10 @@ class BadStepPolicy:
         """Count a rollback.
 
         Returns:
-            how many there were to this checkpoint.
+            the number of rollbacks to this checkpoint.
 
         Raises:
-            RunError: if that is too many.
+            RunError: too many rollbacks.
         """
         if target != self.target:
             self.target, self.rollbacks = target, 0
@@ -129,7 +129,7 @@ class BadStepPolicy:
         return self.rollbacks
 
     def resume_after_rollbacks(self, target: int, rollbacks: int) -> None:
-        """Count on from the rollbacks of sessions before."""
+        """Restore the rollbacks of earlier sessions."""
         self.target, self.rollbacks = target, rollbacks
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class BadStepPolicy:
 
 
 def rollbacks_to(events: Iterable[Mapping[str, Any]], step: int) -> dict[str, Mapping[str, Any]]:
-    """The rollbacks to a checkpoint since it was saved.
+    """Find the rollbacks to a checkpoint since it was saved.
 
     Arguments:
         events: the rows of `events.jsonl`.
@@ -176,8 +176,8 @@ class NonFiniteSteps(BadStepPolicy):
 class SpikedSteps(BadStepPolicy):
     """Steps whose loss is far above the median of those before.
 
-    Medians take no notice of single spikes that were trained on, nor of how large they are. All
-    ranks have the same losses, so that they decide alike.
+    The median is robust against single spikes that were trained on. All ranks have the same
+    losses and decide alike.
 
     Arguments:
         losses: of the last steps that were trained on.
@@ -216,7 +216,7 @@ class SpikedSteps(BadStepPolicy):
             self.in_a_row = 0
 
     def describe(self, loss: float) -> str:
-        """Sentence on a step with a loss spike."""
+        """Describe a loss spike."""
         return (
             f"the loss is {loss:.6g}, a spike: the median of the {len(self.losses)} steps before "
             f"is {self.middle:.6g}"
@@ -275,7 +275,7 @@ class StepResult:
 
 
 def skipped_metrics(*policies: BadStepPolicy | None) -> dict[str, int]:
-    """Columns of a row on the steps that were skipped."""
+    """Columns of skipped steps for a metrics row."""
     skipping = [policy.skipped for policy in policies if policy is not None and policy.skips]
     return {"skipped_steps": sum(skipping)} if skipping else {}
 
