@@ -278,7 +278,7 @@ def test_the_mask_is_part_of_the_digest() -> None:
         (Document("given/a", tokens=np.array([-1])), "token -1 at position 0"),
         (
             Document("given/a", tokens=np.array([3]), trained=np.array([True, True])),
-            "has 1 tokens, and says of 2",
+            "has 1 tokens and 2 entries in `trained`",
         ),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
     save_pretrained(small_model(vocab_size=300), tmp_path / "hf")
     folder = str(tmp_path / "hf")
     assert problems(folder) == [
-        f"tokenizer: {folder} holds no tokenizer.json, so it must be said how text becomes tokens"
+        f"tokenizer: {folder} holds no tokenizer.json, so a tokenizer has to be given"
     ]
     assert problems(folder, "tokenizer=bytes") == []
     byte_level(tmp_path / "hf")

@@ -1,4 +1,4 @@
-"""The batches of training as a rank sees them: planned, made by worker processes, counted."""
+"""Training batches of a rank: planned by the sampler, made by worker processes, counted."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGE = 1 << 16
-"""Bytes of an array above which it is not copied."""
+"""Bytes of an array above which it is shared instead of copied."""
 
 
 class Shared(Generic[T]):
-    """A value whose large arrays are in one place for all processes that it is sent to.
+    """A value whose large arrays are shared by all processes that it is sent to.
 
-    Forks see the memory of their parent anyway. To others, arrays of mapped files are sent as the
-    place in the file, and those in memory are copied once, into shared memory.
+    Forked processes share memory anyway. For others, memory-mapped arrays are sent as a position in
+    the file, and arrays in memory are copied once into shared memory.
     """
 
     def __init__(self, value: T) -> None:
@@ -91,7 +91,7 @@ class _Pickler(ForkingPickler):
 
 
 def _in_file(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
-    """Reduce an array that is part of a mapped file to its place in the file; else None."""
+    """Reduce an array in a memory-mapped file to its position in the file; None for others."""
     owner: Any = array
     mapped: Any = None
     while isinstance(owner, np.ndarray):
@@ -120,21 +120,21 @@ SIGNALS = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
-"""Signals that reach all processes of a terminal or of a job; the main one answers them."""
+"""Signals that reach all processes of a terminal or a job; the main process handles them."""
 LOOK = 1.0
-"""Seconds between two looks at whether the main process is alive."""
+"""Seconds between two checks that the main process is alive."""
 NAMES = {each.value: each.name for each in signal.Signals}
 WHY = {
-    "SIGKILL": ", which the system sends where memory has run out",
-    "SIGBUS": ", as where a mapped file has become shorter",
+    "SIGKILL": ", which the system sends when memory runs out",
+    "SIGBUS": ", for example because a mapped file was truncated",
 }
-"""Causes of signals that no process sends on purpose."""
+"""Likely causes of signals that no process sends on purpose."""
 INT32 = np.iinfo(np.int32)
 HELD = (*TENSORS, "source", "sources")
 
 
 def loader_options(workers: config.WorkerOptions, device: torch.device) -> dict[str, Any]:
-    """Arguments of feeds for the workers of `[data.loader]`."""
+    """Arguments of feeds from the options of `[data.loader]`."""
     return {
         "workers": workers.workers,
         "prefetch": workers.prefetch,
@@ -144,29 +144,29 @@ def loader_options(workers: config.WorkerOptions, device: torch.device) -> dict[
 
 
 class Maker(Protocol):
-    """A maker of batches of named rows; see `setpoint.data.rows.Sequences`."""
+    """Maker of batches; see `setpoint.data.rows.Sequences`."""
 
     def rows(self, rows: Rows) -> Batch:
-        """Some of them as a batch."""
+        """Make rows into a batch."""
         ...
 
     def describe(self, rows: Rows) -> str:
-        """Name documents of some of them, for messages."""
+        """Names of the documents of rows, for messages."""
         ...
 
 
 class Failed(NamedTuple):
-    """The error of a worker, in place of a batch."""
+    """Error of a worker in place of a batch."""
 
     error: Exception
     trace: str
 
 
 class SentBatch:
-    """A batch on its way between processes: one message, where torch opens a file per tensor.
+    """A batch as one message between processes; torch would open a file per tensor.
 
     Arguments:
-        seconds: that making it took.
+        seconds: time that making it took.
     """
 
     def __init__(self, batch: Batch, seconds: float) -> None:
@@ -182,12 +182,12 @@ class SentBatch:
         return _received, (arrays, numbers, self.seconds)
 
     def pin_memory(self, _: object = None) -> SentBatch:
-        """Called by torch's thread that pins."""
+        """Pin the batch; called by the pinning thread of torch."""
         return SentBatch(self.batch.pin_memory(), self.seconds)
 
 
 def _narrow(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], str]:
-    """Half of the bytes where they hold the numbers, and what type it had."""
+    """The array as int32 if it fits, and its original dtype."""
     kind = array.dtype.str
     small = array.dtype == np.int64 and array.size > 0
     if small and INT32.min <= array.min() and array.max() <= INT32.max:
@@ -210,11 +210,11 @@ def _received(
 
 
 class Making(Dataset[Any]):
-    """The rows as a map from their names, each numbered in the order of the stream.
+    """Data set of batches, keyed by number and rows.
 
     Arguments:
-        busy: (workers, 2) int64 in shared memory; a worker's process and what it makes, -1 for
-            nothing.
+        busy: (workers, 2) int64 in shared memory: process id of a worker and the number of its
+            current batch, -1 if idle.
     """
 
     def __init__(self, sequences: Maker, busy: torch.Tensor) -> None:
@@ -236,10 +236,10 @@ class Making(Dataset[Any]):
 
 
 def quiet_worker(_: int) -> None:
-    """Leave signals to the main process, and end where that one says so, or is gone.
+    """Ignore signals except SIGTERM of the main process, and exit when it dies.
 
-    A terminal, a queue or a container sends them to all processes of a run, which is to finish its
-    step and save.
+    A terminal, a queue or a container signals all processes of a run, which has to finish its step
+    and save.
     """
     for number in SIGNALS:
         if number != signal.SIGTERM:
@@ -262,7 +262,7 @@ def quiet_worker(_: int) -> None:
 
 @contextmanager
 def _held_signals() -> Iterator[None]:
-    """Keep signals from processes that are being started, which do not answer them yet."""
+    """Block signals while processes start that do not handle them yet."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -272,7 +272,7 @@ def _held_signals() -> Iterator[None]:
 
 @contextmanager
 def _no_strays(others: list[Any]) -> Iterator[None]:
-    """Kill processes that were started before the start of a later one failed."""
+    """Kill the processes that were already started if starting a later one fails."""
     try:
         yield
     except BaseException:
@@ -287,15 +287,15 @@ def _kill(processes: Iterable[Any]) -> None:
 
 
 class BatchLoader:
-    """Rows made ahead of their use, given in the order in which they are named.
+    """Batches made ahead by worker processes, in order.
 
     Arguments:
-        names: rows to make, perhaps endless.
-        workers: processes, at least 1.
-        prefetch: rows that each worker is ahead by.
-        pin_memory: whether to put them into memory from which a GPU copies while it computes.
-        timeout: seconds to wait for one; 0: for ever.
-        section: of the configuration, for messages.
+        names: rows of each batch, perhaps endless.
+        workers: number of processes, at least 1.
+        prefetch: batches that each worker makes ahead.
+        pin_memory: whether to put batches into page-locked memory.
+        timeout: seconds to wait for a batch; 0: no limit.
+        section: path of the section of the configuration, for messages.
 
     Raises:
         RunError: the data cannot be sent to a worker; from `__next__`: one died or hangs.
@@ -319,7 +319,7 @@ class BatchLoader:
         self.named: dict[int, Rows] = {}
         self.given = 0
         self.making = 0.0
-        """Seconds that the workers spent on what was given."""
+        """Seconds that the workers spent on the batches returned so far."""
         loader: Any = DataLoader(
             Making(sequences, self.busy),
             batch_size=None,
@@ -372,7 +372,7 @@ class BatchLoader:
         return batch.batch
 
     def _ended(self, error: Exception) -> str:
-        """Message that names the worker that died or hangs, and its rows."""
+        """Message about the worker that died or hangs, with its rows."""
         text = str(error)
         at = [
             (pid, self.sequences.describe(self.named[number]))
@@ -396,7 +396,7 @@ class BatchLoader:
         )
 
     def _deaths(self) -> str:
-        """The signals that ended workers, in words."""
+        """Description of the signals that ended workers."""
         found: list[str] = []
         for process in getattr(self.batches, "_workers", ()):
             code = process.exitcode
@@ -431,7 +431,7 @@ class Spent:
     making: float = 0.0
 
     def since(self, before: Spent) -> Spent:
-        """The difference to an earlier moment."""
+        """Difference to an earlier state."""
         return Spent(
             self.batches - before.batches,
             self.planning - before.planning,
@@ -440,20 +440,20 @@ class Spent:
 
 
 class Feed:
-    """An endless stream of steps.
+    """An endless sequence of step batches.
 
-    A micro-batch of all ranks takes the sampler's next `micro_size * data_size` rows, each rank its
-    own slice. The state is that of the sampler: it is the same on all ranks, and may be loaded with
-    another number of ranks or micro-batch size.
+    A global micro-batch takes the next `micro_size * data_size` rows of the sampler, each rank its
+    slice. The state is that of the sampler: equal on all ranks, and valid with any number of ranks
+    and any micro-batch size.
 
     Arguments:
-        sequences: make the rows that the sampler names.
-        count: counts what of a micro-batch the loss is divided by.
-        accumulation: micro-batches of a step.
-        data_rank, data_size: of this process among those that read different data.
-        divides: whether `divide` is called, after which it may be any rows of a step that it takes.
-        workers: processes that make rows ahead; 0: this one makes them when they are taken. The
-            rest is for them: see `setpoint.data.loader.BatchLoader`.
+        sequences: maker of the rows that the sampler plans.
+        count: function that counts the divisor of the loss of a micro-batch.
+        accumulation: micro-batches per step.
+        data_rank, data_size: rank and number of the data-parallel processes.
+        divides: whether `divide` will be called, so that this rank may take any rows of a step.
+        workers: processes that make batches ahead; 0: none. For the other options see
+            `BatchLoader`.
 
     Raises:
         SetpointError: a number is out of range.
@@ -507,21 +507,21 @@ class Feed:
 
     @property
     def epoch(self) -> float:
-        """Passes over the data that were taken, with the fraction of the current one."""
+        """Passes over the data, with the fraction of the current one."""
         return self._epoch
 
     def agree(self, epoch: float) -> None:
-        """Take the mean of the epochs of all ranks, where each knows that of its own rows alone."""
+        """Set the epoch to the mean over ranks; of a stream a rank knows only its own rows."""
         self._epoch = epoch
 
     def divide(self, group: int, groups: int) -> None:
-        """Take a part of the micro-batches of each step from now on, and leave the rest to others.
+        """Take a part of the micro-batches of each step from now on.
 
-        As many groups as divide their number have the same; groups beyond these have none, and
-        count as far as the others do.
+        The micro-batches are divided evenly among the largest possible number of groups; groups
+        beyond that get none, and advance like the others.
 
         Arguments:
-            group: the number of this one among all that train together, of as many ranks.
+            group: number of this group among equally large groups of ranks.
         """
         rank, size = self._within
         taking = max(each for each in range(1, groups + 1) if self._all % each == 0)
@@ -532,7 +532,7 @@ class Feed:
             self.accumulation = self._all // taking
 
     def take(self) -> StepBatch:
-        """Make the batch of the next step of this rank, and count it.
+        """The batch of the next step of this rank, with its counts.
 
         Raises:
             RunError: a worker died or hangs, or could not make a row.
@@ -592,7 +592,7 @@ class Feed:
         return batch
 
     def _name(self) -> Rows:
-        """The rows of the next micro-batch of this rank."""
+        """Plan the rows of the next micro-batch of this rank."""
         began = time.perf_counter()
         first = self.data_rank * self.micro_size
         count = self.micro_size * self.data_size
@@ -611,15 +611,15 @@ class Feed:
             yield rows
 
     def close(self) -> None:
-        """End the workers; called when a session ends, after an error, too.
+        """Stop the workers; called at the end of a session, also after an error.
 
-        The position stays, and `take` may be called again, which takes anew what it needs.
+        The position is kept, and `take` may be called again.
         """
         if self._loader is not None:
             self._loader.close()
             self._loader = None
             self._ahead.clear()
-            # The sampler has named rows that nobody took.
+            # The sampler has planned rows that were not taken.
             self.sampler.load_state_dict(self.state_dict())
         self.sampler.close()
 

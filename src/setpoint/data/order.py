@@ -1,8 +1,8 @@
-"""The order of the rows of an epoch: random, or that of their numbers.
+"""The order of the rows of an epoch: a keyed random permutation, or sequential.
 
-Orders are keyed: numpy promises its bit generators' streams but not what `Generator.permutation`
-and its like make of them, and a resumed run must see the same rows under a newer numpy. So the
-little that the data needs is computed here, as a pure function of a key and a counter.
+numpy guarantees the streams of its bit generators, but not the results of methods such as
+`Generator.permutation`, and a resumed run must see the same rows under a newer numpy. So random
+numbers and permutations are computed here, as pure functions of a key and a counter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from setpoint.data.rows import Rows
 
 PART = 4096
-"""Places whose order is computed at once; how many an epoch has makes no difference."""
+"""Positions whose order is computed at once, whatever the size of the epoch."""
 ROUNDS = 6
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -27,13 +27,12 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def random_bits(key: str, count: int) -> npt.NDArray[np.uint64]:
-    """`count` random words; word i depends on nothing but the key and i, and all differ.
+    """`count` distinct random words; word i depends on the key and i only.
 
     Arguments:
-        key: any text; other keys give unrelated words.
+        key: any string; different keys yield unrelated words.
 
     Source: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-
     2014), started at the first 8 bytes of the key's SHA-256.
     """
     start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
@@ -44,16 +43,16 @@ def random_bits(key: str, count: int) -> npt.NDArray[np.uint64]:
 
 
 def shuffled(key: str, size: int, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Items at some places of a random order of 0..size-1, of which no more is computed.
+    """Elements of a random permutation of 0..size-1 at some positions; no others are computed.
 
-    A Feistel network over the bits of a place, whose rounds are SplitMix64's finalizer, is a
-    bijection of 0 .. 4^h - 1 (Luby and Rackoff, 1988). What falls beyond the size goes through
-    again until it does not: a walk along a cycle, so that the rest is a bijection, too.
+    A Feistel network over the bits of a position, with SplitMix64's finalizer as round function, is
+    a bijection of 0 .. 4^h - 1 (Luby and Rackoff, 1988). Results from `size` on are permuted again
+    until they are below it (cycle walking), which is a bijection of 0..size-1.
 
     Arguments:
-        key: any text; other keys give unrelated orders.
+        key: any string; different keys yield unrelated permutations.
         size: below 2^62.
-        places: each in 0..size-1.
+        places: positions, each in 0..size-1.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     bits, mask = np.uint64(half), np.uint64(2**half - 1)
@@ -70,7 +69,7 @@ def shuffled(key: str, size: int, places: npt.NDArray[np.int64]) -> npt.NDArray[
 
 
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finalizer, in place: a bijection whose bits depend on all bits."""
+    """SplitMix64's finalizer, in place."""
     words ^= words >> np.uint64(30)
     words *= _FIRST
     words ^= words >> np.uint64(27)
@@ -80,21 +79,21 @@ def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 class RowPlan(Protocol):
-    """The rows of an epoch in groups, each a function of the epoch and its number."""
+    """The rows of an epoch, in groups that are functions of the epoch and the group number."""
 
     @property
     def size(self) -> int:
-        """Rows, or documents that are packed, of an epoch."""
+        """Rows, or documents to pack, per epoch."""
         ...
 
     @property
     def groups(self) -> int:
-        """Groups of an epoch."""
+        """Groups per epoch."""
         ...
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Identity of the order, which a state must share."""
+        """Properties of the order that must match when a state is loaded."""
         ...
 
     def group(self, epoch: int, number: int) -> Rows:
@@ -106,21 +105,21 @@ class RowPlan(Protocol):
         ...
 
     def joined(self, rows: Sequence[Rows]) -> Rows:
-        """Rows after rows."""
+        """Concatenate rows."""
         ...
 
     def close(self) -> None:
-        """Drop the groups that are cached."""
+        """Clear cached groups."""
         ...
 
 
 class RowOrder:
-    """Every row by its number once per epoch, in a new order each epoch or in that of the numbers.
+    """Row numbers of an epoch, in a new random order each epoch or in ascending order.
 
     Arguments:
-        size: rows in an epoch.
-        name: of the source, where there are several streams with one seed.
-        kind: `shuffled`, or how the documents are ordered whose rows have the numbers.
+        size: rows per epoch.
+        name: name of the source in a mixture.
+        kind: `shuffled`, or the name of the fixed order of the documents.
     """
 
     def __init__(self, seed: int, size: int, name: str = "", kind: str = "shuffled") -> None:

@@ -1,4 +1,4 @@
-"""Documents in rows: which go together, a function of their lengths, the seed, epoch and group."""
+"""Packing of documents into rows, a function of their lengths, the seed, epoch and group."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from setpoint.data.rows import DocumentRows, Parts
 from setpoint.data.sampler import EpochCursor
 
 COUNTED_GROUPS = 32
-"""Groups up to which the rows of an epoch are counted; of more, as many are, spread evenly."""
+"""Groups whose rows are counted; with more groups the number of rows is extrapolated."""
 
 
 class DocumentPieces(NamedTuple):
-    """The pieces that are packed: documents, or parts of those that are longer than a row.
+    """The pieces to pack: documents, or parts of documents longer than a row.
 
-    Each target is of the document of its input. A document of n tokens takes n + 1 places, since
-    it is read from the separator before it; a complete one n - 1. See `Corpus.reads`.
+    Inputs and targets are of one document. A document of n tokens takes n + 1 positions, since its
+    inputs begin with the separator before it; a complete document n - 1. See `Corpus.reads`.
 
     Arguments:
-        starts: (P,) the first token that is read of each.
-        lengths: (P,) how many tokens are read.
-        too_long: documents that are longer than a row.
-        left_out: their tokens that are in no row.
-        without_targets: pieces that are left out, as none of their tokens is a target.
-        notes: the documents that are not read whole, in words.
+        starts: (P,) offset of the first input token of each piece.
+        lengths: (P,) number of input tokens.
+        too_long: number of documents longer than a row.
+        left_out: number of their tokens that are in no row.
+        without_targets: number of pieces dropped because they contain no target.
+        notes: messages about documents that are cut, split or dropped.
     """
 
     starts: Ints
@@ -45,10 +45,9 @@ class DocumentPieces(NamedTuple):
 
 
 def pieces_of(corpus: Corpus, length: int, too_long: str) -> DocumentPieces:
-    """Divide a corpus into pieces of at most `length` tokens, in its order; there may be none.
+    """Divide a corpus into pieces of at most `length` tokens, in order; there may be none.
 
-    Complete documents are not split, since an answer would be trained without its question: they
-    are cut.
+    Complete documents are truncated, not split: an answer would be trained without its question.
 
     Arguments:
         too_long: as `data.packing.too_long`.
@@ -99,10 +98,10 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> DocumentPieces:
 
 
 def require_pieces(pieces: DocumentPieces, corpus: Corpus, length: int) -> None:
-    """Refuse documents of which none can be trained or evaluated on.
+    """Refuse a corpus without any piece.
 
     Raises:
-        SetpointError: nothing is left.
+        SetpointError: there is none.
     """
     if not len(pieces.starts):
         use = "to train on" if corpus.side == "train" else f"in {corpus.side} to evaluate on"
@@ -132,10 +131,10 @@ def _have_targets(corpus: Corpus, starts: Ints, lengths: Ints) -> npt.NDArray[np
 
 
 def next_fit(lengths: Ints, size: int) -> Ints:
-    """Give each item, in order, to the newest bin, or a new one where it does not fit.
+    """Next-fit packing: put each item into the newest bin, or into a new one if it does not fit.
 
     Returns:
-        (n,) the bin of each, counted from 0.
+        (n,) the bin of each item, from 0.
     """
     ends = np.cumsum(lengths)
     # If a bin starts at each item: the first one that it does not hold.
@@ -149,12 +148,12 @@ def next_fit(lengths: Ints, size: int) -> Ints:
 
 
 def first_fit_decreasing(lengths: Ints, size: int) -> Ints:
-    """Give each item, the longest first, to the first bin with room, or to a new one.
+    """First-fit-decreasing packing: longest items first, each into the first bin with room.
 
-    Items of one length are given out at once, so that there are as many rounds as lengths.
+    Items of one length are placed at once, so the number of rounds is that of distinct lengths.
 
     Returns:
-        (n,) the bin of each, counted from 0.
+        (n,) the bin of each item, from 0.
     """
     order = np.argsort(-lengths, kind="stable")
     negative, firsts, counts = np.unique(-lengths[order], return_index=True, return_counts=True)
@@ -180,16 +179,16 @@ def first_fit_decreasing(lengths: Ints, size: int) -> Ints:
 
 
 class Packer:
-    """Packs the documents of a corpus anew in each epoch, group by group: a `RowPlan` of `Parts`.
+    """Packing of a corpus, anew in each epoch, group by group: a `RowPlan` of `Parts`.
 
-    An epoch takes the documents in a random order, or in a given one, `group_size` at a time, so
-    that where a run resumes no more than one group is packed again.
+    An epoch takes the documents in a random or given order, `group_size` at a time, so a resumed
+    run packs only one group again.
 
     Arguments:
-        order: (P,) the pieces in the order of every epoch; None: each has a random one.
-        kind: `shuffled`, or how they are ordered.
-        bucket: rows of similar length that stand together, with `section.length_buckets`.
-        name: of the source, where there are several streams with one seed.
+        order: (P,) order of the pieces in every epoch; None: a random one for each epoch.
+        kind: `shuffled`, or the name of the given order.
+        bucket: rows per length bucket, with `section.length_buckets`.
+        name: name of the source in a mixture.
     """
 
     def __init__(
@@ -217,7 +216,7 @@ class Packer:
 
     @property
     def size(self) -> int:
-        """Pieces of an epoch."""
+        """Pieces per epoch."""
         return len(self.pieces.starts)
 
     @property
@@ -246,10 +245,10 @@ class Packer:
         self.group.cache_clear()
 
     def rows_of_epoch(self) -> int:
-        """Rows of the first epoch; those of others are about as many.
+        """Number of rows of the first epoch; other epochs have about as many.
 
         Returns:
-            the number, counted up to `COUNTED_GROUPS` groups, and else from as many of them.
+            the exact number for up to `COUNTED_GROUPS` groups, otherwise an extrapolation.
         """
         if self.method == "none":
             return self.size
@@ -261,19 +260,19 @@ class Packer:
         return math.ceil(rows / (COUNTED_GROUPS * self.group_size) * self.size)
 
     def _drawn(self, epoch: int, group: int) -> tuple[str, Ints]:
-        """The pieces of a group, in the order of the epoch, and what the epoch is called."""
+        """Key of an epoch, and the pieces of a group in its order."""
         first = group * self.group_size
         places = np.arange(first, min(first + self.group_size, self.size))
         key = f"{self.stream}{epoch}"
         return key, shuffled(key, self.size, places) if self.order is None else self.order[places]
 
     def _mixed(self, key: str, count: int) -> Ints:
-        """Rows or buckets in another order, where the order is a random one."""
+        """A permutation of rows or buckets; the identity if the order is given."""
         places = np.arange(count)
         return shuffled(key, count, places) if self.order is None else places
 
     def _bins(self, key: str, drawn: Ints) -> Ints:
-        """The row of each piece of a group."""
+        """Row of each piece of a group."""
         lengths = self.pieces.lengths[drawn]
         if self.method == "next_fit":
             return next_fit(lengths, self.length)
@@ -315,15 +314,13 @@ def build_packed(
     order: Ints | None = None,
     kind: str = "shuffled",
 ) -> tuple[DocumentRows, EpochCursor]:
-    """Pack the documents of a corpus.
+    """Build the packed rows of a corpus.
 
     Arguments:
-        order: (documents,) the order in which they are taken in every epoch; None: a random one.
-        kind: see `Packer`.
+        order: (documents,) order of the documents in every epoch; None: random.
+        kind, bucket, name: see `Packer`.
         length: tokens of a row.
-        bucket: rows that stand together with `length_buckets`.
         marked: see `DocumentRows`.
-        name: of the source, where there are several streams with one seed.
 
     Raises:
         SetpointError: a document is too long and that is an error, or none is left.
@@ -347,7 +344,7 @@ def build_packed(
         corpus,
         length,
         count=count,
-        # A document that has its row for itself is alone there already.
+        # Without packing each row is one document.
         isolated=bool(section.isolate) and section.method != "none",
         marked=marked,
         multiple=section.pad_to_multiple_of,

@@ -1,11 +1,9 @@
-"""Preparing data: sources are read in one process, tokenized in several, and laid in order.
+"""Preparation of data: read sources in one process, tokenize in several, and sort by hash.
 
-Memory does not grow with the data: a piece is some megabytes of documents, a shard a range of
-hashes of about `SHARD` bytes, and the order of all documents is that of the shards.
-
-A piece is some documents in the order of the sources, tokenized: `NUMBER.tokens`, `.mask`,
-`.names`, `.index.npy` sorted by the hash of names, and last `NUMBER.json`; without that one it is
-not there. A shard is gathered from all pieces. Processes that do this import no torch.
+Memory does not grow with the data. A piece is some megabytes of tokenized documents in the order of
+the sources: `NUMBER.tokens`, `.mask`, `.names`, `.index.npy` sorted by the hash of names, and last
+`NUMBER.json`, which marks it as complete. A shard is gathered from all pieces: the documents in a
+range of hashes, about `SHARD` bytes. The processes import no torch.
 """
 
 from __future__ import annotations
@@ -87,8 +85,8 @@ class Item(NamedTuple):
     """A document of a piece.
 
     Arguments:
-        source: which of the sources it is from.
-        file: number of the token file that it stays in, from 1; 0: its tokens are copied.
+        source: index of its source.
+        file: number of the token file it is mapped from, from 1; 0: its tokens are copied.
     """
 
     document: Document
@@ -98,7 +96,7 @@ class Item(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Summary of a piece, its last file."""
+    """Summary of a complete piece, its last file."""
 
     documents: int
     tokens: int
@@ -111,7 +109,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPiece:
-    """Documents to be tokenized."""
+    """A piece to tokenize."""
 
     folder: Path
     number: int
@@ -128,11 +126,11 @@ class TokenizedPiece:
         return _received, (self.folder, self.number, columns, self.where)
 
     def run(self, tokenizer: Tokenizer) -> Done:
-        """Tokenize and write them.
+        """Tokenize and write the piece.
 
         Raises:
-            SetpointError: the tokenizer cannot take a document, which is named.
-            OSError: it cannot be written.
+            SetpointError: the tokenizer cannot encode a document, which is named.
+            OSError: the piece cannot be written.
         """
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
         documents = [item.document for item in self.items]
@@ -198,12 +196,12 @@ def _received(
 
 
 def piece_stem(folder: Path, number: int) -> Path:
-    """The path of a piece without its suffixes."""
+    """Path of a piece without suffix."""
     return folder / f"{number:06d}"
 
 
 def read_done(folder: Path, number: int) -> Done | None:
-    """Read the summary of a piece; None if it is not finished."""
+    """Read the summary of a piece; None if it is not complete."""
     try:
         return Done(*json.loads(Path(f"{piece_stem(folder, number)}.json").read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
@@ -380,8 +378,8 @@ def _twice(rows: npt.NDArray[Any], names: Sequence[bytes]) -> str:
 
 
 FIRST_PIECE, LAST_PIECE, GROWTH = 1 << 20, 1 << 23, 16
-"""Bytes of the first pieces and of the largest, and after how many they are twice as large, so
-that little data is spread over processes as well. The number of processes changes no piece."""
+"""Bytes of the first and the largest pieces, and number of pieces after which the size doubles, so
+that small data is distributed as well. Pieces do not depend on the number of processes."""
 MOST = 1 << 16  # documents of a piece
 SHARD = 1 << 27
 TOP = 1 << 53
@@ -397,16 +395,16 @@ def prepare(
     workers: int,
     show: Show | None = None,
 ) -> StoreManifest:
-    """Prepare data in a new folder, or go on where a process before was killed.
+    """Prepare data in a new folder, or continue after a killed process.
 
-    The folder has its name only when all of it is on the disk. Nobody else may do the same now.
+    The folder is renamed into place when it is complete. The caller holds the lock.
 
     Arguments:
-        workers: processes that tokenize.
+        workers: number of processes that tokenize.
 
     Raises:
         SetpointError: a source cannot be read, a side is empty, or a document cannot be tokenized.
-        RunError: a file cannot be written, as on a full disk. What is finished is kept.
+        RunError: a file cannot be written, for example on a full disk; finished pieces are kept.
     """
     partial = folder.with_name(f"{folder.name}.partial")
     pieces = partial / "pieces"
@@ -453,8 +451,8 @@ def _not_written(partial: Path, error: OSError) -> str:
         space = f" ({free / 1e6:,.0f} MB are free)" if error.errno == errno.ENOSPC else ""
     return (
         f"data.prepare.folder: {where} cannot be written: {error.strerror or error}{space}. "
-        f"{kept} finished pieces are kept in {partial}, and the same command goes on from there; "
-        "or choose a folder on another disk"
+        f"{kept} finished pieces are kept in {partial}; repeat the command to continue, or choose "
+        "a folder on another disk"
     )
 
 
@@ -466,13 +464,13 @@ def _tokenize(
     places: dict[TokenPlace, int],
     show: Show | None,
 ) -> tuple[list[Done], set[int], tuple[str, ...]]:
-    """Tokenize all documents; pieces of a process before are kept.
+    """Tokenize all documents; pieces of an interrupted preparation are kept.
 
     Arguments:
-        places: gets the token files whose documents stay in them, with their numbers from 1 on.
+        places: receives the token files that are mapped in place, with their numbers from 1.
 
     Returns:
-        what each piece holds, the groups of few documents, and what filters left out.
+        summaries of the pieces, the groups of few documents, and messages of filters.
     """
     total = request.most_tokens()
     what = f"tokenizing {request.side}, tokens"
@@ -500,7 +498,7 @@ def _tokenize(
 
 
 class _Kept:
-    """A piece that is there."""
+    """A task for a piece that is complete already."""
 
     def __init__(self, done: Done) -> None:
         self.done = done
@@ -526,9 +524,9 @@ def _items(
     notes: list[str],
     places: dict[TokenPlace, int],
 ) -> Iterator[Item]:
-    """The documents; a group of few is split at once, and `few` gets its number.
+    """The documents; groups of few documents are split here, and `few` receives their numbers.
 
-    A group is what is split together: a source of a mixture, or all sources.
+    A group is split as a whole: one source of a mixture, or all sources.
     """
 
     def item(document: Document, held_out: bool) -> Item:
@@ -580,7 +578,7 @@ def _gather(
     pool: Workers,
     show: Show | None,
 ) -> tuple[list[Side], dict[str, Written]]:
-    """Write the sides."""
+    """Write the shards of all sides."""
     count = len(done)
     limits = _limits(folder / "pieces", count, few, request)
     # If all tokens stay in their files, which are targets follows from where documents end.
@@ -618,9 +616,9 @@ def _gather(
 
 
 def _limits(pieces: Path, count: int, few: set[int], request: CorpusRequest) -> tuple[int, ...]:
-    """By source, the first 53 bits of a hash below which documents are held out.
+    """First 53 bits of the hash below which documents of each source are held out.
 
-    0 for a group of few, whose documents say it themselves.
+    0 for a group of few documents, which are marked individually.
     """
     separate = request.mixed and request.held_out < 1
     groups = range(len(request.sources) if separate else 1)
@@ -659,7 +657,7 @@ def _side(
     in_place: bool,
     show: Show | None,
 ) -> Side:
-    """Write the shards of a side, and what is of all of them."""
+    """Write the shards of a side, and its files over all shards."""
     digest = hashlib.sha256(f"{tokenizer.name}\n".encode())
     # A separator stands before all.
     tokens, size = 1, int(tokenizer.token_bytes[tokenizer.separator])

@@ -1,4 +1,4 @@
-"""Prepared data in a data set of the Hugging Face hub, in any number of shards, with a card."""
+"""Upload of prepared data to a data set of the Hugging Face hub, with a data set card."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ COPIED = 1 << 22
 def reshard(
     folder: Path, manifest: StoreManifest, target: Path, shards: int | None, tokenizer: Tokenizer
 ) -> StoreManifest:
-    """Write prepared data that was verified into a new folder, with all tokens in its shards.
+    """Copy verified prepared data into a new folder with another number of shards.
 
-    A side of fewer documents than shards has a shard for each.
+    Tokens that were mapped in place are copied. A shard has at least one document.
 
     Arguments:
-        shards: number of a side; None: as they are.
+        shards: number of shards per side; None: unchanged.
 
     Raises:
-        RunError: it cannot be written; nothing of it is left then.
+        RunError: it cannot be written; the new folder is removed then.
     """
     try:
         target.mkdir(parents=True)
@@ -115,7 +115,7 @@ def _write_side(
 
 
 def _cuts(ends: npt.NDArray[np.int64], shards: int) -> list[int]:
-    """The first document of each shard, of about as many tokens and at least one document."""
+    """First document of each shard; shards have about equally many tokens."""
     wanted = [int(ends[-1]) * k // shards for k in range(1, shards)]
     cuts = [0]
     for k, at in enumerate(np.searchsorted(ends, wanted).tolist(), start=1):
@@ -126,7 +126,7 @@ def _cuts(ends: npt.NDArray[np.int64], shards: int) -> list[int]:
 def _documents(
     parts: list[tuple[npt.NDArray[Any], Path]], first: int, last: int
 ) -> tuple[npt.NDArray[Any], bytes]:
-    """The index and the names of a range of documents; names of a shard lie in its order."""
+    """Index and names of a range of documents, in the order of the index."""
     found: list[npt.NDArray[Any]] = []
     names: list[bytes] = []
     for index, path in parts:
@@ -145,7 +145,7 @@ def _documents(
 
 
 def _copy(target: Path, name: str, row: TokenRow, start: int, end: int) -> Written:
-    """Write part of a side; in the row a separator stands in front of all of it."""
+    """Write a range of a side, whose row begins with a separator."""
 
     def parts() -> Iterator[npt.NDArray[Any]]:
         for at in range(start, end, COPIED):
@@ -155,14 +155,14 @@ def _copy(target: Path, name: str, row: TokenRow, start: int, end: int) -> Writt
 
 
 TOKENIZER = "tokenizer"
-"""Folder of the tokenizer's files in the data set."""
+"""Folder of the tokenizer in the data set."""
 TRAIN, VALIDATION = "train", "validation"
 """Folders of `data.sources` and of `data.validation`."""
 MARK = "<!-- made by setpoint data push, which replaces this card as long as this line is in it -->"
 
 
 class Target(NamedTuple):
-    """The repository to push to; see `setpoint.hub.upload.upload_dataset`."""
+    """Repository to push to; see `setpoint.hub.upload.upload_dataset`."""
 
     repository: str
     revision: str = "main"
@@ -177,15 +177,15 @@ def push(
     target: Target,
     shards: int | None = None,
 ) -> Uploaded:
-    """Push folders of prepared data, each verified before.
+    """Verify and push folders of prepared data.
 
     Arguments:
         folders: by their names in the data set.
-        shards: number of a side; None: as they are.
+        shards: number of shards per side; None: unchanged.
 
     Raises:
-        SetpointError: prepared data is damaged, or the data set cannot be written to as asked for.
-        RunError: the hub cannot be reached or refuses, or shards cannot be written.
+        SetpointError: prepared data is damaged, or the data set cannot be written.
+        RunError: the hub is unreachable or refuses, or shards cannot be written.
     """
     staged: list[Path] = []
     try:
@@ -220,7 +220,7 @@ def push(
 
 
 def _tokenizer_files(section: TokenizerConfig) -> Sequence[Path]:
-    """The files of a tokenizer that lies on this machine alone."""
+    """Files of a local tokenizer; none for one on the hub."""
     path = getattr(section, "path", None)
     if path is None or not os.path.exists(os.path.expanduser(path)):
         return ()
@@ -235,7 +235,7 @@ def card(
     section: TokenizerConfig,
     with_tokenizer: bool,
 ) -> str:
-    """The data set card: what is in it, and how to train on it."""
+    """Data set card: contents, and how to train on it."""
     rows = [
         f"| `{name}` | {side.side} | {', '.join(side.sources)} | {side.documents:,} | "
         f"{side.tokens:,} | {side.bytes:,} | {side.shards} | `{side.digest[:16]}` |"

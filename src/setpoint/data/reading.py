@@ -1,4 +1,4 @@
-"""The documents of sources: read, checked, filtered, and split into training and validation.
+"""Documents of sources: read, check, filter, and split into training and validation data.
 
 The documents with the lowest hashes of their names are held out.
 """
@@ -26,17 +26,17 @@ from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.tokenizers.vocabulary import beyond_vocabulary
 
 SHOWN = 60  # characters of a wrong value that a message repeats
-WITH_NUL = "with NUL bytes, as UTF-16 read as UTF-8 has them"
+WITH_NUL = "with NUL bytes, as in UTF-16 read as UTF-8"
 BLANK = "of white space only"
 RARE = 0.01
-"""Share of documents of white space below which they are not worth a caution."""
+"""Fraction of blank documents below which there is no caution."""
 WANTED_DOCUMENTS = (
     "Valid: an iterator of setpoint.data.document.Document(name, data), name a str that begins "
     "with config.name, data UTF-8 as bytes."
 )
 FEW = 2
-"""Up to so many documents are cut in two by a share, since none can be spared whole."""
-LINE = 1 << 16  # how far from its place a cut may lie to be at the start of a line
+"""Number of documents up to which they are cut in two, since none can be held out whole."""
+LINE = 1 << 16  # maximum distance from a cut to the start of a line
 MIXING = ("weight", "epochs")
 """Fields of a source that say how often it is read, not what it reads."""
 
@@ -149,7 +149,7 @@ class CorpusRequest:
 
 
 class Show(Protocol):
-    """A report of progress, as `setpoint.track.progress.Progress.work`."""
+    """Callback for progress, such as `setpoint.track.progress.Progress.work`."""
 
     def __call__(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """See `setpoint.track.progress.Progress.work`."""
@@ -157,7 +157,7 @@ class Show(Protocol):
 
 
 def source_of(name: str, sources: Sequence[str]) -> int:
-    """Number of the source of a document: that of the longest name which its own begins with."""
+    """Index of the source of a document: the longest name that is a prefix of its name."""
     if len(sources) <= 1:
         return 0
     found = [i for i, source in enumerate(sources) if name.startswith(source)]
@@ -167,13 +167,13 @@ def source_of(name: str, sources: Sequence[str]) -> int:
 def documents_of(
     section: SourceConfig, where: str, tokenizer: Tokenizer, notes: list[str] | None = None
 ) -> Iterator[Document]:
-    """The documents of one source that its filter keeps.
+    """The filtered documents of a source.
 
     Arguments:
-        notes: gets a line about what the filter left out, and cautions, at the end.
+        notes: receives messages about dropped documents and cautions, at the end.
 
     Raises:
-        SetpointError: the source cannot be read, or gives anything but documents of its name.
+        SetpointError: the source cannot be read, or yields anything but documents with its name.
     """
     documents = _checked_documents(section, where, tokenizer)
     limits = None if section.filter is None else DocumentFilter(section.filter, where=where)
@@ -186,7 +186,7 @@ def documents_of(
 
 
 def _complete(document: Document) -> Document:
-    """A document that nothing separates from others: all tokens but the first are targets."""
+    """The document as a complete one, for tokenizers without a separator."""
     if document.tokens is None or document.trained is not None:
         return document
     trained = np.broadcast_to(np.True_, len(document.tokens))
@@ -194,10 +194,10 @@ def _complete(document: Document) -> Document:
 
 
 class TextChecks:
-    """Counts texts that are legal and seldom meant: with NUL bytes, or of white space only.
+    """Counter of suspicious texts: with NUL bytes, or of white space only.
 
     Arguments:
-        source: name of their source, for messages.
+        source: name of the source, for messages.
     """
 
     def __init__(self, source: str) -> None:
@@ -207,7 +207,7 @@ class TextChecks:
         self.counts: Counter[str] = Counter()
 
     def watch(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """Pass documents on, and look at their texts."""
+        """Yield the documents, and count suspicious ones."""
         for document in documents:
             self.documents += 1
             data = document.data
@@ -222,7 +222,7 @@ class TextChecks:
         self.first.setdefault(kind, name)
 
     def cautions(self) -> list[str]:
-        """A line for each kind of text that occurs; a rare document of white space is none."""
+        """A caution for each kind of text that occurs; rare blank documents are ignored."""
         if self.counts[BLANK] < RARE * self.documents:
             del self.counts[BLANK]
         return [
@@ -235,7 +235,7 @@ class TextChecks:
 def _checked_documents(
     section: SourceConfig, where: str, tokenizer: Tokenizer
 ) -> Iterator[Document]:
-    """The documents of a source, which may be a user's class, each checked."""
+    """The documents of a source, which may be a user's class, with type checks."""
     source: object = section.build(where=where)
     kind = type(source)
     method = "tokenized" if hasattr(source, "tokenized") else "documents"
@@ -276,8 +276,8 @@ def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
     assert tokens is not None
     if trained is not None and trained.shape != tokens.shape:
         raise SetpointError(
-            f"{where}: the document '{document.name}' has {len(tokens)} tokens, and says of "
-            f"{len(trained)} whether they are trained.\nValid: one for each token."
+            f"{where}: the document '{document.name}' has {len(tokens)} tokens and "
+            f"{len(trained)} entries in `trained`.\nValid: one entry for each token."
         )
     low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
     if low < 0 or high >= tokenizer.vocab_size:
@@ -295,7 +295,7 @@ def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
 
 
 def _brief(value: object) -> str:
-    """A value of any kind, short, with its type."""
+    """Short representation of a value with its type."""
     if value is None:
         return "None"
     text = repr(value)
@@ -303,7 +303,7 @@ def _brief(value: object) -> str:
 
 
 class DocumentFilter:
-    """A filter of documents that counts what it leaves out.
+    """A filter of documents that counts dropped and truncated ones.
 
     Arguments:
         where: dotted path of the source, for messages.
@@ -315,10 +315,10 @@ class DocumentFilter:
         self.counts: Counter[str] = Counter()
 
     def apply(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """The documents that are kept, truncated where that is the policy.
+        """The documents within the limits, or truncated to them.
 
         Raises:
-            SetpointError: one is too long, and that is an error; or none is left.
+            SetpointError: a document is too long and `too_long = error`, or none is left.
         """
         is_empty = True
         for document in documents:
@@ -333,17 +333,17 @@ class DocumentFilter:
             )
 
     def limited(self, document: Document) -> Document | None:
-        """The document, perhaps truncated; None where it is left out.
+        """The document, perhaps truncated; None if it is dropped.
 
         Raises:
-            SetpointError: it is too long, and that is an error.
+            SetpointError: it is too long and `too_long = error`.
         """
         self.counts["of"] += 1
         config = self.config
         length = len(document.data if document.tokens is None else document.tokens)
         if config.shards is not None:
             name = document.name.encode("utf-8", "surrogateescape")
-            # Other bytes of the hash than those of the split.
+            # Independent of the split, which uses other bytes of the hash.
             number = int.from_bytes(hashlib.sha256(name).digest()[8:16], "big")
             if number % config.shards != config.shard:
                 self.counts["of other shards"] += 1
@@ -367,7 +367,7 @@ class DocumentFilter:
         return _truncated(document, config.longest)
 
     def summary(self, name: str) -> str:
-        """Counts of what was left out or cut; empty where all were kept as they are."""
+        """Message about dropped and truncated documents; empty if there are none."""
         reasons = self._reasons()
         return f"{name}: of {self.counts['of']:,} documents {reasons}" if reasons else ""
 
@@ -387,17 +387,17 @@ def _truncated(document: Document, length: int) -> Document:
 
 
 class Split(NamedTuple):
-    """Documents to train on and documents to evaluate on, both in the order of their hashes."""
+    """Training and validation documents, both in the order of their hashes."""
 
     train: list[Document]
     held_out: list[Document]
 
 
 def split_position(name: str) -> float:
-    """Position of a name in [0, 1): uniform over names, and the same everywhere and always.
+    """Position of a name in [0, 1), uniformly distributed over names.
 
     Returns:
-        the first 53 bits of the name's SHA-256 as a fraction, which a float represents exactly.
+        the first 53 bits of the name's SHA-256 as a fraction, exact as a float.
     """
     return (int.from_bytes(_digest(name)[:8], "big") >> 11) / 2**53
 
@@ -406,10 +406,10 @@ def held_out_count(documents: int, held_out: float) -> int:
     """Number of documents to hold out, at least one and not all of them.
 
     Arguments:
-        held_out: a share below 1, or a number of documents; 0: none.
+        held_out: fraction below 1, or number of documents; 0: none.
 
     Raises:
-        SetpointError: the number leaves no document to train on.
+        SetpointError: the number leaves no document for training.
     """
     if not held_out:
         return 0
@@ -430,23 +430,23 @@ def held_out_count(documents: int, held_out: float) -> int:
 def split_documents(
     documents: Iterable[Document], held_out: float, divisible: bool = True
 ) -> Split:
-    """Hold out a share or a number of documents: those whose names have the lowest hashes.
+    """Hold out a fraction or a number of documents: those with the lowest hashes of their names.
 
-    One more document moves at most two others. Both sides come in the order of the hash, not of
-    the path: neighbours in a folder resemble each other, so any first part of a side is a fair
-    sample of it. By share, one or two documents are cut in two, and their ends are held out;
-    conversations and other documents with a mask are never cut.
+    Adding a document moves at most two others. Both sides are in the order of the hash, not of the
+    path: neighbours in a folder resemble each other, and any first part of a side is a fair sample.
+    With a fraction, one or two documents are cut in two, and their ends are held out; documents
+    with a target mask, such as conversations, are never cut.
 
     Arguments:
-        documents: with unique names; those without bytes are dropped.
-        held_out: share of documents, in [0, 1), or their number; 0 holds none out.
+        documents: with unique names; empty ones are dropped.
+        held_out: fraction of documents, in [0, 1), or their number; 0: none.
         divisible: whether documents without a mask may be cut.
 
     Returns:
-        both sides, neither empty unless `held_out` is 0.
+        both sides, not empty unless `held_out` is 0 or there is no text.
 
     Raises:
-        SetpointError: no bytes at all, two documents with one name, or an empty side.
+        SetpointError: two documents have one name, or a side is empty.
     """
     (train,), held = split_mixture([list(documents)], held_out, divisible)
     return Split(train, held)
@@ -458,11 +458,10 @@ def split_mixture(
     divisible: bool = True,
     where: str = "data.sources",
 ) -> tuple[list[list[Document]], list[Document]]:
-    """Split each source of a mixture by itself; a number of documents is of all sources together.
+    """Split each source of a mixture by itself; a number of documents counts over all sources.
 
     Returns:
-        the training documents of each source, which may be none, and the documents of all that
-        are held out.
+        the training documents of each source, perhaps none, and all held-out documents.
 
     Raises:
         SetpointError: as `split_documents`.
@@ -483,11 +482,11 @@ def split_mixture(
 def training_documents(
     read: Callable[[], Iterator[Document]], held_out: float, divisible: bool = True
 ) -> Iterator[Document]:
-    """The training side of `split_documents` in the order of reading, without all in memory.
+    """Training side of `split_documents` in reading order, in bounded memory.
 
     Arguments:
-        read: gives the documents anew at each call; they are read twice, for their names first.
-        divisible: whether few may be cut; texts of conversations are none.
+        read: returns a new iterator of the documents; they are read twice, first for their names.
+        divisible: whether documents may be cut; False for texts of conversations.
     """
     positions = [split_position(document.name) for document in read() if document.size]
     if held_out < 1 and len(positions) <= FEW:
@@ -520,7 +519,7 @@ def duplicate_name(where: str, name: str) -> SetpointError:
 
 
 def split_group(documents: Iterable[Document], held_out: float, divisible: bool = True) -> Split:
-    """`split_documents` where either side may be empty: a single conversation is trained on."""
+    """Like `split_documents`, but a side may be empty: a single conversation is for training."""
     ordered = _filled(documents)
     if not ordered:
         return Split([], [])
@@ -540,10 +539,10 @@ def _digest(name: str) -> bytes:
 
 
 def _cut(document: Document, held_out: float) -> list[Document]:
-    """A document and its end, cut at the start of a line where there is one near by.
+    """Cut off the end of a document, preferably at the start of a line.
 
     Returns:
-        the document alone where one of both would be empty.
+        both parts, or the document alone if one of them would be empty.
     """
     tokens, trained, data, name = document.tokens, document.trained, document.data, document.name
     size = len(data) if tokens is None else len(tokens)
@@ -569,7 +568,7 @@ def _cut(document: Document, held_out: float) -> list[Document]:
 
 
 def _too_little(ordered: Sequence[Document], held_out: float, divisible: bool) -> str:
-    """Message for documents of which none can be held out, and none can be cut."""
+    """Message about documents of which none can be held out or cut."""
     first = ordered[0]
     size = f"{first.size} bytes" if first.tokens is None else f"{len(first.tokens)} tokens"
     what = f"the only document, '{first.name}', has {size}"

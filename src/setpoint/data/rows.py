@@ -1,8 +1,7 @@
-"""Rows of one length, each of parts of documents, and the batches that are made of them.
+"""Rows of one length, made of parts of documents, and batches of rows.
 
-A row is a list of parts (which token of the corpus, how many are read). Windows of concatenated
-text, packed documents, rows of an evaluation and rows of a stream differ only in who lists the
-parts: `Cut` by number, a `Packer` in groups, or the stream itself, whose rows carry their tokens.
+A row is a list of parts: offset in the corpus and length. Rows of concatenated text come from
+`Cut`, packed ones from a `Packer`, and rows of a stream carry their tokens.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import TokenArray
 
 NAMED = 4
-"""Documents that a message names."""
+"""Documents that a message lists."""
 
 Rows = Any
-"""Rows as their sequences understand them: numbers, or `Parts`; they have a length and slices."""
+"""Row numbers, `Parts` or `MixedRows`, depending on the sequences; sliceable."""
 
 
 class Sequences(Protocol):
-    """Rows of one length, made into batches on demand."""
+    """Maker of batches from rows of one length."""
 
     @property
     def sequence_length(self) -> int:
-        """Tokens that the model reads of each, S."""
+        """Input tokens per row, S."""
         ...
 
     @property
@@ -45,41 +44,40 @@ class Sequences(Protocol):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names of the sources, which `Batch.source` counts from 0."""
+        """Names of the sources; `Batch.source` holds indices into them."""
         ...
 
     @property
     def epoch_rows(self) -> int | None:
-        """Rows of an epoch; None: of a stream, whose end is not known."""
+        """Rows per epoch; None for a stream."""
         ...
 
     def rows(self, rows: Rows) -> Batch:
-        """Some of them as a batch."""
+        """Make rows into a batch."""
         ...
 
     def describe(self, rows: Rows) -> str:
-        """Names of the documents of some of them, for messages."""
+        """Names of the documents of rows, for messages."""
         ...
 
     def names_in(self, rows: Rows) -> list[list[str | None]]:
-        """The name of the document of each of the S + 1 tokens of each row; None for padding.
+        """Document name of each of the S + 1 tokens of each row; None for padding.
 
-        A separator is of the document that it begins.
+        A separator belongs to the document after it.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """Rows, each of some parts of documents one after the other.
+    """Rows as concatenations of parts of documents.
 
     Arguments:
-        starts: (P,) the first token that is read of each part, in the order of the rows; the
-            targets are one on.
-        lengths: (P,) how many tokens are read.
-        ends: (B,) the number of the part after the last one of each row.
-        tokens: that `starts` count in, of rows of a stream; None: those of the corpus.
-        names: of the document of each part, where `tokens` are given.
+        starts: (P,) offset of the first input token of each part; targets are shifted by one.
+        lengths: (P,) number of input tokens.
+        ends: (B,) index after the last part of each row.
+        tokens: the array that `starts` refer to, of streamed rows; None: that of the corpus.
+        names: (P,) document names, of streamed rows.
     """
 
     starts: Ints
@@ -104,16 +102,16 @@ class Parts:
 
     @property
     def token_count(self) -> int:
-        """Tokens that the rows hold."""
+        """Number of input tokens."""
         return int(self.lengths.sum())
 
     def pick(self, rows: Ints) -> Parts:
-        """Rows by number."""
+        """Select rows by number."""
         return Parts.joined([self[row : row + 1] for row in rows.tolist()])
 
     @classmethod
     def joined(cls, parts: Sequence[Parts]) -> Parts:
-        """Rows after rows."""
+        """Concatenate rows."""
         if len(parts) == 1:
             return parts[0]
         none = np.empty(0, np.int64)
@@ -135,17 +133,17 @@ class Parts:
 
 
 class Cut:
-    """Documents one after the other, cut where rows end.
+    """Rows of concatenated documents.
 
-    Text whose documents lie in the corpus as they are read is cut where it lies. A complete
-    document's last token is not read, so that its rows, and those in another order, are ranges of
-    what is read of all documents.
+    Plain text in the order of the corpus is cut in place. Otherwise rows are ranges of the
+    concatenated inputs of all documents, since the last token of a complete document is a target
+    only.
 
     Arguments:
-        stride: tokens from the start of a row to that of the next.
-        partial: whether what is left at the end is a row as well.
-        divided: whether rows are divided into parts where documents begin.
-        order: (documents,) the order in which they follow one another; None: that of the corpus.
+        stride: tokens between the starts of two rows.
+        partial: whether the remainder at the end is a row.
+        divided: whether a document begins a new part.
+        order: (documents,) order of the documents; None: that of the corpus.
 
     Raises:
         SetpointError: there is less than one row, or the length is below 1.
@@ -178,7 +176,7 @@ class Cut:
             raise SetpointError(self._too_short())
 
     def pick(self, rows: Ints) -> Parts:
-        """The parts of some rows, (B,) numbers."""
+        """Parts of rows, given by (B,) numbers."""
         begins = rows * self.stride
         ends = np.minimum(begins + self.length, self.total)
         if self.is_plain and not self.divided:
@@ -224,25 +222,24 @@ class Cut:
 
 
 class DocumentRows:
-    """Rows of parts of documents: `Sequences`.
+    """Maker of batches from parts of documents: `Sequences`.
 
-    Padding is the separator among the inputs, `IGNORE_INDEX` among the targets, and lies at the
-    end of a row, where causal attention lets no other position see it.
+    Padding is at the end of a row: separators as inputs, `IGNORE_INDEX` as targets. Causal
+    attention hides it from all other positions.
 
     Arguments:
-        corpus: of a stream, one without tokens.
-        sequence_length: tokens that a row holds at most.
-        numbered: the parts of rows that are asked for by number; None: `Parts` are asked for.
-        count: rows of an epoch; None: not known.
-        isolated: whether a row tells the model its documents, and positions start anew in each.
-        marked: whether positions say where padding is, which experts are to leave out, though
-            documents are not isolated.
-        multiple: rows of a batch are padded to the longest, rounded up to a multiple of it; None:
-            to the sequence length.
-        row_tokens: tokens of a row, on average over an epoch; None: all rows are full.
-        layout: how rows are made of documents; metrics compare where it is equal.
-        note: documents that were divided or left out, in words; empty: none.
-        identity: None: that of the corpus.
+        corpus: the documents; without tokens for a stream.
+        sequence_length: maximum input tokens per row.
+        numbered: parts of rows by number; None: rows are given as `Parts`.
+        count: rows per epoch; None: unknown.
+        isolated: whether batches have document ids, and position ids restart in each document.
+        marked: whether position ids mark padding, which experts skip, without isolation.
+        multiple: pad to the longest row of the batch, rounded up to a multiple of this; None: to
+            the sequence length.
+        row_tokens: mean tokens per row; None: all rows are full.
+        layout: description of the rows; metrics are comparable if it is equal.
+        note: message about divided or dropped documents; empty: none.
+        identity: identity of the text; None: that of the corpus.
     """
 
     def __init__(
@@ -273,7 +270,7 @@ class DocumentRows:
         return self.epoch_rows
 
     def parts(self, rows: Ints | Parts) -> Parts:
-        """The parts of rows."""
+        """Parts of rows."""
         if isinstance(rows, Parts):
             return rows
         assert self.numbered is not None
@@ -381,7 +378,7 @@ class DocumentRows:
         shape: tuple[int, int],
         valid: npt.NDArray[np.bool_] | None,
     ) -> tuple[Ints, Ints | None]:
-        """(B,) the source of each row's first target, and (B, S) those of all where they differ."""
+        """(B,) source of the first target of each row, and (B, S) sources of all if they differ."""
         if len(self.sources) == 1:
             return np.zeros(shape[0], np.int64), None
         along = self.corpus.sources_along(parts.starts + 1, parts.lengths)
@@ -396,7 +393,7 @@ class DocumentRows:
         return source, sources
 
     def _names(self, parts: Parts) -> Iterator[list[tuple[str, int]]]:
-        """Of each row the documents, with how many tokens of each are read."""
+        """Documents of each row, with their numbers of tokens."""
         files, begin = self.corpus.files, 0
         documents = self.corpus.starts
         for end in parts.ends.tolist():
@@ -435,10 +432,10 @@ class DocumentRows:
         return f"rows of {self.corpus.side} from {', '.join(names[:NAMED])}{more}"
 
     def first(self, count: int | None) -> Corpus:
-        """The tokens of the first rows as a corpus, `trained` where they are predicted.
+        """The first rows as a corpus, whose mask is true for targets.
 
-        A separator stands in front of each document that is predicted by itself, so that n-grams up
-        to the third order see nothing of the one before.
+        Documents that are predicted by themselves begin with a separator, so n-grams up to order 3
+        do not reach into the document before.
         """
         corpus = self.corpus
         rows = self.parts(np.arange(len(self) if count is None else min(count, len(self))))
@@ -457,11 +454,11 @@ class DocumentRows:
 
 
 def isolate(begins: npt.NDArray[np.bool_], used: Ints) -> tuple[Ints, Ints]:
-    """Positions that start anew where documents begin, and documents counted from 0 in each row.
+    """Position ids that restart in each document, and document numbers from 0 in each row.
 
     Arguments:
-        begins: (B, S) where a document begins.
-        used: (B,) tokens of each row; what is behind them is padding, and -1 in both.
+        begins: (B, S) bool, first tokens of documents.
+        used: (B,) tokens of each row; the rest is padding, -1 in both results.
     """
     places = np.arange(begins.shape[1])
     positions = places - np.maximum.accumulate(np.where(begins, places, 0), axis=1)
@@ -479,7 +476,7 @@ def training_rows(
     marked: bool = False,
     order: Ints | None = None,
 ) -> DocumentRows:
-    """Concatenate documents and cut them into rows; what is left at the end is left out.
+    """Concatenate documents and cut them into rows; the remainder at the end is dropped.
 
     Arguments:
         marked: see `DocumentRows`.
@@ -502,8 +499,8 @@ class MixedRows:
     """Rows of several sources, in the order of the sampler.
 
     Arguments:
-        source: (B,) which of the sources each is from.
-        parts: of each source its rows, in the order in which they come.
+        source: (B,) index of the source of each row.
+        parts: rows of each source, in order.
     """
 
     source: Ints
@@ -518,7 +515,7 @@ class MixedRows:
 
     @staticmethod
     def spans(source: Ints, key: slice, sources: int) -> list[slice]:
-        """Of the rows of each source those within a slice of all rows."""
+        """Slices of the rows of each source that correspond to a slice of all rows."""
         start, stop, _ = key.indices(len(source))
         before = np.bincount(source[:start], minlength=sources)
         until = np.bincount(source[:stop], minlength=sources)
@@ -526,7 +523,7 @@ class MixedRows:
 
 
 class MixedSequences:
-    """The rows of several sources: `Sequences`."""
+    """Maker of batches from the rows of several sources: `Sequences`."""
 
     def __init__(self, names: Sequence[str], members: Sequence[Sequences]) -> None:
         self.sources = tuple(names)
@@ -534,22 +531,22 @@ class MixedSequences:
 
     @property
     def sequence_length(self) -> int:
-        """Tokens that the model reads of each row, S."""
+        """Input tokens per row, S."""
         return self.members[0].sequence_length
 
     @property
     def identity(self) -> DataIdentity:
-        """Identity of its sources, one after the other."""
+        """Joint identity of its sources."""
         return DataIdentity.joined([each.identity for each in self.members])
 
     @property
     def epoch_rows(self) -> int | None:
-        """Rows of an epoch of each source; None where one is a stream."""
+        """Rows per epoch over all sources; None with a stream."""
         counts = [each.epoch_rows for each in self.members]
         return None if None in counts else sum(count or 0 for count in counts)
 
     def rows(self, rows: MixedRows) -> Batch:
-        """Some of them as a batch, in the order of the sampler."""
+        """Make rows into a batch, in the order of the sampler."""
         made = [
             (number, member.rows(part))
             for number, (member, part) in enumerate(zip(self.members, rows.parts, strict=True))
@@ -569,7 +566,7 @@ class MixedSequences:
         )
 
     def describe(self, rows: MixedRows) -> str:
-        """Names of the documents of some rows, by source."""
+        """Names of the documents of rows, by source."""
         pairs = zip(self.members, rows.parts, strict=True)
         return "; ".join(member.describe(part) for member, part in pairs if len(part))
 

@@ -1,8 +1,8 @@
-"""The rows of all ranks in their order, planned in one place, before any of them is made.
+"""The sequence of rows of all ranks, planned in one place.
 
-A `Sampler` has a cursor in the rows of each source, and of a mixture a schedule that says which
-source each row is from. Its state is the positions of the cursors; where a run resumes with other
-ranks or another global batch, `Deal` says what each rank reads from there on.
+A `Sampler` has a cursor for each source, and with a mixture a schedule that chooses the source of
+each row. Its state is the positions of the cursors; a run may resume with other ranks or another
+global batch size, for which `Deal` assigns the rows of each rank.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ALL = slice(None)
 
 
 class Deal(NamedTuple):
-    """The rows of each step, and which of them a rank reads.
+    """Assignment of the rows of a step to a rank.
 
     Arguments:
-        step_rows: rows of a step on all ranks.
-        own: numbers of a rank's rows within the step.
-        first: row of the sequence with which the next step begins.
+        step_rows: rows of a step over all ranks.
+        own: indices of the rank's rows within the step.
+        first: number of the first row of the next step.
     """
 
     step_rows: int
@@ -36,10 +36,10 @@ class Deal(NamedTuple):
     first: int = 0
 
     def lanes(self, count: int) -> list[int]:
-        """The lanes of a stream in which any step has a row of this rank.
+        """The lanes of a stream that have a row of this rank in any step.
 
-        Row i of the sequence is of lane i modulo `count`. There are as many lanes as rows of a step
-        when a run begins. If it resumes with steps of other rows, each begins at another lane.
+        Row i of the sequence belongs to lane i modulo `count`. A run starts with as many lanes as
+        rows per step; if it resumes with another number of rows, steps begin at varying lanes.
         """
         cycle = gcd(self.step_rows, count)
         own = {(self.first + row) % cycle for row in self.own}
@@ -47,61 +47,61 @@ class Deal(NamedTuple):
 
 
 class Cursor(Protocol):
-    """A position in the endless rows of one source, epoch after epoch."""
+    """Position in the endless rows of one source."""
 
     @property
     def is_dealt(self) -> bool:
-        """True if a rank knows the positions of its own rows alone, so that states are merged."""
+        """True if a rank only knows the positions of its own rows, so states have to be merged."""
         ...
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Identity of the rows, which a state must share."""
+        """Properties of the rows that must match when a state is loaded."""
         ...
 
     @property
     def epoch(self) -> float:
-        """Passes over the source that were taken, with the fraction of the current one."""
+        """Passes over the source, with the fraction of the current one."""
         ...
 
     def take(self, slots: npt.NDArray[np.int64], own: slice) -> Rows:
-        """Move past the next rows, and return those of this rank.
+        """Advance by the next rows of all ranks, and return those of this rank.
 
         Arguments:
-            slots: (B,) their numbers in the sequence of all sources.
-            own: those that this rank reads.
+            slots: (B,) numbers of the rows in the sequence of all sources.
+            own: the rows of this rank.
         """
         ...
 
     def position(self) -> dict[str, Any]:
-        """The position; JSON-able, small."""
+        """The position, as a small JSON-able mapping."""
         ...
 
     def locate(self, state: Mapping[str, Any] | None, deal: Deal, other_data: bool = False) -> Any:
-        """The position of a state, for `move`; None: the start.
+        """Convert a state to a position for `move`; None: the start.
 
         Arguments:
-            other_data: whether the data may be another; the position is then the nearest there is.
+            other_data: whether the data may have changed; the nearest position is chosen then.
 
         Raises:
-            SetpointError: there is no such position.
+            SetpointError: the position does not exist.
         """
         ...
 
     def move(self, position: Any) -> None:
-        """Go on at a position."""
+        """Continue at a position."""
         ...
 
     def close(self) -> None:
-        """Drop caches, and close files; taking more opens them again."""
+        """Clear caches and close files; taking more rows reopens them."""
         ...
 
 
 class EpochPosition(NamedTuple):
-    """The row of a plan that comes next.
+    """Position of the next row of a plan.
 
     Arguments:
-        epoch_row: rows of the epoch before it, for people.
+        epoch_row: number of the row in its epoch, for messages.
     """
 
     epoch: int = 0
@@ -111,9 +111,9 @@ class EpochPosition(NamedTuple):
 
 
 class EpochCursor:
-    """The rows of a plan, epoch after epoch: `Cursor`. All ranks plan all rows, at no cost.
+    """Position in the rows of a plan, epoch after epoch: `Cursor`. All ranks plan all rows.
 
-    A batch may cross from one epoch into the next, so nothing is dropped.
+    A batch may cross the end of an epoch, so no rows are dropped.
     """
 
     is_dealt = False
@@ -159,11 +159,11 @@ class EpochCursor:
     ) -> EpochPosition:
         """See `Cursor.locate`.
 
-        Other data goes on at the same row of the same group, or with the next group or epoch where
-        there are fewer.
+        With other data the position is the same row of the same group, or the start of the next
+        group or epoch if there are fewer rows.
 
         Raises:
-            SetpointError: there is no such position.
+            SetpointError: the position does not exist.
         """
         if state is None:
             return EpochPosition()
@@ -197,7 +197,7 @@ class Shares(NamedTuple):
     """Shares of the sources from a row of the sequence on.
 
     Arguments:
-        shares: one per source; they add up to 1.
+        shares: one per source; their sum is 1.
     """
 
     first: int
@@ -206,13 +206,13 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Shares of the sources of a mixture, and how often each may be read.
+    """Shares of the sources of a mixture, and limits on their rows.
 
     Arguments:
-        phases: by their first rows, which rise; the first is 0.
-        limits: rows that may be taken of each source; None: any number.
-        epoch_rows: rows of an epoch over all sources; None: not known.
-        row_tokens: tokens that a row holds at most, where shares are of tokens; None: of rows.
+        phases: by ascending first row; the first is 0.
+        limits: maximum rows of each source; None: no limit.
+        epoch_rows: rows per epoch over all sources; None: unknown.
+        row_tokens: maximum tokens per row if shares are of tokens; None: shares are of rows.
     """
 
     names: tuple[str, ...]
@@ -222,11 +222,11 @@ class Schedule:
     row_tokens: int | None = None
 
     def shares_at(self, row: int) -> tuple[float, ...]:
-        """The shares of the phase of a row."""
+        """Shares at a row."""
         return next(phase for phase in reversed(self.phases) if phase.first <= row).shares
 
     def is_used_up(self, number: int, taken: int) -> bool:
-        """True if a source was read as often as it may be; a limit may have been lowered since."""
+        """True if a source has reached its limit, which may be lower than when the run started."""
         limit = self.limits[number]
         return limit is not None and taken >= limit
 
@@ -260,10 +260,10 @@ class Sampler:
         self.deal(step_rows, range(step_rows))
 
     def deal(self, step_rows: int, own: Sequence[int]) -> None:
-        """Assign rows of each step to this rank; called before any is taken.
+        """Assign rows of each step to this rank; called before any row is taken.
 
         Arguments:
-            own: their numbers within the step.
+            own: indices of its rows within the step.
         """
         self._deal = Deal(step_rows, own)
         for cursor in self.cursors:
@@ -271,34 +271,33 @@ class Sampler:
 
     @property
     def is_dealt(self) -> bool:
-        """True if a rank knows the positions of its own rows alone; see `merged_state`."""
+        """True if a rank only knows the positions of its own rows; see `merged_state`."""
         return any(cursor.is_dealt for cursor in self.cursors)
 
     @property
     def position(self) -> int:
-        """Rows that were taken, of all sources."""
+        """Number of rows taken from all sources."""
         return sum(self.taken)
 
     @property
     def epoch(self) -> float:
-        """Passes over the data that were taken, with the fraction of the current one.
+        """Passes over the data, with the fraction of the current one.
 
-        Of a mixture: rows taken as a multiple of all there are; with a stream, passes of the least
-        read source.
+        For a mixture: rows taken divided by all rows; with a stream, the fewest passes of a source.
         """
         if self.schedule.epoch_rows is None:
             return min(cursor.epoch for cursor in self.cursors)
         return self.position / self.schedule.epoch_rows
 
     def take(self, count: int, own: slice = ALL) -> Rows:
-        """Move past the next rows of all ranks, and return those of this one.
+        """Advance by the next rows of all ranks, and return those of this rank.
 
         Arguments:
-            own: which of them this rank reads.
+            own: the rows of this rank.
 
         Raises:
-            SetpointError: all sources that have a share were read as often as they may be, or a
-                stream cannot be read; rows before that were given.
+            SetpointError: all sources with a share have reached their limits, or a stream cannot be
+                read; earlier rows were returned.
         """
         first, cursors = self.position, self.cursors
         if self.schedule is ONE_SOURCE:
@@ -319,10 +318,10 @@ class Sampler:
         return MixedRows(source[own], tuple(parts))
 
     def _draw(self, count: int, found: list[list[Parts]]) -> list[int]:
-        """Sources of up to `count` rows, over which the shares stay the same.
+        """Sources of up to `count` rows with the same shares.
 
         Arguments:
-            found: where shares are of tokens, gets the rows of each source.
+            found: receives the rows of each source if shares are of tokens.
         """
         schedule, taken, first = self.schedule, self.taken, self.position
         if any(phase.first == first for phase in schedule.phases):
@@ -360,14 +359,14 @@ class Sampler:
         return sources
 
     def close(self) -> None:
-        """Drop caches, and close files; taking more opens them again."""
+        """Clear caches and close files; taking more rows reopens them."""
         for cursor in self.cursors:
             cursor.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Of each source what was taken, its share and the position in it; JSON-able, small.
+        """Rows taken, share and position of each source, as a small JSON-able mapping.
 
-        Of a stream it has what this rank knows: `merged_state` puts together those of all.
+        For a stream it covers the lanes of this rank; `merged_state` combines those of all ranks.
         """
         shares = self.schedule.shares_at(self.position)
         counts = zip(self.schedule.names, self.cursors, self.taken, self.since, shares, strict=True)
@@ -382,17 +381,17 @@ class Sampler:
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
-        """Go on where `state` was taken, with any number of ranks and rows of a step.
+        """Continue at a state, with any number of ranks and rows per step.
 
-        A source that is new in `other_data` starts at its beginning. Shares count anew where there
-        are other sources, or others than when the state was taken.
+        With `other_data`, new sources start at their beginning. Shares are counted anew if sources
+        or shares have changed since.
 
         Arguments:
             state: from `state_dict` or `merged_state`, perhaps through JSON.
-            other_data: whether the data may be another; the position is then the nearest there is.
+            other_data: whether the data may have changed; the nearest position is chosen then.
 
         Raises:
-            SetpointError: the state is one of other data, or of none. Nothing is changed then.
+            SetpointError: the state is invalid or of other data; the sampler is unchanged then.
         """
         names, found = self.schedule.names, self._sources_of(state, other_data)
         for name, cursor in zip(names, self.cursors, strict=True):
@@ -416,7 +415,7 @@ class Sampler:
         self.taken, self.since = taken, [each["since"] if same else 0 for each in given]
 
     def _sources_of(self, state: Mapping[str, Any], other_data: bool) -> dict[str, dict[str, Any]]:
-        """The state of each source."""
+        """State of each source."""
         found: dict[str, Any] = state.get("sources", {})
         wrong = isinstance(found, dict) and [
             name for name, each in found.items() if not isinstance(each, dict)
@@ -440,7 +439,7 @@ class Sampler:
 
 
 def merged_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The state of a `Sampler` from those of all ranks, each with its own lanes of streams."""
+    """Merge the states of all ranks, each with its own lanes of streams."""
     sources: dict[str, Any] = {}
     for name, source in states[0]["sources"].items():
         sources[name] = source
@@ -456,7 +455,7 @@ def _require_same_rows(state: Mapping[str, Any], cursor: Cursor, other_data: boo
     """Refuse the state of a source with other rows.
 
     Raises:
-        SetpointError: it has other keys or counts, or is of other data unless that is wanted.
+        SetpointError: keys or properties differ, those of the data only if not `other_data`.
     """
     facts, position = cursor.facts, cursor.position()
     streamed, was = "lanes" in position, "lanes" in state
@@ -513,11 +512,10 @@ _FIELDS = {
 
 
 def describe_position(state: Mapping[str, Any]) -> str:
-    """The state of a `Sampler` in words; empty if it is none.
+    """Describe the state of a `Sampler`; empty if it has no sources.
 
     Returns:
-        for instance `epoch 2, after 38 sequences`, or for a mixture that of each source with its
-        share of all sequences that were taken.
+        such as `epoch 2, after 38 sequences`; for a mixture with the share of each source.
     """
     sources: dict[str, Any] = state.get("sources", {})
     if "" in sources:
@@ -546,11 +544,11 @@ def _describe_source(source: Mapping[str, Any]) -> str:
 
 
 class PlannedRows(NamedTuple):
-    """Rows that a mixture takes, which are exact with one phase and else a few rows off.
+    """Rows that a mixture will take: exact with one phase, otherwise up to a few rows.
 
     Arguments:
-        total: as many as were asked for, or fewer where all sources are spent before.
-        sources: of each.
+        total: rows in total, fewer than requested if all sources reach their limits.
+        sources: rows of each source.
     """
 
     total: float
@@ -560,11 +558,11 @@ class PlannedRows(NamedTuple):
 def planned_rows(
     phases: Sequence[Shares], limits: Sequence[int | None], rows: float = inf
 ) -> PlannedRows:
-    """Number of the first rows that are from each source.
+    """Plan how many of the first rows come from each source.
 
     Arguments:
-        limits: as of `Schedule`.
-        rows: infinity: until all sources that have a share were read as often as they may be.
+        limits: see `Schedule`.
+        rows: total; infinity: until all sources with a share reach their limits.
     """
     left = [inf if limit is None else float(limit) for limit in limits]
     taken, at = [0.0] * len(limits), 0.0
@@ -586,7 +584,7 @@ def planned_rows(
 
 
 def shares_of(weights: Sequence[float], temperature: float = 1.0) -> tuple[float, ...]:
-    """Shares in proportion to w^(1/temperature); a weight of 0 stays 0.
+    """Shares proportional to w^(1/temperature); a weight of 0 stays 0.
 
     Source: Conneau et al., "Unsupervised cross-lingual representation learning at scale" (2020),
     section 3.1, with alpha = 1 / temperature.

@@ -1,11 +1,10 @@
-"""Prepared data: a folder of files that are mapped, its manifest, and the key it is cached under.
+"""Prepared data: memory-mapped files with a manifest, and their key in the cache.
 
-A folder of prepared data holds shards, ranges of the split's hash of document names, which follow
-one another as documents do in memory. A shard is `SIDE-NUMBER.tokens.npy` (documents with
-a separator after each), `.index.npy` (a row per document: `INDEX`), `.names`, and `.mask.npy` where
-documents say which tokens are targets. `SIDE.starts.npy` and `SIDE.sources.npy` are of all shards
-of a side. Documents of token files may stay there: `SIDE.places.npy` (a row per document: `PLACE`)
-says where. `manifest.json` is written last.
+Shards are ranges of the hash of document names, in the order of a corpus in memory. A shard is
+`SIDE-NUMBER.tokens.npy` (documents, each followed by a separator), `.index.npy` (one `INDEX` per
+document), `.names`, and `.mask.npy` for documents with a target mask. `SIDE.starts.npy` and
+`SIDE.sources.npy` cover all shards of a side. Documents of token files may be mapped in place:
+`SIDE.places.npy` holds one `PLACE` per document. `manifest.json` is written last.
 """
 
 from __future__ import annotations
@@ -54,20 +53,20 @@ INDEX = np.dtype(
         ("sha256", "u1", (32,)),
     ]
 )
-"""A document of a shard."""
+"""Index entry of a document of a shard."""
 PLACE = np.dtype([("file", "<i4"), ("at", "<i8")])
 """Position of the tokens of a document."""
 PLACES = ".places.npy"
 
 
 def raw(array: npt.NDArray[Any]) -> memoryview:
-    """The content of an array that `write_file` takes; an empty one has no format `B`."""
+    """Content of an array for `write_file`; works for empty arrays, too."""
     return memoryview(np.ascontiguousarray(array).view(np.uint8).data)
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
-    """Write a file anew, on the disk when the call returns."""
-    path.unlink(missing_ok=True)  # half of one, from a process that was killed
+    """Write a new file, flushed to the disk."""
+    path.unlink(missing_ok=True)  # a partial file of a killed process
     return write_file(path, chunks)
 
 
@@ -91,7 +90,7 @@ def write_parts(
 
 
 SEEN = "verified.json"
-"""Files that a machine has verified, with their modification times then."""
+"""Names and modification times of the files that this machine has verified."""
 INPUTS = "inputs.txt"
 
 
@@ -100,10 +99,10 @@ class Side:
     """A corpus in a store.
 
     Arguments:
-        name: of its files.
-        side: as `Corpus.side`.
-        sources: as `Corpus.sources`.
-        masked: whether there are files that say which tokens are targets.
+        name: prefix of its files.
+        side: see `Corpus.side`.
+        sources: see `Corpus.sources`.
+        masked: whether it has a target mask.
     """
 
     name: str
@@ -122,12 +121,12 @@ class StoreManifest:
     """Content of a store.
 
     Arguments:
-        key: fingerprint of what determines the content.
-        described: the same for people, such as the sources.
+        key: fingerprint of all that determines the content.
+        described: the same in readable form, such as the sources.
         tokenizer: `Tokenizer.name`.
-        files: by name, size and BLAKE3.
-        notes: as `Corpus.notes`.
-        token_files: path, dtype, offset and tokens of files in which documents stay.
+        files: size and BLAKE3 of each file, by name.
+        notes: see `Corpus.notes`.
+        token_files: path, dtype, offset and tokens of files that are mapped in place.
     """
 
     key: str
@@ -141,7 +140,7 @@ class StoreManifest:
     token_files: tuple[tuple[str, str, int, int], ...] = ()
 
     def text(self) -> str:
-        """As it is written."""
+        """The text of the file."""
         return json.dumps({"kind": KIND, "format": FORMAT, **asdict(self)}, indent=1) + "\n"
 
     @property
@@ -156,19 +155,19 @@ class StoreManifest:
 
 
 class DamagedData(SetpointError):
-    """Prepared data that is not what its manifest says."""
+    """Prepared data that does not match its manifest."""
 
 
 def read_manifest(folder: Path) -> StoreManifest:
-    """Read what a store holds.
+    """Read the manifest of a store.
 
     Raises:
-        DamagedData: there is no manifest, or none that this version understands.
+        DamagedData: it is missing, damaged or of another version.
     """
     try:
         found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if found.pop("kind") != KIND:
-            raise ValueError("it is of something else")
+            raise ValueError("it is not a manifest of prepared data")
         version = found.pop("format")
         if version != FORMAT:
             raise DamagedData(
@@ -207,11 +206,11 @@ def read_manifest(folder: Path) -> StoreManifest:
 def verify(folder: Path, manifest: StoreManifest) -> None:
     """Compare all files with the manifest.
 
-    Sizes are compared always. A file is read for its hash once, and again when its modification
-    time is another than at that time, so that opening costs nothing as data grows.
+    Sizes are always compared. A file is hashed once, and again when its modification time changes,
+    so opening large data is cheap.
 
     Raises:
-        DamagedData: a file is missing, cut short or has other content.
+        DamagedData: a file is missing, truncated or changed.
     """
     seen = _read_seen(folder, manifest)
     now: dict[str, int] = {}
@@ -252,16 +251,16 @@ def _read_seen(folder: Path, manifest: StoreManifest) -> dict[str, int]:
 
 
 def write_seen(folder: Path, manifest: StoreManifest, times: dict[str, int]) -> None:
-    """Note which files were verified; where it cannot be written they are verified again."""
+    """Record which files were verified; without the record they are verified again."""
     text = json.dumps({"of": _own_hash(manifest), "files": times})
     with suppress(OSError), replacing(folder / SEEN) as staged:
         staged.write_text(text, encoding="utf-8")
 
 
 def read_inputs(folder: Path) -> list[str]:
-    """The state that the files of the sources had when a store was prepared; empty where unknown.
+    """State of the input files when a store was prepared; empty if unknown.
 
-    As `setpoint.data.sources.files.inputs_of` has it.
+    See `setpoint.data.sources.files.inputs_of`.
     """
     try:
         return (folder / INPUTS).read_text(errors="surrogateescape").splitlines()
@@ -274,10 +273,10 @@ def _own_hash(manifest: StoreManifest) -> str:
 
 
 def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Tokenizer) -> Corpus:
-    """Map one corpus of a store that was verified.
+    """Map a corpus of a verified store.
 
     Raises:
-        DamagedData: a file has another dtype or length than the manifest says.
+        DamagedData: dtype or length of a file differ from the manifest.
         SetpointError: it was prepared with another tokenizer.
     """
     if tokenizer.name != manifest.tokenizer:
@@ -322,7 +321,7 @@ def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Toke
 
 
 def first_lengths(folder: Path, count: int) -> list[int]:
-    """Tokens of the first documents of a store."""
+    """Lengths of the first documents of a store, in tokens."""
     manifest, lengths = read_manifest(folder), list[int]()
     for side in manifest.sides:
         path = folder / f"{side.name}.starts.npy"
@@ -333,7 +332,7 @@ def first_lengths(folder: Path, count: int) -> list[int]:
 
 
 def _column(folder: Path, side: Side, name: str) -> npt.NDArray[Any]:
-    """A column of the index of all documents of a side."""
+    """Column of the index over all documents of a side."""
     shards = (shard_name(side.name, number) for number in range(side.shards))
     parts = [np.array(_mapped(folder / f"{shard}.index.npy", INDEX)[name]) for shard in shards]
     return np.concatenate(parts)
@@ -341,13 +340,13 @@ def _column(folder: Path, side: Side, name: str) -> npt.NDArray[Any]:
 
 def _sources(folder: Path, side: Side) -> npt.NDArray[Any]:
     if len(side.sources) == 1:
-        # One value for all, which takes no memory.
+        # A broadcast view, which takes no memory.
         return np.broadcast_to(np.zeros(1, np.int32), (side.documents,))
     return _mapped(folder / f"{side.name}.sources.npy", np.dtype("<i4"), side.documents)
 
 
 def _joined(folder: Path, side: Side, kind: str, first: npt.NDArray[Any]) -> JoinedRow:
-    """The files of a side as one row, with what stands before them."""
+    """Concatenation of the files of a side, after `first`."""
     parts = [
         _mapped(folder / f"{shard_name(side.name, number)}.{kind}.npy", first.dtype)
         for number in range(side.shards)
@@ -363,7 +362,7 @@ def _token_file(folder: Path, path: str, dtype: str, offset: int, count: int) ->
 
 
 def shard_name(side: str, number: int) -> str:
-    """Prefix of the names of a shard's files."""
+    """Prefix of the files of a shard."""
     return f"{side}-{number:05d}"
 
 
@@ -382,7 +381,7 @@ def _mapped(path: Path, dtype: np.dtype[Any], length: int | None = None) -> npt.
 
 
 class StoredRecords(Sequence[FileRecord]):
-    """The documents of a side, read from mapped files when they are asked for."""
+    """Records of the documents of a side, read on demand from memory-mapped files."""
 
     def __init__(self, folder: Path, side: Side) -> None:
         self.folder, self.side = folder, side
@@ -414,7 +413,7 @@ class StoredRecords(Sequence[FileRecord]):
                 yield self._record(number, row)
 
     def rows(self) -> Iterator[tuple[int, int, FileRecord]]:
-        """First token, number of tokens and record of each document."""
+        """Offset, number of tokens and record of each document."""
         first = 1
         for number, part in enumerate(self._index()[0]):
             end = first
@@ -425,7 +424,7 @@ class StoredRecords(Sequence[FileRecord]):
             first = end
 
     def parts(self) -> list[tuple[npt.NDArray[Any], Path]]:
-        """The index of each shard, and the file of its names."""
+        """Index and file of names of each shard."""
         names = (shard_name(self.side.name, number) for number in range(self.side.shards))
         paths = [self.folder / f"{name}.names" for name in names]
         return list(zip(self._index()[0], paths, strict=True))
@@ -440,7 +439,7 @@ class StoredRecords(Sequence[FileRecord]):
     def _record(self, number: int, row: Any) -> FileRecord:
         if number not in self._names:
             path = self.folder / f"{shard_name(self.side.name, number)}.names"
-            # Kept for one shard at a time: documents are asked for in order.
+            # One shard at a time: documents are read in order.
             self._names = {number: np.memmap(path, np.uint8, "r")}
         at, length = int(row["name_at"]), int(row["name_length"])
         name = self._names[number][at : at + length].tobytes()
@@ -453,10 +452,10 @@ def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[
     """The documents of all sides of a store, as tokens.
 
     Arguments:
-        name: of the source, which their names then begin with.
+        name: name of the source, the prefix of their names.
 
     Raises:
-        SetpointError: it is damaged, or of another tokenizer.
+        SetpointError: it is damaged, or was prepared with another tokenizer.
     """
     manifest = read_manifest(folder)
     verify(folder, manifest)
@@ -466,7 +465,7 @@ def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[
         for start, count, record in corpus.files.rows():
             trained = None
             if corpus.trained is not None:
-                # The separator is a target behind plain text, and none behind what is complete.
+                # The separator after plain text is a target; after a complete document it is not.
                 mask = corpus.trained[start : start + count + 1]
                 trained = None if mask[-1] else mask[:-1]
             yield Document(
@@ -477,7 +476,7 @@ def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[
 
 
 def is_prepared(folder: Path) -> bool:
-    """True if a folder holds prepared data, of any version, whole or damaged."""
+    """True if a folder holds prepared data, of any version, complete or damaged."""
     try:
         with (folder / MANIFEST).open("rb") as file:
             return KIND.encode() in file.read(200)
@@ -486,7 +485,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 class Facts(NamedTuple):
-    """Facts of a manifest that can be compared without reading the data.
+    """Parts of a manifest that `check` compares without reading the data.
 
     Arguments:
         tokenizer: `Tokenizer.name`.
@@ -498,7 +497,7 @@ class Facts(NamedTuple):
 
 
 def read_facts(folder: Path) -> Facts | None:
-    """The facts of prepared data; None where the manifest is damaged, which reading it says."""
+    """Read the facts of prepared data; None if the manifest is damaged."""
     try:
         found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         sizes = {str(name): int(size) for name, (size, _) in found["files"].items()}
@@ -509,11 +508,11 @@ def read_facts(folder: Path) -> Facts | None:
 
 @dataclass(frozen=True, slots=True)
 class StoreKey:
-    """The name of a folder in the cache.
+    """Name of a folder in the cache.
 
     Arguments:
-        request: hash of what is asked for, with the tokenizer.
-        inputs: hash of the state of the files.
+        request: hash of the request and the tokenizer.
+        inputs: hash of the state of the input files.
     """
 
     request: str
@@ -526,7 +525,7 @@ class StoreKey:
 
 
 def key_of(request: CorpusRequest, tokenizer: Tokenizer, inputs: Sequence[str]) -> StoreKey:
-    """The key of prepared data."""
+    """Key of prepared data."""
     chat = getattr(tokenizer, "chat", None)
     facts = [chat.controls, chat.variables, chat.templates] if chat is not None else None
     of_tokenizer = [tokenizer.name, tokenizer.vocab_size, facts]
@@ -539,7 +538,7 @@ def key_of(request: CorpusRequest, tokenizer: Tokenizer, inputs: Sequence[str]) 
 
 
 def size_of(inputs: Sequence[str]) -> int:
-    """Bytes of the files, of those whose size is known."""
+    """Total bytes of the files whose size is known."""
     states = (_SIZE.match(line.rpartition("\t")[2]) for line in inputs)
     return sum(int(found[1]) for found in states if found)
 
@@ -547,7 +546,7 @@ def size_of(inputs: Sequence[str]) -> int:
 def changed_names(
     before: Iterable[str], now: Iterable[str]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Names of inputs that are gone, new and changed."""
+    """Names of removed, new and changed inputs."""
     old, new = _states(before), _states(now)
     return (
         [name for name in old if name not in new],
@@ -562,7 +561,7 @@ def _states(lines: Iterable[str]) -> dict[str, str]:
 
 
 def brief_changes(before: Iterable[str], now: Iterable[str]) -> str:
-    """The first few inputs that are new, gone or changed."""
+    """Message about the first few new, removed or changed inputs."""
     gone, new, changed = changed_names(before, now)
     found = [f"{name} is new" for name in new] + [f"{name} is gone" for name in gone]
     found += [f"{name} changed" for name in changed]

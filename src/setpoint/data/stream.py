@@ -1,9 +1,9 @@
-"""A source that is read while it is trained on: documents in shuffled blocks, dealt to lanes.
+"""Streamed sources: documents in shuffled blocks, dealt to lanes.
 
-Each row of a step is a lane: a stream of its own, with documents of its own, so that which rows a
-step has does not depend on who makes them. A rank tokenizes those of its rows alone. The parts of a
-source (its files) are dealt to groups of lanes where there are as many as groups; the documents of
-a group are dealt to its lanes one by one. Whoever has lanes of a group reads all of its documents.
+Each row of a step is a lane with its own documents, so batches do not depend on the number of ranks
+and a rank tokenizes only the documents of its rows. The parts of a source (its files) are dealt to
+groups of lanes, and the documents of a group to its lanes one by one. A rank reads all documents of
+the groups of its lanes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from setpoint.data.sources.config import SourceConfig
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 SAMPLED = 10_000
-"""Documents at the start of a stream of which a share is held out for validation."""
+"""Documents at the start of a stream that are read for validation."""
 SAMPLED_BYTES = 1 << 26
-"""Bytes of these documents after which there are no more of them."""
+"""Bytes after which no more of these documents are read."""
 
 
 class Spot(NamedTuple):
-    """Position in a stream at which a document begins.
+    """Position of a document in a stream.
 
     Arguments:
-        part: name of the file, or of what else the stream is made of.
+        part: name of the part, such as a file.
     """
 
     part: str
@@ -45,19 +45,19 @@ class Spot(NamedTuple):
 
 
 Found = tuple[Document, Callable[[], Spot]]
-"""A document, and what tells the spot behind it until the next one is asked for."""
+"""A document, and a function that returns the position after it; call it before the next one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """A source that is read while it is trained on, in place of a `Corpus`.
+    """A streamed source, in place of a `Corpus`.
 
     Arguments:
         where: path of its section in the job, for messages.
         parts: see `StreamSource.parts`.
-        held_out: share of the documents that is not trained on, by the hash of their names.
-        buffer: documents of a block.
-        shuffle: whether parts and documents of a block come in a random order.
+        held_out: fraction of the documents to hold out, by the hash of their names.
+        buffer: documents per block.
+        shuffle: whether to shuffle parts, and documents within a block.
     """
 
     section: SourceConfig
@@ -76,55 +76,55 @@ class Stream:
 
     @property
     def is_shuffled(self) -> bool:
-        """False where parts and documents come in the order of the files."""
+        """False if documents keep the order of the files."""
         return self.shuffle and self.buffer > 1
 
     @property
     def identity(self) -> DataIdentity:
-        """Identity: its files, not their content."""
+        """Identity of its files, without their content."""
         digest = files_digest(self.tokenizer.name, self.parts)
         return DataIdentity("train", digest, None, None, self.parts)
 
     def order(self, seed: int, epoch: int) -> list[int]:
-        """The numbers of the parts in the order in which an epoch reads them."""
+        """Numbers of the parts in the order of an epoch."""
         places = np.arange(len(self.parts))
         if self.is_shuffled:
             places = shuffled(f"parts/{seed}/{self.name}/{epoch}", len(self.parts), places)
         return places.tolist()
 
     def shuffled_block(self, key: str, size: int) -> list[int]:
-        """The numbers of a block's documents in the order in which they are trained on."""
+        """Order of the documents of a block."""
         places = np.arange(size)
         if self.is_shuffled:
             places = shuffled(f"blocks/{key}", size, places)
         return places.tolist()
 
     def groups(self, lanes: int) -> int:
-        """Number of groups of lanes with parts of their own: as many as there can be."""
+        """Largest possible number of groups of lanes, each with its own parts."""
         counts = range(1, min(lanes, len(self.parts)) + 1)
         return max((count for count in counts if lanes % count == 0), default=1)
 
     def order_of_group(self, seed: int, group: int, groups: int, epoch: int) -> list[int]:
-        """The parts that a group reads in an epoch; over epochs each gets as many."""
+        """Parts of a group in an epoch; over several epochs all groups get equally many."""
         order = self.order(seed, epoch)
         return order[(group - epoch * len(order)) % groups :: groups]
 
     def documents(self, order: Sequence[int], begin: Spot | None = None) -> Iterator[Found]:
-        """The documents to train on.
+        """The training documents.
 
         Arguments:
-            order: of the parts.
-            begin: where the first one is found; None: at the start.
+            order: order of the parts.
+            begin: position of the first document; None: the start.
         """
         for document, spot in self.both_sides(order, begin):
             if split_position(document.name) >= self.held_out:
                 yield document, spot
 
     def both_sides(self, order: Sequence[int], begin: Spot | None = None) -> Iterator[Found]:
-        """The documents that the filter keeps, those that are held out included.
+        """The filtered documents, including held-out ones.
 
         Raises:
-            SetpointError: a document cannot be read, or is no plain text.
+            SetpointError: a document cannot be read or is not plain text.
         """
         limits = None
         if self.section.filter is not None:
@@ -147,7 +147,7 @@ class Stream:
             place = {}
 
     def nothing_to_train_on(self, length: int | None = None) -> str:
-        """Message for parts that hold no document, or less than a row of them."""
+        """Message about parts without training documents, or with less than one row of tokens."""
         what = "no document"
         if length is not None:
             what = f"less than one row of batch.sequence_length = {length} tokens"
@@ -164,13 +164,13 @@ def _spot(part: str, behind: Callable[[], Place]) -> Spot:
 
 @dataclass(slots=True)
 class StreamBlock:
-    """Documents that are shuffled together, those of other ranks left out.
+    """Documents that are shuffled together, without those of other ranks.
 
     Arguments:
-        begin: where the first one is found; None: at the start of the epoch.
-        digest: hash of the names and texts of all.
-        documents: of each lane, in order; None are those that were taken.
-        waiting: lanes that have not passed it.
+        begin: position of the first document; None: start of the epoch.
+        digest: hash of the names and texts of all documents.
+        documents: documents of each lane, in order; None once they are taken.
+        waiting: lanes that have not passed this block.
     """
 
     begin: Spot | None
@@ -180,7 +180,7 @@ class StreamBlock:
     waiting: set[int] = field(default_factory=set)
 
     def take(self, lane: int, first: int, last: int) -> list[Document]:
-        """Documents of a lane, which are then no longer held."""
+        """Remove and return documents of a lane."""
         documents = self.documents[lane][first:last]
         self.documents[lane][first:last] = [None] * len(documents)
         return [document for document in documents if document is not None]
@@ -192,11 +192,11 @@ class LanePosition:
 
     Arguments:
         block: number of the block in its epoch.
-        begin: where that block begins; None: where the epoch does.
-        digest: of the block's documents; empty: nothing of it was taken.
-        item: document of the lane in the block, or group of documents that are packed.
-        offset: token of that document with the separator before it, or row of the group.
-        document: its name; empty where documents are packed.
+        begin: start of the block; None: start of the epoch.
+        digest: digest of the block; empty before its first row is taken.
+        item: number of the lane's document in the block, or of its packed group.
+        offset: token of the document including the separator before it, or row of the group.
+        document: name of the document; empty with packing.
     """
 
     epoch: int = 0
@@ -209,14 +209,14 @@ class LanePosition:
 
 
 class StreamReader:
-    """The documents of some of the parts in blocks, of which one is read while another is used up.
+    """Reader of the documents of some parts in blocks, one block ahead.
 
     Arguments:
-        key: of the orders of blocks, a function of the epoch and the number of a block.
-        order: of an epoch the numbers of the parts.
-        size: documents of a block; the last one of an epoch has fewer.
-        lanes: all that the documents are dealt to.
-        own: those of them whose documents are kept, with where each begins.
+        key: function of epoch and block number that returns the key of the block's order.
+        order: function of the epoch that returns the numbers of the parts.
+        size: documents per block; the last block of an epoch may be smaller.
+        lanes: lanes that the documents are dealt to.
+        own: lanes whose documents are kept, with their start positions.
 
     Raises:
         SetpointError: from `block`; a document cannot be read, or an epoch has none.
@@ -251,9 +251,9 @@ class StreamReader:
         self.error: Exception | None = None
 
     def read(self) -> bool:
-        """Read one more document of the next block, where it lacks any.
+        """Read one more document of the next block; False if the block is complete.
 
-        What goes wrong is raised when everything before was used.
+        Errors are raised after the documents before them were used.
         """
         if len(self.ahead) == self.size or self.error is not None:
             return False
@@ -276,13 +276,13 @@ class StreamReader:
         return True
 
     def read_ahead(self) -> None:
-        """Read about as many documents as are dealt while a lane of this rank gets one."""
+        """Read as many documents as are dealt per document of a lane of this rank."""
         for _ in range(-(-len(self.lanes) // len(self.places))):
             if not self.read():
                 break
 
     def block(self, epoch: int, number: int) -> StreamBlock | None:
-        """A block that lanes wait for; None where its epoch ended before."""
+        """A block; None if its epoch has fewer."""
         while (epoch, number) not in self.blocks:
             if epoch in self.lengths and number >= self.lengths[epoch]:
                 return None
@@ -316,7 +316,7 @@ class StreamReader:
         self._clear()
 
     def move(self, lane: int, epoch: int, number: int) -> None:
-        """Note that a lane goes on with another block; one that all have passed is dropped."""
+        """Move a lane to another block; a block that all lanes have passed is freed."""
         place = self.places[lane]
         self.places[lane] = epoch, number
         if place in self.blocks:
@@ -326,10 +326,10 @@ class StreamReader:
 
 
 def open_streams(config: Data, tokenizer: Tokenizer) -> list[Stream]:
-    """Look for the files of the sources that are read while training runs.
+    """Open the streamed sources.
 
     Raises:
-        SetpointError: there are none, or a source cannot be had.
+        SetpointError: files are missing, or a source cannot be opened.
     """
     found: list[Stream] = []
     for index, section in enumerate(config.sources):
@@ -355,12 +355,12 @@ def open_streams(config: Data, tokenizer: Tokenizer) -> list[Stream]:
 def hold_out(
     streams: Sequence[Stream], tokenizer: Tokenizer, show: Show | None = None
 ) -> tuple[list[Stream], Corpus]:
-    """Hold out a share of the documents by hash; those among the first ones are evaluated on.
+    """Hold out a fraction of the documents by hash; those among the first ones are for validation.
 
-    Where no hash of the first documents lies below the share, the lowest of them does instead.
+    If no hash of the first documents is below the fraction, the lowest one is held out.
 
     Returns:
-        the streams without what is held out, and the corpus to evaluate on.
+        the streams without held-out documents, and the validation corpus.
 
     Raises:
         SetpointError: there are fewer than two documents, or one cannot be read.

@@ -1,6 +1,6 @@
-"""Processes that work on a preparation: they get pickled work on standard input, and answer.
+"""Worker processes of data preparation, which receive pickled tasks on standard input.
 
-They are not made by `multiprocessing`, which would run the user's script again in each.
+`multiprocessing` would run the user's script again in each process.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 WORKER = "from setpoint.data.workers import main; main()"
 ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-"""Each process has one core; a library's own threads would only be in the way."""
+"""One core per process: threads of libraries would compete."""
 
 
 class WorkerTask(Protocol):
-    """A piece of work; it can be pickled."""
+    """A picklable task."""
 
     def run(self, tokenizer: Tokenizer) -> Any:
-        """Do it."""
+        """Run the task."""
         ...
 
 
 def _send(stream: IO[bytes], value: object) -> None:
-    # Texts go from where they lie: no copy of all that is sent is made first.
+    # Pickled straight into the stream, without a copy in memory.
     pickle.dump(value, stream, protocol=5)
     stream.flush()
 
@@ -44,20 +44,20 @@ def _send(stream: IO[bytes], value: object) -> None:
 def _receive(stream: IO[bytes]) -> Any:
     try:
         return pickle.load(stream)
-    except pickle.UnpicklingError as error:  # cut short: whoever wrote it has ended
+    except pickle.UnpicklingError as error:  # truncated: the sender has died
         raise EOFError from error
 
 
 class Workers:
-    """Does work in processes, or in this one where there is no more than one. Use as a context.
+    """Pool of processes, or this process if `count` is 1; a context manager.
 
     Arguments:
-        count: of processes.
+        count: number of processes.
     """
 
     def __init__(self, tokenizer: Tokenizer, count: int) -> None:
         self.tokenizer = tokenizer
-        # What is defined in the user's script is not known elsewhere.
+        # A class of the user's script cannot be imported elsewhere.
         movable = type(tokenizer).__module__ != "__main__"
         self.count = count if movable else 1
         self._local = threading.local()
@@ -93,13 +93,13 @@ class Workers:
             process.wait()
 
     def run(self, works: Iterable[WorkerTask]) -> Iterator[tuple[WorkerTask, Any]]:
-        """Do works in any order; results come in the order of the works.
+        """Run tasks concurrently; yield them with their results, in order.
 
-        No more than two per process are in memory at once.
+        At most two tasks per process are in memory.
 
         Raises:
-            SetpointError: a work's own error, or a process was killed.
-            OSError: a work's own error.
+            SetpointError: a task failed, or a process was killed.
+            OSError: a task failed.
         """
         if self._pool is None:
             for work in works:
@@ -150,10 +150,10 @@ class Workers:
 
 
 def main() -> None:
-    """Work until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it says when it ends
+    """Run tasks until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with results
     stream = sys.stdin.buffer
     try:
         tokenizer = _receive(stream)

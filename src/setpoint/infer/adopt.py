@@ -222,7 +222,7 @@ def _of_hugging_face(path: str, place: WeightsPlace, draft: Inference) -> Infere
     if not (place.directory / TOKENIZER).is_file():
         problem = Problem(
             "tokenizer",
-            f"{path} holds no {TOKENIZER}, so it must be said how text becomes tokens",
+            f"{path} holds no {TOKENIZER}, so a tokenizer has to be given",
             valid=(
                 "--tokenizer bytes",
                 "--tokenizer huggingface --tokenizer.path DIRECTORY",

@@ -328,7 +328,7 @@ def test_answers_of_templates_of_other_forms(
 
 WRONG: dict[str, tuple[Any, str, str]] = {
     "no shape": ({"text": "a"}, "plain", r"line 2: has the fields 'text'; one of these is needed"),
-    "preferences": ({"chosen": []}, "plain", "holds preferences"),
+    "preferences": ({"chosen": []}, "plain", "has preferences"),
     "no role": ({"messages": [{"content": "a"}]}, "plain", r"'messages.0.role'.* missing"),
     "no content": ({"messages": [{"role": "user"}]}, "plain", r"'messages.0.content': is missing"),
     "an image": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "plain",

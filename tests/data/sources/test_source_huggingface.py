@@ -63,7 +63,7 @@ def test_a_folder_of_data_files(tmp_path: Path, streaming: bool) -> None:
     assert [text for _, text in read(folder, split="test", streaming=streaming)] == ["row 0"]
     files = ("test.jsonl",)
     assert len(read(folder, data_files=files, streaming=streaming)) == 1
-    assert "cannot be had: " in refusal(folder, split="dev", streaming=streaming)
+    assert "cannot be loaded: " in refusal(folder, split="dev", streaming=streaming)
     assert "revision: has no effect" in refusal(folder, revision="main", streaming=streaming)
 
 
@@ -79,7 +79,7 @@ def test_the_hub_without_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     said = refusal("some-owner/some-name")
-    assert said.startswith("data.sources: the data set 'some-owner/some-name' cannot be had: ")
+    assert said.startswith("data.sources: the data set 'some-owner/some-name' cannot be loaded: ")
     assert "HF_HUB_OFFLINE is set, and the data set is not in the hub's cache" in said
     assert "Valid: the id of a data set on the hub" in said
 

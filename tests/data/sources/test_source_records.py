@@ -295,3 +295,17 @@ def test_a_folder_whose_files_leave_a_field_without_effect(
     (tmp_path / f"a{suffix}").write_text('{"text": "a"}')
     (problem,) = verify(resolve(Text(paths=(str(tmp_path),), **fields)), ("files",)).problems
     assert problem.path == path and "has no effect" in problem.message
+
+
+def test_a_misspelt_nested_field_is_named_in_full(tmp_path: Path) -> None:
+    row = {"text": "a", "meta": {"hard": 1.0, "lang": "de"}}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "a.csv").write_text("text,hard\na,1\n")
+    for name, score, valid in (
+        ("a.jsonl", "meta.har", "meta.hard, "),
+        ("a.jsonl", "hard", "meta.hard; "),
+        ("a.csv", "meta.hard", "hard."),
+    ):
+        source = Text(paths=(str(tmp_path / name),), score=score)
+        with pytest.raises(SetpointError, match=rf"data\.sources\.score: .*\nValid: {valid}"):
+            list(TextSource(source).documents())

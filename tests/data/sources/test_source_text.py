@@ -255,7 +255,6 @@ def test_texts_that_are_seldom_meant_are_cautions(tmp_path: Path) -> None:
     section = resolve(Text(paths=(f"{tmp_path}/*.txt",)))
     list(documents_of(section, "data.sources.0", ByteTokenizer(), notes))
     assert notes == [
-        "caution: text: 1 of 3 documents with NUL bytes, as UTF-16 read as UTF-8 has them: "
-        "text/a.txt",
+        "caution: text: 1 of 3 documents with NUL bytes, as in UTF-16 read as UTF-8: text/a.txt",
         "caution: text: 1 of 3 documents of white space only: text/b.txt",
     ]

@@ -50,7 +50,7 @@ def test_a_vocabulary_that_is_a_list(tmp_path: Path) -> None:
     [
         ("{", "is not JSON"),
         ("[]", "holds no JSON object"),
-        ("{}", "has no vocabulary where tokenizers keep theirs"),
+        ("{}", r"has no vocabulary \(model\.vocab"),
         ('{"model": {"vocab": {}}}', "has an empty vocabulary"),
     ],
 )

@@ -304,7 +304,7 @@ class WorkerKilled(AtPoint):
 
     name = "a data worker is killed"
     ends = frozenset({1})
-    cause = "by SIGKILL, which the system sends where memory has run out"
+    cause = "by SIGKILL, which the system sends when memory runs out"
     story = "workers"
     kind = "update"
     outcome = "1 with the document; resumes"

@@ -1,8 +1,8 @@
 """Chat templates: conversations as text, with the spans of the answers.
 
-Templates are Jinja programs that come with tokenizers, so they run in a sandbox, as `transformers`
-runs them. Messages are text: a control token that one spells, such as <|im_end|>, is kept apart
-from the control tokens which the template itself writes.
+Templates are Jinja programs that come with tokenizers, so they run in a sandbox, as in
+`transformers`. Messages are plain text: a control token spelled in a message, such as <|im_end|>,
+is distinguished from those that the template writes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from setpoint.config import SetpointError
 from setpoint.data.sources.records import RowError
 from setpoint.data.tokenizers.vocabulary import ChatFacts, TextPiece
 
-# Characters that Unicode keeps for a program's own use. MARK: where the text of a message ends;
-# CONTROL: a control token that a message spells; GENERATION: {% generation %} and its end.
+# Unicode noncharacters, for internal use. MARK: end of the text of a message; CONTROL: control
+# token spelled in a message; GENERATION: {% generation %} and its end.
 RESERVED = re.compile("[\ufdd0-\ufdef]")
 MARK, CONTROL = "\ufdd2{}\ufdd3", "\ufdd4{}\ufdd5"
 GENERATION, END = "\ufdd6", "\ufdd7"
 _MARKS = re.compile("\ufdd2(\\d+)\ufdd3|(\ufdd6)|\ufdd7")
 
 CACHED = 4096
-"""Layouts of conversations (who speaks, in order) whose frames are remembered."""
+"""Number of layouts of conversations (sequences of roles) whose frames are cached."""
 PROBE = [{"role": "user", "content": "x"}]
 
 _COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
@@ -37,12 +37,12 @@ _CONTROL = re.compile(r"<[|\uff5c][^\s<>|\uff5c'\"]{1,40}[|\uff5c]>")
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages as chat templates take them.
+    """Messages as input of chat templates.
 
     Arguments:
-        messages: mappings with `role` and `content`, and what else the row has of them.
-        answers: numbers of the messages that the model is to learn to write.
-        tools: descriptions of functions that may be called; None: the row has none.
+        messages: mappings with `role`, `content` and other fields of the row.
+        answers: indices of the messages that are targets.
+        tools: descriptions of callable functions; None: none.
     """
 
     messages: list[dict[str, Any]]
@@ -60,7 +60,7 @@ class Conversation:
 
     @property
     def layout(self) -> tuple[Any, ...]:
-        """Roles in order, and what else templates look at."""
+        """Roles in order, and other fields that templates may use."""
         return tuple(
             (message["role"], *sorted(message.keys() - {"role"}), bool(self.tools))
             for message in self.messages
@@ -72,10 +72,9 @@ class RenderedChat:
     """A conversation as text.
 
     Arguments:
-        pieces: the text in a row.
-        answers: (first, last + 1) character of each wanted answer with its end of turn.
-        end: the control token that a model is to write behind the text, which ends in an answer
-            without an end of its own; None: there is none to write.
+        pieces: consecutive pieces of the text.
+        answers: (start, stop) characters of each requested answer with its end of turn.
+        end: control token to append, if the text ends in an answer without end of turn; None: none.
     """
 
     pieces: tuple[TextPiece, ...]
@@ -89,7 +88,7 @@ class RenderedChat:
 
 
 class _Marked(NamedTuple):
-    """A text, where marks were in it, and where generations were."""
+    """A text without marks, with their positions and the spans of generations."""
 
     text: str
     marks: dict[int, int]
@@ -97,16 +96,16 @@ class _Marked(NamedTuple):
 
 
 class ChatTemplate:
-    """One template for one tokenizer.
+    """A chat template for a tokenizer.
 
     Arguments:
         source: the Jinja program.
-        title: what messages call it.
-        variables: what it may name beside the messages, such as `eos_token`.
+        title: its name in messages.
+        variables: other variables of the template, such as `eos_token`.
         controls: texts of the tokenizer's control tokens.
 
     Raises:
-        SetpointError: Jinja is not installed, or cannot read the template.
+        SetpointError: Jinja is not installed, or cannot parse the template.
     """
 
     def __init__(
@@ -126,14 +125,14 @@ class ChatTemplate:
         self._distinct: set[Any] = set()
 
     def render(self, conversation: Conversation, wanted: Sequence[int]) -> RenderedChat:
-        """Write a conversation out.
+        """Render a conversation.
 
         Arguments:
-            wanted: numbers of the messages whose places are asked for.
+            wanted: indices of the messages to locate.
 
         Raises:
-            RowError: the template raises, or loses, reorders or confuses messages, or the places
-                of the answers cannot be found.
+            RowError: the template raises, or loses, reorders or confuses messages, or the answers
+                cannot be located.
         """
         safe = self._safe(conversation)
         text, _, generations = self._render(safe.messages, safe.tools)
@@ -141,8 +140,8 @@ class ChatTemplate:
         marked = self._render(messages, safe.tools)
         if marked.text != text:
             raise RowError(
-                f"{self.title} changes what it writes when the end of a message is marked, so it "
-                "cannot be seen which tokens are an answer's"
+                f"{self.title} renders messages differently when their ends are marked, so the "
+                "tokens of answers cannot be located"
             )
         ends = self._ends(conversation, marked, owners)
         self._require_roles(safe, text)
@@ -163,7 +162,7 @@ class ChatTemplate:
         return replace(rendered, end=self.turn_end if open_end else None)
 
     def prompt(self, conversation: Conversation) -> tuple[TextPiece, ...]:
-        """Write out a conversation up to the answer that a model is to give.
+        """Render a conversation up to the answer to generate.
 
         A template that raises, or loses or reorders messages, is an error of the row.
         """
@@ -177,16 +176,16 @@ class ChatTemplate:
 
     @cached_property
     def turn_end(self) -> str | None:
-        """The control token that ends an answer; None: the template writes none behind one.
+        """Control token that ends an answer; None: the template writes none.
 
-        It is the first one between an answer and the text of the user that follows: <|im_end|> in
-        ChatML, and where answers have no end, the marker of the next role.
+        It is the first one between an answer and the next text of the user: <|im_end|> in ChatML,
+        and in templates without an end of turn the marker of the next role.
         """
         return self._control_behind_answer(PROBE)
 
     @cached_property
     def _ends_last_turn(self) -> bool:
-        """True if a control token ends an answer that nothing follows."""
+        """True if a control token ends the last answer."""
         return self._control_behind_answer([]) is not None
 
     def _control_behind_answer(self, following: list[dict[str, str]]) -> str | None:
@@ -201,11 +200,11 @@ class ChatTemplate:
         return match[0] if match else None
 
     def _with_end(self, text: str, span: tuple[int, int], end: int, limit: int) -> tuple[int, int]:
-        """An answer with the control token that ends it, where the answer has none of its own.
+        """Span of an answer, extended by the control token that ends it.
 
         Arguments:
-            end: where the text of the message ends.
-            limit: where that of the next one does.
+            end: end of the text of the message.
+            limit: end of the text of the next message.
         """
         own = self._control.search(text, end, span[1]) is not None
         if own if self.has_generation else self._ends_last_turn:
@@ -214,7 +213,7 @@ class ChatTemplate:
         return (span[0], match.end()) if match else span
 
     def _safe(self, conversation: Conversation) -> Conversation:
-        """The conversation with the control tokens that it spells replaced by signs."""
+        """The conversation with spelled control tokens replaced by placeholders."""
         if conversation.tools and not self.has_tools:
             raise RowError(
                 f"field 'tools': {self.title} does not write tools, and the conversation has "
@@ -253,7 +252,7 @@ class ChatTemplate:
     def _ends(
         self, conversation: Conversation, marked: _Marked, owners: list[int]
     ) -> dict[int, int]:
-        """End of the last text of each message, which has to be there, and in order."""
+        """End of the last text of each message; all must be present and in order."""
         ends: dict[int, int] = {}
         before = -1
         for number, owner in enumerate(owners):
@@ -275,7 +274,7 @@ class ChatTemplate:
         return ends
 
     def _require_roles(self, conversation: Conversation, text: str) -> None:
-        """Refuse a template that writes a role just as an answer, or as the user's."""
+        """Refuse a template that renders another role like an answer or like the user."""
         layout = conversation.layout
         if layout in self._distinct:
             return
@@ -312,7 +311,7 @@ class ChatTemplate:
     def _span(
         self, safe: Conversation, text: str, ends: Mapping[int, int], number: int
     ) -> tuple[int, int]:
-        """From where the model takes over to the end of its turn."""
+        """Span from the start of the answer to the end of its turn."""
         layout, end = safe.layout, ends[number]
         before = max((place for owner, place in ends.items() if owner < number), default=0)
 
@@ -342,10 +341,10 @@ class ChatTemplate:
     def _fitting(
         self, text: str, key: Any, make: Callable[[], str | None], cut: Callable[[str], int]
     ) -> int | None:
-        """Length of a frame at the start of a text; frames are remembered by who speaks.
+        """Length of a frame at the start of a text; frames are cached by roles.
 
         Arguments:
-            cut: gives the length where only the beginning of the frame is that of the text.
+            cut: returns the length if only the beginning of the frame matches.
         """
         frame = self._frames.get(key)
         if frame and text.startswith(frame):
@@ -361,7 +360,7 @@ class ChatTemplate:
         return len(frame)
 
     def _opening(self, safe: Conversation, number: int) -> str | None:
-        """Text between that of the message before and the answer."""
+        """Text between the previous message and the answer."""
         if number:
             return self._tail(safe, number, prompt=True)
         try:  # nothing is before it: what is put behind any message
@@ -371,7 +370,7 @@ class ChatTemplate:
             return None
 
     def _tail(self, safe: Conversation, count: int, prompt: bool) -> str | None:
-        """Text that the first messages leave behind the last of their own."""
+        """Text after the last of the first messages."""
         messages, owners = _with_marks(safe.messages[:count])
         try:
             marked = self._render(messages, safe.tools, prompt)
@@ -385,7 +384,7 @@ class ChatTemplate:
         return max((match.end() for match in self._control.finditer(text)), default=0)
 
     def _rendered(self, text: str, spans: Sequence[tuple[int, int]]) -> RenderedChat:
-        """Cut a text into pieces, with signs for control tokens made text again."""
+        """Split a text into pieces, with placeholders replaced by the spelled control tokens."""
         pieces: list[TextPiece] = []
         shifts: list[tuple[int, int]] = []  # (end of a sign, by how much what follows moves)
         at = 0
@@ -406,10 +405,10 @@ class ChatTemplate:
 
 
 def _compiled(source: str, title: str) -> Any:
-    """A template as Jinja's sandbox runs it, with what `transformers` offers to templates.
+    """Compile a template in Jinja's sandbox, with the functions that `transformers` provides.
 
-    `strftime_now` is left out: with it a run would depend on the day. Templates that look whether
-    it is there, as Llama's do, take a date of their own.
+    `strftime_now` is not provided: a run would depend on the date. Templates that test for it, such
+    as Llama's, use a fixed date.
     """
     try:
         from jinja2 import TemplateError, nodes
@@ -421,7 +420,7 @@ def _compiled(source: str, title: str) -> Any:
         ) from None
 
     class Generation(Extension):
-        """{% generation %} ... {% endgeneration %}, around what a model writes."""
+        """{% generation %} ... {% endgeneration %}, around answers."""
 
         tags = {"generation"}  # noqa: RUF012 - Jinja declares it so
 
@@ -459,7 +458,7 @@ def _to_json(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """As templates expect it; Jinja's own escapes signs of HTML."""
+    """Serialize without HTML escapes, unlike Jinja's filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -488,9 +487,9 @@ def _without_marks(text: str) -> _Marked:
 
 
 def _with_marks(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
-    """The messages with a mark at the end of each text, and whose message each mark is of.
+    """Add a mark to the end of each text; also returns the message of each mark.
 
-    A mark stands before blanks at the end, which templates take away.
+    A mark precedes trailing white space, which templates may strip.
     """
     owners: list[int] = []
 
@@ -580,14 +579,14 @@ NAMED: Mapping[str, str] = {"plain": PLAIN, "alpaca": ALPACA, "chatml": CHATML, 
 
 
 def fitting_template(wanted: str | None, where: str, facts: ChatFacts) -> ChatTemplate:
-    """The chat template that a source names, or that of the tokenizer, which has its tokens.
+    """Chat template of a source, checked against the tokens of the tokenizer.
 
     Arguments:
-        wanted: a name, or a file; None for the tokenizer's own.
-        where: the path of the field, for messages.
+        wanted: a name or a file; None: the tokenizer's own template.
+        where: path of the field, for messages.
 
     Raises:
-        SetpointError: there is no template, Jinja cannot read it, or a token of it is missing.
+        SetpointError: there is no template, Jinja cannot parse it, or a token of it is missing.
     """
     own, valid = facts.templates, f"{', '.join(NAMED)}, or a file that ends in .jinja"
     names = ", ".join(own)
@@ -645,5 +644,5 @@ def fitting_template(wanted: str | None, where: str, facts: ChatFacts) -> ChatTe
 
 
 def template_tokens(source: str) -> list[str]:
-    """The control tokens that a template spells."""
+    """Control tokens in the text of a template."""
     return list(dict.fromkeys(_CONTROL.findall(_COMMENT.sub("", source))))

@@ -1,4 +1,4 @@
-"""Conversations in files of records, as tokens with a mask over the answers."""
+"""Conversations in files of records, as tokens with a target mask for the answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPES = (
 )
 PREFERENCES = ("chosen", "rejected")
 
-# Names of roles in ShareGPT's format, and what they are called in messages.
+# Roles of the ShareGPT format, and their names in messages.
 ROLES = {
     "human": "user",
     "user": "user",
@@ -53,14 +53,14 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 def read_row(
     row: Mapping[str, Any], filled: bool = False, shifted: bool = False
 ) -> Conversation | TokenizedRow:
-    """Read a row; of several shapes in one row the first of `SHAPES` counts.
+    """Read a row; if it matches several of `SHAPES`, the first one counts.
 
     Arguments:
-        filled: whether it is from a table, which has null in each field that another row has.
+        filled: whether the row is from a table, which has null for missing fields.
         shifted: see `read_tokens`.
 
     Raises:
-        RowError: it has none of the shapes, or a field in it is wrong.
+        RowError: it matches no shape, or a field is invalid.
     """
     if filled:
         row = _without_nulls(row)
@@ -77,7 +77,7 @@ def read_row(
     if row.get("instruction") is not None and row.get("output") is not None:
         return _conversation(_instruction(row), row)
     if any(name in row for name in PREFERENCES):
-        raise RowError("holds preferences (chosen, rejected), and no conversation to learn from")
+        raise RowError("has preferences (chosen, rejected), not a conversation")
     found = ", ".join(map(repr, row)) or "none"
     raise RowError(f"has the fields {found}; one of these is needed: {'; '.join(SHAPES)}")
 
@@ -92,7 +92,7 @@ def _conversation(
 
 
 def _parsed(found: Any, field: str) -> Any:
-    """A value that may be written as JSON, as in the cells of a CSV file."""
+    """A value, parsed if it is JSON, as in CSV files."""
     if not isinstance(found, str) or not found.strip():
         return found
     try:
@@ -111,7 +111,7 @@ def _tools(found: Any) -> list[Any] | None:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Without fields that are null, which tables fill in where other rows have a value."""
+    """A value without null fields, which tables add for missing ones."""
     if isinstance(value, Mapping):
         return {str(k): _without_nulls(v) for k, v in value.items() if v is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
@@ -145,7 +145,7 @@ def _message(found: Any, field: str) -> dict[str, Any]:
 
 
 def _content(found: Any, field: str) -> str:
-    """A text, or texts in parts, as it is written by templates: without anything between."""
+    """Text of a content, which may be in parts."""
     if isinstance(found, str):
         return found
     parts = found if isinstance(found, list) else [found]
@@ -200,7 +200,7 @@ def _share_gpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _either(found: Any, field: str, role: str) -> list[dict[str, Any]]:
-    """Messages, or one text of a role."""
+    """Messages, or one text as the message of a role."""
     if isinstance(found, str):
         return [{"role": role, "content": found}]
     return _messages(found, field)
@@ -219,11 +219,11 @@ def _instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def conversations_in(config: Text) -> Conversations | None:
-    """Read files as conversations or their tokens, if the first row has no text and is one.
+    """Section that reads files as conversations, if their first row is one and has no text.
 
     Returns:
-        a section with their paths, and with shifted_labels where only these labels fit; None: they
-        are something else, or cannot be read, and reading them says why.
+        a section with the paths, and with shifted_labels if only shifted labels match; None: they
+        are something else, or cannot be read, which is reported when they are read.
     """
     try:
         name, file = next(iter(text_files(config, "paths").checked().items()))
@@ -243,7 +243,7 @@ def conversations_in(config: Text) -> Conversations | None:
 
 
 class ConversationsSource:
-    """Documents of which each is a conversation: `setpoint.data.document.TokenSource`.
+    """Conversations, one per document: `setpoint.data.document.TokenSource`.
 
     Arguments:
         where: the path of `config` in the job, for messages.
@@ -254,11 +254,11 @@ class ConversationsSource:
         self.where = where
 
     def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
-        """Read the files, and encode each conversation under the chat template.
+        """Read the files, and encode each conversation with the chat template.
 
         Raises:
-            SetpointError: a file cannot be read, a row is no conversation, or the template or its
-                tokens are missing; with the file, the row and the field.
+            SetpointError: a file cannot be read, a row is not a conversation, or the template or
+                its tokens are missing; with file, row and field.
         """
         template: ChatTemplate | None = None
         rows = kept = 0
@@ -284,7 +284,7 @@ class ConversationsSource:
             )
 
     def texts(self) -> Iterator[Document]:
-        """Contents of the messages, which need no tokenizer: for training one."""
+        """Contents of the messages, for training a tokenizer."""
         for row, found in self._rows():
             if isinstance(found, Conversation):
                 yield Document(row.name, "\n".join(found.texts()).encode())
@@ -297,12 +297,12 @@ class ConversationsSource:
         return SetpointError(f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}")
 
     def starts_with_messages(self) -> bool:
-        """True if the first row is a conversation, which needs a template; tokens need none."""
+        """True if the first row is a conversation, which needs a template, unlike token ids."""
         _, first = next(self._rows(), (None, None))
         return isinstance(first, Conversation)
 
     def template(self, tokenizer: Tokenizer) -> ChatTemplate:
-        """The chat template, for one tokenizer.
+        """Chat template for a tokenizer.
 
         Raises:
             SetpointError: there is none, or it writes tokens that the tokenizer does not have.
@@ -349,7 +349,7 @@ class ConversationsSource:
         yield from replace(found, trained=trained).documents(name)
 
     def _untrained(self, reason: str) -> Iterator[Document]:
-        """Refuse or drop a row without a token to train on."""
+        """Refuse or drop a row without targets."""
         if self.config.untrained == "error":
             raise RowError(
                 f"nothing in it is trained on: {reason}; {self.where}.untrained = drop leaves "
@@ -372,7 +372,7 @@ class ConversationsSource:
 def answer_mask(
     places: npt.NDArray[np.int64], answers: tuple[tuple[int, int], ...]
 ) -> npt.NDArray[np.bool_]:
-    """(T,) which tokens hold part of an answer, be it one byte of its first character."""
+    """(T,) mask of the tokens that overlap an answer, even by one byte."""
     mask = np.zeros(len(places), np.bool_)
     first, last = places[:, 0], places[:, 1]
     for start, end in answers:

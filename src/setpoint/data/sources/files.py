@@ -24,36 +24,36 @@ SUFFIXES = {
     **dict.fromkeys((".arrow", ".feather"), ARROW),
 }
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "pyarrow"}
-"""The package that decompresses files, by their suffix."""
+"""Module that decompresses files, by suffix."""
 IN_MEMORY = "memory://setpoint/"
-"""The folder of the data that `train(data=...)` was given; the digest of its content follows."""
-HERE = "here"  # stands for the path of a source that does not know its own
+"""Folder of the data of `train(data=...)`, followed by the digest of its content."""
+HERE = "here"  # placeholder for the path of a source
 SKIPPED = 1 << 20  # bytes that are skipped at a time
-NEARBY = 5  # entries of a folder that a message names
+NEARBY = 5  # entries of a folder that a message lists
 EXTRA = "'setpoint[data]'"
 _STATES = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
 
 
 def suffix_of(path: str) -> str:
-    """The suffix of a path or URL in lower case, that of its compression left aside: `.jsonl`."""
+    """Lower-case suffix of a path or URL without that of a compression: `.jsonl`."""
     name = PurePosixPath(path.partition("?")[0] if is_url(path) else path)
     return PurePosixPath(name.stem if compression_of(path) else name).suffix.lower()
 
 
 def compression_of(path: str) -> str:
-    """The suffix of a compressed file; empty for others."""
+    """Suffix of a compressed file; empty for others."""
     suffix = PurePosixPath(path.partition("?")[0] if is_url(path) else path).suffix.lower()
     return suffix if suffix in COMPRESSED else ""
 
 
 def format_of(path: str) -> str:
-    """The format that the suffix of a file says; "text" for any other."""
+    """Format of a file by its suffix; "text" if unknown."""
     return SUFFIXES.get(suffix_of(path), TEXT)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file at a URL, which is read in blocks as they are needed."""
+    """A file at a URL, read in blocks on demand."""
 
     url: str
 
@@ -71,12 +71,12 @@ class RemoteFile:
         return PurePosixPath(self.name).suffix
 
     def open(self, mode: str = "rb") -> Any:
-        """Open it by fsspec."""
+        """Open the file with fsspec."""
         system, path = open_file_system(self.url)
         return system.open(path, mode)
 
     def state(self) -> str:
-        """Size, tag and times that the service reports, which change with the content."""
+        """Size, tag and times reported by the service, which change with the content."""
         if self.url.startswith(IN_MEMORY):
             return self.url  # which holds the digest of the content
         system, path = open_file_system(self.url)
@@ -89,11 +89,11 @@ File = Path | RemoteFile
 
 @dataclass(frozen=True, slots=True)
 class FileList:
-    """The files that paths lead to.
+    """Files found at paths.
 
     Arguments:
-        files: by document name, in the order of the paths; those of one path sorted.
-        errors: by the dotted path of the field that is wrong.
+        files: by document name, in the order of the paths, sorted within each path.
+        errors: by the dotted path of the invalid field.
     """
 
     files: dict[str, File]
@@ -103,7 +103,7 @@ class FileList:
         """The files.
 
         Raises:
-            SetpointError: the first thing that is wrong.
+            SetpointError: the first error.
         """
         for error in self.errors.values():
             raise error
@@ -118,18 +118,18 @@ def find_files(
     wanted: Callable[[File], bool] | None = None,
     remote: bool = True,
 ) -> FileList:
-    """Find the files of paths, folders and globs; nothing is opened.
+    """Find the files of paths, folders and globs, without opening them.
 
     A file is named by its path relative to the folder, or to the part of the glob before the first
-    wildcard, so names, and with them the split, do not depend on where the data is mounted. A file
-    that is matched twice counts once.
+    wildcard, so names, and with them the split, do not depend on the mount point. A file that is
+    matched twice counts once.
 
     Arguments:
-        paths: with their numbers where they are not all of the field's.
-        name: the source's, which the names begin with.
+        paths: paths, or a mapping from their indices in the field.
+        name: name of the source, the prefix of document names.
         field: dotted path of `paths`, for messages.
-        wanted: which files of a folder are taken; None: all but hidden ones.
-        remote: whether other machines are asked; where not, their paths are only looked at.
+        wanted: predicate for files of a folder; None: all but hidden files.
+        remote: whether to list URLs; False only checks their syntax.
     """
     errors: dict[str, SetpointError] = {}
     if not paths:
@@ -169,7 +169,7 @@ def find_files(
 def _expand(
     pattern: str, where: str, wanted: Callable[[File], bool] | None, _: bool
 ) -> list[tuple[str, File]]:
-    """Turn one path, folder or glob into pairs of relative name and file."""
+    """Expand a path, folder or glob into pairs of relative name and file."""
     # os.path answers False where pathlib raises: a folder without permission, a name too long.
     literal = Path(os.path.expanduser(pattern))
     if os.path.isfile(literal):  # before globbing: a file may have brackets in its name
@@ -208,7 +208,7 @@ def _globbed(pattern: str) -> set[Path]:
 
 
 def _nearby(path: Path) -> str:
-    """Entries of the folder nearest to a path that does not exist, for the end of a message."""
+    """Sentence about the entries of the nearest existing folder of a missing path."""
     folder = path.parent
     while not os.path.isdir(folder) and folder != folder.parent:
         folder = folder.parent
@@ -225,7 +225,7 @@ def _nearby(path: Path) -> str:
 def _expand_url(
     pattern: str, where: str, wanted: Callable[[File], bool] | None, remote: bool
 ) -> list[tuple[str, File]]:
-    """Turn the URL of a file, a folder or a glob into pairs of relative name and file."""
+    """Expand the URL of a file, folder or glob into pairs of relative name and file."""
     if problem := protocol_problem(pattern, "data"):
         raise SetpointError(f"{where}: {problem}")
     if not remote:
@@ -259,7 +259,7 @@ def _expand_url(
 
 
 def _list_url(pattern: str) -> tuple[list[str], str, bool]:
-    """Paths of the files, the folder that names are relative to, and whether it is listed."""
+    """Paths of the files, the folder that names are relative to, and whether it was listed."""
     system, path = open_file_system(pattern)
     web = pattern.startswith("http")
     # A question mark and brackets are usual in URLs of the web, and no wildcards there.
@@ -281,7 +281,7 @@ def _list_url(pattern: str) -> tuple[list[str], str, bool]:
 
 
 def problems_of(errors: Mapping[str, SetpointError]) -> Iterator[Problem]:
-    """The errors of files that were looked for with `HERE` as the path of their section."""
+    """Errors of `find_files` with `HERE` as the path of the section, as problems."""
     for path, error in errors.items():
         # The error of the data names the field first and what is valid last.
         message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
@@ -289,16 +289,16 @@ def problems_of(errors: Mapping[str, SetpointError]) -> Iterator[Problem]:
 
 
 def size_of(files: Mapping[str, File]) -> int | None:
-    """Bytes of all files; None where one lies elsewhere, or is compressed."""
+    """Bytes of all files; None if one is remote or compressed."""
     if any(not isinstance(file, Path) or compression_of(str(file)) for file in files.values()):
         return None
     return sum(file.stat().st_size for file in files.values() if isinstance(file, Path))
 
 
 def inputs_of(files: Mapping[str, File]) -> Iterator[str]:
-    """A line for each file: its name, a tab, and what changes when its content does.
+    """A line for each file: its name, a tab, and a state that changes with the content.
 
-    That is size and modification time; of a URL what the service reports.
+    The state is size and modification time; for a URL what the service reports.
     """
     for name, file in files.items():
         if isinstance(file, Path):
@@ -312,11 +312,11 @@ def inputs_of(files: Mapping[str, File]) -> Iterator[str]:
 def opened(file: File, where: str, offset: int = 0) -> Iterator[BinaryIO]:
     """Open a file for reading, decompressed by its suffix.
 
-    What goes wrong while it is read inside the `with` block is an error that names the file.
+    Errors inside the `with` block name the file.
 
     Arguments:
         where: dotted path of the field, for messages.
-        offset: bytes, decompressed, that are skipped.
+        offset: decompressed bytes to skip.
 
     Raises:
         SetpointError: it cannot be opened or read, or is damaged.
@@ -342,7 +342,7 @@ def opened(file: File, where: str, offset: int = 0) -> Iterator[BinaryIO]:
 
 
 def need_arrow(what: str, where: str) -> Any:
-    """The package pyarrow.
+    """Import pyarrow.
 
     Raises:
         SetpointError: it is not installed.
@@ -358,10 +358,10 @@ def need_arrow(what: str, where: str) -> Any:
 
 @contextmanager
 def named_errors(file: File, where: str) -> Iterator[None]:
-    """Name the file that cannot be read or is damaged.
+    """Convert errors of reading to errors that name the file.
 
     Raises:
-        SetpointError: the error, with the file.
+        SetpointError: it cannot be read or is damaged.
     """
     try:
         yield

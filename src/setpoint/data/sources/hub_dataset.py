@@ -23,7 +23,7 @@ _ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 def folder_of(config: HubDataset) -> str | None:
-    """The local folder; None for a data set of the hub."""
+    """Local folder; None for a data set of the hub."""
     path = os.path.expanduser(config.path)
     return path if os.path.isdir(path) else None
 
@@ -34,7 +34,7 @@ def is_saved(folder: str) -> bool:
 
 
 def path_problems(config: HubDataset) -> Iterator[Problem]:
-    """Find a path that can be no data set, and what a local one has no use for; no hub is asked."""
+    """Find invalid paths, and options without effect on local data; the hub is not accessed."""
     folder = folder_of(config)
     if folder is None and _ID.fullmatch(config.path) is None:
         yield Problem(
@@ -60,7 +60,7 @@ def _behind(row: int, shard: Any) -> Place:
 
 
 class HubDatasetSource:
-    """Documents from a field of a data set, a row each.
+    """Documents from a field of a data set, one per row.
 
     Arguments:
         where: the path of `config` in the job, for messages.
@@ -75,8 +75,8 @@ class HubDatasetSource:
         """The rows of the split, named `<name>/<split>#<number>`, or with streaming by shard.
 
         Raises:
-            SetpointError: the package is missing, the data set cannot be had or read, it has no
-                such split or field, or a row holds no text there; with the row.
+            SetpointError: the package is missing, the data set cannot be loaded or read, split or
+                field do not exist, or a row has no text; with the row.
         """
         if self.config.streaming:
             for part in range(self._open()):
@@ -92,7 +92,7 @@ class HubDatasetSource:
             raise SetpointError(f"{self.where}.split: {name} holds no rows.\nValid: another split.")
 
     def inputs(self) -> Iterator[str] | None:
-        """See `inputs_of`; None of a stream, whose content nothing tells."""
+        """See `inputs_of`; None for a stream, whose changes cannot be detected."""
         config = self.config
         if config.streaming:
             return None
@@ -118,13 +118,13 @@ class HubDatasetSource:
         return [FileRecord(self._part_name(number), 0, digest) for number in range(count)]
 
     def _open(self) -> int:
-        """Open the stream; say how many shards it has."""
+        """Open the stream; return its number of shards."""
         self._check()
         self._stream = self._selected(self._loaded())
         return self._stream.num_shards
 
     def read(self, part: int, place: Place) -> Iterator[Placed]:
-        """See `StreamSource`; the library goes to the place by its own state.
+        """See `StreamSource`; the library restores its own state.
 
         Raises:
             SetpointError: see `documents`.
@@ -137,7 +137,7 @@ class HubDatasetSource:
         for row in self._read(shard, self._part_name(part), place.get("row", 0)):
             behind = partial(_behind, row.number + 1, shard)
             yield from placed_documents(row, self.config, self.where, place, behind)
-            # The state of the library is looked at only where a row may hold several documents.
+            # The state of the library is only needed if a row may hold several documents.
             place = behind() if holds_tokens(self.config.field) else {}
 
     def _part_name(self, part: int) -> str:
@@ -149,7 +149,7 @@ class HubDatasetSource:
         return {str(path.relative_to(folder)): path for path in files}
 
     def _files(self) -> Iterator[str]:
-        """Names of the files with what changes when their content does."""
+        """Names of the files, each with a state that changes with the content."""
         config = self.config
         if folder_of(config) is not None:
             files = self._local_files().items()
@@ -161,7 +161,7 @@ class HubDatasetSource:
             # The names hold the commit.
             builder = datasets.load_dataset_builder(config.path, **self._asked())
         except Exception as error:  # of the library, of the hub and of the connection
-            raise self._refused(f"the data set {config.path!r} cannot be had", error) from error
+            raise self._refused(f"the data set {config.path!r} cannot be loaded", error) from error
         listed: Any = getattr(builder.config, "data_files", None) or {}
         yield from (str(file) for files in listed.values() for file in files)
         if not listed:
@@ -172,7 +172,7 @@ class HubDatasetSource:
             raise SetpointError(f"{self.where}.{problem.path}: {problem.message}. {problem.hint}")
 
     def _selected(self, table: Any) -> Any:
-        """The table with the columns that are needed."""
+        """The table with the required columns only."""
         try:
             have = table.column_names  # None where only the rows of a stream say it
         except Exception as error:
@@ -183,7 +183,7 @@ class HubDatasetSource:
         return table.select_columns(needed_columns(fields_of(self.config), have, name, self.where))
 
     def _read(self, table: Any, name: str, first: int = 0) -> Iterator[FileRow]:
-        """The rows of a table, or of what is left of one from row `first` on."""
+        """The rows of a table, or of its rest from row `first` on."""
         number = first - 1
         try:
             for number, values in enumerate(table, first):
@@ -210,10 +210,10 @@ class HubDatasetSource:
                 folder or config.path, split=config.split, streaming=config.streaming, **asked
             )
         except Exception as error:  # of the library, of the hub and of the connection
-            raise self._refused(f"the data set {config.path!r} cannot be had", error) from error
+            raise self._refused(f"the data set {config.path!r} cannot be loaded", error) from error
 
     def _asked(self) -> dict[str, Any]:
-        """Arguments for the library, the split aside."""
+        """Arguments of the library, without the split."""
         config, token = self.config, None
         if config.token is not None:
             try:
@@ -228,7 +228,7 @@ class HubDatasetSource:
         }
 
     def _saved(self, datasets: Any, folder: str) -> Any:
-        """The split of a data set on disk."""
+        """Split of a data set on disk."""
         split, slice_ = self.config.split.partition("[")[::2]
         try:
             found = datasets.load_from_disk(folder)
@@ -236,8 +236,8 @@ class HubDatasetSource:
             raise self._refused(f"the data set in {folder} cannot be read", error) from error
         if slice_ or "+" in split:
             raise SetpointError(
-                f"{self.where}.split: {self.config.split!r} is more than the name of a split, and "
-                f"{folder} was written by save_to_disk.\nValid: the name of a split."
+                f"{self.where}.split: {self.config.split!r} is not the name of a split, as needed "
+                f"for {folder}, which save_to_disk wrote.\nValid: the name of a split."
             )
         if isinstance(found, datasets.DatasetDict):
             if split not in found:

@@ -1,4 +1,4 @@
-"""Rows of JSON, CSV, Parquet and Arrow files, one after the other, each with its place."""
+"""Rows of JSON, CSV, Parquet and Arrow files, with their positions."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ SHOWN_KEYS = 12
 UTF_16_LE, UTF_16_BE = b"\xff\xfe", b"\xfe\xff"  # byte order marks
 Fields = Mapping[str, str] | None
 TOKENS = "input_ids"
-"""The field of tokens, as data sets that are tokenized already call it."""
+"""Field of token ids in tokenized data sets."""
 BESIDE = ("labels", "attention_mask", "position_ids")
-"""Fields that may stand beside it."""
+"""Optional fields of tokenized rows."""
 
 
 class FileRow(NamedTuple):
     """A row of a file.
 
     Arguments:
-        file: name of the document without the row, `source/relative/path`.
-        unit: what the file's rows are called, "line" or "row".
-        number: from 0, in the file.
-        behind: bytes of the file up to its end, where a reader can start from there; else 0.
+        file: document name without the row, `source/relative/path`.
+        unit: "line" or "row", for messages.
+        number: number in the file, from 0.
+        behind: byte offset after the row, if a reader can start there; otherwise 0.
     """
 
     file: str
@@ -59,21 +59,21 @@ class FileRow(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of a document made from it."""
+        """Name of the document of this row."""
         return f"{self.file}#{self.number:06d}"
 
     @property
     def place(self) -> str:
-        """File and row, for people, who count from 1."""
+        """File and row, counted from 1, for messages."""
         return f"{self.file}, {self.unit} {self.number + 1:,}"
 
 
 class RowError(ValueError):
-    """A mistake in a row; the reader adds the file and the number of the row."""
+    """Invalid row; the reader adds file and row number."""
 
 
 def wrong_kind(field: str, needed: str, value: object) -> RowError:
-    """The error about a field that holds something else than what is needed."""
+    """Error for a field of the wrong type."""
     text = repr(value)
     kind = f"{text if len(text) <= 40 else text[:40] + '...'}, of type {type(value).__name__}"
     found = "missing" if value is None else kind
@@ -90,22 +90,22 @@ def read_rows(
     first: int = 0,
     offset: int = 0,
 ) -> Iterator[FileRow]:
-    """The rows of a file; memory does not grow with it.
+    """The rows of a file, in bounded memory.
 
-    Blank lines of JSON Lines are left out, and counted.
+    Blank lines of JSON Lines are skipped, but counted.
 
     Arguments:
-        name: of the file as documents are named after it.
+        name: name of the file in document names.
         format: "jsonl", "csv", "parquet" or "arrow".
         where: dotted path of the section, for messages.
-        fields: those that are needed, which may be dotted, by the option that names them; None:
-            all. With `TOKENS` come those of `BESIDE` that the file has.
-        first: number of the first row that is wanted.
+        fields: required fields, which may be dotted, by the option that names them; None: all.
+            With `TOKENS` the fields of `BESIDE` are read, too.
+        first: number of the first row to read.
         offset: `FileRow.behind` of the row before.
 
     Raises:
-        SetpointError: the file cannot be read, is damaged, has no rows or not these columns, or a
-            row is none; with file and row.
+        SetpointError: the file cannot be read, is damaged, has no rows or lacks a column, or a row
+            is invalid; with file and row.
     """
     empty = not first
     for row in _READERS[format](name, file, f"{where}.paths", fields, first, offset):
@@ -118,26 +118,26 @@ def read_rows(
 
 
 def holds_tokens(field: str) -> bool:
-    """True if a field, which may be dotted, is one of tokens."""
+    """True if a field, which may be dotted, holds token ids."""
     return field.rpartition(".")[2] == TOKENS
 
 
 def fields_of(config: Text | HubDataset) -> dict[str, str]:
-    """The fields that a source reads, by the option that names them."""
+    """Fields that a source reads, by the option that names them."""
     fields = {"field": config.field, "score": config.score}
     return {option: field for option, field in fields.items() if field is not None}
 
 
 def needed_columns(fields: Fields, have: Sequence[str], name: str, where: str) -> list[str]:
-    """The columns to be read for fields: of dotted ones the outermost, and those beside tokens.
+    """Columns to read: the outermost parts of dotted fields, and optional ones of tokenized rows.
 
     Arguments:
-        fields: by the option that names them; None: all.
-        name: of the table, for messages.
+        fields: by the option that names them; None: all columns.
+        name: name of the table, for messages.
         where: dotted path of the section, or of its `paths`.
 
     Raises:
-        SetpointError: the table does not have one.
+        SetpointError: the table lacks a column.
     """
     if fields is None:
         return list(have)
@@ -149,20 +149,20 @@ def needed_columns(fields: Fields, have: Sequence[str], name: str, where: str) -
             raise SetpointError(
                 f"{where.removesuffix('.paths')}.{option}: {name} has no column {columns[-1]!r}; "
                 f"its columns are {shown}.\n"
-                f"Valid: {', '.join(nearest(columns[-1], list(have))) or 'one of them'}."
+                f"Valid: {', '.join(nearest_fields(field, have)) or 'one of them'}."
             )
     beside = [column for column in BESIDE if TOKENS in columns and column in have]
     return list(dict.fromkeys(columns + beside))
 
 
 def value_at(row: FileRow, field: str, where: str) -> object:
-    """The value of a field, which may be dotted for what is nested.
+    """Value of a field, which may be dotted.
 
     Arguments:
-        where: dotted path of the field of the configuration that names it.
+        where: dotted path of the option that names the field.
 
     Raises:
-        SetpointError: the row has none; with file and row.
+        SetpointError: the row has no such field; with file and row.
     """
     values: object = row.values
     if field in row.values:
@@ -175,11 +175,11 @@ def value_at(row: FileRow, field: str, where: str) -> object:
 
 
 def text_at(row: FileRow, field: str, where: str) -> bytes:
-    """The text of a field in UTF-8.
+    """Text of a field in UTF-8.
 
     Raises:
-        SetpointError: the row has no such field, or it holds no text, or half of a surrogate pair,
-            which is no character; with file and row.
+        SetpointError: the row has no such field, or it is not a text, or contains half of a
+            surrogate pair; with file and row.
     """
     value = value_at(row, field, where)
     if isinstance(value, str):
@@ -199,10 +199,10 @@ def text_at(row: FileRow, field: str, where: str) -> bytes:
 
 
 def score_at(row: FileRow, field: str, where: str) -> float:
-    """The number of a field.
+    """Number of a field.
 
     Raises:
-        SetpointError: the row has no such field, or it holds no finite number; with file and row.
+        SetpointError: the row has no such field, or it is not a finite number; with file and row.
     """
     value = value_at(row, field, where)
     try:  # CSV has texts
@@ -222,9 +222,9 @@ def _no_field(row: FileRow, field: str, level: object, where: str) -> str:
         keys = [str(key) for key in cast(Mapping[object, object], level)]
         more = ", ..." if len(keys) > SHOWN_KEYS else ""
         have = f"its fields are {', '.join(keys[:SHOWN_KEYS])}{more}" if keys else "it is empty"
-        close = nearest(field.rpartition(".")[2], keys)
     else:
-        have, close = f"there it holds {level!r:.60}", []
+        have = f"there it holds {level!r:.60}"
+    close = nearest_fields(field, [*_field_paths(row.values)])
     valid = f"{', '.join(close)}; " if close else ""
     return (
         f"{where}: {row.place} has no field {field!r}; {have}.\n"
@@ -232,10 +232,26 @@ def _no_field(row: FileRow, field: str, level: object, where: str) -> str:
     )
 
 
+def nearest_fields(field: str, fields: Sequence[str]) -> list[str]:
+    """Fields with a name like a missing one, or with a last part like its last part."""
+    last = {name: name.rpartition(".")[2] for name in fields}
+    alike = nearest(field.rpartition(".")[2], [*dict.fromkeys(last.values())])
+    by_part = (name for part in alike for name in fields if last[name] == part)
+    return list(dict.fromkeys([*by_part, *nearest(field, list(fields))]))
+
+
+def _field_paths(values: Mapping[Any, object], above: str = "") -> Iterator[str]:
+    """Dotted names of all fields of a row."""
+    for key, value in values.items():
+        yield f"{above}{key}"
+        if isinstance(value, Mapping):
+            yield from _field_paths(cast(Mapping[Any, object], value), f"{above}{key}.")
+
+
 def _json(
     name: str, file: File, where: str, fields: Fields, first: int, offset: int
 ) -> Iterator[FileRow]:
-    """Rows of JSON Lines, or of one array, which is read a block at a time."""
+    """Rows of JSON Lines, or of one array, which is read in blocks."""
     with opened(file, where, offset) as stream:
         behind, lines = offset, cast(Iterator[bytes], iter(stream))
         begins = not offset
@@ -263,7 +279,7 @@ def _json(
 
 
 def _items(name: str, where: str, blocks: Iterator[bytes], before: int) -> Iterator[FileRow]:
-    """Rows of an array.
+    """Rows of a JSON array.
 
     Arguments:
         before: bytes of the file before it.
@@ -320,10 +336,10 @@ def _object(values: object, where: str, place: str) -> dict[str, object]:
 def not_utf8(
     where: str, place: str, data: bytes, start: int, reason: str, before: int = 0
 ) -> SetpointError:
-    """The error about bytes that are not UTF-8; the byte order mark of UTF-16 is recognized.
+    """Error for bytes that are not UTF-8; the byte order mark of UTF-16 is recognized.
 
     Arguments:
-        start: place in `data` of the wrong byte.
+        start: offset of the invalid byte in `data`.
         before: bytes of the file before `data`.
     """
     offset = before + start
@@ -455,11 +471,11 @@ def _not_compressed(file: File, where: str) -> None:
 def _rows_of_batches(
     batches: Any, name: str, where: str, first: int, number: int = 0
 ) -> Iterator[FileRow]:
-    """Rows of Arrow's record batches; values as Python has them, and bytes as text.
+    """Rows of Arrow record batches as Python values, bytes as text.
 
     Arguments:
-        first: number of the first row that is wanted.
-        number: that of the first row of the batches.
+        first: number of the first row to read.
+        number: number of the first row of the batches.
     """
     for batch in batches:
         skipped = min(max(first - number, 0), batch.num_rows)

@@ -18,12 +18,12 @@ SUCCESSOR = 0.75  # share of "markov" steps that go to the next symbol of the al
 
 
 class RandomSource:
-    """Documents drawn from a seed alone, the same on every machine and numpy version.
+    """Documents drawn from a seed, the same on every machine and with every numpy version.
 
     With A = `alphabet`, "uniform" draws each byte independently: log2(A) bits per byte, nothing to
-    learn. "markov" moves from symbol x to x + 1 (mod A) three times in four and otherwise to any
-    symbol: single bytes are still uniform, so a unigram model stays at log2(A), and the rest is
-    learnable from the byte before. See `entropy`.
+    learn. "markov" steps from symbol x to x + 1 (mod A) with probability 3/4 and otherwise to a
+    random symbol: single bytes are still uniform, so a unigram model stays at log2(A), and the
+    rest is learnable from the previous byte. See `entropy`.
 
     Arguments:
         where: the path of `config` in the job, for messages.
@@ -50,15 +50,15 @@ class RandomSource:
             yield Document(name, (symbols + FIRST_BYTE).astype(np.uint8).tobytes())
 
     def inputs(self) -> Iterator[str]:
-        """None: the section says all."""
+        """Nothing: the documents depend on the section only."""
         return iter(())
 
     def entropy(self) -> float:
-        """Bits per byte that no model can beat, document ends left aside.
+        """Entropy rate in bits per byte, without document ends: a lower bound for any model.
 
         Returns:
-            the entropy rate: log2(A) for "uniform"; for "markov" the entropy of one step, which
-            is the successor with probability 3/4 + 1/(4A) and each other symbol with 1/(4A).
+            log2(A) for "uniform"; for "markov" the entropy of one step, which is the successor with
+            probability 3/4 + 1/(4A) and each other symbol with 1/(4A).
         """
         size = self.config.alphabet
         probabilities = np.full(size, 1 / size)
@@ -77,7 +77,7 @@ def _uniform(bits: npt.NDArray[np.uint64], size: int) -> npt.NDArray[np.int64]:
 def _chain(
     bits: npt.NDArray[np.uint64], drawn: npt.NDArray[np.int64], size: int
 ) -> npt.NDArray[np.int64]:
-    """A Markov chain as a running sum: its steps are independent, so no loop is needed."""
+    """A Markov chain as a cumulative sum of independent steps."""
     successor = (bits >> np.uint64(32)) < np.uint64(int(SUCCESSOR * 2**32))
     steps = np.where(successor, 1, drawn)
     steps[0] = drawn[0]  # the first symbol is uniform, and then all are
@@ -85,25 +85,24 @@ def _chain(
 
 
 LETTERS = 4
-"""Of a word."""
+"""Letters per word."""
 
 
 def question(task: str, word: str) -> tuple[str, str]:
-    """A question, in the form of Python, and its answer.
+    """A question, as a Python expression, and its answer.
 
     Arguments:
-        task: `upper`, the word in capital letters, or `last`, its last letter.
+        task: `upper`, the word in upper case, or `last`, its last letter.
     """
     answer = word.upper() if task == "upper" else word[-1]
     return f"{task}({word!r}) == ", repr(answer)
 
 
 class QuestionsSource:
-    """Documents of which each is a question: `setpoint.data.document.TokenSource`.
+    """Questions with answers, one per document: `setpoint.data.document.TokenSource`.
 
-    They are drawn from a seed alone. The answer and the end of text behind it are trained on, as
-    those of conversations under the chat template `plain`; an end of text stands before the
-    question as well, as before any text.
+    They are drawn from a seed. Targets are the answer and the end of text after it, as in
+    conversations with the chat template `plain`; an end of text also precedes the question.
 
     Arguments:
         where: the path of `config` in the job, for messages.
@@ -137,5 +136,5 @@ class QuestionsSource:
             yield Document(f"{self.config.name}/{number:06d}", "".join(each).encode())
 
     def inputs(self) -> Iterator[str]:
-        """None: the section says all."""
+        """Nothing: the documents depend on the section only."""
         return iter(())

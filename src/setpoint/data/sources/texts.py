@@ -1,4 +1,4 @@
-"""Texts: files of plain text or of records, and the standard library's sources."""
+"""Texts: files of plain text or records, and the sources of the standard library."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SKIPPED_FOLDERS = frozenset(
 
 
 class TextSource:
-    """Documents from files of text or of records.
+    """Documents from files of text or records.
 
     Arguments:
         where: the path of `config` in the job, for messages.
@@ -69,10 +69,10 @@ class TextSource:
         self._parts: list[tuple[str, File]] = []
 
     def files(self) -> dict[str, File]:
-        """The files to be read, by document name, sorted; nothing is opened.
+        """Files to read, by document name, without opening them.
 
-        A path that is missing, a glob that matches nothing, two files of one name, and a folder
-        that holds both text and records are errors.
+        A missing path, a glob without a match, two files with one name, and a folder with both text
+        and records are errors.
         """
         return text_files(self.config, f"{self.where}.paths").checked()
 
@@ -80,12 +80,11 @@ class TextSource:
         """Read and check the files.
 
         Yields:
-            documents sorted by file; those of a file that holds several are `<name>#<number>`.
+            documents in the order of the files; several in one file are named `<name>#<number>`.
 
         Raises:
-            SetpointError: see `files`; or a file cannot be read, is damaged, holds no rows, or is
-                not UTF-8; a row has no such field, or one that is no text; or the separator occurs
-                in no file.
+            SetpointError: see `files`; or a file cannot be read, is damaged, has no rows or is not
+                UTF-8; a field is missing or not a text; or no file contains the separator.
         """
         self._parts = list(self.files().items())
         divided, texts, separator = False, 0, self.config.separator
@@ -113,20 +112,20 @@ class TextSource:
         return inputs_of(self.files())
 
     def parts(self) -> Sequence[FileRecord]:
-        """The files, by their sizes; of URLs by what the service reports. See `StreamSource`."""
+        """Files with their sizes; URLs with what the service reports. See `StreamSource`."""
         records: list[FileRecord] = []
         self._parts = list(self.files().items())
         for name, file in self._parts:
             size = file.stat().st_size if isinstance(file, Path) else 0
-            # Of a copy the time is another one, and the content the same.
+            # Without the time, which differs for a copy.
             state = f"{size}" if isinstance(file, Path) else file.state()
             records.append(FileRecord(name, size, hashlib.sha256(state.encode()).hexdigest()))
         return records
 
     def read(self, part: int, place: Place) -> Iterator[Placed]:
-        """See `StreamSource`; Parquet and JSON Lines are found at once, others are read up to it.
+        """See `StreamSource`; Parquet and JSON Lines seek the position, others read up to it.
 
-        What can go wrong is that of `documents`.
+        Errors are those of `documents`.
         """
         (name, file), config = self._parts[part], self.config
         kind, first, offset = format_in(config, file), place.get("row", 0), place.get("offset", 0)
@@ -152,16 +151,16 @@ class TextSource:
             yield Document(name, data), partial(dict, row=1)
 
     def _divided(self, file: File, separator: bytes, start: int = 0) -> Iterator[tuple[bytes, int]]:
-        """Texts between separators, with the offset behind; the file is read in blocks.
+        """Texts between separators, with the offset after each; the file is read in blocks.
 
         Arguments:
-            start: offset of the first text; -1: behind the last one.
+            start: offset of the first text; -1: the end of the file.
         """
         if start < 0:
             return
         decoder = codecs.getincrementaldecoder("utf-8")()
-        # The last bytes read, in which a separator may begin, and what lies before them in its
-        # text: each byte is searched once, however rare separators are.
+        # The last bytes read, in which a separator may begin, and the text before them: each byte
+        # is searched once, however rare separators are.
         tail, before, offset = b"", [b""], start
         with opened(file, f"{self.where}.paths", start) as stream:
             while block := stream.read(BLOCK):
@@ -198,15 +197,14 @@ class TextSource:
 
 
 class StdlibSource:
-    """Documents of the running Python's standard library, one for each `.py` file.
+    """Documents of the running Python's standard library, one per `.py` file.
 
-    Two calls in the same Python yield the same documents: the walk is sorted by relative path, and
-    caches and installed packages are skipped. Files which are not UTF-8 are skipped too.
+    Files are sorted by relative path. Caches, installed packages and files that are not UTF-8 are
+    skipped.
 
     Arguments:
         where: the path of `config` in the job, for messages.
-        root: folder of the standard library; unset, that of the running Python. Inside a virtual
-            environment this is the library of the Python it was made from.
+        root: folder of the standard library; None: that of the running Python.
     """
 
     def __init__(
@@ -268,7 +266,7 @@ class StdlibSource:
 
 
 def stdlib_size(config: Stdlib) -> int | None:
-    """Bytes of the files; None where they cannot be listed, of which a check says why."""
+    """Bytes of the files; None if they cannot be listed, which a check reports."""
     source = StdlibSource(config)
     try:
         return size_of({path: source.root / path for path in source.paths()})
@@ -277,25 +275,25 @@ def stdlib_size(config: Stdlib) -> int | None:
 
 
 def format_in(config: Text | Conversations, file: File) -> str:
-    """The format a file is read in; conversations are JSON Lines where its suffix says nothing."""
+    """Format of a file; conversations are JSON Lines if the suffix is unknown."""
     given = config.format if isinstance(config, Text) else None
     kind = given or format_of(str(file))
     return JSONL if kind == TEXT and isinstance(config, Conversations) else kind
 
 
 def text_files(config: Text | Conversations, field: str, *, remote: bool = True) -> FileList:
-    """The files of a source, and everything that is wrong with its paths at once.
+    """Files of a source, with all errors of its paths.
 
     Arguments:
         field: dotted path of `paths`, for messages.
-        remote: whether other machines are asked for theirs.
+        remote: whether to list URLs.
     """
     given = config.format if isinstance(config, Text) else None
     wanted = None if given is None else (lambda file: format_of(str(file)) == given)
     found = find_files(config.paths, name=config.name, field=field, wanted=wanted, remote=remote)
     if isinstance(config, Conversations) or given or found.errors:
         return found
-    # A folder or glob that leads to both texts and records is hardly meant.
+    # A folder or glob with both texts and records is probably a mistake.
     named = {os.path.abspath(os.path.expanduser(path)) for path in config.paths}
     by_format: dict[str, File] = {}
     for file in found.files.values():
@@ -323,7 +321,7 @@ def separator_is_dead(config: Text) -> str | None:
 
 
 def _reads_only(config: Text, *formats: str) -> bool:
-    """True if all files are of these formats, as far as the paths alone say it."""
+    """True if all files have these formats, judging by the paths."""
     if config.format is not None:
         return config.format in formats
     # A path with no suffix, or an unknown one, may be a folder.
@@ -332,7 +330,7 @@ def _reads_only(config: Text, *formats: str) -> bool:
 
 
 def file_problems(config: Text | Conversations) -> Iterator[Problem | Caution]:
-    """Paths that lead to no files, files that cannot be read, and records taken for text."""
+    """Find paths without files, unreadable files, and records read as plain text."""
     found = text_files(config, f"{HERE}.paths", remote=False)
     yield from problems_of(found.errors)
     kinds = {name: format_in(config, file) for name, file in found.files.items()}
@@ -352,7 +350,7 @@ def file_problems(config: Text | Conversations) -> Iterator[Problem | Caution]:
     texts = [file for name, file in local if kinds[name] == TEXT]
     if texts and config.format is None:
         yield from _records_in(texts[0])
-    # What the rules on dead fields cannot see: the files of a folder.
+    # Files of a folder, which the rules on fields without effect do not see.
     if any(map(is_url, config.paths)) or found.errors or not kinds:
         return
     if {*kinds.values()} == {TEXT} and config.field != "text":
@@ -365,7 +363,7 @@ def file_problems(config: Text | Conversations) -> Iterator[Problem | Caution]:
 def _unreadable(
     config: Text | Conversations, name: str, file: Path, kind: str
 ) -> Iterator[Problem]:
-    """A file whose first row, or of a text its encoding, cannot be read."""
+    """Find a file whose first row or encoding is invalid."""
     try:
         if kind != TEXT:
             fields = fields_of(config) if isinstance(config, Text) else None
@@ -382,7 +380,7 @@ def _unreadable(
 
 
 def _records_in(file: Path) -> Iterator[Caution]:
-    """Records at the start of a file that is taken for text by its suffix."""
+    """Find records at the start of a file that is plain text by its suffix."""
     try:
         with file.open("rb") as opened_file:
             start = opened_file.read(START)
@@ -410,7 +408,7 @@ def _records_in(file: Path) -> Iterator[Caution]:
 
 
 def text_count(config: Text) -> int | None:
-    """Count the documents of files of text that nothing divides; None where that is not known."""
+    """Number of documents of undivided text files; None if unknown."""
     found = text_files(config, f"{HERE}.paths", remote=False)
     texts = all(format_in(config, file) == TEXT for file in found.files.values())
     if config.separator or found.errors or not texts or any(map(is_url, config.paths)):
@@ -420,7 +418,7 @@ def text_count(config: Text) -> int | None:
 
 
 def text_size(config: Text) -> int | None:
-    """Bytes of the files, each at most a token; None where they do not say it or are not found."""
+    """Bytes of the files, an upper bound of the tokens; None if unknown."""
     found = text_files(config, f"{HERE}.paths", remote=False)
     kinds = {format_in(config, file) for file in found.files.values()}
     if found.errors or kinds & {PARQUET, ARROW} or any(map(is_url, config.paths)):

@@ -1,4 +1,4 @@
-"""Token ids that were made elsewhere: token files, prepared folders, and rows of `input_ids`."""
+"""Existing token ids: token files, prepared folders, and rows of `input_ids`."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ from setpoint.data.tokenizers.vocabulary import beyond_vocabulary
 from setpoint.hub.fetch import fetch_files, is_url, split_hub_id
 
 Ids = npt.NDArray[np.integer[Any]]
-CHUNK = 1 << 22  # tokens that are searched at a time
+CHUNK = 1 << 22  # tokens searched at a time
 SUFFIXES = (".npy", ".bin")
 INDEX = ".idx"
-# First number of 256 32-bit ones before the tokens: modded-nanogpt's and llm.c's files. The second
-# is a version, the third the number of tokens.
+# Magic numbers of modded-nanogpt's and llm.c's files: a header of 256 32-bit integers, of which the
+# first is the magic number, the second a version, and the third the number of tokens.
 MAGIC = {20240520: "<u2", 20240801: "<u4"}
 HEADER = 256 * 4
 INDEX_MAGIC = b"MMIDIDX\x00\x00"
 # Megatron's codes; 6 and 7 are floating point.
 INDEX_TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-IGNORED = -100  # the label of a token that is no target, as PyTorch has it
-SAMPLED = 1 << 16  # tokens of a file that are looked at before training
-# Distance of two distributions above which ids are halves of wider ones; its probability by chance.
+IGNORED = -100  # label of tokens that are not targets, as in PyTorch
+SAMPLED = 1 << 16  # tokens of a file that are checked before training
+# Distance of two distributions above which ids are halves of wider ones, and its p-value.
 LEAST_GAP, CHANCE = 0.1, 1e-3
 VALID_IDS = (
     "the tokenizer that made the tokens, and their dtype; tokenizer = ids where there is none, by "
@@ -74,7 +74,7 @@ _HUB = re.compile(
 
 
 class TokensSource:
-    """Documents from files of token ids, which are mapped into memory.
+    """Documents from memory-mapped files of token ids.
 
     Arguments:
         where: the path of `config` in the job, for messages.
@@ -85,14 +85,14 @@ class TokensSource:
         self.where = where
 
     def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
-        """The documents of prepared data; of files as an index says, by separators, or one each.
+        """Documents of prepared data, or of files: by index, by separators, or one per file.
 
-        Separators at the ends of a document are left out, as they stand between documents anyway.
-        Without an id that separates, nothing is divided or left out.
+        Separators at the ends of a document are dropped, since they are added between documents.
+        Without a separator id nothing is divided or dropped.
 
         Raises:
-            SetpointError: a file is missing, damaged, empty or of another dtype, or holds an id
-                that is none of the tokenizer's; with file and position.
+            SetpointError: a file is missing, damaged, empty or of another dtype, or has an id
+                outside the vocabulary; with file and position.
         """
         paths = f"{self.where}.paths"
         for folder in prepared_folders(self.config, paths):
@@ -130,7 +130,7 @@ class TokensSource:
                 yield Document(numbered, tokens=ids[start:end], place=place._replace(first=start))
 
     def inputs(self) -> Iterator[str]:
-        """Files and prepared folders, as `inputs_of` lists them."""
+        """Files and prepared folders; see `inputs_of`."""
         for folder in prepared_folders(self.config, f"{self.where}.paths"):
             text = (folder / MANIFEST).read_bytes()
             size = sum(size for size, _ in json.loads(text)["files"].values())
@@ -141,7 +141,7 @@ class TokensSource:
         return token_files(self.config, f"{self.where}.paths", fetch=True).checked()
 
     def _separators(self, ids: Ids, separator: int | None, size: int, path: Path) -> list[int]:
-        """Positions of separators; each id is compared with the vocabulary on the way."""
+        """Positions of separators; all ids are checked against the vocabulary."""
         positions: list[int] = []
         for start in range(0, len(ids), CHUNK):
             chunk = ids[start : start + CHUNK]
@@ -171,12 +171,11 @@ def _has_tokens(file: File) -> bool:
 
 
 def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
-    """The files of a source but for those of prepared data.
+    """Files of a source, without those of prepared data.
 
     Arguments:
         field: dotted path of `paths`, for messages.
-        fetch: whether files of the hub are downloaded, where they are not in its cache; where not,
-            they are left out.
+        fetch: whether to download files of the hub; otherwise only cached ones are found.
     """
     local = _local_paths(config, field, fetch)
     wanted = {index: path for index, path in local.items() if not is_prepared(Path(path))}
@@ -207,7 +206,7 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
 
 
 def names_token_files(config: Tokens) -> bool:
-    """True if paths lead to prepared data, or to token files alone; none is opened."""
+    """True if paths lead to prepared data, or to token files only; none is opened."""
     if any(is_prepared(Path(os.path.expanduser(path))) for path in config.paths):
         return True
     found = find_files(config.paths, name=config.name, field="paths", remote=False)
@@ -218,20 +217,20 @@ def names_token_files(config: Tokens) -> bool:
 def prepared_folders(
     config: Tokens, field: str = f"{HERE}.paths", *, fetch: bool = True
 ) -> list[Path]:
-    """Those of the paths that hold prepared data; see `token_files`.
+    """Paths of prepared data; see `token_files`.
 
     Raises:
-        SetpointError: one cannot be downloaded.
+        SetpointError: a download failed.
     """
     paths = map(Path, _local_paths(config, field, fetch).values())
     return [path for path in paths if is_prepared(path)]
 
 
 def _local_paths(config: Tokens, field: str, fetch: bool) -> dict[int, str]:
-    """Paths on this machine by their numbers; those on the hub without the ones not in its cache.
+    """Local paths by their indices, without files of the hub that are not cached.
 
     Raises:
-        SetpointError: one cannot be downloaded.
+        SetpointError: a download failed.
     """
     local: dict[int, str] = {}
     for index, path in enumerate(config.paths):
@@ -255,7 +254,7 @@ def _local_paths(config: Tokens, field: str, fetch: bool) -> dict[int, str]:
             if fetch:
                 raise SetpointError(f"{field}.{index}: {error}") from error
             continue
-        # Of the cache it is not known whether it has all files, but for those of a manifest.
+        # The cache may be incomplete, unless a manifest lists all files.
         if fetch or is_prepared(folder / inside):
             local[index] = str(folder / inside)
     return local
@@ -267,8 +266,8 @@ class TokenLayout:
 
     Arguments:
         offset: bytes before the first token.
-        documents: (documents + 1,) where each begins, in tokens; None: the file does not say.
-        says_dtype: whether the dtype is that of a header or an index, not of the configuration.
+        documents: (documents + 1,) boundaries of documents, in tokens; None: unknown.
+        says_dtype: whether the dtype comes from a header or index, not from the configuration.
     """
 
     dtype: np.dtype[Any]
@@ -279,14 +278,14 @@ class TokenLayout:
 
 
 def layout_of(path: Path, dtype: str | None, where: str) -> TokenLayout:
-    """Read the layout of a file: that of its header or index, or all of it is tokens.
+    """Read the layout of a file from its header or index, or take all of it as tokens.
 
     Arguments:
-        dtype: as the configuration says it.
+        dtype: dtype of the configuration.
         where: dotted path of the section, for messages.
 
     Raises:
-        SetpointError: neither says the dtype, both do and differ, or it is empty or cut short.
+        SetpointError: the dtype is unknown or contradictory, or the file is empty or truncated.
     """
     size, index = path.stat().st_size, path.with_suffix(INDEX)
     source = "header"
@@ -363,7 +362,7 @@ def _header_layout(path: Path, size: int) -> TokenLayout | None:
 
 
 def _index_layout(path: Path, where: str) -> TokenLayout:
-    """The layout that Megatron's index says."""
+    """Layout from Megatron's index."""
     with path.open("rb") as file:
         head = file.read(34)
         if len(head) < 34 or not head.startswith(INDEX_MAGIC):
@@ -402,7 +401,7 @@ def _index_layout(path: Path, where: str) -> TokenLayout:
 
 
 class WrongIds(NamedTuple):
-    """Ids of a file that cannot be tokens, by the field that is wrong, paths or token_dtype."""
+    """Error about ids that cannot be tokens, with the invalid field: paths or token_dtype."""
 
     field: str
     message: str
@@ -410,10 +409,10 @@ class WrongIds(NamedTuple):
 
 
 def find_wrong_ids(path: Path, layout: TokenLayout, size: int) -> WrongIds | None:
-    """Look for ids that are no tokens, or parts of wider ids, among the first ones of a file.
+    """Look for ids outside the vocabulary, or halves of wider ids, at the start of a file.
 
     Arguments:
-        size: of the vocabulary.
+        size: vocabulary size.
     """
     count = min(layout.count, SAMPLED)
     ids = np.fromfile(path, layout.dtype, count, offset=layout.offset)
@@ -451,14 +450,14 @@ def _ids(data: bytes, dtype: str) -> Ids:
 
 
 def _wider(data: bytes, width: int, size: int) -> str | None:
-    """The dtype, wider than what `data` is read as, that it was written in; None: not wider.
+    """Detect that ids were written in a wider dtype; None: they were not.
 
-    In a pair of ids neither place has smaller ones than the other. In a number of the vocabulary
-    the upper half has, so that a difference beyond chance (Kolmogorov and Smirnov's, one-sided)
-    tells that ids, or two, four of them, are halves.
+    Of two neighbouring ids neither tends to be smaller, but the upper half of a wider id does. So a
+    significant difference (one-sided Kolmogorov-Smirnov test) shows that ids are halves.
 
     Arguments:
-        size: of the vocabulary.
+        width: bytes per id as `data` is read.
+        size: vocabulary size.
     """
     for dtype in ("int64", "uint32", "uint16"):
         itemsize = np.dtype(dtype).itemsize
@@ -477,7 +476,7 @@ def _wider(data: bytes, width: int, size: int) -> str | None:
 
 
 def token_count(config: Tokens) -> int | None:
-    """Tokens of the files as far as their sizes and the dtype say it."""
+    """Number of tokens from file sizes and dtype; None if unknown."""
     found = token_files(config, f"{HERE}.paths")
     if found.errors or config.token_dtype is None or any(map(is_url, config.paths)):
         return None
@@ -488,7 +487,7 @@ def token_count(config: Tokens) -> int | None:
 
 
 def file_problems(config: Tokens) -> Iterator[Problem]:
-    """Paths that lead to no files, and files that are damaged or of another dtype."""
+    """Find paths without files, damaged files, and files of another dtype."""
     found = token_files(config, f"{HERE}.paths")
     errors = dict(found.errors)
     for file in found.files.values():
@@ -529,10 +528,10 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedRow:
-    """The documents of a row, one after the other; see `setpoint.data.document.Document`.
+    """The documents of a row; see `setpoint.data.document.Document`.
 
     Arguments:
-        starts: (documents,) the first token of each.
+        starts: (documents,) offset of each document.
     """
 
     tokens: npt.NDArray[np.int64]
@@ -540,7 +539,7 @@ class TokenizedRow:
     starts: Sequence[int] = (0,)
 
     def documents(self, name: str) -> Iterator[Document]:
-        """The documents; several are numbered."""
+        """The documents, numbered if there are several."""
         for number, (start, end) in enumerate(pairwise([*self.starts, len(self.tokens)])):
             trained = None if self.trained is None else self.trained[start:end]
             numbered = f"{name}.{number}" if len(self.starts) > 1 else name
@@ -548,14 +547,14 @@ class TokenizedRow:
 
 
 def row_documents(row: FileRow, config: Text | HubDataset, where: str) -> Iterator[Document]:
-    """The document of a row: the text of a field, or tokens, of which a row may hold several.
+    """The documents of a row: the text of a field, or one or several of token ids.
 
     Arguments:
         where: dotted path of the section.
 
     Raises:
-        SetpointError: the row has no such field, or no text, tokens or score there, or what stands
-            beside the tokens does not fit; with file and row.
+        SetpointError: a field is missing or not a text, tokens or score, or the fields of a
+            tokenized row are inconsistent; with file and row.
     """
     field, at = config.field, f"{where}.field"
     score = None if config.score is None else score_at(row, config.score, f"{where}.score")
@@ -583,11 +582,11 @@ def row_documents(row: FileRow, config: Text | HubDataset, where: str) -> Iterat
 def placed_documents(
     row: FileRow, config: Text | HubDataset, where: str, before: Place, behind: Callable[[], Place]
 ) -> Iterator[Placed]:
-    """The documents of a row of a stream, with the place behind each.
+    """The documents of a row of a stream, with the position after each.
 
     Arguments:
-        before: the place of the row, of whose documents `skip` were read already.
-        behind: gives the place behind the row.
+        before: position of the row; `skip` documents of it were read already.
+        behind: returns the position after the row.
     """
     documents = list(row_documents(row, config, where))
     for number, document in enumerate(documents[before.get("skip", 0) :], before.get("skip", 0)):
@@ -596,15 +595,15 @@ def placed_documents(
 
 
 def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
-    """Read `input_ids`, and `labels`, `attention_mask` and `position_ids` where there are some.
+    """Read `input_ids`, and `labels`, `attention_mask` and `position_ids` if present.
 
-    Where the mask is 0 a token is left out; positions that begin again begin a document.
+    Tokens with mask 0 are dropped; a restart of position ids begins a document.
 
     Arguments:
-        shifted: whether the label at each place is the next token, and not the token itself.
+        shifted: whether labels are shifted: the label at each position is the next token.
 
     Raises:
-        RowError: one of them is no list of int, or of another length, or does not fit the tokens.
+        RowError: a field is not a list of int, has another length, or contradicts the tokens.
     """
     tokens = _ints(row[TOKENS], TOKENS)
     labels, mask, positions = (
@@ -648,13 +647,13 @@ def _shifted(
     starts: Sequence[int],
     places: npt.NDArray[np.intp],
 ) -> TokenizedRow:
-    """Documents whose labels are next tokens, the last of which may stand among the labels alone.
+    """Documents with shifted labels; the last token may be a label only.
 
     Arguments:
-        places: of the tokens in the row, for messages.
+        places: positions of the tokens in the row, for messages.
 
     Raises:
-        RowError: a label is another token than the next one.
+        RowError: a label differs from the next token.
     """
     parts: list[npt.NDArray[np.int64]] = []
     masks: list[npt.NDArray[np.bool_]] = []
@@ -676,7 +675,7 @@ def _shifted(
 
 
 def _starts(positions: npt.NDArray[np.int64]) -> list[int]:
-    """(documents,) where positions begin again."""
+    """(documents,) offsets at which position ids restart."""
     expected = np.append(0, positions[:-1] + 1)
     wrong = np.flatnonzero((positions != expected) & (positions != 0))
     if len(wrong):

@@ -22,24 +22,24 @@ from setpoint.version import VERSION
 END, BEGIN = "<|endoftext|>", "<|begin_of_text|>"
 ABOUT = "training.json"
 SMALLEST = 256
-"""A token for each byte, so that any text can be encoded."""
+"""Size of the byte alphabet, which encodes any text."""
 ONCE = 2
-"""Occurrences of a pair from which on it is merged."""
+"""Minimum occurrences of a pair to be merged."""
 
-# Words with the blank before them, up to three digits, signs, and blanks: no merge crosses these.
+# Words with a leading space, up to three digits, punctuation, and white space: merges stay inside.
 SPLIT = r" ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-GIVEN = 256  # documents that are handed over at a time
-SAMPLE = 1 << 20  # bytes that the length of tokens is measured on
+GIVEN = 256  # documents per batch
+SAMPLE = 1 << 20  # bytes of the sample for bytes_per_token
 
 
 @dataclass(slots=True)
 class TrainedTokenizer:
-    """A tokenizer that was trained, and on what.
+    """A trained tokenizer, with statistics of its training data.
 
     Arguments:
-        tokenizer: that of the package `tokenizers`.
-        files: what its folder holds, by name.
-        bytes_per_token: over the first megabyte of the text.
+        tokenizer: object of the package `tokenizers`.
+        files: contents of its folder, by name.
+        bytes_per_token: mean over the first megabyte of the text.
     """
 
     tokenizer: Any
@@ -51,7 +51,7 @@ class TrainedTokenizer:
 
 
 class TrainingTexts:
-    """The texts of the training side, counted as they are read."""
+    """Iterator over batches of training texts, with statistics."""
 
     def __init__(self, config: Data, show: Show | None) -> None:
         self.config = config
@@ -84,10 +84,10 @@ class TrainingTexts:
 
 
 def training_side(config: Data) -> Iterator[Document]:
-    """The documents that a job trains on, one after the other, as texts.
+    """The training documents of a job as texts.
 
     Raises:
-        SetpointError: a source cannot be read, or holds tokens and no text.
+        SetpointError: a source cannot be read, or has token ids instead of text.
     """
     held_out = 0.0 if config.validation else config.held_out
     sources = range(len(config.sources))
@@ -105,14 +105,14 @@ def _texts(config: Data, index: int) -> Iterator[Document]:
     section, where = config.sources[index], f"data.sources.{index}"
     source: Any = section.build(where=where)
     if hasattr(source, "texts"):
-        # Limits on length count tokens of a tokenizer that is not there yet.
+        # Limits on length are in tokens, and there is no tokenizer yet.
         part = section.filter and Filter(shards=section.filter.shards, shard=section.filter.shard)
         yield from (
             DocumentFilter(part, where=where).apply(source.texts()) if part else source.texts()
         )
     elif hasattr(source, "tokenized"):
         raise SetpointError(
-            f"{where}: holds tokens, and a tokenizer is trained on text.\n"
+            f"{where}: has token ids, and a tokenizer is trained on text.\n"
             f"Valid: --{where}.delete, or sources of text."
         )
     else:
@@ -127,11 +127,11 @@ def train_bpe(
     template: str | None = None,
     show: Show | None = None,
 ) -> TrainedTokenizer:
-    """Train a tokenizer on the training side of data; the same data gives the same tokenizer.
+    """Train a tokenizer on the training data, deterministically.
 
     Arguments:
-        special: more control tokens beside the end of text.
-        template: one of `NAMED`, which the tokenizer then has with its control tokens.
+        special: control tokens in addition to the end of text.
+        template: one of `NAMED`, added to the tokenizer with its control tokens.
 
     Raises:
         SetpointError: the package is missing, the vocabulary is too small, or there is no text.

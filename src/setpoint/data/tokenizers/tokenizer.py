@@ -30,17 +30,16 @@ if TYPE_CHECKING:
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
 """Token ids in the smallest unsigned type that holds the vocabulary."""
 
-# How control tokens are spelled for a tokenizer that is to take them from nowhere else: between
-# characters that Unicode keeps for a program's own use.
+# Spelling of control tokens that no text can contain: between Unicode noncharacters.
 ALIAS = "\ufdd0{}\ufdd1"
 
 
 class Encoded(NamedTuple):
-    """Tokens, and where they are in the text.
+    """Tokens with their positions in the text.
 
     Arguments:
         tokens: (T,) ids.
-        places: (T, 2) the first character of each and the one behind its last.
+        places: (T, 2) start and stop character of each token.
     """
 
     tokens: npt.NDArray[np.integer[Any]]
@@ -48,7 +47,7 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """A tokenizer, as the corpus, the loader and the generator use it."""
+    """Interface of tokenizers."""
 
     @property
     def name(self) -> str:
@@ -158,11 +157,11 @@ class ByteTokenizer:
 
 
 class IdTokenizer:
-    """Stands in the place of a tokenizer where the data is ids: `tokenizer.Tokenizer`.
+    """Tokenizer for data of token ids: `tokenizer.Tokenizer`.
 
     Attributes:
-        separates: whether an id separates documents. Where none does, documents are complete, and
-            id 0 lies between them without being read or predicted.
+        separates: whether an id separates documents. Otherwise documents are complete, and id 0
+            between them is neither input nor target.
     """
 
     def __init__(self, config: TokenIds) -> None:
@@ -171,13 +170,13 @@ class IdTokenizer:
         self.separator = config.separator or 0
         self.name = f"ids {config.separator}" if self.separates else "ids"
         self.opening = (self.separator,) if self.separates else ()
-        # A token counts as a byte, so that bits per byte are bits per token.
+        # A token counts as one byte, so bits per byte are bits per token.
         self.token_bytes = np.ones(self.vocab_size, np.int64)
         if self.separates:
             self.token_bytes[self.separator] = 0
 
     def encode(self, data: bytes) -> TokenArray:
-        """Refuse: a text has no ids here.
+        """Refuse to encode text.
 
         Raises:
             SetpointError: always.
@@ -188,7 +187,7 @@ class IdTokenizer:
         )
 
     def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
-        """The ids themselves, in digits with a space behind each; separators are left out."""
+        """The ids in decimal, each followed by a space, without separators."""
         ids = np.asarray(tokens, np.int64).tolist()
         kept = (id for id in ids if not (self.separates and id == self.separator))
         return "".join(f"{id} " for id in kept).encode()
@@ -201,18 +200,16 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class HuggingFaceTokenizer:
     """A tokenizer from `tokenizer.json`.
 
-    Special tokens stand for no bytes, and the text of one inside a document is text. A token's
-    bytes are those of the text as the tokenizer sees it: some change it first (NFC in Qwen's, a
-    space in front in Llama 2's), and then the changed text is what is counted.
+    Special tokens have no bytes, and their spelling inside a document is plain text. Bytes are
+    counted after normalization (NFC in Qwen's tokenizer, a leading space in Llama 2's).
 
     Arguments:
-        config: the section: where the files are, and which token separates documents.
-        directory: where the files are instead, such as a checkpoint that keeps them; None: where
-            the section says.
+        config: the section, with the path of the files and the separator.
+        directory: folder of the files instead, such as a checkpoint; None: `config.path`.
 
     Raises:
-        SetpointError: the files cannot be read, the package is missing, or the bytes of tokens
-            cannot be known, as with WordPiece, which drops spaces.
+        SetpointError: the files cannot be read, the package is missing, or the bytes of tokens are
+            unknown, as with WordPiece, which drops spaces.
     """
 
     def __init__(self, config: Section, *, directory: Path | None = None) -> None:
@@ -232,7 +229,7 @@ class HuggingFaceTokenizer:
             raise SetpointError(
                 f"tokenizer.path: tokenizer.json of {path} cannot be used: {error}"
             ) from error
-        # A document is taken whole, and what it says is text, even where it says <|endoftext|>.
+        # No truncation, and <|endoftext|> in a document is plain text.
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = True
@@ -270,7 +267,7 @@ class HuggingFaceTokenizer:
         return np.array(ids, dtype=np.min_scalar_type(self.vocab_size - 1))
 
     def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
-        """The bytes that ids stand for; special tokens stand for nothing.
+        """Bytes of ids; special tokens have none.
 
         Raises:
             SetpointError: an id is not in the vocabulary.
@@ -293,7 +290,7 @@ class HuggingFaceTokenizer:
         return ChatEncoder(read_vocabulary(self.path, self.added), self.chat)
 
     def _opening(self) -> tuple[int, ...]:
-        """Tokens that the tokenizer puts before a text, such as a beginning-of-text token."""
+        """Tokens that the tokenizer adds before a text, such as a beginning-of-text token."""
         plain = self.tokenizer.encode("a", add_special_tokens=False).ids
         whole = self.tokenizer.encode("a", add_special_tokens=True).ids
         places = range(len(whole) - len(plain) + 1)
@@ -302,7 +299,7 @@ class HuggingFaceTokenizer:
 
 
 def _pieces(vocabulary: Vocabulary, separator: int) -> list[bytes]:
-    """(V,) the bytes of each token; nothing for special tokens, the separator, and gaps."""
+    """(V,) bytes of each token; empty for special tokens, the separator, and unused ids."""
     kinds = set(_types(vocabulary.json))
     model = vocabulary.json["model"]
     pieces = [b""] * vocabulary.size
@@ -333,7 +330,7 @@ def _pieces(vocabulary: Vocabulary, separator: int) -> list[bytes]:
 
 
 def _types(part: object) -> Iterator[str]:
-    """The types of the steps of a tokenizer, its vocabulary aside."""
+    """Types of the components of a tokenizer, without the vocabulary."""
     if isinstance(part, Mapping):
         if isinstance(part.get("type"), str):
             yield part["type"]
@@ -352,8 +349,8 @@ def _byte_level(token: str) -> bytes:
     return token.encode()
 
 
-# The character that stands for each byte in byte-level BPE (GPT-2, Radford et al., 2019): printable
-# ones of Latin-1 for themselves, for the others those from U+0100 on.
+# Byte alphabet of byte-level BPE (GPT-2, Radford et al., 2019): printable Latin-1 characters stand
+# for themselves, others are mapped from U+0100 on.
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(0x100 + place): byte
@@ -362,14 +359,13 @@ _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
 
 
 class ChatEncoder:
-    """A Hugging Face tokenizer whose control tokens are spelled as no text can spell them.
+    """A Hugging Face tokenizer whose control tokens are renamed so that no text can contain them.
 
-    Encoding a text with them is encoding it as a whole, with all that the tokenizer does at borders
-    (normalization, spaces in front, spaces that a token takes away), and what messages say can be
-    no control token.
+    A conversation is encoded as a whole, with all effects at borders (normalization, leading and
+    stripped spaces), and text of messages never becomes a control token.
 
     Raises:
-        SetpointError: the tokenizer gives its tokens other ids when they are spelled otherwise.
+        SetpointError: ids change with the renaming.
     """
 
     def __init__(self, vocabulary: Vocabulary, facts: ChatFacts) -> None:
@@ -410,9 +406,9 @@ class ChatEncoder:
 
 
 def _respelled(text: str, aliases: Mapping[str, str]) -> str:
-    """`tokenizer.json` with other texts for control tokens, and without what it adds at the ends.
+    """`tokenizer.json` with renamed control tokens and without post-processing.
 
-    What comes after encoding is left out: it would take blanks out of the places of tokens.
+    Post-processing would add tokens and remove spaces from the offsets.
     """
     import json
 

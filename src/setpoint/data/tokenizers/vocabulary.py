@@ -1,4 +1,4 @@
-"""The files of a Hugging Face tokenizer, read as JSON: what is known without building it."""
+"""Files of a Hugging Face tokenizer, read as JSON without building the tokenizer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXTRA = "'setpoint[huggingface]'"
 
 
 class TextPiece(NamedTuple):
-    """Part of a text: a control token, or what is text whatever it spells."""
+    """Part of a text: a control token, or plain text."""
 
     text: str
     control: bool = False
@@ -39,11 +39,11 @@ class ChatFacts(NamedTuple):
     """Tokens and chat templates of a tokenizer.
 
     Arguments:
-        title: what messages call it.
-        tokens: every token as text -> its id.
-        controls: those that are control tokens.
-        variables: the tokens that its settings give names to, such as `eos_token`.
-        templates: its chat templates by name; the one it takes by itself is called `default`.
+        title: its name in messages.
+        tokens: ids of all tokens, by text.
+        controls: the control tokens.
+        variables: tokens with a name in its settings, such as `eos_token`.
+        templates: chat templates by name, with `default` for the default one.
     """
 
     title: str
@@ -61,15 +61,15 @@ BYTES_CHAT = ChatFacts(
 
 
 class Vocabulary:
-    """The files of a tokenizer, read as JSON.
+    """Vocabulary, settings and chat templates of a tokenizer.
 
     Arguments:
-        text: all of `tokenizer.json`.
-        settings: of `tokenizer_config.json`; empty without one.
-        template: of `chat_template.jinja`; None without one.
+        text: content of `tokenizer.json`.
+        settings: content of `tokenizer_config.json`; empty without the file.
+        template: content of `chat_template.jinja`; None without the file.
 
     Raises:
-        SetpointError: `tokenizer.json` is not that of a tokenizer.
+        SetpointError: `tokenizer.json` is not a tokenizer.
     """
 
     def __init__(
@@ -91,8 +91,7 @@ class Vocabulary:
             self.special = {str(each["content"]) for each in added if each.get("special")}
         except (LookupError, TypeError, AttributeError, ValueError):
             raise SetpointError(
-                f"{where}: {TOKENIZER} has no vocabulary where tokenizers keep theirs "
-                f"(model.vocab and added_tokens)"
+                f"{where}: {TOKENIZER} has no vocabulary (model.vocab and added_tokens)"
             ) from None
         if not ids:
             raise SetpointError(f"{where}: {TOKENIZER} has an empty vocabulary")
@@ -101,7 +100,7 @@ class Vocabulary:
 
     @cached_property
     def named(self) -> dict[str, str]:
-        """The tokens that the settings give names to, such as `eos_token`."""
+        """Tokens with a name in the settings, such as `eos_token`."""
         found: dict[str, str] = {}
         for name, token in self.settings.items():
             text = token.get("content") if isinstance(token, Mapping) else token
@@ -111,7 +110,7 @@ class Vocabulary:
 
     @property
     def templates(self) -> dict[str, str]:
-        """Its chat templates by name; the one it takes by itself is called `default`."""
+        """Chat templates by name, with `default` for the default one."""
         found = self.settings.get("chat_template")
         pairs = found if isinstance(found, list) else []
         templates = {str(pair["name"]): str(pair["template"]) for pair in pairs}
@@ -124,7 +123,7 @@ class Vocabulary:
         return max(self.ids.values()) + 1
 
     def with_tokens(self, added: Sequence[str]) -> Vocabulary:
-        """The vocabulary with control tokens behind its last id; those that it has stay."""
+        """The vocabulary with missing control tokens added after its last id."""
         new = [token for token in added if token not in self.ids]
         if not new:
             return self
@@ -138,10 +137,10 @@ class Vocabulary:
         return Vocabulary(self.where, text, self.settings, self.template)
 
     def require_new(self, added: Sequence[str]) -> None:
-        """Refuse to add tokens that are there already.
+        """Refuse to add existing tokens.
 
         Raises:
-            SetpointError: with the token and its id.
+            SetpointError: a token exists; with its id.
         """
         for token in added:
             if token in self.ids:
@@ -151,10 +150,10 @@ class Vocabulary:
                 )
 
     def separator(self, wanted: str | None) -> str:
-        """The token that separates documents.
+        """Token that separates documents.
 
         Arguments:
-            wanted: its text; None for the end-of-text token that the settings name, or else the
+            wanted: its text; None: the end-of-text token of the settings, or else the
                 beginning-of-text token.
 
         Raises:
@@ -171,12 +170,12 @@ class Vocabulary:
             if name in self.named:
                 return self.named[name]
         raise SetpointError(
-            f"tokenizer.separator: {self.where} names neither an eos_token nor a bos_token in "
-            f"{SETTINGS}, so say which token separates documents.\nValid: {self._choices()}."
+            f"tokenizer.separator: null needs an eos_token or a bos_token, and {SETTINGS} of "
+            f"{self.where} names neither.\nValid: {self._choices()}."
         )
 
     def name(self, wanted: str | None) -> str:
-        """The name in prepared data: a hash of the tokenizer, and the id of the separator.
+        """Name of the tokenizer in prepared data: its hash and the id of the separator.
 
         Arguments:
             wanted: see `separator`.
@@ -188,10 +187,10 @@ class Vocabulary:
         """Control tokens and chat templates.
 
         Arguments:
-            separator: the token between documents, which ends answers where no eos_token is named.
+            separator: token between documents, which ends answers if there is no eos_token.
         """
         added = {str(each["content"]) for each in self.json.get("added_tokens", [])}
-        # Bytes that a tokenizer falls back on are spelled so, and no control tokens.
+        # Byte-fallback tokens are spelled like this, and are not control tokens.
         bytes_of = {each for each in self.special if _BYTE.fullmatch(each)}
         controls = sorted((self.special - bytes_of) | ({separator} & added))
         variables = {"eos_token": separator, **self.named}
@@ -213,7 +212,7 @@ def read_vocabulary(path: str, added: Sequence[str] = ()) -> Vocabulary:
         added: see `Vocabulary.with_tokens`.
 
     Raises:
-        SetpointError: they are not there, or not what they should be.
+        SetpointError: they are missing or invalid.
     """
     file = find_tokenizer(path)
     beside = file.with_name(SETTINGS)
@@ -224,10 +223,10 @@ def read_vocabulary(path: str, added: Sequence[str] = ()) -> Vocabulary:
 
 
 def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
-    """Number of tokens, without building the tokenizer.
+    """Vocabulary size, without building the tokenizer.
 
-    None where only the hub knows it, or a tokenizer of the user's own, or where the files cannot be
-    read, of which a check of the tokenizer's own says why.
+    None for a tokenizer on the hub, a custom one, or files that cannot be read, which another check
+    reports.
     """
     if isinstance(tokenizer, Bytes | TokenIds):
         return BYTES_VOCABULARY if isinstance(tokenizer, Bytes) else tokenizer.count
@@ -236,7 +235,7 @@ def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
 
 
 def tokenizer_name(tokenizer: TokenizerConfig) -> str | None:
-    """The `name` of the tokenizer, without building it; None where `vocabulary_size` has none."""
+    """`Tokenizer.name`, without building the tokenizer; None as for `vocabulary_size`."""
     if isinstance(tokenizer, Bytes):
         return "bytes"
     if isinstance(tokenizer, TokenIds):
@@ -248,7 +247,7 @@ def tokenizer_name(tokenizer: TokenizerConfig) -> str | None:
 
 
 def chat_facts(tokenizer: TokenizerConfig) -> ChatFacts | None:
-    """Control tokens and templates of a tokenizer; None where `vocabulary_size` has none."""
+    """Control tokens and templates of a tokenizer; None as for `vocabulary_size`."""
     if isinstance(tokenizer, Bytes):
         return BYTES_CHAT
     vocabulary = _vocabulary_of(tokenizer)
@@ -266,7 +265,7 @@ def _vocabulary_of(tokenizer: TokenizerConfig) -> Vocabulary | None:
 
 
 def beyond_vocabulary(place: object, token: int, position: int, size: int) -> str:
-    """The message about an id that is no token of the tokenizer."""
+    """Message about an id outside the vocabulary."""
     return (
         f"{place} holds the token {token} at position {position:,}, and the vocabulary of "
         f"tokenizer is {size:,}"
@@ -274,10 +273,10 @@ def beyond_vocabulary(place: object, token: int, position: int, size: int) -> st
 
 
 def find_tokenizer(path: str) -> Path:
-    """The path of `tokenizer.json`; of a repository on the hub it is fetched.
+    """Path of `tokenizer.json`, which is downloaded for a repository of the hub.
 
     Raises:
-        SetpointError: it is nowhere, or cannot be fetched.
+        SetpointError: it does not exist, or cannot be downloaded.
     """
     local = Path(os.path.expanduser(path))
     if local.is_file():
@@ -323,7 +322,7 @@ def _mapping(text: str, title: str) -> dict[str, Any]:
 
 
 def file_problems(config: HuggingFace) -> Iterator[Problem]:
-    """Find files that are not there, a separator that they do not name, and tokens added twice."""
+    """Find missing files, an unknown separator, and added tokens that exist already."""
     # What is on the hub is looked for when the run starts.
     if not config.path or (not os.path.exists(config.path) and split_hub_id(config.path)):
         return
