@@ -140,7 +140,7 @@ def test_what_is_held_out(cli: CommandLine) -> None:
     assert "leaves no held-out text to evaluate on" in text and "data.validation" in text
     cli.ok("check small.toml --data.held_out 0 --evaluation null")
     text = cli.refused(f"check none.toml --data.held_out 0.1 {validation}")
-    assert "has no effect: validation takes its place" in text
+    assert "has no effect: validation replaces it" in text
 
 
 def test_the_place_of_a_section_that_other_classes_would_take(cli: CommandLine) -> None:

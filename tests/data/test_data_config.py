@@ -144,30 +144,30 @@ def test_all_problems_are_reported_together() -> None:
         ),
     )
     assert problems(data) == {
-        "sources.0.paths": "no path, so no file",
+        "sources.0.paths": "is empty",
         "sources.0.separator": "has no effect: each row is a document",
         "sources.1.name": "is the name of sources.0 already",
         "sources.1.paths.1": "is empty",
-        "sources.2.include": "no pattern, so no file",
+        "sources.2.include": "is empty",
         "sources.2.name": "is the name of sources.0 already",
     }
 
 
 def test_a_number_of_documents_held_out_is_whole() -> None:
     assert problems(Data(held_out=1.5)) == {
-        "held_out": "is neither a share below 1 nor a whole number of documents"
+        "held_out": "is neither a fraction below 1 nor a whole number of documents"
     }
     assert resolve(Data(held_out=1000)).held_out == 1000
 
 
 def test_no_sources_and_no_paths_are_refused() -> None:
-    assert problems(Data(sources=())) == {"sources": "no source, so no text"}
+    assert problems(Data(sources=())) == {"sources": "is empty"}
     assert set(problems(Data(sources=(Text(),)))) == {"sources.0.paths"}
 
 
 TWO = (Random(name="a", weight=3.0), Random(name="b", weight=1.0))
 UNWEIGHED = (Random(name="a"), Random(name="b"))
-NO_WEIGHT = "changes the weights of a mixture, and no source has a weight"
+NO_WEIGHT = "applies to mixtures only, and no source has a weight"
 LATER = MixturePhase(start="9 steps", weights={"a": 1.0})
 
 
@@ -177,19 +177,19 @@ LATER = MixturePhase(start="9 steps", weights={"a": 1.0})
         ({"sources": (TWO[0], UNWEIGHED[1])},
          {"sources.1.weight": "is null, and data.sources.0.weight is given"}),
         ({"sources": (Random(name="a", epochs=2.0),)},
-         {"sources.0.epochs": "limits a source of a mixture, and no source has a weight"}),
+         {"sources.0.epochs": "applies to mixtures only, and no source has a weight"}),
         ({"sources": UNWEIGHED, "phases": (LATER,), "anneal": LATER},
          {"phases": NO_WEIGHT, "anneal": NO_WEIGHT}),
         ({"sources": UNWEIGHED, "mixture": Mixture(temperature=2.0)},
          {"mixture.temperature": "has no effect: no source has a weight"}),
         ({"sources": (TWO[0].evolve(weight=0.0), TWO[1].evolve(weight=0.0))},
-         {"sources.0.weight": "is 0 as that of all sources"}),
+         {"sources.0.weight": "is 0 for all sources"}),
         ({"sources": TWO, "anneal": MixturePhase(start="9 steps", weights={"web": 1.0})},
          {"anneal.weights.web": "is no source"}),
         ({"sources": TWO, "phases": (MixturePhase(start="9 steps", weights={"a": 0.0, "b": 0.0}),)},
-         {"phases.0.weights": "leave no source a weight above 0"}),
+         {"phases.0.weights": "are 0 for all sources"}),
         ({"sources": TWO, "phases": (LATER,), "anneal": LATER.evolve(start="10 steps")},
-         {"anneal": "changes nothing: it has the weights and lr_factor of what is before it"}),
+         {"anneal": "has no effect: weights and lr_factor equal those before it"}),
     ],
 )  # fmt: skip
 def test_mixtures_and_phases_that_make_no_sense(

@@ -393,7 +393,7 @@ def test_a_state_of_some_ranks_is_refused(tmp_path: Path) -> None:
     whole = open_stream(section)[1]
     whole.deal(4, range(4))
     whole.load_state_dict(merged_state(states))
-    with pytest.raises(SetpointError, match="is no position in a stream"):
+    with pytest.raises(SetpointError, match="invalid position in a stream"):
         whole.load_state_dict(states[0])
 
 

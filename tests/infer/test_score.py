@@ -104,7 +104,7 @@ def test_a_text_shorter_than_a_sequence(trained: tuple[Job, Path], tmp_path: Pat
     sets = (DataSet(name="short", sources=(Text(paths=(str(tmp_path / "a.txt"),)),)),)
     assert scores(trained[1], sides=(), sets=sets)["short"].tokens == 2
     (tmp_path / "a.txt").write_text("")
-    with pytest.raises(SetpointError, match=r"evaluation.sets.0.sources: no source holds a single"):
+    with pytest.raises(SetpointError, match=r"evaluation.sets.0.sources: the sources have no text"):
         scores(trained[1], sides=(), sets=sets)
 
 

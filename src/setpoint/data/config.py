@@ -31,7 +31,7 @@ from setpoint.data.sources.config import (
 from setpoint.units import ByteSize, Length
 
 PLAIN = (Text, Stdlib, Random)
-NO_WORKERS = "workers = 0 makes batches in the main process, when they are taken"
+NO_WORKERS = "with workers = 0 the main process makes batches on demand"
 
 
 class WorkerOptions(NamedTuple):
@@ -146,14 +146,18 @@ class Packing(Config, role=IDENTITY):
 
     @dead("too_long")
     def _too_long_is_dead(self) -> str | None:
-        return None if self.method != "concatenate" else "concatenate cuts documents where rows end"
+        return (
+            None
+            if self.method != "concatenate"
+            else "concatenate cuts documents at the ends of rows"
+        )
 
     @dead("group_size")
     def _group_size_is_dead(self) -> str | None:
         if self.method == "concatenate":
-            return "concatenate packs no groups"
+            return "concatenate does not pack groups"
         lengths = self.length_buckets or self.method != "none"
-        return None if lengths else "method = none packs no groups"
+        return None if lengths else "method = none does not pack groups"
 
     @dead("length_buckets")
     def _length_buckets_is_dead(self) -> str | None:
@@ -333,7 +337,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
             if not given and source.epochs is not None:
                 yield Problem(
                     f"sources.{index}.epochs",
-                    "limits a source of a mixture, and no source has a weight",
+                    "applies to mixtures only, and no source has a weight",
                     valid=("null",),
                     also=(f"sources.{index}.weight",),
                 )
@@ -342,7 +346,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
                 if getattr(self, path):
                     yield Problem(
                         path,
-                        "changes the weights of a mixture, and no source has a weight",
+                        "applies to mixtures only, and no source has a weight",
                         valid=("null",) if path == "anneal" else ("[]",),
                         also=("sources",),
                     )
@@ -351,14 +355,12 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
         phases = [(f"phases.{index}", phase) for index, phase in enumerate(self.phases)]
         phases += [("anneal", self.anneal)] if self.anneal is not None else []
         if not any(weights.values()):
-            yield Problem("sources.0.weight", "is 0 as that of all sources", valid=("1.0",))
+            yield Problem("sources.0.weight", "is 0 for all sources", valid=("1.0",))
         before = weights, 1.0
         for path, phase in phases:
             now = weights | phase.weights, phase.lr_factor
             if now == before:
-                yield Problem(
-                    path, "changes nothing: it has the weights and lr_factor of what is before it"
-                )
+                yield Problem(path, "has no effect: weights and lr_factor equal those before it")
             before = now
             for name in phase.weights:
                 if name not in weights:
@@ -366,7 +368,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
                         f"{path}.weights.{name}", "is no source", valid=names, also=("sources",)
                     )
             if not any((weights | phase.weights).values()):
-                yield Problem(f"{path}.weights", "leave no source a weight above 0")
+                yield Problem(f"{path}.weights", "are 0 for all sources")
 
     @rule
     def _check_streams(self) -> Iterator[Problem]:
@@ -377,7 +379,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
             if len(self.sources) > 1 and not self.is_mixture:
                 yield Problem(
                     f"sources.{index}.streaming",
-                    "reads a source by itself, and sources without weights are one text",
+                    "needs weights: sources without weights are read as one text",
                     valid=("false",),
                     also=(f"sources.{index}.weight",),
                     hint="Give every source a weight.",
@@ -386,14 +388,14 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
             if field_name.rpartition(".")[2] == "input_ids":
                 yield Problem(
                     f"sources.{index}.field",
-                    "holds tokens, and what is streamed are texts",
+                    "holds token ids, and only text can be streamed",
                     valid=("text",),
                     also=(f"sources.{index}.streaming",),
                 )
             if source.epochs is not None:
                 yield Problem(
                     f"sources.{index}.epochs",
-                    "counts rows of an epoch, which are not known of a streamed source",
+                    "limits epochs, and the length of a streamed source is unknown",
                     valid=("null",),
                     also=(f"sources.{index}.streaming",),
                 )
@@ -402,28 +404,28 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
         if self.is_mixture and self.mixture.by == "tokens":
             yield Problem(
                 "mixture.by",
-                "needs the tokens of the next row, and those of a streamed source are not known",
+                "needs the token count of the next row, which a streamed source does not know",
                 valid=("sequences",),
                 also=("sources",),
             )
         if self.packing.length_buckets:
             yield Problem(
                 "packing.length_buckets",
-                "sorts documents that are known, and those of a streamed source are not",
+                "sorts documents by length, and a streamed source does not know them in advance",
                 valid=("false",),
                 also=("sources",),
             )
         if self.held_out >= 1 and not self.validation:
             yield Problem(
                 "held_out",
-                "is a number of documents, and those of a streamed source are not all known",
+                "is a number of documents, and a streamed source does not know their total",
                 valid=("0.05",),
                 also=("sources",),
             )
         elif self.held_out and not self.validation and len(streams) < len(self.sources):
             yield Problem(
                 "held_out",
-                "is a share of sources that are all streamed, or none of them",
+                "splits sources that are either all streamed or all read whole",
                 valid=("0",),
                 also=("sources",),
                 hint="Give data.validation, or evaluation = null with held_out = 0.",
@@ -444,12 +446,12 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     @dead("seed")
     def _seed_is_dead(self) -> str | None:
         if self.curriculum is not None:
-            return "curriculum draws no order"
-        return None if self.shuffle else "shuffle = false draws no order"
+            return "curriculum fixes the order"
+        return None if self.shuffle else "shuffle = false keeps the order of the sources"
 
     @dead("shuffle")
     def _shuffle_is_dead(self) -> str | None:
-        return None if self.curriculum is None else "curriculum says the order"
+        return None if self.curriculum is None else "curriculum fixes the order"
 
     @rule
     def _check_curriculum(self) -> Iterator[Problem]:
@@ -462,14 +464,14 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
             if self.curriculum is not None and source.is_streamed:
                 yield Problem(
                     f"{path}.streaming",
-                    "orders documents that are all known, and those of a streamed source are not",
+                    "excludes a curriculum, which sorts all documents in advance",
                     valid=("false",),
                     also=("curriculum",),
                 )
             elif wanted and score is None:
                 yield Problem(
                     "curriculum.by",
-                    f"is score, and {path} names no column of scores",
+                    f"is score, and {path} has no `score`",
                     valid=("length",),
                     also=(path,),
                     hint=f"Set data.{path}.score where rows have one.",
@@ -477,7 +479,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
             elif score is not None and not wanted:
                 yield Problem(
                     f"{path}.score",
-                    "is read for curriculum.by = score alone",
+                    "is used with curriculum.by = score only",
                     valid=("null",),
                     also=("curriculum",),
                 )
@@ -494,7 +496,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     def _by_is_dead(self) -> str | None:
         if self.is_mixture and self.packing.method != "concatenate":
             return None
-        concatenated = "all rows of concatenated text hold as many tokens"
+        concatenated = "all rows of concatenated text have the same number of tokens"
         return concatenated if self.is_mixture else "no source has a weight"
 
     @rule
@@ -502,18 +504,18 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
         if self.held_out > 1 and not self.held_out.is_integer():
             yield Problem(
                 "held_out",
-                "is neither a share below 1 nor a whole number of documents",
+                "is neither a fraction below 1 nor a whole number of documents",
                 valid=("0.05", "1000"),
             )
 
     @dead("held_out", holds=(0.0,))
     def _held_out_is_dead(self) -> str | None:
-        return "validation takes its place" if self.validation else None
+        return "validation replaces it" if self.validation else None
 
     @rule
     def _check_sources(self) -> Iterator[Problem]:
         if not self.sources:
-            yield Problem("sources", "no source, so no text", valid=('[{type = "stdlib"}]',))
+            yield Problem("sources", "is empty", valid=('[{type = "stdlib"}]',))
         for field_name, sources in (("sources", self.sources), ("validation", self.validation)):
             first: dict[str, int] = {}
             for index, source in enumerate(sources):
@@ -522,5 +524,5 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
                         f"{field_name}.{index}.name",
                         f"is the name of {field_name}.{first[source.name]} already",
                         valid=(f"{source.name}-{index}",),
-                        hint="Documents are named after their source, and names must differ.",
+                        hint="Document names begin with the source name and have to be unique.",
                     )

@@ -106,7 +106,7 @@ class DataSet(Config):
     @rule
     def _check_sources(self) -> Iterator[Problem]:
         if not self.sources:
-            yield Problem("sources", "no source, so no text", valid=('[{type = "stdlib"}]',))
+            yield Problem("sources", "is empty", valid=('[{type = "stdlib"}]',))
         yield from unmixed_problems(self.sources, "sources")
 
 

@@ -99,13 +99,13 @@ def unmixed_problems(sources: Sequence[SourceConfig], path: str) -> Iterator[Pro
             if getattr(source, name) is not None:
                 yield Problem(
                     f"{path}.{index}.{name}",
-                    "is for a mixture to train on, and validation data is read whole",
+                    "applies to training mixtures only; validation data is read whole",
                     valid=("null",),
                 )
         if isinstance(source, Text) and source.streaming:
             yield Problem(
                 f"{path}.{index}.streaming",
-                "is for data to train on, and validation data is read whole",
+                "applies to training data only; validation data is read whole",
                 valid=("false",),
             )
 
@@ -128,7 +128,7 @@ class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.texts:Std
     @rule
     def _check_include(self) -> Iterator[Problem]:
         if not self.include:
-            yield Problem("include", "no pattern, so no file", valid=('["*.py"]', '["json/*"]'))
+            yield Problem("include", "is empty", valid=('["*.py"]', '["json/*"]'))
 
 
 class Text(
@@ -192,7 +192,7 @@ class Text(
     @rule
     def _check_separator(self) -> Iterator[Problem]:
         if self.separator == "":
-            yield Problem("separator", "is empty, and would not divide anything", valid=("null",))
+            yield Problem("separator", "is empty", valid=("null",))
 
     @rule
     def _check_field(self) -> Iterator[Problem]:
@@ -391,7 +391,7 @@ class Questions(
 
 def _path_problems(paths: tuple[str, ...], *valid: str) -> Iterator[Problem]:
     if not paths:
-        yield Problem("paths", "no path, so no file", valid=tuple(f'["{each}"]' for each in valid))
+        yield Problem("paths", "is empty", valid=tuple(f'["{each}"]' for each in valid))
     for index, path in enumerate(paths):
         if not path:
             yield Problem(f"paths.{index}", "is empty", valid=valid)

@@ -42,7 +42,7 @@ class EvaluationData(Config, role=RUNTIME):
         if self.name == HELD_OUT:
             yield Problem("name", "is the name of what data.held_out keeps back", valid=("web",))
         if not self.sources:
-            yield Problem("sources", "no source, so no text", valid=('[{type = "stdlib"}]',))
+            yield Problem("sources", "is empty", valid=('[{type = "stdlib"}]',))
         yield from unmixed_problems(self.sources, "sources")
 
 
