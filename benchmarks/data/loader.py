@@ -80,7 +80,7 @@ def ours(folder: Path, length: int, rows: int, workers: int) -> Next:
     windows = training_rows(corpus, length)
     return Feed(
         windows,
-        Sampler([EpochCursor(windows, RowOrder(1, len(windows)))]),
+        Sampler([EpochCursor(windows, RowOrder(windows, 1))]),
         count_of,
         micro_size=rows,
         workers=workers,

@@ -33,9 +33,7 @@ def count(batch: Batch) -> Count:
 
 def feed_of(corpus: Corpus, *, sequence_length: int, seed: int, **options: int) -> Feed:
     windows = training_rows(corpus, sequence_length)
-    return Feed(
-        windows, Sampler([EpochCursor(windows, RowOrder(seed, len(windows)))]), count, **options
-    )
+    return Feed(windows, Sampler([EpochCursor(windows, RowOrder(windows, seed))]), count, **options)
 
 
 def batches_of(feed: Feed) -> Iterator[Batch]:
@@ -204,7 +202,7 @@ def test_each_micro_batch_is_counted_by_itself() -> None:
         return Count(number, number, float(number))
 
     sequences = training_rows(counting_corpus(300), 9)
-    sampler = Sampler([EpochCursor(sequences, RowOrder(4, len(sequences)))])
+    sampler = Sampler([EpochCursor(sequences, RowOrder(sequences, 4))])
     step = Feed(sequences, sampler, first_tokens, micro_size=1, accumulation=3).take()
     expected = [first_tokens(batch) for batch in step.batches]
     assert len(set(expected)) == 3 and list(step.counts) == expected

@@ -63,7 +63,7 @@ def rows_of(kind: str, number: int) -> tuple[Sequences, Cursor]:
     name = f"s{number}"
     if kind == "windows":
         windows = training_rows(corpus(number), LENGTH)
-        return windows, EpochCursor(windows, RowOrder(5, len(windows), name))
+        return windows, EpochCursor(windows, RowOrder(windows, 5, name))
     buckets = kind == "buckets"
     method: Any = "none" if buckets else kind
     # Several groups are an epoch, where there are groups.

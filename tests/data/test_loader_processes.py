@@ -51,7 +51,7 @@ def feed(folder, workers):
         byte_count=size, files=files, digest="d", sources=("a", "b"), starts=starts,
         source=np.arange(len(starts)) % 2)
     cut = training_rows(corpus, 64)
-    sampler = Sampler([EpochCursor(cut, RowOrder(1, len(cut)))])
+    sampler = Sampler([EpochCursor(cut, RowOrder(cut, 1))])
     return Feed(cut, sampler, count, micro_size=4, workers=workers)
 
 def main(folder, how):

@@ -46,7 +46,7 @@ def mixture_of(
     names = [f"s{index}" for index in range(len(weights))]
     members = [windows_of(index) for index in range(len(weights))]
     cursors = [
-        EpochCursor(each, RowOrder(3, len(each), name))
+        EpochCursor(each, RowOrder(each, 3, name))
         for each, name in zip(members, names, strict=True)
     ]
     phases = [Shares(0, shares_of(weights))]
@@ -59,7 +59,7 @@ def mixture_of(
 def taken(sampler: Sampler, count: int) -> list[tuple[int, int]]:
     """The next rows as (source, number)."""
     rows = sampler.take(count)
-    parts = [iter(part.tolist()) for part in rows.parts]
+    parts = [iter((part.starts // (LENGTH + 1)).tolist()) for part in rows.parts]
     return [(source, next(parts[source])) for source in rows.source.tolist()]
 
 
@@ -225,7 +225,7 @@ def test_states_of_other_sources_are_refused_and_leave_all_as_it_was() -> None:
     with pytest.raises(SetpointError, match="recorded with .*'s0', 's1', 's2'"):
         sampler.load_state_dict(other.state_dict())
     windows = windows_of(0)
-    single = Sampler([EpochCursor(windows, RowOrder(3, len(windows), "s0"))]).state_dict()
+    single = Sampler([EpochCursor(windows, RowOrder(windows, 3, "s0"))]).state_dict()
     with pytest.raises(SetpointError, match="recorded with no mixture"):
         sampler.load_state_dict(single)
     broken = mixture_of([1, 1])[1].state_dict()

@@ -116,7 +116,7 @@ def test_a_group_divides_its_part_of_the_rows_among_its_ranks() -> None:
 
     def rows_of(rank: int, groups: int, group: int) -> list[int]:
         feed = Feed(
-            windows, Sampler([EpochCursor(windows, RowOrder(5, len(windows)))]),
+            windows, Sampler([EpochCursor(windows, RowOrder(windows, 5))]),
             lambda b: Count(b.tokens, b.tokens, 1.0),
             micro_size=1, accumulation=4, data_rank=rank, data_size=2,
         )  # fmt: skip

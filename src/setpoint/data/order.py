@@ -8,7 +8,6 @@ numbers and permutations are computed here, as pure functions of a key and a cou
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from setpoint.data.rows import Rows
+    from setpoint.data.rows import DocumentRows, Parts
 
 PART = 4096
 """Positions whose order is computed at once, whatever the size of the epoch."""
@@ -96,16 +95,12 @@ class RowPlan(Protocol):
         """Properties of the order that must match when a state is loaded."""
         ...
 
-    def group(self, epoch: int, number: int) -> Rows:
+    def group(self, epoch: int, number: int) -> Parts:
         """The rows of a group."""
         ...
 
     def passed(self, epoch: int, group: int, row: int) -> int:
         """Number of rows or documents before a row of a group."""
-        ...
-
-    def joined(self, rows: Sequence[Rows]) -> Rows:
-        """Concatenate rows."""
         ...
 
     def close(self) -> None:
@@ -114,17 +109,19 @@ class RowPlan(Protocol):
 
 
 class RowOrder:
-    """Row numbers of an epoch, in a new random order each epoch or in ascending order.
+    """The rows of an epoch in a new random order each epoch or in ascending order: a `RowPlan`.
 
     Arguments:
-        size: rows per epoch.
+        rows: rows by number.
         name: name of the source in a mixture.
         kind: `shuffled`, or the name of the fixed order of the documents.
     """
 
-    def __init__(self, seed: int, size: int, name: str = "", kind: str = "shuffled") -> None:
-        self.seed, self.size, self.kind = seed, size, kind
-        self.groups = -(-size // PART)
+    def __init__(
+        self, rows: DocumentRows, seed: int, name: str = "", kind: str = "shuffled"
+    ) -> None:
+        self.rows, self.seed, self.size, self.kind = rows, seed, len(rows), kind
+        self.groups = -(-self.size // PART)
         self.stream = f"windows/{seed}/{name}/" if name else f"windows/{seed}/"
         # Two: a batch which crosses into the next part needs both.
         self.group = lru_cache(maxsize=2)(self._draw)
@@ -138,15 +135,12 @@ class RowOrder:
         """See `RowPlan.passed`."""
         return group * PART + row
 
-    def joined(self, rows: Sequence[Rows]) -> Rows:
-        """See `RowPlan.joined`."""
-        return rows[0].copy() if len(rows) == 1 else np.concatenate([np.empty(0, np.int64), *rows])
-
     def close(self) -> None:
         """See `RowPlan.close`."""
         self.group.cache_clear()
 
-    def _draw(self, epoch: int, part: int) -> npt.NDArray[np.int64]:
+    def _draw(self, epoch: int, part: int) -> Parts:
         places = np.arange(part * PART, min(self.size, (part + 1) * PART))
-        shuffle = self.kind == "shuffled"
-        return shuffled(f"{self.stream}{epoch}", self.size, places) if shuffle else places
+        if self.kind == "shuffled":
+            places = shuffled(f"{self.stream}{epoch}", self.size, places)
+        return self.rows.parts(places)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -235,10 +234,6 @@ class Packer:
         """See `setpoint.data.order.RowPlan.passed`."""
         taken = int(self.group(epoch, group).ends[row - 1]) if row else 0
         return group * self.group_size + taken
-
-    def joined(self, rows: Sequence[Parts]) -> Parts:
-        """See `setpoint.data.order.RowPlan.joined`."""
-        return Parts.joined(rows)
 
     def close(self) -> None:
         """See `setpoint.data.order.RowPlan.close`."""

@@ -504,7 +504,7 @@ class MixedRows:
     """
 
     source: Ints
-    parts: tuple[Rows, ...]
+    parts: tuple[Parts, ...]
 
     def __len__(self) -> int:
         return len(self.source)

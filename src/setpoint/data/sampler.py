@@ -64,7 +64,7 @@ class Cursor(Protocol):
         """Passes over the source, with the fraction of the current one."""
         ...
 
-    def take(self, slots: npt.NDArray[np.int64], own: slice) -> Rows:
+    def take(self, slots: npt.NDArray[np.int64], own: slice) -> Parts:
         """Advance by the next rows of all ranks, and return those of this rank.
 
         Arguments:
@@ -134,9 +134,9 @@ class EpochCursor:
         epoch, _, group, row = self.at
         return (epoch * self.plan.size + self.plan.passed(epoch, group, row)) / self.plan.size
 
-    def take(self, slots: npt.NDArray[np.int64], own: slice) -> Rows:
+    def take(self, slots: npt.NDArray[np.int64], own: slice) -> Parts:
         """See `Cursor.take`."""
-        plan, parts, count = self.plan, list[Any](), len(slots)
+        plan, parts, count = self.plan, list[Parts](), len(slots)
         epoch, epoch_row, group, row = self.at
         while count:
             rows = plan.group(epoch, group)
@@ -148,7 +148,7 @@ class EpochCursor:
             if group == plan.groups:
                 epoch, epoch_row, group = epoch + 1, 0, 0
         self.at = EpochPosition(epoch, epoch_row, group=group, row=row)
-        return plan.joined(parts)[own]
+        return Parts.joined(parts)[own]
 
     def position(self) -> dict[str, Any]:
         """See `Cursor.position`."""

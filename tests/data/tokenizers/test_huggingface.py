@@ -85,7 +85,7 @@ def test_separator(tmp_path: Path) -> None:
     settings.write_text(json.dumps({"bos_token": BEGIN}))
     assert built(folder).separator == begins.separator
     settings.unlink()
-    with pytest.raises(SetpointError, match=r"names neither .*\nValid: <\|endoftext\|>, <\|begin"):
+    with pytest.raises(SetpointError, match=r"names neither\.\nValid: <\|endoftext\|>, <\|begin"):
         built(folder)
     with pytest.raises(SetpointError, match="'<end>' is no token of"):
         built(folder, separator="<end>")

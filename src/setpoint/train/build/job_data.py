@@ -87,7 +87,7 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, C
             kind=kind,
         )
     rows = training_rows(corpus, length, isolated=bool(section.isolate), order=order)
-    return rows, EpochCursor(rows, RowOrder(seed, len(rows), name, kind))
+    return rows, EpochCursor(rows, RowOrder(rows, seed, name, kind))
 
 
 def build_evaluation_rows(
