@@ -66,7 +66,7 @@ def edit(run: Path, step: int, **values: Any) -> None:
 def test_a_session_ends_after_the_step_that_it_is_asked_to(trained: Path, tmp_path: Path) -> None:
     (first, second) = events(trained, "end")
     assert (first["step"], first["status"]) == (7, 75)
-    assert first["reason"] == "stopped after step 7, as it was asked to" and "signal" not in first
+    assert first["reason"] == "stopped after step 7, as requested" and "signal" not in first
     assert (second["step"], second["status"]) == (12, 0)
     whole = train(small_job(tmp_path, *FLAGS), tmp_path / "whole").directory
     assert_same_run(whole, trained)

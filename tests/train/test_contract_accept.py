@@ -224,7 +224,7 @@ def test_several_paths_in_one_option(run: Path) -> None:
 def test_other_rows_cannot_be_accepted_in_the_middle_of_a_run(
     run: Path, flag: str, fields: str
 ) -> None:
-    words = f"whose place in the data counts rows that {fields} makes others now"
+    words = f"whose data position counts rows, and {fields} changes the rows"
     with pytest.raises(SetpointError, match=f"--accept does not help: .*{words}") as caught:
         accepted(run, flag)
     assert f"a run of its own with --model.pretrained {run}" in str(caught.value)

@@ -131,7 +131,9 @@ def test_another_optimizer_needs_a_new_state(source: Path, tmp_path: Path) -> No
 
 def test_other_rows_need_another_place(source: Path, tmp_path: Path) -> None:
     other = (at_4(source), "batch.sequence_length=8")
-    assert "counts rows that batch.sequence_length makes others" in refused(tmp_path / "x", *other)
+    assert "counts rows, and batch.sequence_length changes the rows" in refused(
+        tmp_path / "x", *other
+    )
     other = (at_4(source), "data.sources.0.documents=30")
     assert "--checkpoint.exclude.append loader" in refused(tmp_path / "x", *other)
     train(small_job(tmp_path, *TO_8, *other, 'checkpoint.exclude=["loader"]'), tmp_path / "run")

@@ -137,7 +137,7 @@ def test_a_failed_run_keeps_its_traceback(
     assert fault["step"] == 2
     assert log_of(caught.value) == str(run / "logs" / "rank-0.log")
     if how == "exit":
-        assert "training was left by SystemExit: 0 (" in fault["error"]
+        assert "training was ended by SystemExit: 0 (" in fault["error"]
     else:
         assert log.endswith("\nValueError: the fault, ***\n")
 

@@ -45,7 +45,7 @@ def run_loop(run: Run, loop: Loop) -> None:
             loop.run()
     except SystemExit as error:
         raise RunError(
-            f"training was left by {error_in_words(error)}, which no part of a run may raise; a "
+            f"training was ended by {error_in_words(error)}, which no part of a run may raise; a "
             f"callback ends a run by loop.end(reason)"
         ) from error
     except Exception as error:
@@ -65,7 +65,7 @@ def finish(run: Run, loop: Loop) -> Run:
     reason = loop.end_reason
     if loop.is_at_limit and not loop.is_over and not status:
         step, status = loop.position.step, PREEMPTED
-        reason = f"stopped after step {loop.until}, as it was asked to"
+        reason = f"stopped after step {loop.until}, as requested"
         if loop.until is not None and step > loop.until:
             reason = (
                 f"nothing was trained: it was to stop after step {loop.until}, and is at {step}"

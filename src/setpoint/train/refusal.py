@@ -139,8 +139,8 @@ def other_rows(paths: Sequence[str]) -> str:
     """End of a sentence on a checkpoint whose data position no longer counts the same rows."""
     one = len(paths) == 1
     return (
-        f"whose place in the data counts rows that {' and '.join(paths)} "
-        f"{'makes' if one else 'make'} others now"
+        f"whose data position counts rows, and {' and '.join(paths)} "
+        f"{'changes' if one else 'change'} the rows"
     )
 
 
