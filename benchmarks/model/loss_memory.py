@@ -28,13 +28,12 @@ from torch.nn import functional as F  # noqa: E402
 
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
-from setpoint.loss import fused  # noqa: E402
 from setpoint.loss.config import (  # noqa: E402
     ChunkedCrossEntropy,
     CrossEntropy,
-    LigerCrossEntropy,
     LinearCrossEntropy,
 )
+from setpoint.loss.linear import linear_missing  # noqa: E402
 from setpoint.shapes.outcome import Projection  # noqa: E402
 from support.memory import peak_bytes  # noqa: E402
 from support.turns import ratio, seconds_in_turns  # noqa: E402
@@ -83,10 +82,8 @@ def losses(device: str) -> dict[str, Loss]:
         PLAIN: whole,
         OTHER: transformers,
     }
-    if fused.linear_missing() is None:
+    if linear_missing() is None:
         sides["torch linear"] = from_hidden(resolve(LinearCrossEntropy()).build())
-    if device == "cuda" and fused.liger_missing() is None:
-        sides["liger"] = from_hidden(resolve(LigerCrossEntropy()).build())
     return sides
 
 

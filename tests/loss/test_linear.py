@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from setpoint.config import SetpointError, resolve
 from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.fused import LinearCrossEntropyLoss, linear_missing
+from setpoint.loss.linear import LinearCrossEntropyLoss, linear_missing
 
 from ..support.snapshots import compare
 from .small import batch, head, plain, projection

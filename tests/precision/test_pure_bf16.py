@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from setpoint.config import resolve
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
-from setpoint.loss.fused import linear_missing
+from setpoint.loss.linear import linear_missing
 from setpoint.model import load_pretrained
 from setpoint.precision.mixed_precision import cast_parameters
 from setpoint.train.objective import Objective

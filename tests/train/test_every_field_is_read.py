@@ -27,7 +27,7 @@ from setpoint.config.values.origin import DERIVED
 from setpoint.config.values.user_code import allow_imports
 from setpoint.config.words.names import dotted
 from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.fused import linear_missing
+from setpoint.loss.linear import linear_missing
 from setpoint.model.config import PretrainedAdapter
 from setpoint.parallel.config import DeepEP, TorchFT
 from setpoint.parallel.engines import DeepSpeed
@@ -39,7 +39,6 @@ from setpoint.train.run import train
 from setpoint.units import Duration
 
 from ..data.tokenizers_here import byte_level
-from ..loss.liger_stand_in import liger_stand_in
 from ..memory.spared import spared_device
 from ..precision.gpu_stand_in import gpu_stand_in
 from .effects.data_fields import prepare_sources
@@ -165,8 +164,8 @@ JOBS: dict[str, tuple[str, ...]] = {
         "loss=linear_cross_entropy",
         "adapter={type=lora, rank=2, quantize={type=nvfp4, group_size=8}}",
     ),
-    "liger's loss, fp16": (
-        "loss=liger_cross_entropy",
+    "fp16": (
+        "loss=linear_cross_entropy",
         "precision={compute=fp16, loss_scale={}}",
         "parallel.device=cuda",
     ),
@@ -292,7 +291,7 @@ def test_a_run_reads_every_field(name: str, tmp_path: Path) -> None:
         # Not the arguments of imported components, which are all handed over.
         for field in fields_of(type(section).__setpoint__.cls)
     }
-    with liger_stand_in(), spared_device(), gpu_stand_in(), reads() as seen:
+    with spared_device(), gpu_stand_in(), reads() as seen:
         print_summary(train(job), io.StringIO())
     for leaf in leaves(job):
         if leaf.origin.layer == DERIVED:  # what a derived value was derived from was read for it

@@ -23,7 +23,7 @@ from setpoint.data.evaluation import cut_rows
 from setpoint.data.packing import build_packed
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
-from setpoint.loss.fused import linear_missing
+from setpoint.loss.linear import linear_missing
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize

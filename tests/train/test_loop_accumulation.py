@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.fused import linear_missing
+from setpoint.loss.linear import linear_missing
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import StepBatch, total_count
 from setpoint.train.build.components import Components, build_components
@@ -20,7 +20,6 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 
-from ..loss.liger_stand_in import liger_stand_in
 from ..support.cases import few
 from .small import small_job
 
@@ -37,7 +36,6 @@ JOBS: dict[str, tuple[str, ...]] = {
     "weighed": (LEFT_OUT, "loss.z_loss=1e-2"),
     "chunked": ("loss=chunked_cross_entropy", "loss.chunk_size=24", LEFT_OUT),
     "torch's linear": ("loss=linear_cross_entropy", LEFT_OUT),
-    "liger": ("loss=liger_cross_entropy", "loss.ignore_index=33"),
     # The balance over a whole micro-batch is left to a test of its own, below.
     "experts": (EXPERTS + "balance_loss=0}", LEFT_OUT),
     "experts that are balanced by biases": (
@@ -45,10 +43,6 @@ JOBS: dict[str, tuple[str, ...]] = {
         LEFT_OUT,
     ),
 }
-
-
-# Its kernels compute in fp32 whatever they are given.
-SHORT = ("liger",)
 
 
 def job_of(tmp_path: Path, portion: tuple[int, int], *flags: str) -> Job:
@@ -85,22 +79,19 @@ def gradients(components: Components) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "dtype"),
     few(
-        [*((name, torch.float64) for name in JOBS if name not in SHORT),
-         *((name, torch.float32) for name in JOBS)],
-        [("dense", torch.float32), *((name, torch.float32) for name in SHORT),
-         *((name, torch.float64) for name in JOBS if name not in SHORT)],
+        [*((name, torch.float64) for name in JOBS), *((name, torch.float32) for name in JOBS)],
+        [("dense", torch.float32), *((name, torch.float64) for name in JOBS)],
     ),
 )  # fmt: skip
 def test_gradients(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
     tolerance = 3e-6 if dtype == torch.float32 else 1e-13
     found: list[dict[str, torch.Tensor]] = []
     losses: list[float] = []
-    with liger_stand_in():
-        for portion in PORTIONS:
-            job = job_of(tmp_path, portion, *JOBS[name])
-            components, loss = accumulated(job, dtype, weighted=False)
-            found.append(gradients(components))
-            losses.append(loss)
+    for portion in PORTIONS:
+        job = job_of(tmp_path, portion, *JOBS[name])
+        components, loss = accumulated(job, dtype, weighted=False)
+        found.append(gradients(components))
+        losses.append(loss)
     assert losses == pytest.approx([losses[0]] * len(PORTIONS), rel=1e-6)
     largest = max(float(gradient.abs().max()) for gradient in found[0].values())
     assert len(found[0]) > 5 and largest > 1e3 * tolerance
@@ -148,15 +139,13 @@ class Updates(Callback):
 @pytest.mark.parametrize("name", JOBS)
 def test_a_run(tmp_path: Path, name: str) -> None:
     """Norms, clipping, the optimizer and what is counted, over five updates."""
-    dtype, tolerance = (torch.float32, 1e-5) if name in SHORT else (torch.float64, 1e-9)
     runs: list[tuple[list[StepResult], dict[str, torch.Tensor]]] = []
-    with liger_stand_in():
-        for portion in PORTIONS[:2]:
-            job = job_of(tmp_path, portion, *JOBS[name], "optimizer.clip_norm=0.3")
-            components, updates = build_components(job), Updates()
-            components.model.to(dtype)
-            Loop(job, components, [updates], StopRequest(), Position()).run()
-            runs.append((updates.seen, components.model.state_dict()))
+    for portion in PORTIONS[:2]:
+        job = job_of(tmp_path, portion, *JOBS[name], "optimizer.clip_norm=0.3")
+        components, updates = build_components(job), Updates()
+        components.model.to(torch.float64)
+        Loop(job, components, [updates], StopRequest(), Position()).run()
+        runs.append((updates.seen, components.model.state_dict()))
     (whole, theirs), (portions, ours) = runs
     assert len(whole) == 5 and whole[-1].loss < whole[0].loss
     for ours_at, theirs_at in zip(portions, whole, strict=True):
@@ -165,7 +154,7 @@ def test_a_run(tmp_path: Path, name: str) -> None:
             # The sums of the loss are fp32 whatever the model is.
             assert getattr(ours_at, field) == pytest.approx(getattr(theirs_at, field), rel=2e-6)
     for parameter, value in theirs.items():
-        torch.testing.assert_close(ours[parameter], value, rtol=0, atol=tolerance)
+        torch.testing.assert_close(ours[parameter], value, rtol=0, atol=1e-9)
 
 
 def test_the_balance_of_experts_is_that_of_micro_batches(tmp_path: Path) -> None:

@@ -660,7 +660,7 @@ def _precision(c: Conversion) -> None:
     ):
         c.set("memory.activation_offload", {}, "activation_offloading", "gradient_checkpointing")
     if c.value("liger_fused_linear_cross_entropy"):
-        c.set("loss.type", "liger_cross_entropy", "liger_fused_linear_cross_entropy")
+        c.set("loss.type", "chunked_cross_entropy", "liger_fused_linear_cross_entropy")
     known = ("LigerPlugin", "CutCrossEntropyPlugin")
     for plugin in c.names("plugins"):
         if plugin.rpartition(".")[2] not in known:

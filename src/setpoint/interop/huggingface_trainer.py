@@ -207,7 +207,7 @@ def _complete(c: Conversion) -> None:
     if smoothing := c.number("label_smoothing_factor"):
         c.set("loss.label_smoothing", smoothing, "label_smoothing_factor")
     if c.value("use_liger_kernel"):
-        c.set("loss.type", "liger_cross_entropy", "use_liger_kernel")
+        c.set("loss.type", "chunked_cross_entropy", "use_liger_kernel")
     _memory(c)
     convert_shards(c)
     _records(c, total)

@@ -354,7 +354,7 @@ def _memory(c: Conversion) -> None:
         c.report("differs", "compile.components", "the loss is compiled with the model alone")
     if c.value("liger_kernel.enable_fused_linear_cross_entropy"):
         key = "liger_kernel.enable_fused_linear_cross_entropy"
-        c.set("loss.type", "liger_cross_entropy", key)
+        c.set("loss.type", "chunked_cross_entropy", key)
 
 
 def _quantization(c: Conversion) -> None:

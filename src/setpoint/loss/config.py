@@ -31,20 +31,12 @@ class LossConfig(Config):
         return ()
 
 
-class Ignoring(LossConfig):
-    """Losses with an ignore index."""
+class Weighing(LossConfig):
+    """Losses with an ignore index and token weights."""
 
     ignore_index: int | None = field(default=None, ge=0)
     """Ignore index: token id that is in no loss or metric, such as padding; null: every token is a
     target."""
-
-    @property
-    def left_out(self) -> tuple[int, ...]:
-        return () if self.ignore_index is None else (self.ignore_index,)
-
-
-class Weighing(Ignoring):
-    """Losses with token weights."""
 
     token_weights: dict[str, float] | None = field(default=None, item_ge=0, item_lt=inf)
     """Token weights: weights of targets by token id, {"10": 0.5}; others have 1. The loss is
@@ -54,7 +46,8 @@ class Weighing(Ignoring):
     def left_out(self) -> tuple[int, ...]:
         weights = (self.token_weights or {}).items()
         weightless = {int(name) for name, weight in weights if weight == 0 and name.isdecimal()}
-        return tuple(sorted(weightless.union(super().left_out)))
+        ignored = () if self.ignore_index is None else (self.ignore_index,)
+        return tuple(sorted(weightless.union(ignored)))
 
     @rule
     def _check_token_weights(self) -> Iterator[Problem]:
@@ -116,10 +109,10 @@ class ChunkedCrossEntropy(
 class LinearCrossEntropy(
     Weighing,
     type="linear_cross_entropy",
-    owner="setpoint.loss.fused:LinearCrossEntropyLoss",
+    owner="setpoint.loss.linear:LinearCrossEntropyLoss",
     rules=(
-        Rule("setpoint.loss.fused:missing_problems",
-             "Whether PyTorch has linear_cross_entropy", needs="torch"),
+        Rule("setpoint.loss.linear:missing_problems",
+             "Availability of linear_cross_entropy in PyTorch", needs="torch"),
     ),
 ):  # fmt: skip
     """PyTorch's own loss from hidden states in chunks, torch.nn.functional.linear_cross_entropy.
@@ -133,28 +126,6 @@ class LinearCrossEntropy(
 
     chunk_size: int | None = field(default=None, ge=1)
     """Chunk size in tokens; null: PyTorch chooses by shapes and device."""
-
-
-class LigerCrossEntropy(
-    Ignoring,
-    type="liger_cross_entropy",
-    owner="setpoint.loss.fused:LigerCrossEntropyLoss",
-    rules=(
-        Rule("setpoint.loss.fused:missing_problems",
-             "Whether Liger and a GPU are there", needs="torch"),
-    ),
-):  # fmt: skip
-    """Liger's fused loss from hidden states in chunks, for GPUs (Hsu et al., 2024).
-
-    It has no token weights, and no label smoothing, which it would not tell from the
-    cross-entropy. Needs the package liger-kernel, a GPU, and a model that hands over hidden states.
-    """
-
-    from_hidden = True
-
-    z_loss: float = field(default=0.0, ge=0, lt=inf)
-    """Z-loss coefficient: weight of log(Z)^2 per token, Z being the softmax's denominator; keeps
-    logits from drifting (PaLM: 1e-4). 0: off."""
 
 
 class ImportedLossConfig(
@@ -173,9 +144,10 @@ class ImportedLossConfig(
 
 def tokens_named(loss: LossConfig) -> Iterator[tuple[str, int]]:
     """List the tokens that a loss names, each with the path of the field."""
-    if isinstance(loss, Ignoring) and loss.ignore_index is not None:
+    if not isinstance(loss, Weighing):
+        return
+    if loss.ignore_index is not None:
         yield "loss.ignore_index", loss.ignore_index
-    if isinstance(loss, Weighing):
-        for name in loss.token_weights or ():
-            if name.isdecimal():
-                yield f"loss.token_weights.{name}", int(name)
+    for name in loss.token_weights or ():
+        if name.isdecimal():
+            yield f"loss.token_weights.{name}", int(name)

@@ -287,6 +287,9 @@ class SGDConfig(
 ):
     """Stochastic gradient descent with momentum (Sutskever et al., 2013)."""
 
+    lr: float = field(default=0.1, gt=0, lt=inf, tags=("learning_rate",))
+    """Peak learning rate; the schedule multiplies it by its factor at each step."""
+
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
     """L2 weight decay (not decoupled): weight_decay * weight is added to the gradient, as in
     PyTorch's SGD."""

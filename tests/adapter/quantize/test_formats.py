@@ -226,25 +226,38 @@ def test_parts_of_mxfp4_are_those_of_torchao() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bitsandbytes", "torchao"])
-def test_parts_are_those_of_other_libraries(name: Any) -> None:
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"needs the package {name}")
+def test_parts_of_nvfp4_are_those_of_torchao() -> None:
+    if importlib.util.find_spec("torchao") is None:
+        pytest.skip("needs the package torchao")
+    torchao: Any = importlib.import_module("torchao.prototype.mx_formats.nvfp4_tensor")
     weights = torch.randn(256, 512, generator=torch.Generator().manual_seed(2)) * 0.02
-    config: Any = NF4 if name == "bitsandbytes" else NVFP4
-    ours, theirs = (format_of(resolve(each)) for each in (config(), config(backend=name)))
+    ours = format_of(resolve(NVFP4()))
+    parts = ours.quantize(weights)
+    scales, codes = torchao.nvfp4_quantize(weights, 16, parts["scale"][0])
+    assert torch.equal(parts["scales"], scales.view(torch.uint8))
+    assert torch.equal(parts["codes"], codes)
+    given = (codes, scales, 16, torch.float32, parts["scale"][0])
+    dense = torchao.NVFP4Tensor(*given).dequantize(torch.float32)
+    assert torch.equal(ours.dequantize(parts, Box((0, 0), (256, 512))), dense)
+
+
+@pytest.mark.slow
+def test_parts_of_nf4_are_those_of_bitsandbytes() -> None:
+    if importlib.util.find_spec("bitsandbytes") is None:
+        pytest.skip("needs the package bitsandbytes")
+    weights = torch.randn(256, 512, generator=torch.Generator().manual_seed(2)) * 0.02
+    ours, theirs = (format_of(resolve(each)) for each in (NF4(), NF4(backend="bitsandbytes")))
     first, second = ours.quantize(weights), theirs.quantize(weights)
     assert all(torch.equal(first[part], second[part]) for part in first)
     box = Box((0, 0), (256, 512))
     assert torch.equal(ours.dequantize(first, box), theirs.dequantize(first, box))
-    if name == "bitsandbytes":
-        functional: Any = importlib.import_module("bitsandbytes.functional")
-        codes, state = functional.quantize_4bit(
-            weights, blocksize=64, quant_type="nf4", compress_statistics=True
-        )
-        assert torch.equal(codes.view(256, -1), first["codes"])
-        torch.testing.assert_close(state.state2.absmax, first["scale_scales"])
-        torch.testing.assert_close(state.offset, first["scale_mean"].squeeze())
-        # Levels of the scales are computed in another order, so that one in a hundred is next door.
-        away = (state.absmax.view(256, -1).int() - first["scale_codes"].int()).abs()
-        assert away.max() <= 1 and away.float().mean() < 0.01
+    functional: Any = importlib.import_module("bitsandbytes.functional")
+    codes, state = functional.quantize_4bit(
+        weights, blocksize=64, quant_type="nf4", compress_statistics=True
+    )
+    assert torch.equal(codes.view(256, -1), first["codes"])
+    torch.testing.assert_close(state.state2.absmax, first["scale_scales"])
+    torch.testing.assert_close(state.offset, first["scale_mean"].squeeze())
+    # Levels of the scales are computed in another order, so that one in a hundred is next door.
+    away = (state.absmax.view(256, -1).int() - first["scale_codes"].int()).abs()
+    assert away.max() <= 1 and away.float().mean() < 0.01

@@ -11,7 +11,7 @@ import torch
 
 from setpoint.config import ConfigError, SetpointError, fingerprint, resolve
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
-from setpoint.loss.fused import linear_missing
+from setpoint.loss.linear import linear_missing
 from setpoint.optim.config import AdamWConfig
 from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight

@@ -11,14 +11,14 @@ import torch
 from torch.nn import functional as F
 
 from setpoint.adapter.quantize import config as quantize
-from setpoint.adapter.quantize.config import NF4, NVFP4, backend_in
+from setpoint.adapter.quantize.config import NF4, nf4_backend
 from setpoint.config.values.user_code import allow_imports
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
 from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.fused import linear_missing
+from setpoint.loss.linear import linear_missing
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.attention.attention import choose_backend
 from setpoint.model.config import TransformerConfig
@@ -34,7 +34,6 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
-from ...loss.liger_stand_in import liger_stand_in
 from ..small import small_job
 from .observations import Row, learned, logits, rates, weights
 
@@ -165,12 +164,6 @@ def trained(job: Job) -> list[bytes]:
     return [p.detach().numpy().tobytes() for p in components.model.parameters()]
 
 
-def trained_by_liger(job: Job) -> list[bytes]:
-    """The same, with what stands for liger-kernel where there is no GPU."""
-    with liger_stand_in():
-        return trained(job)
-
-
 def chunk_sizes(job: Job) -> set[int | None]:
     """Number of tokens per chunk of logits."""
     seen: set[int | None] = set()
@@ -194,7 +187,6 @@ def chunk_sizes(job: Job) -> set[int | None]:
 
 
 CHUNKED = ("loss=chunked_cross_entropy",)
-LIGER = ("loss=liger_cross_entropy",)
 MERGED = ("model.merge_qkv=true",)
 
 
@@ -214,13 +206,13 @@ def quantized(job: Job) -> list[Any]:
 
 
 def library(job: Job) -> str:
-    """The quantization backend on a GPU with all packages installed."""
+    """The quantization backend on a GPU with bitsandbytes installed."""
     assert job.adapter is not None
     config = job.adapter.quantize
-    assert isinstance(config, NF4 | NVFP4)
+    assert isinstance(config, NF4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quantize, "is_installed", lambda name: True)
-        return backend_in(config, "cuda")
+        patch.setattr(quantize, "has_bitsandbytes", lambda: True)
+        return nf4_backend(config, "cuda")
 
 
 def on(format: str, block: int, rank: int = 2) -> str:
@@ -288,7 +280,6 @@ QUANTIZE: dict[str, Row] = {
     "MXFP4.noise": ("adapter.quantize.noise.alpha=2", learned, MX),
     "NF4.double": ("adapter.quantize.double=false", quantized, (on("nf4", 16),)),
     "NF4.backend": ("adapter.quantize.backend=torch", library, (on("nf4", 32), "model.dim=32")),
-    "NVFP4.backend": ("adapter.quantize.backend=torch", library, (on("nvfp4", 16),)),
     "Noise.alpha": ("adapter.quantize.noise.alpha=1", learned, NOISE),
     "Noise.final_alpha": ("adapter.quantize.noise.final_alpha=0.1", learned, NOISE),
     "Noise.decay": ("adapter.quantize.noise.decay=linear", learned, FADES),
@@ -436,8 +427,6 @@ ROWS: dict[str, Row] = {
     "LinearCrossEntropy.ignore_index": ("loss.ignore_index=33", trained, LINEAR_LOSS),
     "LinearCrossEntropy.token_weights": ("loss.token_weights={33: 2}", trained, LINEAR_LOSS),
     "LinearCrossEntropy.chunk_size": ("loss.chunk_size=16", chunk_sizes, LINEAR_LOSS),
-    "LigerCrossEntropy.ignore_index": ("loss.ignore_index=33", trained_by_liger, LIGER),
-    "LigerCrossEntropy.z_loss": ("loss.z_loss=0.1", trained_by_liger, LIGER),
     "Job.adapter": ("adapter={type=lora, rank=2}", learned),
     **{f"LoRA.{field}": shared("lora", field) for field in SHARED},
     **{f"DoRA.{field}": shared("dora", field) for field in SHARED},

@@ -197,8 +197,9 @@ def test_a_rate_of_a_preset_is_for_its_own_optimizer() -> None:
     def rate(*flags: str) -> float:
         return compose(Job, "tiny", flags=flags).resolve().optimizer.lr
 
-    assert rate() == rate("optimizer=sgd") == 3e-3, "both have the same default"
+    assert rate() == rate("optimizer=schedule_free_adamw") == 3e-3, "both have the same default"
     assert rate("optimizer=muon") == 0.02 and rate("optimizer=lion") == 1e-4
+    assert rate("optimizer=sgd") == 0.1
     for flags in (("optimizer.lr=0.03", "optimizer=muon"), ("optimizer=muon", "optimizer.lr=0.03")):
         assert rate(*flags) == 0.03
         draft = compose(Job, "tiny", flags=flags).resolve()

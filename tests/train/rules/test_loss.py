@@ -20,7 +20,6 @@ IMPORTED = (
 REFUSED: dict[str, tuple[str, ...]] = {
     "hidden states of an imported model": ("loss=chunked_cross_entropy", *IMPORTED),
     "a soft cap": ("loss=linear_cross_entropy", "model.logit_soft_cap=30"),
-    "no GPU": ("loss=liger_cross_entropy", "parallel.device=cpu"),
     "a token that is not there": ("loss.ignore_index=257",),
     "the weight of such": ("loss.token_weights={300: 0.5}",),
     "no token": ("loss.token_weights={x: 1, '01': 2, 1.5: 3}",),
@@ -29,13 +28,12 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "a negative weight": ("loss.token_weights={7: -2}",),
     "baselines": ("loss.ignore_index=33", "evaluation.baselines=true"),
     "baselines and weights": ("loss.token_weights={33: 0}", "evaluation.baselines=true"),
-    "another type's field": ("loss=liger_cross_entropy", "loss.label_smoothing=0.1"),
+    "another type's field": ("loss=linear_cross_entropy", "loss.label_smoothing=0.1"),
     "a chunk of nothing": ("loss=chunked_cross_entropy", "loss.chunk_size=0"),
     "another system's name": ("loss.ce_chunk_size=4096",),
 }  # fmt: skip
 TAKEN: tuple[tuple[str, ...], ...] = (
     ("loss=chunked_cross_entropy", "model.logit_soft_cap=30"),
-    ("loss=liger_cross_entropy", "model.logit_soft_cap=30"),
     ("loss.token_weights={33: 0.5}", "evaluation.baselines=true"),
     ("loss.ignore_index=256",),
     IMPORTED,
@@ -56,7 +54,7 @@ def test_which_tokens_are_left_out(tmp_path: Path) -> None:
         (): ((), None),
         ("loss.token_weights={33: 0.5}",): ((), None),
         ("loss.ignore_index=40",): ((40,), "loss.ignore_index"),
-        ("loss=liger_cross_entropy", "loss.ignore_index=40"): ((40,), "loss.ignore_index"),
+        ("loss=linear_cross_entropy", "loss.ignore_index=40"): ((40,), "loss.ignore_index"),
         ("loss.token_weights={33: 0, 7: 0, 8: 2}",): ((7, 33), "loss.token_weights"),
         ("loss.token_weights={33: 0}", "loss.ignore_index=4"): ((4, 33), "loss.ignore_index"),
         ("loss=import", "loss.target=torch.nn.CrossEntropyLoss"): ((), None),
@@ -66,12 +64,11 @@ def test_which_tokens_are_left_out(tmp_path: Path) -> None:
         assert (job.loss.left_out, leaves_out(job)) == wanted
 
 
-@pytest.mark.parametrize("kind", ["linear_cross_entropy", "liger_cross_entropy"])
 def test_what_needs_torch_is_checked_with_it(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = f"setpoint.loss.fused.{kind.partition('_')[0]}_missing"
-    job = small_job(tmp_path, f"loss={kind}")
+    where = "setpoint.loss.linear.linear_missing"
+    job = small_job(tmp_path, "loss=linear_cross_entropy")
     monkeypatch.setattr(where, lambda: "is not there")
     found = verify(job, {"torch"})
     assert [problem.path for problem in found.problems] == ["loss.type"]

@@ -150,10 +150,6 @@ class NVFP4(Quantization, type="nvfp4"):
     group_size: int = field(default=16, ge=2)
     """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
 
-    backend: Literal["auto", "torch", "torchao"] = field(default="auto", role=RUNTIME)
-    """Library that quantizes and dequantizes; auto: torchao on a GPU where it is installed, else
-    torch."""
-
     @property
     def columns(self) -> int:
         return self.group_size
@@ -193,53 +189,44 @@ ROUNDED_AGAIN: Final = "base-rounded-again"
 LEFT_DENSE: Final = "dense-layers-quantized"
 UNJOINED: Final = "the layer in adapter.quantize.exclude, or another format"
 
-_BLOCKS: Final = {
-    "bitsandbytes": (32, 64, 128, 256, 512, 1024, 2048, 4096),
-    "torchao": (16,),
-}
-"""Block sizes that a library has kernels for."""
+_KERNELS: Final = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Block sizes that bitsandbytes has kernels for."""
 
 
-def backend_in(config: NF4 | NVFP4, device: str) -> str:
-    """The library that computes.
+def nf4_backend(config: NF4, device: str) -> str:
+    """The library that quantizes and dequantizes.
 
     Arguments:
-        device: kind of device, such as `cuda`.
+        device: device type, such as `cuda`.
     """
     if config.backend != "auto":
         return config.backend
-    other = _other(config)
-    fits = config.group_size in _BLOCKS[other] and device == "cuda"
-    return other if fits and is_installed(other) else "torch"
+    fits = config.group_size in _KERNELS and device == "cuda"
+    return "bitsandbytes" if fits and has_bitsandbytes() else "torch"
 
 
-def _other(config: NF4 | NVFP4) -> str:
-    return "bitsandbytes" if isinstance(config, NF4) else "torchao"
-
-
-def is_installed(package: str) -> bool:
-    """True if a package could be imported."""
+def has_bitsandbytes() -> bool:
+    """True if bitsandbytes is installed."""
     from importlib.util import find_spec  # which most commands do without
 
-    return find_spec(package) is not None
+    return find_spec("bitsandbytes") is not None
 
 
 def backend_problems(config: Quantization) -> Iterator[Problem]:
-    """Find a library that is not installed, or has no such blocks; paths are of the section."""
-    if not isinstance(config, NF4 | NVFP4) or config.backend in ("auto", "torch"):
+    """Report bitsandbytes without the package or the block size; paths are of the section."""
+    if not isinstance(config, NF4) or config.backend != "bitsandbytes":
         return
-    backend = config.backend
-    if not is_installed(backend):
+    if not has_bitsandbytes():
         yield Problem(
             "backend",
-            f"the package {backend} is not installed (pip install {backend})",
+            "the package bitsandbytes is not installed (pip install bitsandbytes)",
             valid=("auto", "torch"),
         )
-    if config.group_size not in _BLOCKS[backend]:
+    if config.group_size not in _KERNELS:
         yield Problem(
             "group_size",
-            f"{backend} has no blocks of {config.group_size}",
-            valid=tuple(map(str, _BLOCKS[backend])),
+            f"bitsandbytes has no blocks of {config.group_size}",
+            valid=tuple(map(str, _KERNELS)),
             also=("backend",),
         )
 

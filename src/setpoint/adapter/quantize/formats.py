@@ -30,9 +30,8 @@ from setpoint.adapter.quantize.config import (
     SCALES_PER_SCALE,
     Int8,
     Quantization,
-    backend_in,
+    nf4_backend,
 )
-from setpoint.shapes.torchao import import_torchao
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -524,19 +523,17 @@ def format_of(config: Quantization, device: torch.device | str = "cpu") -> Forma
     Arguments:
         device: where the weights are.
     """
-    kind = torch.device(device).type
     match config:
         case NF4():
-            ours = backend_in(config, kind) == "torch"
-            format = NF4Format if ours else _BitsAndBytesNF4
+            backend = nf4_backend(config, torch.device(device).type)
+            format = NF4Format if backend == "torch" else _BitsAndBytesNF4
             return format(config.group_size, config.double)
         case Int8():
             return Int8Format(config.group_size)
         case FP8():
             return FP8Format(config.group_size)
         case NVFP4():
-            ours = backend_in(config, kind) == "torch"
-            return (NVFP4Format if ours else _TorchAONVFP4)(config.group_size)
+            return NVFP4Format(config.group_size)
         case MXFP4():
             return MXFP4Format(config.columns)
         case _:
@@ -570,27 +567,3 @@ class _BitsAndBytesNF4(NF4Format):
             dtype=dtype,
         )
         return self._functional.dequantize_4bit(codes.reshape(-1, 1), state)
-
-
-class _TorchAONVFP4(NVFP4Format):
-    """Numbers and scales of blocks by torchao."""
-
-    def __init__(self, columns: int) -> None:
-        super().__init__(columns)
-        self._module: Any = import_torchao("prototype.mx_formats.nvfp4_tensor")
-
-    def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
-        scale = self._scale(self._amax(matrix), before)
-        least = scale.where(scale > 0, 1.0)[0]
-        scales, codes = self._module.nvfp4_quantize(matrix.contiguous(), self._columns, least)
-        return {"codes": codes, "scales": scales.view(torch.uint8), "scale": scale}
-
-    def dequantize(
-        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        if parts["codes"].dim() > 2:
-            each = [dict(zip(parts, own, strict=True)) for own in zip(*parts.values(), strict=True)]
-            return torch.stack([self.dequantize(own, box, dtype) for own in each])
-        scales = parts["scales"].view(torch.float8_e4m3fn)
-        given = (parts["codes"], scales, self._columns, dtype, parts["scale"][0])
-        return self._module.NVFP4Tensor(*given).dequantize(dtype)

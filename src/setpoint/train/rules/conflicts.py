@@ -205,13 +205,6 @@ CONFLICTS = (
         "loss", "type = {loss.type} cannot cap logits, and the model caps them at "
         "{model.logit_soft_cap:g}", ("chunked_cross_entropy", "cross_entropy"),
         ("model.logit_soft_cap",)),
-    Conflict(lambda job: job.loss.type == "liger_cross_entropy" and job.parallel.device == "cpu",
-        "loss", "type = liger_cross_entropy needs a GPU: its kernels are written in Triton",
-        ("chunked_cross_entropy",), ("parallel.device",)),
-    Conflict(lambda job: job.loss.type == "liger_cross_entropy" and job.parallel.splits_backward,
-        "loss", "gives its gradients once, and schedule = {parallel.pipelining.schedule} asks for "
-        "those of inputs and of weights apart", ("chunked_cross_entropy", "cross_entropy"),
-        (SCHEDULE,)),
     Conflict(lambda job: job.parallel.divides_matrices and job.loss.from_hidden
         and not job.loss.takes_columns,
         "loss", "type = {loss.type} multiplies with the whole output matrix, of which each rank "
@@ -521,7 +514,7 @@ CONFLICTS = (
         "compile.mode", "has no effect: reduce-overhead records graphs of a GPU, and {device}",
         ("null", "default"), on_cpu=True),
     Conflict(lambda job: job.compile.scope == "graph"
-        and job.loss.type in ("chunked_cross_entropy", "liger_cross_entropy"),
+        and job.loss.type == "chunked_cross_entropy",
         "compile.scope", "a graph cannot hold {loss.type}, which takes its gradients in the "
         "forward pass", ("block", "model"), ("loss",), "Or choose loss.type = linear_cross_entropy "
         "or cross_entropy."),

@@ -1,9 +1,7 @@
-"""Cross-entropy from hidden states by PyTorch and by Liger."""
+"""Cross-entropy from hidden states by torch.nn.functional.linear_cross_entropy."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterator
 
 import torch
@@ -12,16 +10,16 @@ from torch.nn import functional as F
 
 from setpoint.config import Problem, SetpointError
 from setpoint.loss.columns import compute_dtype
-from setpoint.loss.config import LigerCrossEntropy, LinearCrossEntropy, LossConfig
+from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.cross_entropy import FromHidden, LossOutput, Weigher
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Projection
 
 
-def missing_problems(section: LossConfig) -> Iterator[Problem]:
-    """A package, a version of torch or a GPU that the loss needs and that is not here."""
-    is_linear = isinstance(section, LinearCrossEntropy)
-    if why := linear_missing() if is_linear else liger_missing():
+def missing_problems(section: LinearCrossEntropy) -> Iterator[Problem]:
+    """Report a version of PyTorch without the loss."""
+    del section
+    if why := linear_missing():
         yield Problem("type", why, valid=("chunked_cross_entropy",), hint="It gives the same loss.")
 
 
@@ -90,54 +88,3 @@ class LinearCrossEntropyLoss(FromHidden):
         total = each.sum() if weights is None else (each * weights.flatten()).sum()
         plain = each.detach()
         return LossOutput(total, plain.sum(), plain if self.per_token else None)
-
-
-def liger_missing() -> str | None:
-    """Reason the loss cannot be used here, or None."""
-    if importlib.util.find_spec("liger_kernel") is None:
-        return "needs the package liger-kernel: pip install 'setpoint[liger]'"
-    if not torch.cuda.is_available():
-        return "needs a GPU: its kernels are written in Triton, and no GPU is found here"
-    return None
-
-
-class LigerCrossEntropyLoss(FromHidden):
-    """Sum of cross-entropy and z-loss by liger-kernel (Hsu et al., 2024), in chunks.
-
-    Raises:
-        SetpointError: the package or a GPU is missing.
-    """
-
-    def __init__(self, config: LigerCrossEntropy) -> None:
-        if why := liger_missing():
-            raise SetpointError(f"loss.type = liger_cross_entropy: {why}")
-        # It compiles kernels and takes seconds to import, so only those who use it pay for it.
-        functional = importlib.import_module("liger_kernel.transformers.functional")
-        self.function = functional.liger_fused_linear_cross_entropy
-        self.weigh = Weigher(config.ignore_index)
-        self.z_loss = config.z_loss
-
-    def from_hidden(
-        self, hidden: Tensor, projection: Projection, targets: Tensor, weights: Tensor | None = None
-    ) -> LossOutput:
-        if weights is not None:
-            raise SetpointError(
-                "loss.type = liger_cross_entropy cannot weigh tokens, and the data does\nValid: "
-                "cross_entropy, chunked_cross_entropy or linear_cross_entropy"
-            )
-        targets, _ = self.weigh(targets)
-        # fp32 states: gradients add up over chunks, and the z-loss comes, in their format. Matrix
-        # products are computed in autocast's all the same.
-        result = self.function(
-            hidden.flatten(0, 1).float() * projection.scale,
-            projection.weight[: projection.vocab_size],
-            targets.flatten(),
-            ignore_index=IGNORE_INDEX,
-            lse_square_scale=self.z_loss,
-            reduction="sum",
-            softcap=projection.soft_cap,
-            return_z_loss=self.z_loss > 0,
-        )
-        if not self.z_loss:
-            return LossOutput(result, result.detach())
-        return LossOutput(result.loss, (result.loss - result.z_loss).detach())
