@@ -61,7 +61,7 @@ MONOMIALS = {
     "latent": "1 D L M DL DR LHN LHW MD MHN MHR DHN DHR DHW S SS"
     " T TR TL TM TH TD THN THR THW THS TS",
     "feed_forward": "1 D F DF T TD TF",
-    "experts": "1 B D E BE ED EDF DG T TE TU TD TUD TUF TG",
+    "experts": "1 B D E BE ED EF EDF DG T TE TU TD TUD TUF TG",
     "embedding": "1 D S Q SQ SD T TQ TD VD PD TS SS",
     "output": "1 D V C VD CD CV T TD TV",
 }
@@ -81,6 +81,8 @@ def monomials_of(key: str) -> tuple[str, ...]:
         words = [each for each in words if "M" not in each]
     if first == "experts" and "shared" not in key.split():
         words = [each for each in words if "G" not in each]
+    if first == "experts" and "bias" not in key.split():
+        words = [each for each in words if each != "EF"]
     if first == "output" and "chunked_cross_entropy" not in key:
         words = [each for each in words if "C" not in each]
     return tuple(words)
@@ -166,6 +168,7 @@ def variants() -> Iterator[tuple[str, ...]]:
                 for router in ("softmax_top_k", "sigmoid_top_k"):
                     moe = f"experts: 4, router: {router}, shared_experts: {shared}"
                     yield (*base, f"model.activation={activation}", f"model.moe={{{moe}}}")
+        yield (*base, "model.activation=swiglu_clamped", "model.moe={experts: 4, bias: true}")
         for loss in ("cross_entropy", "chunked_cross_entropy"):
             for more in ((), ("model.logit_soft_cap=5",), ("loss.z_loss=0.001",),
                          ("loss.label_smoothing=0.1",)):  # fmt: skip

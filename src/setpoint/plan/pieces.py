@@ -189,6 +189,7 @@ def _feed_forward(job: Job, c: TransformerConfig, layer: int) -> ModelPiece:
     words = ["experts", c.activation, "packed" if moe.packed else "apart"]
     words.append(str(type(moe.router).__setpoint__.tag))
     words += ["capacity_factor"] if moe.capacity_factor else []
+    words += ["bias"] if moe.bias else []
     width = moe.width(c.ffn_dim)
     sizes = {"D": c.dim, "F": width, "E": moe.experts, "U": moe.top_k}
     if moe.shared_experts:

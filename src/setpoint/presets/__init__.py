@@ -11,6 +11,7 @@ presets.expect("setpoint.presets.answers", "answers")
 presets.expect("setpoint.presets.deepseek", "deepseek-v3", "deepseek-tiny")
 presets.expect("setpoint.presets.gemma3", "gemma3-tiny")
 presets.expect("setpoint.presets.gpt2", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt2-tiny")
+presets.expect("setpoint.presets.gpt_oss", "gpt-oss-20b", "gpt-oss-120b")
 presets.expect(
     "setpoint.presets.llama3", "llama3-1b", "llama3-3b", "llama3-8b", "llama3-70b", "llama3-tiny"
 )

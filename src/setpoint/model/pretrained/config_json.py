@@ -50,7 +50,9 @@ LACKING: Final = {
         "state-space layers",
     ),
     **dict.fromkeys(
-        ("llama4", "llama4_text"), "attention in chunks, and weights on the inputs of experts"
+        ("llama4", "llama4_text"),
+        "attention in chunks, norms without weights, a temperature by position, and weights on "
+        "the inputs of experts",
     ),
     "deepseek_v32": "sparse attention",
 }  # fmt: skip
