@@ -20,11 +20,11 @@ def test_two_ranks(run_module: Callable[[str], None]) -> None:
     [
         (Piece("a", "b"), (6, 8)),
         (Piece("a", "b", transposed=True), (8, 6)),
-        (Piece("a", "b", of_ours=Part(0, 1, 4)), (4, 8)),
-        (Piece("a", "b", of_ours=Part(1, 2, 5), transposed=True), (5, 6)),
-        (Piece("a", "b", of_theirs=Part(0, 3, 6)), (9, 8)),
-        (Piece("a", "b", of_theirs=Part(1, 2, 6), transposed=True), (8, 8)),
-        (Piece("a", "b", of_ours=Part(0, 2)), (8,)),
+        (Piece("a", "b", block=Part(0, 1, 4)), (4, 8)),
+        (Piece("a", "b", block=Part(1, 2, 5), transposed=True), (5, 6)),
+        (Piece("a", "b", hf_block=Part(0, 3, 6)), (9, 8)),
+        (Piece("a", "b", hf_block=Part(1, 2, 6), transposed=True), (8, 8)),
+        (Piece("a", "b", block=Part(0, 2)), (8,)),
     ],
 )
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_a_part_of_a_piece_is_the_piece_cut(
 ) -> None:
     source = torch.arange(1.0, 1 + torch.Size(theirs).numel()).view(theirs)
     whole = torch.zeros(6, 8)
-    taken = block(source, piece.of_theirs)
-    block(whole, piece.of_ours).copy_(taken.T if piece.transposed else taken)
+    taken = block(source, piece.hf_block)
+    block(whole, piece.block).copy_(taken.T if piece.transposed else taken)
     (top, bottom), (left, right) = box
     part = torch.zeros(bottom - top, right - left)
     if found := common(piece, (6, 8), box):

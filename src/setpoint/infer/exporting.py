@@ -31,7 +31,7 @@ from setpoint.infer.loaded_model import LoadedModel, load, naming_whole_ones
 from setpoint.infer.tasks import ExportTask
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.huggingface.model_parallel import experts_of
-from setpoint.model.pretrained.base import is_ours
+from setpoint.model.pretrained.base import is_built_in
 from setpoint.model.pretrained.config_json import family_for
 from setpoint.model.pretrained.fill import EMBEDDING, rows_of
 from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES
@@ -83,7 +83,7 @@ def export_job(
     directory = place.directory
     options: dict[str, Any] = {"dtype": section.dtype, "family": section.family}
     with naming_whole_ones(directory):
-        if place.record and is_ours(job.model) and job.adapter is None:
+        if place.record and is_built_in(job.model) and job.adapter is None:
             # A few tensors at a time, as they were saved.
             model, tokenizer = directory, tokenizer_of(directory, job.tokenizer)
         else:
@@ -297,10 +297,10 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
     by_weight = _by_weight(adapters)
     pieces: dict[str, list[Piece]] = defaultdict(list)
     for piece in pieces_of(family_config, model.config, *rows_of(model)):
-        pieces[piece.theirs].append(piece)
+        pieces[piece.hf_name].append(piece)
     form = _Form()
     for theirs, of in pieces.items():
-        adapted = [(piece, by_weight[piece.ours]) for piece in of if piece.ours in by_weight]
+        adapted = [(piece, by_weight[piece.name]) for piece in of if piece.name in by_weight]
         module = theirs.removesuffix(".weight")
         if adapted and isinstance(adapted[0][1], EmbeddingAdapter):
             form.add(module, _embedding(adapted[0][1], adapted[0][0]), is_embedding=True)
@@ -310,19 +310,19 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
     # PEFT keeps modules whole, trained or not what else is in them.
     trained = _trained_whole(model)
     trained_modules = sorted(
-        {_module(n) for n, of in pieces.items() if any(p.ours in trained for p in of)}
+        {_module(n) for n, of in pieces.items() if any(p.name in trained for p in of)}
     )
     parameters = dict(model.named_parameters())
     form.saved += trained_modules
     for theirs, of in pieces.items():
         if _module(theirs) not in trained_modules:
             continue
-        if len(of) > 1 or of[0].of_theirs is not None or _module(theirs) in form.ranks:
+        if len(of) > 1 or of[0].hf_block is not None or _module(theirs) in form.ranks:
             raise _no_place(theirs, "which is trained whole in part")
-        values, cut = parameters[of[0].ours], of[0].of_ours
+        values, cut = parameters[of[0].name], of[0].block
         values = values if cut is None else values[: cut.length]
         form.tensors[f"{BEFORE}{theirs}"] = values.T if of[0].transposed else values
-        if of[0].ours == EMBEDDING and model.config.tie_embeddings:
+        if of[0].name == EMBEDDING and model.config.tie_embeddings:
             # PEFT puts a copy in the place of each module that it saves, so both uses are named.
             form.tensors[f"{BEFORE}{HEAD}"] = values
             form.saved.append(_module(HEAD))
@@ -450,7 +450,7 @@ def _no_place(name: str, what: str) -> SetpointError:
 
 
 def _embedding(adapter: LowRank, piece: Piece) -> _Made:
-    rows = None if piece.of_ours is None else piece.of_ours.length
+    rows = None if piece.block is None else piece.block.length
     return _Made(adapter.a[:rows].T, adapter.b, adapter.magnitude, adapter.scale)
 
 
@@ -463,18 +463,18 @@ def _linear(
     magnitudes: list[tuple[slice, Tensor]] = []
     outputs = 0
     for piece in of:
-        adapter, cut = known.get(piece.ours), piece.of_theirs
+        adapter, cut = known.get(piece.name), piece.hf_block
         if adapter is None:
             assert cut is not None and cut.length is not None, "else it has no adapted part"
             outputs = max(outputs, cut.start + cut.length)
             continue
-        number, a, b = _rows(adapter, piece.of_ours)
+        number, a, b = _rows(adapter, piece.block)
         start, step = (0, 1) if cut is None else (cut.start, cut.step)
         rows = slice(start, start + (len(b) - 1) * step + 1, step)
         outputs = max(outputs, rows.stop)
-        parts.setdefault((piece.ours, number), (a, []))[1].append((rows, b))
+        parts.setdefault((piece.name, number), (a, []))[1].append((rows, b))
         if adapter.magnitude is not None:
-            own_block = piece.of_ours
+            own_block = piece.block
             lengths = (
                 adapter.magnitude if own_block is None else adapter.magnitude[own_block.start :]
             )

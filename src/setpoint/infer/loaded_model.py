@@ -27,7 +27,7 @@ from setpoint.model.build import move_buffers
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
-from setpoint.model.pretrained.base import is_ours
+from setpoint.model.pretrained.base import is_built_in
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import load_checkpoint, load_directory, read_whole
 from setpoint.model.pretrained.run import tokenizer_of
@@ -180,13 +180,13 @@ def _load_checkpoint(
                 add_adapter(adapter, job.model, model)
 
         def divide(model: nn.Module) -> None:
-            if job.merges_adapter and not is_ours(job.model):  # it has its values already
+            if job.merges_adapter and not is_built_in(job.model):  # it has its values already
                 merge_all(model)
             given["divide"](model)
 
         more = {**given, "prepare": prepare, "divide": divide}
         model = load_checkpoint(place.directory, job.model, vocab_size, **more)
-        if job.merges_adapter and is_ours(job.model):
+        if job.merges_adapter and is_built_in(job.model):
             merge_all(model)
         return model
 

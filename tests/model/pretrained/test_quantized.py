@@ -319,7 +319,7 @@ def theirs_of(ours: str, experts: int) -> list[str]:
     ("keys", "reason"),
     [
         ("fp8", "is 'fp8', and must be a table with quant_method"),
-        ({"quant_method": "fp9"}, "quant_method = 'fp9' is not known here"),
+        ({"quant_method": "fp9"}, "quant_method = 'fp9' is not supported"),
         ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size = 128 is no block"),
         ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "= [0, 128] is no block"),
         ({"quant_method": "fp8", "weight_block_size": ["32", "32"]}, "= ['32', '32'] is no block"),

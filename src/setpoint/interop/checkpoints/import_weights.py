@@ -38,7 +38,7 @@ from setpoint.model.pretrained.fill import Weights, rows_of
 from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES, locate
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.save import SHARD, save_pretrained
-from setpoint.model.pretrained.weights import ROWS, their_shapes
+from setpoint.model.pretrained.weights import ROWS, hf_shapes
 from setpoint.optim.config import AdamWConfig
 from setpoint.train.build.companions import companions_of
 from setpoint.train.config import Job
@@ -80,7 +80,7 @@ class Foreign:
         rows, tokens = rows_of(model)
         pieces = system.pieces(config, family, rows, tokens)
         named = system.arranged(tensors, config)
-        embedding = next(piece.theirs for piece in pieces if piece.ours == ROWS[0])
+        embedding = next(piece.hf_name for piece in pieces if piece.name == ROWS[0])
         surplus, output = [*system.surplus], f"{system.names['output']}.weight"
         if config.tie_embeddings and output in named:
             surplus.append(re.escape(output))
@@ -94,7 +94,7 @@ class Foreign:
                 named[name] = named[name][:tokens]
                 contents.note(f"{padding} rows of {name} beyond the vocabulary are left out")
         if not contents.has_biases:
-            for name, shape in their_shapes(pieces, shapes).items():
+            for name, shape in hf_shapes(pieces, shapes).items():
                 if name.endswith(".bias"):
                     named.setdefault(name, torch.zeros(shape))
         # Tensors have their numbers in place of positions in a file.
@@ -226,7 +226,7 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
             described = resolve(described.evolve(norm=LayerNormConfig(bias=False), **absent))
         if others := differences(config, described):
             lines = "".join(
-                f"\n  model.{d.field} = {d.ours}; there it is {d.theirs}" for d in others
+                f"\n  model.{d.field} = {d.value}; there it is {d.stored}" for d in others
             )
             raise SetpointError(f"{contents.path} is of another model than the job's:{lines}")
     family = (foreign.family or family_for(config)).model_type

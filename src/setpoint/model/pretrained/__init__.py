@@ -1,1 +1,1 @@
-"""Models of Hugging Face's formats: read from directories and the hub, and written back."""
+"""Import and export of models in the format of Hugging Face."""

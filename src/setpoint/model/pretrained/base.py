@@ -1,7 +1,7 @@
-"""The weights of a checkpoint, also where its frozen parameters are those of other weights.
+"""Weights of a checkpoint, including one that leaves out its frozen parameters.
 
-Such a checkpoint (`checkpoint.save_frozen = false`) names these weights and their checksums. They
-are found again by both, and then its tensors are as if it held all of them.
+Such a checkpoint (`checkpoint.save_frozen = false`) records the directory and the checksums of the
+weights it started from. They are located by both, and read as if the checkpoint contained them.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from setpoint.shapes.placed import Named, Placeable
 from setpoint.shapes.stored import QuantizedPart, Stored, places_of_parts, stored_parts
 
 Dtypes = Mapping[str, Sequence[str]]
-"""Names of tensors, and the dtypes that their values are rounded to one after the other."""
+"""Tensor names, each with the dtypes that its values are cast to in turn."""
 
 
-def is_ours(config: ModelConfig) -> bool:
-    """Whether all parts of a model are ours, and so can be built without memory.
+def is_built_in(config: ModelConfig) -> bool:
+    """True if all parts of a model are Setpoint's, so that it can be built on the meta device.
 
     Returns:
-        False for models, and for a transformer with norms, from elsewhere, which fill themselves
-        when they are made.
+        False for other models, and for transformers with imported norms, which initialize
+        themselves.
     """
     return isinstance(config, TransformerConfig) and not isinstance(config.norm, ImportedComponent)
 
@@ -67,14 +67,14 @@ def is_ours(config: ModelConfig) -> bool:
 def checkpoint_weights(
     directory: Path, model: nn.Module, config: TransformerConfig, growth: Growth | None = None
 ) -> Weights:
-    """The weights of a checkpoint, held against a model.
+    """Weights of a checkpoint, checked against a model.
 
     Arguments:
         growth: see `Weights`.
 
     Raises:
         DamagedCheckpoint: if the file is not what was saved.
-        RunError: if the weights are not those of the model, or what it leaves out is not there.
+        RunError: if the weights do not fit the model, or the weights it leaves out are missing.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     coded = stored_parts(model).keys()
@@ -98,9 +98,9 @@ def checkpoint_weights(
 
 
 def start_weights(place: Place, model: nn.Module, config: TransformerConfig) -> Weights:
-    """The weights that a run starts from, held against its model.
+    """Weights that a run starts from, checked against its model.
 
-    A model with more tokens than they have grows rows for these, or takes those of padding.
+    A model with a larger vocabulary grows rows for the new tokens, or uses padding rows.
     """
     known, words = vocabulary_of(place), _words_of(model)
     growth = None
@@ -116,11 +116,11 @@ def start_weights(place: Place, model: nn.Module, config: TransformerConfig) -> 
 
 
 def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
-    """Put the weights of a checkpoint into a whole model in memory.
+    """Load the weights of a checkpoint into a whole model in memory.
 
     Raises:
         DamagedCheckpoint: if the checkpoint is not what was saved.
-        RunError: if the weights are not those of the model, or what it leaves out is not there.
+        RunError: if the weights do not fit the model, or the weights it leaves out are missing.
     """
     found = load_directory(directory, only=("model",))
     if found.base is not None:
@@ -135,10 +135,10 @@ def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
 
 
 def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
-    """Give a whole model in memory the weights that a run starts from.
+    """Load the weights that a run starts from into a whole model in memory.
 
     Raises:
-        SetpointError: if they are of another model.
+        SetpointError: if they belong to another model.
         RunError: if the files are damaged.
     """
     if isinstance(model, HuggingFaceModel):
@@ -159,14 +159,14 @@ def completed(
     vocab_size: int,
     model: nn.Module | None,
 ) -> LoadedCheckpoint:
-    """A checkpoint with the frozen parameters that it leaves out.
+    """A checkpoint completed by the frozen parameters that it leaves out.
 
     Arguments:
-        place: where `find_base` has found them.
+        place: from `find_base`.
         model: see `tensors_at`.
 
     Raises:
-        SetpointError: if the weights there are of another model.
+        SetpointError: if those weights belong to another model.
         RunError: if they are damaged.
     """
     assert found.base is not None
@@ -182,25 +182,25 @@ def tensors_at(
     checkpoint: Path,
     model: nn.Module | None,
 ) -> Named:
-    """Tensors of a model, as the weights have them that it can start from.
+    """Tensors of a model from the weights that it can start from.
 
-    Those of our transformer are read when they are placed, so that each rank reads what it holds;
+    Those of a transformer are read when they are placed, so that each rank reads its own part;
     other models are built once more, in host memory.
 
     Arguments:
         names: see `Base.tensors`; unknown ones are left out.
-        checkpoint: which keeps the config.json of a model of transformers.
-        model: with what is quantized of it, without values or with them; None: nothing is.
+        checkpoint: contains the config.json of a transformers model.
+        model: with its quantized weights, on the meta device or not; None: nothing is quantized.
 
     Raises:
-        SetpointError: if the weights are of another model.
+        SetpointError: if the weights belong to another model.
         RunError: if they are damaged.
     """
     if isinstance(config, TransformerConfig):
         return _frozen_in(place, names, config, vocab_size, model)
     with torch.random.fork_rng():  # whose numbers nothing else misses
-        theirs = isinstance(config, HuggingFaceConfig)
-        keys = description_of(checkpoint) if theirs else None
+        is_hf = isinstance(config, HuggingFaceConfig)
+        keys = description_of(checkpoint) if is_hf else None
         built = build_model(config, vocab_size, keys)
     return _held_by(built, place, config, names)
 
@@ -208,7 +208,7 @@ def tensors_at(
 def _held_by(
     model: nn.Module, place: Place, config: ModelConfig, names: Dtypes
 ) -> dict[str, Tensor]:
-    """The same, of a model in memory, which gets all weights of that place."""
+    """Tensors of a model in memory, which is filled with all weights of a place."""
     fill_from(place, model, config)
     held = model.state_dict()
     return {name: _rounded(held[name], through) for name, through in names.items() if name in held}
@@ -223,16 +223,14 @@ def _rounded(tensor: Tensor, through: Sequence[str]) -> Tensor:
 def _with(found: LoadedCheckpoint, frozen: Named, place: Place) -> LoadedCheckpoint:
     assert found.base is not None
     if lost := [name for name in found.base.tensors if name not in frozen]:
-        raise RunError(
-            f"{found.path} leaves out {lost[0]}, which {place.directory} has no tensor for"
-        )
+        raise RunError(f"{found.path} leaves out {lost[0]}, which {place.directory} does not have")
     tensors = {**found.tensors, "model": {**frozen, **found.tensors["model"]}}
     return replace(found, tensors=tensors, base=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frozen(Placeable):
-    """A tensor of other weights, which is read when it is placed; see `Placeable`."""
+    """A tensor of other weights, read when it is placed; see `Placeable`."""
 
     weights: Weights
     name: str
@@ -240,12 +238,12 @@ class Frozen(Placeable):
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which it is read."""
+        """Dtype after all casts."""
         return dtype_named(self.through[-1])
 
     @property
     def shape(self) -> torch.Size:
-        """As the model has it."""
+        """Shape in the model."""
         return torch.Size(self.weights.shapes[self.name])
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
@@ -257,7 +255,7 @@ class Frozen(Placeable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _InMemory(Placeable):
-    """A tensor that is in memory already, as a `Placeable`."""
+    """A tensor in memory as a `Placeable`."""
 
     tensor: Tensor
 
@@ -279,7 +277,7 @@ class Requantized(Placeable):
     """Part of a weight that is quantized again when it is placed; see `Placeable`.
 
     Arguments:
-        last: the parts of the weight that was quantized last, by their names and pieces; shared.
+        last: the parts of the last quantized weight, by name and piece; shared.
     """
 
     weights: Weights
@@ -296,7 +294,7 @@ class Requantized(Placeable):
         return torch.Size(self.part.shape)
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """See `Placeable.box`; of experts, each of which is a piece, no others are quantized."""
+        """See `Placeable.box`; of packed experts, only those in the box are quantized."""
         pieces = self.part.by.pieces(every=True)
         starts = list(offset)
         if len(pieces) > 1:
@@ -342,10 +340,10 @@ def _words_of(model: nn.Module) -> int:
 
 
 def base_of(directory: Path) -> Base | None:
-    """What a checkpoint leaves out; None where it holds all.
+    """The record of what a checkpoint leaves out; None if it is complete.
 
     Raises:
-        DamagedCheckpoint: if the file that says so is not what was saved.
+        DamagedCheckpoint: if the record is not what was saved.
     """
     return read_base(directory, read_manifest(directory))
 
@@ -353,14 +351,13 @@ def base_of(directory: Path) -> Base | None:
 def frozen_of(
     directory: Path, add_adapter: Callable[[Any, ModelConfig, nn.Module], None]
 ) -> dict[str, Placeable]:
-    """The frozen parameters that a checkpoint leaves out; none where it holds all.
+    """Frozen parameters that a checkpoint leaves out; empty if it is complete.
 
     Arguments:
-        add_adapter: puts an adapter of a section beneath a model; see
-            `setpoint.infer.loaded_model`.
+        add_adapter: adds the adapter of a section to a model; see `setpoint.infer.loaded_model`.
 
     Raises:
-        SetpointError: if the weights that have them are not there, or have changed.
+        SetpointError: if the weights with these parameters are missing, or have changed.
     """
     base = base_of(directory)
     if base is None:
@@ -376,10 +373,10 @@ def frozen_of(
 
 
 def verify_base(directory: Path) -> None:
-    """Compare every byte of the weights that have what a checkpoint leaves out.
+    """Compare every byte of the weights that a checkpoint refers to with their checksums.
 
     Raises:
-        SetpointError: if they are not there, or have changed.
+        SetpointError: if they are missing, or have changed.
     """
     base = base_of(directory)
     place = None if base is None else find_base(directory, base)
@@ -388,10 +385,10 @@ def verify_base(directory: Path) -> None:
 
 
 def files_at(place: Place) -> dict[str, Written]:
-    """The files of weights, by which these are known again.
+    """Files of weights with sizes and checksums, which identify them.
 
-    Of a checkpoint they are those that its manifest names, of which every byte is compared when
-    they are read; others are read.
+    Those of a checkpoint come from its manifest, since every byte is compared when they are read;
+    other files are read.
 
     Raises:
         SetpointError: if there are none.
@@ -419,13 +416,13 @@ def files_at(place: Place) -> dict[str, Written]:
 
 
 def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Place:
-    """Find the weights that a checkpoint takes its frozen parameters from.
+    """Locate the weights that a checkpoint takes its frozen parameters from.
 
     Arguments:
-        pretrained: what `model.pretrained` is now, where they may have been moved to.
+        pretrained: the present `model.pretrained`, where they may have been moved to.
 
     Raises:
-        SetpointError: if they are not there, or have changed.
+        SetpointError: if they are missing, or have changed.
     """
     reasons: list[str] = []
     for name in dict.fromkeys((base.directory, pretrained or base.name, base.name)):
@@ -440,14 +437,14 @@ def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Pl
         reasons.append(f"{name} has changed: {changed}")
     raise SetpointError(
         f"{checkpoint} leaves out {len(base.tensors)} frozen parameters (checkpoint.save_frozen = "
-        f"false), which are those of {base.name}, and these weights are not there:\n  "
+        f"false), which are those of {base.name}, and these weights were not found:\n  "
         + "\n  ".join(dict.fromkeys(reasons))
         + f"\nValid: the same files at {base.directory}, where a symbolic link will do"
     )
 
 
 def _difference(place: Place, files: Mapping[str, Written]) -> str:
-    """In what weights differ from those that were there; empty where they do not."""
+    """First difference of weights from the recorded files; empty if they are the same."""
     if place.kind == "huggingface":
         paths = {info.file.name: info.file for info in list_tensors(place.directory).values()}
         for name, written in files.items():

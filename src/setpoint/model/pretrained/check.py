@@ -1,4 +1,4 @@
-"""What `setpoint check` says of the weights that a model is to start from."""
+"""Checks of pretrained weights and of models of transformers, for `setpoint check`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.architecture import type_problems, value_problems
 from setpoint.model.parameters import embedding_rows
-from setpoint.model.pretrained.config_json import Different, config_of, differences, read_config
+from setpoint.model.pretrained.config_json import (
+    FieldDifference,
+    config_of,
+    differences,
+    read_config,
+)
 from setpoint.model.pretrained.convert import SECTIONS
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import Place, locate_here
@@ -21,7 +26,7 @@ from setpoint.model.pretrained.weights import require_files
 
 
 def check_directory(config: ModelConfig) -> Iterator[Problem]:
-    """Hold a model against the weights in a directory; an id of the hub is left alone.
+    """Check a model against a local directory of weights; Hub ids are skipped.
 
     Arguments:
         config: a model with `pretrained`.
@@ -36,7 +41,7 @@ def check_directory(config: ModelConfig) -> Iterator[Problem]:
 
 
 def check_config(config: HuggingFaceConfig) -> Iterator[Problem]:
-    """Hold the section of a model of transformers against its config.json, if that is here."""
+    """Check the section of a transformers model against its config.json, if it is local."""
     given, stored = config.overrides.dump(), dict[str, Any]()
     if not config.names_a_kind:
         try:
@@ -52,21 +57,21 @@ def check_config(config: HuggingFaceConfig) -> Iterator[Problem]:
 
 
 def check_package(config: HuggingFaceConfig) -> Iterator[Problem]:
-    """Look for transformers, without importing it."""
+    """Report transformers missing, without importing it."""
     from importlib.util import find_spec
 
     if find_spec("transformers") is None:
         yield Problem(
             "config",
-            "the package transformers, which makes models of type = huggingface, is not installed",
+            "the package transformers, which type = huggingface needs, is not installed",
             hint="Install 'setpoint[huggingface]'.",
         )
 
 
 def check_weights(config: HuggingFaceConfig) -> Iterator[Problem]:
-    """Hold the headers of files against a model of transformers, in which their values would be.
+    """Check the headers of weight files against a model of transformers.
 
-    Without the packages that this takes, and where others say what is wrong, it finds nothing.
+    Skipped without the packages it needs, and where other checks report the problem.
     """
     from importlib.util import find_spec
 
@@ -91,31 +96,31 @@ def check_weights(config: HuggingFaceConfig) -> Iterator[Problem]:
 def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
     if place.kind == "checkpoint":
         require_no_adapter(place.directory)
-    different: list[Different] = []
+    different: list[FieldDifference] = []
     if isinstance(config, TransformerConfig):
         different = differences(config, config_of(place))
         for found in different:
             yield Problem(
                 found.field,
-                f"the weights to start from have {found.theirs}",
-                valid=() if found.theirs in SECTIONS.values() else (found.theirs,),
+                f"the weights to start from have {found.stored}",
+                valid=() if found.stored in SECTIONS.values() else (found.stored,),
                 also=("pretrained",),
-                hint=f"`setpoint import {place.name}` writes all that they ask for.",
+                hint=f"`setpoint import {place.name}` writes a configuration for them.",
             )
     elif place.kind == "huggingface" and not isinstance(config, HuggingFaceConfig):
         yield Problem("pretrained", foreign_names(config))
     if place.kind == "huggingface" and isinstance(config, TransformerConfig) and not different:
-        theirs, family = read_config(place.directory)
-        require_files(place.directory, family, theirs)
+        stored, family = read_config(place.directory)
+        require_files(place.directory, family, stored)
     elif place.kind == "huggingface":
         dense_tensors(place.directory)
 
 
 def vocabulary_of(place: Place) -> int | None:
-    """How many tokens weights have rows for; None where only the model itself knows.
+    """Vocabulary size of weights; None if only the model itself knows it.
 
     Raises:
-        SetpointError: if files of theirs cannot be read.
+        SetpointError: if their files cannot be read.
     """
     if place.kind == "huggingface":
         return vocabulary_in(read_keys(place.directory))
@@ -134,11 +139,13 @@ def vocabulary_of(place: Place) -> int | None:
     return tokenizer_of(place.directory, tokenizer).vocab_size
 
 
-def vocabulary_difference(config: TransformerConfig, tokens: int, place: Place) -> Different | None:
-    """What hinders a model from taking the rows of weights: it has fewer.
+def vocabulary_difference(
+    config: TransformerConfig, tokens: int, place: Place
+) -> FieldDifference | None:
+    """The difference for which a model cannot take the embedding rows of weights: it has fewer.
 
     Arguments:
-        tokens: for which it has rows, without those of padding.
+        tokens: vocabulary size of the model, without padding rows.
 
     Raises:
         SetpointError: see `vocabulary_of`.
@@ -147,20 +154,20 @@ def vocabulary_difference(config: TransformerConfig, tokens: int, place: Place) 
     if known is None:
         return None
     if tokens < known:
-        ours = f"null, {tokens} tokens" if config.vocab_size is None else str(tokens)
-        return Different("vocab_size", ours, str(known))
-    rows, theirs = embedding_rows(config, tokens), config_of(place)
-    stored = embedding_rows(theirs, known)
+        value = f"null, {tokens} tokens" if config.vocab_size is None else str(tokens)
+        return FieldDifference("vocab_size", value, str(known))
+    rows, saved = embedding_rows(config, tokens), config_of(place)
+    stored = embedding_rows(saved, known)
     if place.kind == "huggingface" or rows >= stored:
         return None
     if config.vocab_size is not None:
-        return Different("vocab_size", str(rows), str(stored))
-    ours = f"{config.vocab_multiple_of}, {rows} rows"
-    return Different("vocab_multiple_of", ours, str(theirs.vocab_multiple_of))
+        return FieldDifference("vocab_size", str(rows), str(stored))
+    value = f"{config.vocab_multiple_of}, {rows} rows"
+    return FieldDifference("vocab_multiple_of", value, str(saved.vocab_multiple_of))
 
 
 def declared_vocabulary(config: HuggingFaceConfig) -> int | None:
-    """The vocabulary of a model of transformers; None where its config.json is not on this machine.
+    """Vocabulary size of a transformers model; None if its config.json is not local.
 
     Raises:
         SetpointError: if the file cannot be read.
@@ -175,23 +182,23 @@ def declared_vocabulary(config: HuggingFaceConfig) -> int | None:
 
 
 def vocabulary_in(keys: Mapping[str, Any]) -> int | None:
-    """The vocabulary of a config.json, which models for images and text have in a section."""
+    """Vocabulary size in a config.json; multimodal models have it in a section."""
     text = keys.get("text_config")
     rows = keys.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
     return rows if isinstance(rows, int) else None
 
 
 def foreign_names(config: ModelConfig) -> str:
-    """Why a model of the user's own cannot start from a directory of Hugging Face."""
+    """Reason why a custom model cannot start from a Hugging Face directory."""
     tag = type(config).__setpoint__.tag
     return (
-        f"a model of type = {tag} can start from a run or a checkpoint of Setpoint, and not from a "
-        f"directory of Hugging Face, whose names of tensors it does not know"
+        f"a model of type = {tag} can start from a run or a checkpoint of Setpoint, not from a "
+        f"directory of Hugging Face, whose tensor names it does not have"
     )
 
 
 def _problems(field: str, error: SetpointError, name: str) -> Iterator[Problem]:
-    """The findings of an error, without the name, which problems show as the field's value."""
+    """Problems of an error, without the path, which is shown as the field's value."""
     head, *lines = str(error).removeprefix(f"{name}: ").removeprefix(f"{Path(name)} ").splitlines()
     findings = [line.strip() for line in lines if line.startswith("  ")]
     hint = " ".join(line for line in lines if not line.startswith("  "))

@@ -1,4 +1,4 @@
-"""The configuration of a transformer from a config.json, into one, and against another one."""
+"""Conversion between config.json and the configuration of a transformer, and their comparison."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from setpoint.model.pretrained.families import FAMILIES
 from setpoint.model.pretrained.locate import CONFIG, Place, locate
 
 TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
-"""Keys of special tokens; where they are absent transformers has numbers of its own."""
+"""Keys of special tokens; transformers has defaults of its own where they are absent."""
 
 TRAINING: Final = (
     "balance_loss",
@@ -37,7 +37,7 @@ TRAINING: Final = (
     "packed",
     "implementation",
 )
-"""Fields of sections that matter in training only, or to how the weights lie in memory."""
+"""Fields of sections that affect training only, or the memory layout of weights."""
 
 LACKING: Final = {
     **dict.fromkeys(
@@ -56,7 +56,7 @@ LACKING: Final = {
     ),
     "deepseek_v32": "sparse attention",
 }  # fmt: skip
-"""Parts that Setpoint's transformer lacks, by `model_type`."""
+"""Layers that Setpoint's transformer lacks, by `model_type`."""
 
 _ROUTERS: Final = {"softmax_top_k": SoftmaxTopK, "sigmoid_top_k": SigmoidTopK}
 
@@ -65,23 +65,22 @@ def config_from_pretrained(path: str | Path) -> TransformerConfig:
     """Read the configuration of a pretrained model. Imports no torch.
 
     Arguments:
-        path: the directory of a Hugging Face model, of a run or of a checkpoint; or the id of a
-            model on the hub.
+        path: the directory of a Hugging Face model, a run or a checkpoint; or a Hub id.
 
     Returns:
-        the resolved configuration; of `max_sequence_length` positions, as many as the model takes.
+        the resolved configuration, with the model's own `max_sequence_length`.
 
     Raises:
-        SetpointError: if there is no such model, or it is none that our transformer can be.
+        SetpointError: if there is no such model, or Setpoint's transformer does not support it.
     """
     return config_of(locate(str(path), weights=False))
 
 
 def config_of(place: Place) -> TransformerConfig:
-    """Read the configuration of a model whose place is known.
+    """Read the configuration of a located model.
 
     Raises:
-        SetpointError: if it is none that our transformer can be.
+        SetpointError: if Setpoint's transformer does not support it.
     """
     if place.kind == "huggingface":
         return read_config(place.directory)[0]
@@ -90,9 +89,7 @@ def config_of(place: Place) -> TransformerConfig:
     config = model_of(place.directory)
     if not isinstance(config, TransformerConfig):
         tag = type(config).__setpoint__.tag
-        raise SetpointError(
-            f"{place.name} holds a model of type = {tag}, not of type = transformer"
-        )
+        raise SetpointError(f"{place.name} has a model of type = {tag}, not of type = transformer")
     return config
 
 
@@ -100,17 +97,17 @@ def read_config(directory: Path) -> tuple[TransformerConfig, Family]:
     """Read the config.json of a directory.
 
     Raises:
-        SetpointError: if it is missing, not JSON, of a family that is not known, or has a value
-            that our transformer has not.
+        SetpointError: if it is missing, invalid JSON, of an unknown family, or has an unsupported
+            value.
     """
     return config_from_keys(read_keys(directory), directory / CONFIG)
 
 
 def config_from_keys(keys: Mapping[str, Any], file: Path) -> tuple[TransformerConfig, Family]:
-    """Read the keys of a config.json.
+    """Convert the keys of a config.json.
 
     Arguments:
-        file: for errors.
+        file: its path, for errors.
 
     Raises: as `read_config` does.
     """
@@ -122,33 +119,33 @@ def config_from_keys(keys: Mapping[str, Any], file: Path) -> tuple[TransformerCo
         return resolve(_transformer(fields)), family
     except ConfigError as error:
         raise SetpointError(
-            f"{file} describes a model that Setpoint's transformer cannot be: {reasons(error)}"
+            f"{file} describes a model that Setpoint's transformer does not support: "
+            f"{reasons(error)}"
         ) from error
 
 
 def _family_of(keys: Mapping[str, Any], file: Path) -> Family:
     kind = keys.get("model_type")
-    way_out = '`type = "huggingface"` trains what transformers knows as it is.'
+    way_out = '`type = "huggingface"` trains all models of transformers.'
     if not isinstance(kind, str) or kind not in FAMILIES:
-        text = f"is of model_type {kind!r}, which is not known here"
-        text = "names no model_type" if kind is None else text
+        text = f"has model_type {kind!r}, which is not supported"
+        text = "has no model_type" if kind is None else text
         if isinstance(kind, str) and kind in LACKING:
-            text = f"is of model_type {kind!r}, with what the transformer lacks: {LACKING[kind]}"
+            text = f"has model_type {kind!r}, and the transformer lacks {LACKING[kind]}"
         raise SetpointError(f"{file} {text}. Known: {', '.join(FAMILIES)}. {way_out}")
     family = FAMILIES[kind]
     names = keys.get("architectures") or [family.architecture]
     if names != [family.architecture]:
         listed = ", ".join(map(str, cast(list[Any], names))) if isinstance(names, list) else names
         raise SetpointError(
-            f"{file} is of the architecture {listed}, and of {kind} models "
-            f"{family.architecture} is known here: a decoder with the head of a language model. "
-            f"{way_out}"
+            f"{file} has the architecture {listed}, and of {kind} models only "
+            f"{family.architecture} is supported, a decoder with a language-model head. {way_out}"
         )
     return family
 
 
 def _transformer(fields: Mapping[str, Any]) -> TransformerConfig:
-    """A draft in which defaults are not set, so that nothing is set without effect."""
+    """A draft in which default values are left unset, so that no value is set without effect."""
     declared = TransformerConfig.__setpoint__.fields
     given: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {"moe": {}, "mla": {}}
@@ -176,18 +173,18 @@ def _transformer(fields: Mapping[str, Any]) -> TransformerConfig:
 
 
 def family_for(config: TransformerConfig, name: str | None = None) -> Family:
-    """The family that a transformer of ours can be written as.
+    """The family that a transformer can be exported as.
 
     Arguments:
         name: one of `FAMILIES`; None: the first that can express all of it.
 
     Raises:
-        SetpointError: if there is none, naming the fields that stand in the way of the nearest.
+        SetpointError: if there is none, naming the fields that the nearest family cannot express.
     """
     if name is not None and name not in FAMILIES:
         meant = did_you_mean(name, FAMILIES, " ")
         raise SetpointError(
-            f"there is no family {name!r} of models here.{meant} Known: {', '.join(FAMILIES)}"
+            f"there is no model family {name!r}.{meant} Known: {', '.join(FAMILIES)}"
         )
     nearest: tuple[list[Misfit], Family] | None = None
     for family in FAMILIES.values() if name is None else (FAMILIES[name],):
@@ -199,11 +196,10 @@ def family_for(config: TransformerConfig, name: str | None = None) -> Family:
     assert nearest is not None
     misfits, family = nearest
     lines = "\n  ".join(f"{misfit.field} {misfit.reason}" for misfit in misfits)
-    which = f"{family.model_type} models cannot be" if name else "no family of transformers is"
+    which = f"family {family.model_type}" if name else f"nearest family, {family.model_type},"
     raise SetpointError(
-        f"the model cannot be written in the format of Hugging Face: {which} what it is. "
-        + ("" if name else f"The nearest is {family.model_type}, but for:\n  ")
-        + (f"In the way stands:\n  {lines}" if name else lines)
+        f"the model cannot be exported to the format of Hugging Face. The {which} does not "
+        f"support:\n  {lines}"
     )
 
 
@@ -220,13 +216,10 @@ def write_config(
     dtype: str,
     token_ids: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of a config.json.
+    """The content of a config.json, which transformers 4 and 5 read.
 
     Arguments:
         token_ids: values of `TOKEN_IDS`; null for those left out.
-
-    Returns:
-        keys and values; both transformers 4 and 5 read them.
     """
     return {
         "architectures": [family.architecture],
@@ -240,55 +233,55 @@ def write_config(
     }
 
 
-class Different(NamedTuple):
-    """A field of which two models have different values.
+class FieldDifference(NamedTuple):
+    """A field with different values in a model and in stored weights.
 
     Arguments:
         field: of `TransformerConfig`.
     """
 
     field: str
-    ours: str
-    theirs: str
+    value: str
+    stored: str
 
 
-def differences(ours: TransformerConfig, theirs: TransformerConfig) -> list[Different]:
-    """Compare what decides the weights and the logits.
+def differences(config: TransformerConfig, stored: TransformerConfig) -> list[FieldDifference]:
+    """Compare the fields that affect weights or logits.
 
-    How many positions there are counts only where each has an embedding; dropout, initialization
-    and the like do not count. Nor does the vocabulary, which may grow.
+    The number of positions counts only for learned position embeddings. Dropout, initialization and
+    the vocabulary, which may grow, do not count.
     """
     names = [*SIZES, *PLAIN]
-    if "learned" not in (ours.positions, theirs.positions):
+    if "learned" not in (config.positions, stored.positions):
         names.remove("max_sequence_length")
     if all(c.moe is not None and c.moe.layers_with_experts(c.layers) == c.layers
-           for c in (ours, theirs)):  # fmt: skip
+           for c in (config, stored)):  # fmt: skip
         names.remove("ffn_dim")  # which no layer has, but perhaps experts
-    found: list[Different] = []
+    found: list[FieldDifference] = []
     for name in names:
-        left, right = getattr(ours, name), getattr(theirs, name)
+        left, right = getattr(config, name), getattr(stored, name)
         if isinstance(left, Config) and type(left) is type(right):
             inside = _differences_inside(name, left, right)
             # Experts without a width of their own have that of the feed-forward network.
-            widths = {moe.width(c.ffn_dim) for c in (ours, theirs) if (moe := c.moe) is not None}
+            widths = {moe.width(c.ffn_dim) for c in (config, stored) if (moe := c.moe) is not None}
             found += [d for d in inside if d.field != "moe.expert_dim" or len(widths) > 1]
-        elif meaning_of(ours, name) != meaning_of(theirs, name):
-            values = shown(meaning_of(ours, name)), shown(meaning_of(theirs, name))
-            found.append(Different(name, *values))
+        elif meaning_of(config, name) != meaning_of(stored, name):
+            values = shown(meaning_of(config, name)), shown(meaning_of(stored, name))
+            found.append(FieldDifference(name, *values))
     return found
 
 
-def _differences_inside(name: str, ours: Config, theirs: Config) -> list[Different]:
-    left, right = (_weight_fields(to_plain(section)) for section in (ours, theirs))
+def _differences_inside(name: str, section: Config, stored: Config) -> list[FieldDifference]:
+    left, right = (_weight_fields(to_plain(each)) for each in (section, stored))
     return [
-        Different(f"{name}.{key}", shown(left[key]), shown(right[key]))
+        FieldDifference(f"{name}.{key}", shown(left[key]), shown(right[key]))
         for key in left
         if left[key] != right[key]
     ]
 
 
 def _weight_fields(section: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a section, and of its router, that decide the weights and the logits."""
+    """The fields of a section, and of its router, that affect weights or logits."""
     kept = {key: value for key, value in section.items() if key not in TRAINING}
     if "router" in kept:
         kept["router"] = {k: v for k, v in kept["router"].items() if k not in TRAINING}

@@ -1,6 +1,6 @@
-"""Rules between the keys of a config.json and the fields of the transformer, in both directions.
+"""Rules between the keys of a config.json and the fields of a transformer, in both directions.
 
-A family of models is a list of them; see `setpoint.model.pretrained.families`.
+A model family is a table of such rules; see `setpoint.model.pretrained.families`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from setpoint.model.pretrained.document import ConfigDocument
 from setpoint.model.pretrained.weights import TensorNames
 
 Fields = dict[str, Any]
-"""Fields of the transformer by their paths, such as `dim` or `moe.top_k`."""
+"""Values of transformer fields by path, such as `dim` or `moe.top_k`."""
 
 GATED: Final = {
     "silu": "swiglu",
@@ -27,7 +27,7 @@ GATED: Final = {
     "gelu_new": "geglu_tanh",
     "relu": "reglu",
 }
-"""Activations of gated feed-forward networks by their names in config.json."""
+"""Gated activations by their names in config.json."""
 
 UNGATED: Final = {
     "gelu": "gelu",
@@ -37,21 +37,21 @@ UNGATED: Final = {
     "relu": "relu",
     "relu2": "relu_squared",
 }
-"""Activations of feed-forward networks without a gate."""
+"""Activations without a gate, by their names in config.json."""
 
 SECTIONS: Final = {"MLA": "latent attention", "MoE": "a mixture of experts", "MuP": "muP"}
-"""Names of sections of which there is one kind."""
+"""Names of sections that have no variants."""
 
 REQUIRED: Final = object()
-"""Default of a key that must be present."""
+"""Default of a required key."""
 
 
 class Misfit(NamedTuple):
     """A field whose value a family cannot express.
 
     Arguments:
-        field: path in `TransformerConfig`, or the key that cannot be written.
-        reason: its value, and the one that it would have to be.
+        field: path in `TransformerConfig`, or a key that cannot be written.
+        reason: its value, and the required one.
     """
 
     field: str
@@ -59,7 +59,7 @@ class Misfit(NamedTuple):
 
 
 def value_at(config: Config, path: str) -> Any:
-    """The value of a field by its path."""
+    """Value of a field by path."""
     value: Any = config
     for name in path.split("."):
         value = getattr(value, name)
@@ -67,15 +67,15 @@ def value_at(config: Config, path: str) -> Any:
 
 
 def layer_kinds(config: TransformerConfig) -> list[str]:
-    """The attention type of each layer, `full` or `sliding`."""
+    """Attention type of each layer, `full` or `sliding`."""
     return [kind_of(config, layer) for layer in range(config.layers)]
 
 
 def meaning_of(config: TransformerConfig, path: str) -> object:
-    """The value of a field in a normal form, by which two configurations are compared.
+    """Value of a field in a normal form, for comparison.
 
     Returns:
-        None for the usual scale of attention; the attention types of all layers; norms and sections
+        None for the default attention scale; the attention types of all layers; norms and sections
         by name.
     """
     value = value_at(config, path)
@@ -89,19 +89,19 @@ def meaning_of(config: TransformerConfig, path: str) -> object:
 
 
 def expert_width(config: TransformerConfig) -> int:
-    """The width of an expert."""
+    """Intermediate size of an expert."""
     assert config.moe is not None
     return config.moe.width(config.ffn_dim)
 
 
 def _repeated(pattern: Sequence[object], layers: int) -> tuple[object, ...]:
-    """The items of all layers, or the one that they have in common."""
+    """A pattern's items for all layers; one item if they are all equal."""
     found = tuple(pattern[layer % len(pattern)] for layer in range(layers))
     return found[:1] if len(set(found)) == 1 else found
 
 
 def named(value: object) -> object:
-    """A norm, a section or a variant by name; other values as they are."""
+    """A norm, section or variant by name; other values unchanged."""
     if isinstance(value, RMSNormConfig):
         return "rms_norm, zero-centered" if value.zero_centered else "rms_norm"
     if isinstance(value, LayerNormConfig):
@@ -112,7 +112,7 @@ def named(value: object) -> object:
 
 
 def shown(value: object) -> str:
-    """A value as a configuration file has it."""
+    """A value as written in a configuration file."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, tuple):
@@ -121,16 +121,16 @@ def shown(value: object) -> str:
 
 
 class KeyRule:
-    """One or several keys of config.json and the fields that they stand for.
+    """Rule for one or several keys of config.json and the fields that correspond to them.
 
-    What is written and read again must be the same fields; else a family cannot express a model.
+    Fields must survive writing and reading; a family cannot express a model for which they do not.
     """
 
     def read(self, document: ConfigDocument, known: Fields) -> Fields:
         """Read the fields.
 
         Arguments:
-            known: the fields that the rules before have read.
+            known: fields read by earlier rules.
         """
         del document, known
         return {}
@@ -182,7 +182,7 @@ PLAIN: Final[Mapping[str, object]] = {
     "residual_scale": 1.0,
     "logit_scale": 1.0,
 }
-"""Values of the fields that change the logits, for a family without a rule for them."""
+"""Default values of fields that affect the logits, for families without a rule for them."""
 
 EXPERTS: Final[Mapping[str, object]] = {
     "moe.router": "softmax_top_k",
@@ -197,7 +197,7 @@ EXPERTS: Final[Mapping[str, object]] = {
     "moe.top_groups": 1,
     "moe.capacity_factor": None,
 }
-"""The same of fields of a mixture of experts."""
+"""Default values of fields of a mixture of experts."""
 
 UNCOMPARED: Final = (
     "vocab_size",
@@ -209,7 +209,7 @@ UNCOMPARED: Final = (
     "moe.balance_loss",
     "moe.sequence_balance_loss",
 )
-"""Fields that rules read and that change no logits."""
+"""Fields with rules that do not affect the logits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +217,8 @@ class Family(TensorNames):
     """One `model_type` of transformers.
 
     Arguments:
-        model_type, architecture: in config.json; the class has the head of a language model.
-        fixed: fields of `PLAIN` and `EXPERTS` with another value in all models of the family.
+        model_type, architecture: in config.json; the class has a language-model head.
+        fixed: fields of `PLAIN` and `EXPERTS` that have another value in all models of the family.
     """
 
     model_type: str
@@ -227,21 +227,21 @@ class Family(TensorNames):
     fixed: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def read(self, document: ConfigDocument) -> Fields:
-        """Read the fields of a config.json, by their paths."""
+        """Read the fields of a config.json, by path."""
         fields = {**PLAIN, **(EXPERTS if "moe" in self.fixed else {}), **self.fixed}
         for rule in self.rules:
             fields |= rule.read(document, fields)
         return fields
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
-        """Write the keys of a config.json but for those that all families have."""
+        """Write the keys of a config.json, except those that all families share."""
         return {key: value for rule in self.rules for key, value in rule.write(config).items()}
 
     def misfits(self, config: TransformerConfig) -> list[Misfit]:
-        """Find what the family cannot express: what is not the same when it is read again."""
+        """List the fields that the family cannot express: those that writing and reading change."""
         for section in ("moe", "mla"):  # for whose fields there are rules
             if section in self.fixed and getattr(config, section) is None:
-                return [Misfit(section, f"= null; it would have to be {self.fixed[section]}")]
+                return [Misfit(section, f"= null; it must be {self.fixed[section]}")]
         document = ConfigDocument({**self.write(config), "vocab_size": 1}, "")
         fields = self.read(document)
         found = [Misfit(*finding) for finding in document.findings]
@@ -252,13 +252,13 @@ class Family(TensorNames):
             if path in ("attention_pattern", "rope_pattern"):
                 value = _repeated(fields[path], config.layers)
             if not _same(meaning, value):
-                text = f"= {shown(meaning)}; it would have to be {shown(value)}"
+                text = f"= {shown(meaning)}; it must be {shown(value)}"
                 found.append(Misfit(path, text))
         return sorted(found)
 
 
 def without_effect(config: TransformerConfig) -> set[str]:
-    """Fields that the others leave without effect on the logits."""
+    """Fields that have no effect on the logits, given the others."""
     found: set[str] = set()
     if config.positions != "rotary":
         found |= {"rope_base"}
@@ -279,14 +279,14 @@ def _same(left: object, right: object) -> bool:
 
 @dataclass(frozen=True)
 class AnyKey(KeyRule):
-    """A key that stands for a field, or for several with equal values.
+    """A key that corresponds to one field, or to several with equal values.
 
     Arguments:
-        path: of the field; further ones follow after commas. Empty: the key has no effect here.
-        default: value of an absent key.
-        null: the field's value where the key is null, from the fields before; None: null is
+        path: of the field; several are separated by commas. Empty: the key has no effect here.
+        default: value if the key is absent.
+        null: computes the field's value from earlier fields if the key is null; None: null is
             refused.
-        get: the value to write; None: the field's.
+        get: computes the value to write; None: the field's.
         read_as, write_as: conversions between key and field.
     """
 
@@ -304,7 +304,7 @@ class AnyKey(KeyRule):
         return dict.fromkeys(self.path.split(","), value) if self.path else {}
 
     def value(self, document: ConfigDocument) -> Any:
-        """The value of the key."""
+        """Value of the key."""
         return document.value(self.name)
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
@@ -316,7 +316,7 @@ class AnyKey(KeyRule):
 
     @property
     def presence(self) -> dict[str, Any]:
-        """Arguments for a document about absent and null keys."""
+        """Arguments of a `ConfigDocument` for absent and null keys."""
         given = {} if self.default is REQUIRED else {"default": self.default}
         return {**given, "optional": self.null is not None}
 
@@ -345,7 +345,7 @@ class Number(AnyKey):
     """A key with a float.
 
     Arguments:
-        positive: whether zero and less are refused.
+        positive: refuse zero and negative values.
     """
 
     positive: bool = False
@@ -360,7 +360,7 @@ class Number(AnyKey):
 
 @dataclass(frozen=True)
 class Bool(AnyKey):
-    """A key that is true or false."""
+    """A key with a bool."""
 
     def value(self, document: ConfigDocument) -> Any:
         return document.flag(self.name, self.default)
@@ -368,10 +368,10 @@ class Bool(AnyKey):
 
 @dataclass(frozen=True)
 class OneOf(AnyKey):
-    """A key with a word.
+    """A key with one of several strings.
 
     Arguments:
-        words: their meanings here; the first of several with one meaning is written.
+        words: field values by string; the first of several strings with one value is written.
     """
 
     words: Mapping[str, Any] = field(default_factory=lambda: GATED)
@@ -387,12 +387,12 @@ class OneOf(AnyKey):
 
 @dataclass(frozen=True)
 class Must(KeyRule):
-    """A key that has one meaning here.
+    """A key with a single supported meaning.
 
     Arguments:
-        allowed: its values, or a field that it may repeat; an absent key is allowed.
-        reason: of the refusal of others.
-        writes: whether the first value, or that of the field, is written.
+        allowed: its values, or a field that it may repeat; the key may be absent.
+        reason: for refusing other values.
+        writes: write the first value, or that of the field.
     """
 
     name: str
@@ -416,7 +416,7 @@ class Must(KeyRule):
 
 @dataclass(frozen=True)
 class Derived(KeyRule):
-    """A field without a key, which transformers computes from others."""
+    """A field without a key, which transformers derives from others."""
 
     path: str
     compute: Callable[[Fields], Any]
@@ -426,7 +426,7 @@ class Derived(KeyRule):
 
 
 class EvenHeads(KeyRule):
-    """A width that the heads divide, as some classes of transformers demand."""
+    """A width divisible by the number of heads, as some classes of transformers require."""
 
     def read(self, document: ConfigDocument, known: Fields) -> Fields:
         if known["dim"] % known["heads"] and not document.findings:
@@ -451,7 +451,7 @@ class DenseLayers(AnyKey):
 
 @dataclass(frozen=True)
 class Groups(KeyRule):
-    """`n_group` and `topk_group`, the groups of experts that a token is limited to.
+    """`n_group` and `topk_group`: group-limited routing.
 
     Arguments:
         method: value of `topk_method` without which they have no effect; empty: none.

@@ -1,4 +1,4 @@
-"""Dense rows of tensors that files hold quantized; see `setpoint.model.pretrained.quantized`."""
+"""Dequantization of rows of tensors in files; see `setpoint.model.pretrained.quantized`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from setpoint.config import RunError
 from setpoint.files.tensor_header import Encoding, Shape, TensorInfo
 
 Read = Callable[[TensorInfo, tuple[int, int] | None], Tensor]
-"""Some rows of a tensor as a file has it, or all."""
+"""Reads some rows of a stored tensor, or all."""
 
 AT_ONCE: Final = 2**22
-"""Weights that are made dense at a time, at most or one row of blocks, in fp32."""
+"""Weights dequantized at a time, at most or one row of blocks, in fp32."""
 
 E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Magnitudes of a 4-bit float; the fourth bit is the sign."""
@@ -24,21 +24,21 @@ LEVELS: Final = {
     "e2m1": (*E2M1, *(-each for each in E2M1)),
     "int4": tuple(float(each) for each in range(-8, 8)),
 }
-"""Numbers of four bits."""
+"""Values of 4-bit codes."""
 
 
 def dequantize(
     encoding: Encoding, shape: Shape, rows: tuple[int, int] | None, dtype: torch.dtype, read: Read
 ) -> Tensor:
-    """Make rows of a tensor dense, piece by piece.
+    """Dequantize rows of a tensor, piece by piece.
 
     Arguments:
         shape: of the whole tensor.
-        rows: the first of them, and the one after the last; None: all.
-        dtype: that fp32 is rounded to.
+        rows: first row and end; None: all.
+        dtype: of the result, rounded from fp32.
 
     Raises:
-        RunError: scales are not positive, or numbers are not finite.
+        RunError: scales are not positive, or values are not finite.
     """
     first, last = rows or (0, shape[0])
     found = torch.empty((last - first, *shape[1:]), dtype=dtype)
@@ -59,9 +59,9 @@ def dequantize(
 
 
 def require_sound(encoding: Encoding, part: str, numbers: Tensor) -> None:
-    """Refuse a part whose numbers are not finite, or scales that are negative.
+    """Refuse values that are not finite, and negative scales.
 
-    A block of zeros may have the scale zero.
+    A block of zeros may have scale zero.
 
     Raises:
         RunError: see `unsound`.
@@ -80,18 +80,18 @@ def require_sound(encoding: Encoding, part: str, numbers: Tensor) -> None:
 
 
 def unsound(encoding: Encoding, part: str, what: str) -> RunError:
-    """An error about numbers of a part of a quantized tensor."""
+    """Error about invalid values in a part of a quantized tensor."""
     infos = dict(encoding.parts)
     name = encoding.names[[*infos].index(part)]
     return RunError(
-        f"{infos[part].file}: {name} holds numbers {what}, so that there are no weights of "
-        f"{encoding.names[0]}. Copy or download the file again, or quantize the model again; "
-        f"nothing was loaded"
+        f"{infos[part].file}: {name} has values {what}, so that {encoding.names[0]} cannot be "
+        f"dequantized. Copy or download the file again, or quantize the model again; nothing was "
+        f"loaded"
     )
 
 
 class _DenseRows:
-    """Rows of one tensor; scales that all have in common are read once."""
+    """Dequantized rows of one tensor; scales shared by all rows are read once."""
 
     def __init__(self, encoding: Encoding, read: Read) -> None:
         self.encoding, self.read = encoding, read
@@ -106,7 +106,7 @@ class _DenseRows:
             self.levels = read(self.parts["levels"], None).float()
 
     def by_scales(self, start: int, end: int) -> Tensor:
-        """(rows, columns), or more dimensions before these."""
+        """Rows of (..., rows, columns)."""
         codes = self.read(self.parts["codes"], (start, end))
         require_sound(self.encoding, "codes", codes)
         if codes.dim() == 4:  # blocks apart
@@ -126,7 +126,7 @@ class _DenseRows:
         return values * self._spread(scales, values)
 
     def _of_blocks(self, part: str, start: int, end: int, dims: int) -> Tensor:
-        """The values of a part for each of some rows, or one row for all."""
+        """Values of a part for each row, or one row for all."""
         info, high = self.parts[part], self.encoding.block[0]
         if not info.shape:
             return self.read(info, None).float().reshape(1, 1)
@@ -155,7 +155,7 @@ class _DenseRows:
         return levels[found.int()] * outer.repeat_interleave(size)[: len(found)] + offset
 
     def by_levels(self, start: int, end: int, width: int) -> Tensor:
-        """Flat numbers of rows of so many, which blocks do not know of."""
+        """Flattened values of some rows; blocks run across row boundaries."""
         first, last = start * width, end * width
         codes = self.read(self.parts["codes"], (first // 2, -(-last // 2))).flatten()
         places = torch.stack((codes >> 4, codes & 15), -1).flatten()[first % 2 :][: last - first]
@@ -164,6 +164,6 @@ class _DenseRows:
 
 
 def _looked_up(codes: Tensor, levels: tuple[float, ...]) -> Tensor:
-    """Two numbers of each byte, the first in its low half."""
+    """Two values per byte, the first in the low half."""
     codes = codes.view(torch.uint8)
     return torch.tensor(levels)[torch.stack((codes & 15, codes >> 4), -1).flatten(-2).int()]

@@ -1,4 +1,4 @@
-"""A config.json of which each key is understood, known to be without effect here, or refused."""
+"""A config.json whose every key is either read, known to have no effect, or refused."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from setpoint.model.pretrained.quantized import KEY, unread_quantization
 _ABSENT: Final = object()
 
 LARGEST: Final = 2**31
-"""Above this is no number of a model; some of the lists here would not fit into memory either."""
+"""Upper bound of numbers in a config.json; larger ones would exhaust memory in derived lists."""
 
 _NO_EFFECT: Final = {
-    "what the file is, and who wrote it": "model_type architectures transformers_version "
+    "metadata of the file": "model_type architectures transformers_version "
     "_name_or_path name_or_path _commit_hash is_llama_config transformers.js_config "
     "unsloth_fixed unsloth_version",
-    "the format of the weights, which their files say, too": "dtype torch_dtype use_bfloat16",
-    "what only generation reads, and the numbers of special tokens": "use_cache bos_token_id "
+    "the dtype of the weights, which their files give as well": "dtype torch_dtype use_bfloat16",
+    "generation settings and special tokens": "use_cache bos_token_id "
     "eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id "
     "cache_implementation max_length min_length do_sample early_stopping num_beams "
     "num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty "
@@ -29,17 +29,16 @@ _NO_EFFECT: Final = {
     "num_return_sequences output_scores return_dict_in_generate forced_bos_token_id "
     "forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
     "begin_suppress_tokens tokenizer_class prefix max_sequence_length",
-    "how it is computed, with equal results": "attn_implementation _attn_implementation "
+    "implementations with equal results": "attn_implementation _attn_implementation "
     "_attn_implementation_autoset _attn_implementation_internal experts_implementation "
     "_experts_implementation_internal pretraining_tp chunk_size_feed_forward torchscript "
     "tf_legacy_loss",
-    "what else is returned": "return_dict output_attentions output_hidden_states "
-    "output_router_logits",
+    "additional outputs": "return_dict output_attentions output_hidden_states output_router_logits",
     "heads for other tasks": "id2label label2id num_labels problem_type finetuning_task "
     "task_specific_params",
 }
 NO_EFFECT: Final = frozenset(key for keys in _NO_EFFECT.values() for key in keys.split())
-"""Keys that change neither the weights nor the logits of a decoder."""
+"""Keys that affect neither the weights nor the logits of a decoder."""
 
 _MUST_BE: Mapping[str, tuple[object, ...]] = {
     "is_encoder_decoder": (False,),
@@ -55,15 +54,15 @@ _MUST_BE: Mapping[str, tuple[object, ...]] = {
     "use_mrope": (None, False),
 }
 _REFUSED: Mapping[str, str] = {
-    "auto_map": "names program code of its own, which is not run",
+    "auto_map": "names code in the repository, which is not run",
 }
 
 
 def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
-    """The content of a directory's config.json, or of another file of that kind.
+    """Read a directory's config.json, or another JSON file.
 
     Raises:
-        SetpointError: if it is missing or no JSON mapping.
+        SetpointError: if it is missing, or not a JSON object.
     """
     file = directory / name
     try:
@@ -73,14 +72,14 @@ def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
     except ValueError as error:
         raise SetpointError(f"{file} is not JSON: {error}") from error
     if not isinstance(keys, dict):
-        raise SetpointError(f"{file} holds no mapping of keys to values")
+        raise SetpointError(f"{file} is not a JSON object")
     return cast(dict[str, Any], keys)
 
 
 class ConfigDocument:
-    """The keys of a config.json, with a list of those that were read.
+    """The keys of a config.json, which records those that were read.
 
-    Findings are collected and reported together by `finish`.
+    Findings are collected, and reported together by `finish`.
     """
 
     def __init__(self, keys: Mapping[str, Any], path: str) -> None:
@@ -88,18 +87,17 @@ class ConfigDocument:
         self._keys = keys
         self._read: set[str] = set()
         self.findings: list[tuple[str, str]] = []
-        """Keys with what is wrong about them."""
+        """Keys, each with a message."""
 
     def has(self, name: str) -> bool:
-        """Whether a key is there and not null.
+        """True if a key is present and not null.
 
-        Returns:
-            True if it has a value; the key counts as read only by what reads it.
+        This does not count as reading it.
         """
         return self._keys.get(name) is not None
 
     def value(self, name: str, default: Any = None) -> Any:
-        """Read a key of any kind."""
+        """Read a key of any type."""
         self._read.add(name)
         return self._keys.get(name, default)
 
@@ -109,7 +107,7 @@ class ConfigDocument:
         """Read an int.
 
         Arguments:
-            default: what an absent key stands for; without one it must be there.
+            default: value if the key is absent; without one the key is required.
         """
 
         def right(value: Any) -> bool:
@@ -126,7 +124,7 @@ class ConfigDocument:
         """Read a float.
 
         Arguments:
-            default: what an absent key stands for; without one it must be there.
+            default: value if the key is absent; without one the key is required.
         """
 
         def right(value: Any) -> bool:
@@ -136,25 +134,25 @@ class ConfigDocument:
         return found if found is None else float(found)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Read true or false; null stands for false."""
+        """Read a bool; null counts as false."""
         if self._keys.get(name, default) is None:
             self._read.add(name)
             return False
         return self._typed(name, default, lambda value: type(value) is bool, "true or false", False)
 
     def choice(self, name: str, default: str, meanings: Mapping[str, str]) -> str:
-        """Read a word and say what it stands for here."""
+        """Read a string and map it to a field's value."""
         value = self.value(name, default)
         if isinstance(value, str) and value in meanings:
             return meanings[value]
-        self.refuse(name, f"is not known here; known: {', '.join(meanings)}")
+        self.refuse(name, f"is not supported; valid: {', '.join(meanings)}")
         return meanings[default]
 
     def must_be(self, name: str, allowed: Collection[object], why: str) -> None:
-        """Refuse a key that has another value than those that change nothing.
+        """Refuse a key with a value other than those allowed.
 
         Arguments:
-            allowed: the values; an absent key is allowed.
+            allowed: values without effect; the key may be absent.
         """
         value = self.value(name, _ABSENT)
         if value is not _ABSENT and value not in allowed:
@@ -167,7 +165,7 @@ class ConfigDocument:
         self.findings.append((name, f"{shown}{why}"))
 
     def finish(self) -> None:
-        """Refuse what was not read, and report all findings.
+        """Refuse keys that were not read, and report all findings.
 
         Raises:
             SetpointError: if there are any, naming each key with its value.
@@ -184,15 +182,15 @@ class ConfigDocument:
         unknown = [name for name in self._keys if name not in self._read | NO_EFFECT]
         for name in unknown:
             if self._keys[name] is not None:
-                self.refuse(name, "is not known here, and might change the model")
+                self.refuse(name, "is unknown, and might change the model")
         if self.findings:
             # Files are read by one reader, whatever the type.
             same = all(name.startswith(KEY) for name, _ in self.findings)
             lines = [f"{name}{'' if why[0] == ':' else ' '}{why}" for name, why in self.findings]
             raise SetpointError(
-                f"{self.path} describes a model that Setpoint's transformer cannot be:\n  "
+                f"{self.path} describes a model that Setpoint's transformer does not support:\n  "
                 + "\n  ".join(lines)
-                + ("" if same else '\n`type = "huggingface"` trains it with transformers as it is.')
+                + ("" if same else '\n`type = "huggingface"` trains it with transformers.')
             )
 
     def _typed(
@@ -211,10 +209,10 @@ class ConfigDocument:
 
 
 def reasons(error: SetpointError) -> str:
-    """What is wrong with values of ours that were made from a file, without where in our code.
+    """Problems with values converted from a file, without locations in Setpoint's code.
 
     Arguments:
-        error: any; that of a configuration has several reasons.
+        error: any; that of a configuration has several problems.
     """
     if not isinstance(error, ConfigError):
         return str(error)

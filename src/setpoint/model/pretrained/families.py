@@ -1,7 +1,7 @@
-"""The families of models that are read and written, a table each.
+"""The model families that are read and written, one table each.
 
-To add one: the rules for its keys, the names of its modules, and the fields that are fixed. A test
-compares its logits with those of transformers, both ways.
+To add one, list the rules for its keys, the names of its modules and the fields that are fixed. A
+test compares its logits with those of transformers in both directions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from setpoint.model.pretrained.positions import (
     gemma3_pattern,
     smollm3_pattern,
 )
-from setpoint.model.pretrained.weights import DECODER, QKV, Names, Theirs, fused
+from setpoint.model.pretrained.weights import DECODER, QKV, HfModule, Names, fused
 
 if TYPE_CHECKING:
     from setpoint.model.pretrained.document import ConfigDocument
@@ -62,14 +62,14 @@ def decoder(
     tied: bool = False,
     latent: bool = False,
 ) -> tuple[KeyRule, ...]:
-    """Rules that Llama and those after it have in common, but for positions.
+    """Rules shared by Llama and its descendants, except positions.
 
     Arguments:
-        kv_heads, head_dim, length, eps, usual, tied: values of absent keys; None: as many as heads,
-            hidden_size / heads.
-        activation: name of its key.
+        kv_heads, head_dim, length, eps, usual, tied: values of absent keys; None: the number of
+            heads, and hidden_size / heads.
+        activation: name of the key of the activation.
         words: its values.
-        latent: whether attention is latent, so that heads are no parts of the width.
+        latent: for latent attention, where head_dim does not follow from the width.
     """
     heads: tuple[KeyRule, ...] = (
         Int("num_key_value_heads", "kv_heads", kv_heads, null=lambda known: known["heads"]),
@@ -104,7 +104,7 @@ NO_BIAS = Must("attention_bias", (False,), "the model has no such biases", write
 CAUSAL = Must(
     "use_bidirectional_attention",
     (False, None),
-    "positions would see what comes after them",
+    "attention would not be causal",
     writes=True,
 )
 ALL_ALIKE = Windows(all_alike, listed=False)
@@ -119,13 +119,13 @@ def inverse(value: float) -> float:
 
 
 def query_scale(config: TransformerConfig) -> float:
-    """The scale of attention."""
+    """Softmax scale of attention."""
     scale = config.attention_scale
     return query_size(config) ** -0.5 if scale is None else scale
 
 
 class SharedWidth(KeyRule):
-    """`shared_expert_intermediate_size`: the width of all shared experts."""
+    """`shared_expert_intermediate_size`: total width of the shared experts."""
 
     def read(self, document: ConfigDocument, known: Fields) -> Fields:
         width, name = known["moe.expert_dim"], "shared_expert_intermediate_size"
@@ -141,7 +141,7 @@ class SharedWidth(KeyRule):
 
 
 class OldActivation(KeyRule):
-    """`hidden_act` of Gemma, which transformers does not read: it takes gelu_pytorch_tanh."""
+    """`hidden_act` of Gemma, which transformers ignores in favour of gelu_pytorch_tanh."""
 
     def read(self, document: ConfigDocument, known: Fields) -> Fields:
         old = document.value("hidden_act")
@@ -153,7 +153,7 @@ class OldActivation(KeyRule):
 
 
 def gemma(length: int, cap: float | None) -> tuple[KeyRule, ...]:
-    """Rules that Gemma 2 and 3 have in common, but for windows and positions."""
+    """Rules shared by Gemma 2 and 3, except windows and positions."""
     return (
         OldActivation(),
         *decoder(
@@ -186,7 +186,7 @@ MOE: Final = "a mixture of experts"
 
 
 def packed(name: str, *projections: str) -> Names:
-    """Names of packed projections of experts that are one tensor of theirs."""
+    """Names of packed expert projections that are one tensor in the files."""
     modules = (f"feed_forward.experts.{projection}" for projection in projections)
     return fused(f"mlp.experts.{name}", *modules, packed=True)
 
@@ -197,13 +197,13 @@ SANDWICH: Final[Names] = {
     "feed_forward_norm": "pre_feedforward_layernorm",
     "feed_forward_output_norm": "post_feedforward_layernorm",
 }
-"""Names where norms stand before and after attention and feed-forward."""
+"""Names with norms before and after attention and feed-forward."""
 POST_NORMS: Final[Names] = {
     **DECODER,
     "attention_output_norm": "post_attention_layernorm",
     "feed_forward_output_norm": "post_feedforward_layernorm",
 }
-"""Names where norms stand after attention and feed-forward only."""
+"""Names with norms only after attention and feed-forward."""
 SHARED_NAMES: Final[Names] = {
     **DECODER,
     "feed_forward.shared.gate": "mlp.shared_experts.gate_proj",
@@ -213,7 +213,7 @@ SHARED_NAMES: Final[Names] = {
 CORRECTION: Final[Names] = {"feed_forward.router.bias": "mlp.gate.e_score_correction_bias"}
 SIGMOID_NAMES: Final[Names] = {**SHARED_NAMES, **CORRECTION}
 BEYOND: Final = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"layers\.({beyond})\..*")
-"""Surplus of models with layers beyond the last, for speculation."""
+"""Surplus tensors of models with additional layers for speculative decoding."""
 
 QWEN_EXPERTS: tuple[KeyRule, ...] = (
     Int("decoder_sparse_step", "moe.every", 1),
@@ -278,7 +278,7 @@ QWEN3_MOE = Family(
 
 
 EXPERTS_ONLY = Int("intermediate_size", "ffn_dim,moe.expert_dim", get=expert_width)
-NO_JITTER = Must("router_jitter_noise", (0.0, 0), "routers have no noise here")
+NO_JITTER = Must("router_jitter_noise", (0.0, 0), "router noise is not supported")
 
 MIXTRAL = Family(
     model_type="mixtral",
@@ -345,7 +345,7 @@ GEMMA = Family(
     model_type="gemma",
     architecture="GemmaForCausalLM",
     rules=(
-        Must("hidden_activation", (None, "gelu_pytorch_tanh"), "hidden_act is what is read"),
+        Must("hidden_activation", (None, "gelu_pytorch_tanh"), "transformers reads hidden_act"),
         *decoder(
             kv_heads=16,
             head_dim=256,
@@ -364,7 +364,7 @@ GEMMA = Family(
 
 SEQUENCE_LOSS: tuple[KeyRule, ...] = (
     Number("aux_loss_alpha", "moe.sequence_balance_loss", 0.0),
-    Must("seq_aux", (True,), "the loss is one of sequences"),
+    Must("seq_aux", (True,), "only the loss per sequence is supported"),
     Derived("moe.balance_loss", lambda _: 0.0),
 )
 SIGMOID_EXPERTS: tuple[KeyRule, ...] = (
@@ -373,12 +373,12 @@ SIGMOID_EXPERTS: tuple[KeyRule, ...] = (
     Int("num_experts_per_tok", "moe.top_k", 8),
     Groups(),
     Bool("norm_topk_prob", "moe.router.normalize", True),
-    Must("scoring_func", ("sigmoid",), "scores are sigmoids in these models"),
-    Must("topk_method", ("noaux_tc",), "experts are chosen with a bias in these models"),
+    Must("scoring_func", ("sigmoid",), "these models have sigmoid scores"),
+    Must("topk_method", ("noaux_tc",), "these models select experts with a bias"),
     *SEQUENCE_LOSS,
     NO_ROUTER_LOGITS,
 )
-"""Rules of experts as in DeepSeek V3."""
+"""Rules of experts of DeepSeek V3."""
 LATENT: Final = (
     Int("q_lora_rank", "mla.query_rank", 1536, null=lambda _: None),
     Int("kv_lora_rank", "mla.kv_rank", 512),
@@ -389,20 +389,20 @@ LATENT: Final = (
 """Rules of latent attention."""
 DEEPSEEK: tuple[KeyRule, ...] = (
     *decoder(length=4096, latent=True),
-    Must("rms_norm_eps", (1e-6,), "must be 1e-06, as norms of latents have it"),
+    Must("rms_norm_eps", (1e-6,), "must be 1e-06, the epsilon of the latent norms"),
     *LATENT,
     LatentRope(),
     NO_BIAS,
     OWN_CODE,
     AnyKey("ep_size"),
-    Must("moe_layer_freq", (1,), "only first_k_dense_replace leaves layers without experts"),
+    Must("moe_layer_freq", (1,), "dense layers are given by first_k_dense_replace only"),
     Int("moe_intermediate_size", "moe.expert_dim", get=expert_width),
     Int("n_shared_experts", "moe.shared_experts"),
     Number("routed_scaling_factor", "moe.route_scale", positive=True),
     *SEQUENCE_LOSS,
     NO_ROUTER_LOGITS,
 )
-"""Rules that DeepSeek V2 and V3 have in common."""
+"""Rules shared by DeepSeek V2 and V3."""
 DEEPSEEK_NAMES: Final[Names] = {
     **SHARED_NAMES,
     "attention.query_down": "self_attn.q_a_proj",
@@ -423,7 +423,7 @@ DEEPSEEK_V2 = Family(
         Int("num_experts_per_tok", "moe.top_k", REQUIRED),
         Int("first_k_dense_replace", "moe.first_dense", 0, at_least=0),
         Groups("group_limited_greedy"),
-        Must("scoring_func", ("softmax",), "scores are a softmax in these models"),
+        Must("scoring_func", ("softmax",), "these models have softmax scores"),
         Must("norm_topk_prob", (False,), "transformers does not normalize them", writes=True),
         Must("mlp_bias", (False,), "the model has no such biases"),
     ),
@@ -440,7 +440,7 @@ DEEPSEEK_V3 = Family(
         Int("n_routed_experts", "moe.experts", 256, other="num_local_experts"),
         Int("first_k_dense_replace", "moe.first_dense", 3, at_least=0),
         *SIGMOID_EXPERTS,
-        Must("rope_interleave", (True,), "rotated pairs are neighbours", writes=True),
+        Must("rope_interleave", (True,), "rotated pairs are adjacent", writes=True),
     ),
     fixed={"mla": MLA_NAME, "moe": MOE, "moe.router": "sigmoid_top_k"},
     names={**DEEPSEEK_NAMES, **CORRECTION},
@@ -501,7 +501,7 @@ OLMOE = Family(
         Rope(),
         BIASES,
         EvenHeads(),
-        Must("clip_qkv", (None,), "clips queries, keys and values"),
+        Must("clip_qkv", (None,), "clipping of queries, keys and values is not supported"),
         Int("num_experts", "moe.experts", 64, other="num_local_experts"),
         Int("num_experts_per_tok", "moe.top_k", 8),
         EXPERTS_ONLY,
@@ -585,8 +585,8 @@ GPT_OSS = Family(
         *decoder(
             kv_heads=8, head_dim=64, length=131_072, eps=1e-5, words={"silu": "swiglu_clamped"}
         ),
-        Must("swiglu_limit", (7.0,), "projections are clamped at 7 here", writes=True),
-        Must("swiglu_alpha", (1.702,), "the sigmoid is of 1.702 x here", writes=True),
+        Must("swiglu_limit", (7.0,), "projections are clamped at 7", writes=True),
+        Must("swiglu_alpha", (1.702,), "the sigmoid takes 1.702 x", writes=True),
         Rope(
             150_000.0,
             scaling={
@@ -661,7 +661,7 @@ GPT2 = Family(
         Int("n_head", "heads"),
         Int("n_positions", "max_sequence_length", 1024),
         Must("n_ctx", "max_sequence_length", "contradicts n_positions"),  # its old name
-        Must("scale_attn_by_inverse_layer_idx", (False,), "scales each layer differently"),
+        Must("scale_attn_by_inverse_layer_idx", (False,), "a scale per layer is not supported"),
         AnyKey("reorder_and_upcast_attn"),  # the order of two products, and the precision of a sum
         *(
             AnyKey(f"summary_{name}")
@@ -700,9 +700,9 @@ GPT2 = Family(
         "attention_norm": "ln_1",
         "feed_forward_norm": "ln_2",
         **fused("attn.c_attn", *QKV, transposed=True),
-        "attention.output": Theirs("attn.c_proj", transposed=True),
-        "feed_forward.up": Theirs("mlp.c_fc", transposed=True),
-        "feed_forward.down": Theirs("mlp.c_proj", transposed=True),
+        "attention.output": HfModule("attn.c_proj", transposed=True),
+        "feed_forward.up": HfModule("mlp.c_fc", transposed=True),
+        "feed_forward.down": HfModule("mlp.c_proj", transposed=True),
         "norm": "ln_f",
         "output": "lm_head",
     },
@@ -740,4 +740,4 @@ FAMILIES: Final = {
         GPT_OSS,
     )
 }
-"""By `model_type`; the plainest first, since a model is exported as the first that can be it."""
+"""Families by `model_type`, the simplest first: a model is exported as the first that fits."""

@@ -1,4 +1,4 @@
-"""Parameters filled from files, one after the other."""
+"""Loading of parameters from files, one tensor at a time."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,20 +24,20 @@ from setpoint.model.pretrained.weights import (
     Piece,
     Shape,
     files_of,
+    hf_shapes,
     require_tensors,
-    their_shapes,
 )
 from setpoint.shapes.placed import Placeable, as_placed, in_memory, local_ranges, put
 from setpoint.shapes.stored import Coded, Stored, stored_weights
 
 
 class Growth(NamedTuple):
-    """Rows of the embedding and the output matrix for tokens that files do not have.
+    """New rows of the embedding and the output matrix, for tokens that files do not have.
 
     Arguments:
-        known: tokens of the files; the rows of others are the mean of theirs.
-        tokens: of the model.
-        stored: rows of the files, with those of padding.
+        known: vocabulary size of the files; other rows are initialized to the mean of these.
+        tokens: vocabulary size of the model.
+        stored: rows in the files, with padding.
     """
 
     known: int
@@ -45,25 +45,25 @@ class Growth(NamedTuple):
     stored: int
 
     def fill(self, local: Tensor, first: int, row: Tensor) -> None:
-        """Give new rows their values.
+        """Initialize new rows.
 
         Arguments:
             local: rows of the matrix from `first` on.
-            row: the mean, of the columns that `local` has.
+            row: the mean, for the columns of `local`.
         """
         start, end = max(self.known - first, 0), max(self.tokens - first, 0)
         local[start:end] = row.to(local)
 
 
 class Weights:
-    """The tensors of a model in files, held against the model before any is read.
+    """Tensors of a model in files, checked against the model before any is read.
 
     Arguments:
         coded: names of tensors that are parts of quantized weights, which keep their dtypes.
-        growth: of the matrices with a row for each token; None: the files have all tokens.
+        growth: of the embedding and output matrix; None: the vocabularies are equal.
 
     Raises:
-        RunError: if the files hold other tensors than the model has.
+        RunError: if the files contain other tensors than the model.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Weights:
         self.pieces: dict[str, list[Piece]] = {}
         if growth is not None:
             stored = Part(0, 0, growth.stored)
-            pieces = [p._replace(of_ours=stored) if p.ours in ROWS else p for p in pieces]
+            pieces = [p._replace(block=stored) if p.name in ROWS else p for p in pieces]
         for piece in pieces:
-            self.pieces.setdefault(piece.ours, []).append(piece)
+            self.pieces.setdefault(piece.name, []).append(piece)
         every = (piece for group in self.pieces.values() for piece in group)
-        require_tensors(where, their_shapes(every, shapes), held, surplus, coded)
+        require_tensors(where, hf_shapes(every, shapes), held, surplus, coded)
 
     def fill(
         self,
@@ -95,16 +95,15 @@ class Weights:
         dtype: torch.dtype | None,
         reader: TensorReader | None = None,
     ) -> None:
-        """Give each parameter and buffer of a module its values.
+        """Load all parameters and buffers of a module.
 
-        What is on the meta device is made in place; anything else keeps its place and type, and if
-        it is sharded takes its part, of which only the rows are read. What the module lacks, as a
-        stage of a pipeline does, is not read. A buffer that no file holds gets the value it starts
-        with.
+        Tensors on the meta device are allocated; others keep device and dtype. Of sharded ones only
+        the local rows are read. Tensors that the module lacks, as a pipeline stage does, are not
+        read. Buffers that are in no file get their initial values.
 
         Arguments:
-            dtype: for parameters on the meta device; None: as in the files.
-            reader: of the files; None: this process reads what it holds.
+            dtype: of parameters on the meta device; None: as in the files.
+            reader: reads the files; None: this process reads its own parts.
         """
         # Buffers that no file holds have no values when their memory has been made.
         empty = {name for name, buffer in module.named_buffers() if buffer.is_meta}
@@ -140,13 +139,13 @@ class Weights:
                     _put(module, name, made)
 
     def read(self, reader: TensorReader, name: str, part: Part | None = None) -> Tensor:
-        """A tensor of ours that lies in the files as it is, or a block of it."""
+        """A tensor stored unchanged, or a block of it."""
         (piece,) = self.pieces[name]
         assert piece[2:] == (None, None, False)
-        return block(reader.read(self.held[piece.theirs]), part)
+        return block(reader.read(self.held[piece.hf_name]), part)
 
     def rows(self, reader: TensorReader, name: str, shape: Shape, rows: tuple[int, int]) -> Tensor:
-        """Some rows of a tensor of ours, in fp32 on the CPU."""
+        """Some rows of a tensor, in fp32 on the CPU."""
         if rows == (0, shape[0]):  # in the reader's own memory where it can be
             pieces = self.pieces[name]
             return self._assemble(reader, pieces, torch.Size(shape), torch.float32, "cpu")
@@ -156,7 +155,7 @@ class Weights:
     def _store(
         self, reader: TensorReader, name: str, stored: Stored, rows: tuple[int, int]
     ) -> None:
-        """Give a piece of a quantized weight its values, in the format of the files if it can."""
+        """Load a piece of a quantized weight, in the format of the files if possible."""
         coded = self.coded_rows(reader, name, rows)
         parts = None if coded is None else stored.parts_from(coded)
         if parts is None:
@@ -165,15 +164,15 @@ class Weights:
             stored.take(parts, rows[0])
 
     def coded_rows(self, reader: TensorReader, name: str, rows: tuple[int, int]) -> Coded | None:
-        """A matrix, or an expert's, as files hold it quantized; None where they do not."""
+        """A quantized matrix in the files, or an expert's; None if it is not quantized."""
         pieces = self.pieces[name]
         for piece in pieces:
-            encoding = self.held[piece.theirs].encoding
+            encoding = self.held[piece.hf_name].encoding
             whole = len(pieces) == 1 and piece[2:] == (None, None, False)
             expert = piece[2:] == (Part(0, rows[0]), None, True) and rows[1] == rows[0] + 1
             if encoding is None or encoding.transposed or not (whole or expert):
                 continue
-            return coded_of(self.held[piece.theirs], encoding, reader)
+            return coded_of(self.held[piece.hf_name], encoding, reader)
         return None
 
     def _made(
@@ -184,10 +183,10 @@ class Weights:
         device: torch.device | str,
         dtype: torch.dtype | None,
     ) -> Tensor | None:
-        """The tensor in place of one on the meta device; None where it was filled in place."""
+        """A new tensor in place of one on the meta device; None if it was filled in place."""
         pieces = self.pieces[plain_name(name)]
         if target.is_meta:
-            dtype = dtype or dtype_named(self.held[pieces[0].theirs].dtype)
+            dtype = dtype or dtype_named(self.held[pieces[0].hf_name].dtype)
             return self._assemble(reader, pieces, target.shape, dtype, device)
         here = local_ranges(target) if reader.by_rows and target.ndim else None
         if here is None:
@@ -200,7 +199,7 @@ class Weights:
     def box(
         self, reader: TensorReader, name: str, ranges: Sequence[tuple[int, int]], dtype: torch.dtype
     ) -> Tensor:
-        """Read a box of a tensor of ours, by the ranges of its dimensions, on the CPU."""
+        """Read a box of a tensor, by the ranges of its dimensions, on the CPU."""
         found = torch.empty([end - start for start, end in ranges], dtype=dtype)
         self._fill_box(reader, self.pieces[name], self.shapes[name], found, ranges)
         return found
@@ -213,24 +212,24 @@ class Weights:
         local: Tensor,
         box: Sequence[tuple[int, int]],
     ) -> None:
-        """Give a box of a tensor of ours its values."""
-        if len(pieces) > 1 or pieces[0].of_ours is not None:
+        """Read a box of a tensor into `local`."""
+        if len(pieces) > 1 or pieces[0].block is not None:
             local.zero_()  # what no piece covers
         for piece in pieces:
             found = common(piece, shape, box)
             if found is not None:
                 within, ranges = found
-                info, part = self.held[piece.theirs], piece.of_theirs
-                theirs = reader.read_box(info, ranges) if ranges else reader.read(info)
+                info, part = self.held[piece.hf_name], piece.hf_block
+                source = reader.read_box(info, ranges) if ranges else reader.read(info)
                 if part is not None and part.step > 1:
-                    length = (theirs.shape[part.dim] - 1) // part.step + 1
-                    theirs = block(theirs, Part(part.dim, 0, length, part.step))
-                local[within].copy_(theirs.T if piece.transposed else theirs)
-        if self.growth is not None and pieces[0].ours in ROWS:
+                    length = (source.shape[part.dim] - 1) // part.step + 1
+                    source = block(source, Part(part.dim, 0, length, part.step))
+                local[within].copy_(source.T if piece.transposed else source)
+        if self.growth is not None and pieces[0].name in ROWS:
             (first, last), columns = box[0], slice(*box[1])
             if first < self.growth.tokens and last > self.growth.known:
-                theirs = reader.read(self.held[pieces[0].theirs])[:, columns]
-                self.growth.fill(local, first, mean_row(theirs[: self.growth.known]))
+                source = reader.read(self.held[pieces[0].hf_name])[:, columns]
+                self.growth.fill(local, first, mean_row(source[: self.growth.known]))
 
     def _assemble(
         self,
@@ -240,25 +239,25 @@ class Weights:
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> Tensor:
-        """One tensor of ours, put together of its pieces."""
+        """A tensor assembled from its pieces."""
         only = pieces[0]
         if len(pieces) == 1 and only[2:] == (None, None, False):
             # The reader's own memory, so that nothing is copied; no other piece is cut from it.
-            return reader.read(self.held[only.theirs]).to(device=device, dtype=dtype)
+            return reader.read(self.held[only.hf_name]).to(device=device, dtype=dtype)
         full = torch.zeros(shape, dtype=dtype, device=device)
         for piece in pieces:
-            theirs = block(reader.read(self.held[piece.theirs]), piece.of_theirs)
-            block(full, piece.of_ours).copy_(theirs.T if piece.transposed else theirs)
-            if self.growth is not None and piece.ours in ROWS:
-                self.growth.fill(full, 0, mean_row(theirs[: self.growth.known]))
+            source = block(reader.read(self.held[piece.hf_name]), piece.hf_block)
+            block(full, piece.block).copy_(source.T if piece.transposed else source)
+            if self.growth is not None and piece.name in ROWS:
+                self.growth.fill(full, 0, mean_row(source[: self.growth.known]))
         return full
 
 
 class PlacedWeights(Weights):
-    """Weights that ranks have saved in parts, of which each rank reads what it holds.
+    """Weights saved in shards by several ranks; each rank reads its own part.
 
     Arguments:
-        tensors: by the names that the model has for them.
+        tensors: by their names in the model.
     """
 
     def __init__(
@@ -294,7 +293,7 @@ class PlacedWeights(Weights):
         return saved.box(starts, sizes).to(dtype)
 
     def read(self, reader: TensorReader, name: str, part: Part | None = None) -> Tensor:
-        """See `Weights.read`; of a block no more than that is read."""
+        """See `Weights.read`; only the block is read."""
         del reader
         saved = self.tensors[name]
         if isinstance(saved, Tensor):
@@ -327,7 +326,7 @@ class PlacedWeights(Weights):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Grown(Placeable):
-    """A tensor with rows for new tokens, which is read when it is placed; see `Placeable`."""
+    """A tensor with rows for new tokens, read when it is placed; see `Placeable`."""
 
     saved: Tensor | Placeable
     growth: Growth
@@ -354,10 +353,10 @@ class _Grown(Placeable):
 
 
 def coded_of(info: TensorInfo, encoding: Encoding, reader: TensorReader) -> Coded:
-    """The parts of a quantized tensor as files hold them.
+    """Parts of a quantized tensor as stored in files.
 
     Raises:
-        RunError: scales are not positive, or numbers are not finite.
+        RunError: scales are not positive, or values are not finite.
     """
     parts = {kind: reader.part(part) for kind, part in encoding.parts}
     for kind, part in parts.items():
@@ -372,7 +371,7 @@ def coded_of(info: TensorInfo, encoding: Encoding, reader: TensorReader) -> Code
 
 
 def mean_row(rows: Tensor) -> Tensor:
-    """The mean of rows, in fp64, so that it depends on neither threads nor parts."""
+    """Mean of rows in fp64, so that it depends neither on threads nor on sharding."""
     sums = torch.stack([part.sum(0, dtype=torch.float64) for part in rows.split(1024)])
     return sums.sum(0) / len(rows)
 
@@ -380,22 +379,22 @@ def mean_row(rows: Tensor) -> Tensor:
 def common(
     piece: Piece, shape: Shape, box: Sequence[tuple[int, int]]
 ) -> tuple[tuple[slice | int, ...], list[tuple[int, int]]] | None:
-    """Find what a piece and a part of a tensor of ours have in common.
+    """Intersection of a piece with a part of a tensor.
 
     Arguments:
         shape: of the whole tensor.
-        box: the ranges of its dimensions that the part holds.
+        box: ranges of its dimensions in the part.
 
     Returns:
-        where it lies in the part, and the ranges of the dimensions of theirs; None for nothing.
+        its index in the part, and the ranges of the dimensions in the file; None if it is empty.
     """
     within: list[slice | int] = []
     ranges: list[tuple[int, int]] = []
     for dim, (size, (low, high)) in enumerate(zip(shape, box, strict=True)):
         start, end, single = 0, size, False
-        if piece.of_ours is not None and piece.of_ours.dim == dim:
-            start, single = piece.of_ours.start, piece.of_ours.length is None
-            end = start + (piece.of_ours.length or 1)
+        if piece.block is not None and piece.block.dim == dim:
+            start, single = piece.block.start, piece.block.length is None
+            end = start + (piece.block.length or 1)
         first, last = max(low, start), min(high, end)
         if first >= last:
             return None
@@ -404,15 +403,15 @@ def common(
             ranges.append((first - start, last - start))
     if piece.transposed:
         ranges.reverse()
-    if piece.of_theirs is not None:
-        dim, start, _, step = piece.of_theirs
+    if piece.hf_block is not None:
+        dim, start, _, step = piece.hf_block
         first, last = ranges[dim]
         ranges[dim] = (start + first * step, start + (last - 1) * step + 1)
     return tuple(within), ranges
 
 
 def block(tensor: Tensor, part: Part | None) -> Tensor:
-    """A block of a tensor."""
+    """A block of a tensor, as a view."""
     if part is None:
         return tensor
     if part.length is None:
@@ -438,37 +437,37 @@ def weights_of(
     config: TransformerConfig,
     growth: Growth | None = None,
 ) -> Weights:
-    """The weights of a directory, held against a model of ours.
+    """Weights of a directory, checked against a transformer.
 
     Arguments:
         growth: see `Weights`.
 
     Raises:
-        SetpointError: if there are no weights that can be read.
-        RunError: if they are damaged, or are not those of the model.
+        SetpointError: if there are no readable weights.
+        RunError: if they are damaged, or do not fit the model.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     pieces, held, surplus = files_of(directory, family, config, *rows_of(model))
     if config.tie_embeddings and HEAD in held:
-        _require_tied(directory, held, pieces[0].theirs)
+        _require_tied(directory, held, pieces[0].hf_name)
     return Weights(directory, pieces, held, shapes, surplus, growth=growth)
 
 
 def rows_of(model: nn.Module) -> tuple[dict[str, int], int]:
-    """What `pieces_of` is given of a model."""
+    """Arguments of `pieces_of` for a model: its embedding rows and vocabulary size."""
     tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
     return {name: p.shape[0] for name, p in model.named_parameters() if name in ROWS}, tokens
 
 
 def _require_tied(directory: Path, held: Mapping[str, TensorInfo], embedding: str) -> None:
-    """An output matrix beside a tied embedding must be the embedding, or one of them is lost."""
+    """Require that a stored output matrix equals the tied embedding; one of them would be lost."""
     if embedding not in held or {held[embedding].dtype, held[HEAD].dtype} - {*FLOATS}:
         return  # which is reported with all else that is wrong
     with TensorReader() as reader:
         first = reader.read(held[embedding])
         if not torch.equal(first, reader.read(held[HEAD])):
             raise RunError(
-                f"{directory} holds an {HEAD} that differs from {embedding}, while its config.json "
-                f"says that they are one (tie_word_embeddings). Set that to false there if the "
-                f"output matrix is one of its own. Nothing was loaded."
+                f"{directory} has an {HEAD} that differs from {embedding}, although config.json "
+                f"ties them (tie_word_embeddings). Set that to false there if the output matrix is "
+                f"separate. Nothing was loaded."
             )

@@ -1,4 +1,4 @@
-"""Modules with pretrained weights: `load_pretrained`, and the start of a fresh run."""
+"""Modules with pretrained weights: `load_pretrained`, and the start of a new run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerCon
 from setpoint.model.pretrained.base import (
     checkpoint_weights,
     fill_from,
-    is_ours,
+    is_built_in,
     restore,
     start_weights,
 )
@@ -37,7 +37,7 @@ from setpoint.model.pretrained.weights import require_depth
 from setpoint.shapes.peers import OneReader
 
 Divide = Callable[[nn.Module], None]
-"""Leaves a rank its part of a model."""
+"""Keeps this rank's part of a model."""
 
 
 def load_pretrained(
@@ -46,25 +46,25 @@ def load_pretrained(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | str | None = None,
 ) -> nn.Module:
-    """Load a model that was trained before.
+    """Load a trained model.
 
-    It is built without memory, all its files are held against it, and only then are its parameters
-    made, one tensor after the other, so that loading takes little more memory than the model.
+    It is built on the meta device and checked against its files; then its parameters are loaded one
+    tensor at a time, so that loading takes little more memory than the model.
 
     Arguments:
-        path: the directory of a Hugging Face model, of a run or of a checkpoint; or the id of a
-            model on the hub, as `organization/name` or `organization/name@revision`. A directory
-            wins over an id. Of a run the best checkpoint is taken, or else the newest.
-        dtype: of its parameters, such as `"bf16"`; None: as the files have them.
+        path: the directory of a Hugging Face model, a run or a checkpoint; or a Hub id, as
+            `organization/name` or `organization/name@revision`. A directory takes precedence over
+            an id. Of a run, the best checkpoint is loaded, or else the newest.
+        dtype: of its parameters, such as `"bf16"`; None: as in the files.
 
     Returns:
         the module in evaluation mode, with its resolved configuration as `config`. It maps (B, S)
         int64 tokens to (B, S, V) logits.
 
     Raises:
-        SetpointError: if there is no such model, or it is none that Setpoint's transformer can be;
-            or there is no such device.
-        RunError: if its files are damaged or do not belong together. Nothing is loaded then.
+        SetpointError: if there is no such model or device, or Setpoint's transformer does not
+            support it.
+        RunError: if its files are damaged or inconsistent. Nothing is loaded then.
     """
     wanted = weight_dtype(dtype)
     _require_device(device)
@@ -100,15 +100,15 @@ def load_directory(
     divide: Divide = lambda model: None,
     one: OneReader | None = None,
 ) -> nn.Module:
-    """Build a transformer and fill it from a directory in the format of Hugging Face.
+    """Build a transformer and load the weights of a Hugging Face directory.
 
     Arguments:
-        dtype: of the parameters; None: as the files have them.
+        dtype: of the parameters; None: as in the files.
         divide, one: see `load_checkpoint`.
 
     Raises:
-        SetpointError: if there are no weights that can be read.
-        RunError: if they are damaged, or are not those of the model. Nothing is loaded then.
+        SetpointError: if there are no readable weights.
+        RunError: if they are damaged, or do not fit the model. Nothing is loaded then.
     """
     assert config.vocab_size is not None, "every config.json has it"
     require_depth(directory, config)
@@ -132,22 +132,20 @@ def load_checkpoint(
     divide: Divide = lambda model: None,
     one: OneReader | None = None,
 ) -> nn.Module:
-    """Build a model and fill it from a checkpoint of Setpoint.
+    """Build a model and load a checkpoint of Setpoint.
 
     Arguments:
-        dtype: of the parameters; None: as the file has them, which those that ranks divide cannot
-            be.
-        prepare: adds what the checkpoint has beyond the model, such as an adapter.
-        divide: leaves this rank its part of the model, which has no values yet unless it makes them
-            itself.
-        one: the rank that reads for all of its group; None: each reads what it holds.
+        dtype: of the parameters; None: as in the file, which sharded parameters do not support.
+        prepare: adds modules that the checkpoint has beyond the model, such as an adapter.
+        divide: keeps this rank's part of the model, before values are loaded where possible.
+        one: the rank that reads for its group; None: each rank reads its own part.
 
     Raises:
         DamagedCheckpoint: if the checkpoint is not what was saved.
-        RunError: if the weights are not those of the model. Nothing is loaded then.
+        RunError: if the weights do not fit the model. Nothing is loaded then.
     """
     keys = description_of(directory)
-    if isinstance(config, TransformerConfig) and is_ours(config):
+    if isinstance(config, TransformerConfig) and is_built_in(config):
         model = skeleton(config, vocab_size)
         prepare(model)
         weights = checkpoint_weights(directory, model, config)
@@ -167,10 +165,10 @@ def load_checkpoint(
 
 
 def read_whole(model: nn.Module, load: Callable[[], None], one: OneReader | None) -> None:
-    """Fill a whole model in memory, on the rank that reads and from there on others.
+    """Load a whole model in memory, on one rank that sends it to the others.
 
     Arguments:
-        load: fills it from files.
+        load: loads it from files.
     """
     if one is None:
         load()
@@ -187,18 +185,18 @@ def start_from(
     whole: nn.Module | None = None,
     one: OneReader | None = None,
 ) -> dict[str, Any]:
-    """Give a model the weights that its configuration names.
+    """Load the pretrained weights of a configuration into a model.
 
     Arguments:
         config: a resolved section with `pretrained`.
-        model: what it has built. One with memory of its own keeps its place and dtype; the
-            parameters of a transformer on the meta device are made on `device` in `dtype`.
+        model: built from it. In memory it keeps device and dtype; parameters of a transformer on
+            the meta device are allocated on `device` in `dtype`.
         whole: the transformer that `model` is a part of, which the weights must fit; None: itself.
-        one: the rank that reads for all of its group; None: each rank reads what it holds.
+        one: the rank that reads for its group; None: each rank reads its own part.
 
     Raises:
-        SetpointError: if there is no such model, or it is of another architecture, field by field.
-        RunError: if its files are damaged or do not belong together. Nothing is loaded then.
+        SetpointError: if there is no such model, or its architecture differs, field by field.
+        RunError: if its files are damaged or inconsistent. Nothing is loaded then.
     """
     assert config.pretrained is not None
     try:
@@ -231,19 +229,18 @@ def _start_transformer(
     whole: nn.Module,
     reader: TensorReader | None,
 ) -> None:
-    theirs = config_of(place)
-    found = differences(config, theirs)
+    found = differences(config, config_of(place))
     tokens: int = whole.vocab_size  # pyright: ignore[reportAssignmentType]
     rows = vocabulary_difference(config, tokens, place)
     if rows is not None:
         found.append(rows)
     if found:
         lines = "\n  ".join(
-            f"model.{d.field} = {d.ours}; the weights have {d.theirs}" for d in found
+            f"model.{d.field} = {d.value}; the weights have {d.stored}" for d in found
         )
         raise SetpointError(
-            f"model.pretrained = {place.name} holds weights of another model, and nothing was "
-            f"loaded:\n  {lines}\n`setpoint import {place.name}` writes all that they ask for."
+            f"model.pretrained = {place.name} has the weights of another model, and nothing was "
+            f"loaded:\n  {lines}\n`setpoint import {place.name}` writes a configuration for them."
         )
     weights = start_weights(place, whole, config)
     weights.fill(model, device=device, dtype=dtype, reader=reader)

@@ -1,4 +1,4 @@
-"""Places of pretrained models: runs, checkpoints, other directories, and ids of the hub."""
+"""Location of pretrained models: runs, checkpoints, other directories, and Hub ids."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from setpoint.config import ORIGINS, SetpointError, can_be_path, for_error, near
 from setpoint.hub.fetch import fetch_files, split_hub_id
 
 CONFIG: Final = "config.json"
-"""The file that describes a model of transformers."""
+"""Configuration file of a transformers model."""
 
 MANIFEST: Final = "manifest.json"
-"""The file that makes a directory a checkpoint of Setpoint."""
+"""File that marks a directory as a checkpoint of Setpoint."""
 
 _CHECKPOINTS: Final = "checkpoints"
 _OTHERS: Final = (".pt", ".pth", ".ckpt", ".bin", ".gguf")
-"""Suffixes of files of other systems."""
+"""File suffixes of checkpoints of other systems."""
 
 
 class Place(NamedTuple):
-    """Where a model lies.
+    """Location of a model.
 
     Arguments:
-        kind: `checkpoint` for one of Setpoint's, `huggingface` for a directory in its format.
+        kind: `checkpoint` of Setpoint, or a directory in the format `huggingface`.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Place(NamedTuple):
 
 
 def locate(name: str, *, weights: bool = True) -> Place:
-    """Find a model; what exists here wins over the hub.
+    """Locate a model; local directories take precedence over the Hub.
 
     Arguments:
-        name: a directory, or the id of a model on the hub, perhaps with `@revision`.
+        name: a directory, or a Hub id with an optional `@revision`.
 
     Raises:
-        SetpointError: if there is no such model, in words that say what was looked for.
+        SetpointError: if there is no such model, with the places that were searched.
     """
     found = locate_here(name)
     if found is None:
@@ -48,10 +48,10 @@ def locate(name: str, *, weights: bool = True) -> Place:
 
 
 def locate_here(name: str) -> Place | None:
-    """Find a model in a directory, without the hub.
+    """Locate a model in a local directory.
 
     Raises:
-        SetpointError: if it is neither a directory with a model nor an id.
+        SetpointError: if the name is neither a directory with a model nor a Hub id.
     """
     if not can_be_path(name):
         raise SetpointError(f"{for_error(name)}: not a valid file name")
@@ -66,7 +66,7 @@ def locate_here(name: str) -> Place | None:
         return None
     if not path.is_dir():
         raise SetpointError(
-            f"{name} is a file; name the directory that holds {CONFIG}{_import_hint(path)}"
+            f"{name} is a file; give the directory with {CONFIG}{_import_hint(path)}"
         )
     if (path / ORIGINS).is_file() or (path / _CHECKPOINTS).is_dir():
         return Place(name, "checkpoint", _of_run(path))
@@ -79,7 +79,7 @@ def locate_here(name: str) -> Place | None:
 
 
 def is_on_hub(name: str) -> bool:
-    """Whether a name can be no other than an id of the hub.
+    """True if a name can only be a Hub id.
 
     Arguments:
         name: as for `locate`.
@@ -103,28 +103,26 @@ def _of_run(path: Path) -> Path:
             found = _checkpoint(path / _CHECKPOINTS / name)
             if found is not None:
                 return found
-    raise SetpointError(
-        f"{path} is a run without a checkpoint: none was saved yet, or they are gone"
-    )
+    raise SetpointError(f"{path} is a run without checkpoints")
 
 
 def _import_hint(path: Path) -> str:
-    """Advice about what may be a checkpoint of another system; empty if it is none."""
+    """Hint for what may be a checkpoint of another system; empty otherwise."""
     files = [path] if path.is_file() else [*path.glob("*.*")]
     if not any(file.suffix in _OTHERS or file.name == ".metadata" for file in files):
         return ""
-    return "; `setpoint checkpoint import` makes one of a checkpoint of another system"
+    return "; `setpoint checkpoint import` converts checkpoints of other systems"
 
 
 def _is_below_here(path: Path) -> bool:
-    """Whether a path leads into a folder that is here, so that no id of the hub is meant."""
+    """True if a path is in an existing folder, so that it is not a Hub id."""
     return len(path.parts) > 1 and path.parent.is_dir()
 
 
 def _missing(path: Path) -> str:
     parent = path.parent
     if not parent.is_dir():
-        return "there is no such directory, and an id of the hub has the form organization/name"
+        return "there is no such directory, and a Hub id has the form organization/name"
     names = [other.name for other in parent.iterdir() if other.is_dir()]
     close = nearest(path.name, names, 1)
     meant = f". Did you mean {parent / close[0]}?" if close else ""
@@ -132,10 +130,10 @@ def _missing(path: Path) -> str:
 
 
 GENERATION: Final = "generation_config.json"
-"""The file with what ends a text, and the settings that a model is best sampled with."""
+"""File with end-of-text tokens and recommended sampling settings."""
 
 CONFIG_FILES: Final = ("config.json", GENERATION)
-"""What describes a model beside its weights."""
+"""Files that describe a model beside its weights."""
 
 TOKENIZER_FILES: Final = (
     "tokenizer.json",
@@ -148,23 +146,23 @@ TOKENIZER_FILES: Final = (
     "chat_template.json",
     "chat_template.jinja",
 )
-"""What a tokenizer is made of, in all its forms."""
+"""Files of a tokenizer, in all formats."""
 
 _WEIGHTS: Final = ("model*.safetensors", "model.safetensors.index.json")
 
 
 def fetch(name: str, *, weights: bool = True) -> Path:
-    """The directory in the cache that holds a model of the hub, downloaded if it is not there.
+    """Cache directory of a Hub model, downloaded if necessary.
 
     Arguments:
         name: `organization/name` or `organization/name@revision`.
 
     Raises:
-        SetpointError: if the package is missing, the hub cannot be reached, or has no such model.
+        SetpointError: if the package is missing, the Hub is unreachable, or has no such model.
     """
     wanted = [*CONFIG_FILES, *TOKENIZER_FILES, *(_WEIGHTS if weights else ())]
-    works = "A directory with config.json and model.safetensors works without the hub."
+    works = "A directory with config.json and model.safetensors works without the Hub."
     directory = fetch_files(name, wanted, instead=works)
     if not (directory / CONFIG_FILES[0]).is_file():
-        raise SetpointError(f"{name} on the hub has no config.json, so it is no model")
+        raise SetpointError(f"{name} on the Hub has no config.json, so it is not a model")
     return directory

@@ -1,4 +1,4 @@
-"""Adapters in PEFT's format, folded into the weights that a model starts from."""
+"""PEFT adapters, folded into the weights that a model starts from."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 
 class _Adapter(NamedTuple):
-    """An adapter of one matrix of theirs: B A times a scale, in the form (outputs, inputs).
+    """An adapter of one matrix in the files: B A times a scale, as (outputs, inputs).
 
     Arguments:
-        turned: whether theirs is (inputs, outputs).
-        magnitude: lengths of the rows of the merged weight (DoRA).
+        transposed: the matrix is (inputs, outputs).
+        magnitude: row norms of the merged weight (DoRA).
     """
 
     a: Tensor
     b: Tensor
     scale: float
     magnitude: Tensor | None
-    turned: bool
+    transposed: bool
     is_embedding: bool
 
 
@@ -54,8 +54,8 @@ class _Read(NamedTuple):
 
     Arguments:
         adapters: by module.
-        whole: of modules that were trained whole, by name.
-        base: matrices of the base, which PEFT writes beside adapters of embeddings.
+        whole: fully trained tensors, by name.
+        base: base matrices, which PEFT writes beside adapters of embeddings.
     """
 
     adapters: dict[str, _Adapter]
@@ -67,7 +67,7 @@ def read_adapter(files: PeftFiles) -> _Read:
     """Read the tensors of an adapter.
 
     Raises:
-        RunError: the files are damaged or do not belong together.
+        RunError: the files are damaged or inconsistent.
     """
     parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
     whole: dict[str, Tensor] = {}
@@ -97,30 +97,31 @@ def _adapter(files: PeftFiles, module: str, of: Mapping[str, Tensor]) -> _Adapte
             f"{files.path / WEIGHTS}: {module} has A {tuple(a.shape)} and B {tuple(b.shape)}"
         )
     scale = files.scale_of(module, rank)
-    turned = bool(files.keys.get("fan_in_fan_out")) and not is_embedding
-    return _Adapter(a, b, scale, of.get("magnitude_vector"), turned, is_embedding)
+    transposed = bool(files.keys.get("fan_in_fan_out")) and not is_embedding
+    return _Adapter(a, b, scale, of.get("magnitude_vector"), transposed, is_embedding)
 
 
 @torch.no_grad()
 def fold_adapters(
     config: TransformerConfig, model: nn.Module, whole: nn.Module
 ) -> list[dict[str, Any]]:
-    """Fold the adapters of a section into the weights of a model; every rank calls it.
+    """Fold the adapters of a section into the weights of a model; collective over all ranks.
 
     Arguments:
-        model: filled; ranks may hold parts of it.
+        model: with its weights; it may be sharded.
         whole: the model that it is a part of, without values.
 
     Returns:
-        what the record says of each.
+        the entry of each adapter in the run's record.
 
     Raises:
-        SetpointError: one is not there, or belongs to another model. Nothing is to be trained then.
+        SetpointError: an adapter is missing, or belongs to another model. The model is unusable
+            then.
     """
     pieces: dict[str, list[Piece]] = defaultdict(list)
     if config.adapters:
         for piece in pieces_of(family_for(config, None), config, *rows_of(whole)):
-            pieces[piece.theirs].append(piece)
+            pieces[piece.hf_name].append(piece)
     held = {plain_name(name): each for name, each in model.named_parameters()}
     read = [(PeftFiles(section.path), section) for section in config.adapters]
     contents = [(section, files, read_adapter(files)) for files, section in read]
@@ -140,7 +141,7 @@ def fold_adapters(
         if strange := sorted(known - pieces.keys()):
             raise SetpointError(
                 f"model.adapters: {section.path} belongs to another model: it changes "
-                f"{strange[0]}, and this one has {', '.join([*pieces][:3])} and so on"
+                f"{strange[0]}, and this one has {', '.join([*pieces][:3])}, ..."
             )
         for name in tensors:
             if saved.setdefault(name, section.path) is not section.path:
@@ -149,15 +150,15 @@ def fold_adapters(
                 )
         if tensors and section.weight != 1:
             raise SetpointError(
-                f"model.adapters: {section.path} has modules that were trained whole, such as "
-                f"{min(tensors)}, which cannot be weighed with {section.weight:g}\n"
+                f"model.adapters: {section.path} has fully trained modules, such as "
+                f"{min(tensors)}, which cannot be scaled by {section.weight:g}\n"
                 f"Valid: weight = 1"
             )
         lengths = [module for module, each in adapters.items() if each.magnitude is not None]
         if lengths and section.weight != 1:
             raise SetpointError(
-                f"model.adapters: {section.path} has magnitudes (DoRA), which cannot be weighed "
-                f"with {section.weight:g}\nValid: weight = 1"
+                f"model.adapters: {section.path} has magnitudes (DoRA), which cannot be scaled "
+                f"by {section.weight:g}\nValid: weight = 1"
             )
         for name, tensor in tensors.items():
             for piece in pieces[name]:
@@ -170,17 +171,17 @@ def fold_adapters(
 
 
 def _is_filled(held: Mapping[str, Tensor], piece: Piece, tensor: Tensor) -> bool:
-    """Whether a parameter equals a tensor; those of other pipeline stages are not compared."""
-    if piece.ours not in held:
+    """True if a parameter equals a tensor, or is in another pipeline stage."""
+    if piece.name not in held:
         return True
-    ours = block(whole_of(held[piece.ours]), piece.of_ours)
-    theirs = block(tensor, piece.of_theirs).to(ours)
-    return torch.equal(ours.T if piece.transposed else ours, theirs)
+    current = block(whole_of(held[piece.name]), piece.block)
+    given = block(tensor, piece.hf_block).to(current)
+    return torch.equal(current.T if piece.transposed else current, given)
 
 
 def _embedding_of(pieces: Mapping[str, list[Piece]]) -> str:
-    """Name of the embedding in transformers."""
-    return next(name for name, of in pieces.items() if any(p.ours == EMBEDDING for p in of))
+    """Name of the embedding in the files."""
+    return next(name for name, of in pieces.items() if any(p.name == EMBEDDING for p in of))
 
 
 def _tie(
@@ -190,7 +191,7 @@ def _tie(
     adapters: dict[str, _Adapter],
     tensors: dict[str, Tensor],
 ) -> None:
-    """Leave one change of a tied matrix where embedding and output matrix are changed alike.
+    """Keep one update of a tied matrix if embedding and output matrix are changed alike.
 
     Raises:
         SetpointError: they are not, as PEFT unties them.
@@ -198,7 +199,7 @@ def _tie(
     embedding = _embedding_of(pieces)
     names = [n for n in (embedding, HEAD) if n in tensors or n.removesuffix(".weight") in adapters]
     if names and EMBEDDING in held:
-        filled = block(whole_of(held[EMBEDDING]), pieces[embedding][0].of_ours)
+        filled = block(whole_of(held[EMBEDDING]), pieces[embedding][0].block)
         changed: list[Tensor] = []
         for name in (embedding, HEAD):
             matrix = tensors.get(name, filled).to(filled).float()
@@ -212,8 +213,8 @@ def _tie(
                 f"model.adapters: {path} {changes_one(module.rpartition('.')[2])}\n"
                 f"Valid: {VALID_TIED}"
                 if len(names) == 1
-                else f"model.adapters: {path} changes {module} and {HEAD} differently, and here "
-                "both are one matrix\nValid: weights with model.tie_embeddings = false"
+                else f"model.adapters: {path} changes {module} and {HEAD} differently, which "
+                "are tied\nValid: weights with model.tie_embeddings = false"
             )
     tensors.pop(HEAD, None)
     adapters.pop(HEAD.removesuffix(".weight"), None)
@@ -222,37 +223,37 @@ def _tie(
 def _change(
     held: Mapping[str, Tensor], piece: Piece, change: Callable[[Tensor, Piece], Tensor]
 ) -> None:
-    """Replace a block of a parameter by what a function makes of theirs."""
-    if piece.ours not in held:
+    """Replace a block of a parameter by a function of it."""
+    if piece.name not in held:
         return  # another stage of a pipeline has it
-    parameter = held[piece.ours]
+    parameter = held[piece.name]
     full = whole_of(parameter).clone()
-    ours = block(full, piece.of_ours)
-    theirs = ours.T if piece.transposed else ours
-    found = change(theirs.float(), piece)
-    if found.shape != theirs.shape:
+    current = block(full, piece.block)
+    in_file = current.T if piece.transposed else current
+    found = change(in_file.float(), piece)
+    if found.shape != in_file.shape:
         raise SetpointError(
-            f"model.adapters: {piece.theirs} is {tuple(theirs.shape)} here, and "
+            f"model.adapters: {piece.hf_name} is {tuple(in_file.shape)} in the model, and "
             f"{tuple(found.shape)} in the adapter"
         )
-    ours.copy_(found.T if piece.transposed else found)
+    current.copy_(found.T if piece.transposed else found)
     put(parameter, full)
 
 
 def _taken(tensor: Tensor, weight: Tensor, piece: Piece) -> Tensor:
-    """A block of theirs in place of ours."""
+    """A block of an adapter's tensor, in place of the weight."""
     del weight
-    return block(tensor, piece.of_theirs)
+    return block(tensor, piece.hf_block)
 
 
 def _merged(adapter: _Adapter, share: float, weight: Tensor, piece: Piece) -> Tensor:
-    """A block of theirs with the update, as PEFT merges it."""
+    """A block of a weight with the adapter's update, as PEFT merges it."""
     if adapter.is_embedding:
         update, dim = (adapter.b @ adapter.a).T, 0
     else:
         product = adapter.b @ adapter.a
-        update, dim = (product.T, 0) if adapter.turned else (product, 1)
-    update = block(update, piece.of_theirs) * (adapter.scale * share)
+        update, dim = (product.T, 0) if adapter.transposed else (product, 1)
+    update = block(update, piece.hf_block) * (adapter.scale * share)
     if update.shape != weight.shape:
         return update
     merged = weight + update
@@ -260,6 +261,6 @@ def _merged(adapter: _Adapter, share: float, weight: Tensor, piece: Piece) -> Te
         return merged
     lengths = torch.linalg.vector_norm(merged, dim=dim, keepdim=True)
     magnitude = adapter.magnitude.float().flatten()
-    if piece.of_theirs is not None and piece.of_theirs.dim != dim:
-        magnitude = block(magnitude, piece.of_theirs._replace(dim=0))
+    if piece.hf_block is not None and piece.hf_block.dim != dim:
+        magnitude = block(magnitude, piece.hf_block._replace(dim=0))
     return merged * (magnitude.view_as(lengths) / lengths)

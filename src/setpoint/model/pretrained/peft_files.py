@@ -1,4 +1,4 @@
-"""The files of an adapter in PEFT's format, as far as they are known without torch."""
+"""Files of a PEFT adapter, and their checks without torch."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BEFORE = "base_model.model."
-"""Beginning of the names of modules in the files."""
+"""Prefix of the names of modules in the files."""
 LOW_RANK = re.compile(
     r"(?P<module>.+)\.lora_(?P<what>A|B|embedding_A|embedding_B|magnitude_vector)(\.weight)?"
 )
-"""Names of an adapter's own tensors; others are of modules that were trained whole."""
+"""Names of an adapter's own tensors; others are fully trained."""
 BASE = ".base_layer"
-"""In names of matrices of the base, which PEFT writes beside adapters of embeddings."""
+"""Part of the names of base matrices, which PEFT writes beside adapters of embeddings."""
 _EMBEDDINGS, _HEAD = ("embed_tokens", "wte"), "lm_head"
 _UNKNOWN = ("use_bdlora", "arrow_config", "alora_invocation_tokens", "trainable_token_indices",
             "layer_replication", "target_parameters", "use_qalora", "kasa_config",
             "monteclora_config")  # fmt: skip
-"""Settings of PEFT that change what an adapter computes in other ways than these."""
+"""PEFT settings that change an adapter's computation and are not supported."""
 _OF_OTHER_BASE = ("pissa", "corda", "olora", "loftq", "lora_ga")
-"""How init_lora_weights begins where PEFT takes what A and B begin with out of the base."""
+"""Prefixes of init_lora_weights with which PEFT subtracts the initial A and B from the base."""
 
 
 class PeftFiles:
     """The files of an adapter.
 
     Raises:
-        SetpointError: they are not there, or are of another kind than LoRA and DoRA.
+        SetpointError: they are missing, or the adapter is neither LoRA nor DoRA.
     """
 
     def __init__(self, path: str) -> None:
@@ -51,29 +51,29 @@ class PeftFiles:
                 f"{path} is a file\nValid: the directory with {CONFIG} and {WEIGHTS}"
             ) from None
         except FileNotFoundError:
-            raise SetpointError(f"{path} holds no {CONFIG}: it is no adapter of PEFT") from None
+            raise SetpointError(f"{path} has no {CONFIG}, so it is not a PEFT adapter") from None
         except (OSError, ValueError, RecursionError) as error:
             raise SetpointError(f"{path}/{CONFIG} cannot be read: {error}") from None
         if not isinstance(self.keys, dict) or self.keys.get("peft_type") != "LORA":
             kind = self.keys.get("peft_type") if isinstance(self.keys, dict) else None
-            raise SetpointError(f"{path} is an adapter of the kind {kind}\nValid: LORA, with DoRA")
+            raise SetpointError(f"{path} has peft_type = {kind}\nValid: LORA, with DoRA")
         if unknown := [name for name in _UNKNOWN if self.keys.get(name)]:
-            raise SetpointError(f"{path}/{CONFIG}: {unknown[0]} is not known here")
+            raise SetpointError(f"{path}/{CONFIG}: {unknown[0]} is not supported")
         start = self.keys.get("init_lora_weights")
         if isinstance(start, str) and start.lower().startswith(_OF_OTHER_BASE):
             raise SetpointError(
                 f"{path}/{CONFIG}: init_lora_weights = {start}: the adapter belongs to a base that "
-                f"PEFT changed at its start, and not to its base model\nValid: an adapter that "
+                f"PEFT changed at the start, not to its base model\nValid: an adapter that "
                 f"save_pretrained(path_initial_model_for_weight_conversion=...) has written"
             )
         if not (self.path / WEIGHTS).is_file():
             raise SetpointError(
-                f"{path} holds no {WEIGHTS}. PEFT writes it by save_pretrained; files with pickles "
-                f"(.bin) are not read"
+                f"{path} has no {WEIGHTS}. save_pretrained of PEFT writes it; pickles (.bin) are "
+                f"not read"
             )
 
     def saved(self) -> list[str]:
-        """Names of the tensors that are saved whole, without those of the base.
+        """Names of fully trained tensors, without base matrices.
 
         Raises:
             RunError: the weights are damaged.
@@ -82,7 +82,7 @@ class PeftFiles:
         return [name for name in names if not LOW_RANK.fullmatch(name) and BASE not in name]
 
     def modules(self) -> set[str]:
-        """Last parts of the names of all modules that are adapted or saved whole.
+        """Last components of the names of all modules that are adapted or fully trained.
 
         Raises:
             RunError: the weights are damaged.
@@ -99,19 +99,19 @@ class PeftFiles:
         return _sum(self.path / WEIGHTS)
 
     def scale_of(self, module: str, rank: int) -> float:
-        """What the update of a module is multiplied by."""
+        """Scale of a module's update."""
         alpha = float(self._alpha(module, self.keys.get("lora_alpha", rank)))
         return alpha / rank**0.5 if self.keys.get("use_rslora") else alpha / rank
 
     def _alpha(self, module: str, usual: Any) -> Any:
-        """The alpha of a module, of which PEFT matches the end, or all of it."""
+        """Alpha of a module; PEFT matches patterns against the end of its name."""
         patterns: Mapping[str, Any] = self.keys.get("alpha_pattern") or {}
         matching = (v for k, v in patterns.items() if re.match(rf"(.*\.)?({k})$", module))
         return next(matching, usual)
 
 
 def adapter_file_problems(config: TransformerConfig) -> Iterator[Problem]:
-    """Find adapters whose files are not there, or that belong to another base."""
+    """Report adapters whose files are missing, or that belong to another base model."""
     saved: dict[str, int] = {}
     for index, each in enumerate(config.adapters):
         path = f"adapters.{index}.path"
@@ -136,8 +136,7 @@ def adapter_file_problems(config: TransformerConfig) -> Iterator[Problem]:
                 path,
                 f"was trained on {base}, {difference}",
                 also=("pretrained",),
-                hint=f"Where these are the same weights, correct base_model_name_or_path in "
-                f"{CONFIG}.",
+                hint=f"If these are the same weights, correct base_model_name_or_path in {CONFIG}.",
             )
 
 
@@ -145,12 +144,12 @@ VALID_TIED = "an adapter of both, as PEFT's ensure_weight_tying makes it"
 
 
 def saves_again(name: str, other: str) -> str:
-    """Message for a second adapter that saves a matrix whole."""
-    return f"saves {name} whole, as {other} does: only one of the two can count"
+    """Message for a second adapter with the same fully trained matrix."""
+    return f"replaces {name}, as {other} does; only one of them can"
 
 
 def one_of_tied(modules: set[str]) -> str | None:
-    """The embedding or the output matrix where an adapter changes only one of them."""
+    """The embedding or the output matrix, if an adapter changes only one of them."""
     found = [name for name in (*_EMBEDDINGS, _HEAD) if name in modules]
     return found[0] if len(found) == 1 else None
 
@@ -159,17 +158,16 @@ def changes_one(name: str) -> str:
     """Message for an adapter of one of two tied matrices."""
     other = "embedding" if name == _HEAD else "output matrix"
     return (
-        f"changes {name} and not the {other}, and here both are one matrix, so that folding it "
-        "in would change both"
+        f"changes {name} and not the {other}, which are tied in the model, so that folding it in "
+        "would change both"
     )
 
 
 def _difference(base: str, pretrained: str) -> str | None:
-    """In what the base of an adapter is other weights than a run starts from.
+    """Difference between the base model of an adapter and the weights that a run starts from.
 
     Returns:
-        None where it is the same, or cannot be known: one of them is not here, or they are in
-        different formats.
+        None if there is none, or it is unknown: one of them is not local, or the formats differ.
     """
     if is_on_hub(base) and is_on_hub(pretrained):
         same = base.partition("@")[0] == pretrained.partition("@")[0]
@@ -179,20 +177,20 @@ def _difference(base: str, pretrained: str) -> str | None:
         return None
     if there.directory.resolve() == here.directory.resolve():
         return None
-    theirs, ours = (
+    base_files, files = (
         {file.name: file for file in each.directory.glob("model*.safetensors")}
         for each in (there, here)
     )
-    if theirs.keys() != ours.keys():
-        return f"whose weights lie in other files than those of {pretrained}"
-    for name, file in sorted(theirs.items()):
-        if file.stat().st_size != ours[name].stat().st_size or _sum(file) != _sum(ours[name]):
-            return f"whose {name} has another size or SHA-256 than that of {pretrained}"
+    if base_files.keys() != files.keys():
+        return f"whose weight files differ from those of {pretrained}"
+    for name, file in sorted(base_files.items()):
+        if file.stat().st_size != files[name].stat().st_size or _sum(file) != _sum(files[name]):
+            return f"whose {name} differs from that of {pretrained} in size or SHA-256"
     return None
 
 
 def _here(name: str) -> Place | None:
-    """Weights that are here; None for others: moved ones, and those of the hub."""
+    """Local weights; None for others, such as moved ones and Hub ids."""
     try:
         return locate_here(name)
     except SetpointError:

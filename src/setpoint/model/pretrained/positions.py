@@ -1,4 +1,4 @@
-"""Rules for attention types of layers and for rotary positions.
+"""Rules for attention types of layers and for RoPE.
 
 transformers 4 has rope_theta and rope_scaling; 5 has both in rope_parameters.
 """
@@ -28,10 +28,10 @@ Pattern = Callable[[ConfigDocument, int, int | None], Sequence[str]]
 
 
 def shortest_pattern(kinds: Sequence[T]) -> tuple[T, ...]:
-    """The shortest pattern that gives a row when it is repeated.
+    """Shortest pattern whose repetition gives a sequence.
 
     Returns:
-        its beginning: `("sliding", "full")` for sliding, full, sliding.
+        a prefix: `("sliding", "full")` for sliding, full, sliding.
     """
     for length in range(1, len(kinds)):
         if all(kind == kinds[index % length] for index, kind in enumerate(kinds)):
@@ -40,13 +40,13 @@ def shortest_pattern(kinds: Sequence[T]) -> tuple[T, ...]:
 
 
 def all_alike(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
-    """The attention types of a family whose layers all slide, or none does."""
+    """Attention types of a family in which all layers slide, or none."""
     del document
     return ["full" if window is None else "sliding"] * layers
 
 
 def every_nth_full(count: int) -> Pattern:
-    """The attention types of a family of which every n-th layer is full, the others sliding."""
+    """Attention types with full attention in every n-th layer, sliding windows in the others."""
 
     def kinds(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
         return ["sliding" if (index + 1) % count else "full" for index in range(layers)]
@@ -55,13 +55,13 @@ def every_nth_full(count: int) -> Pattern:
 
 
 def first_layers_full(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
-    """The attention types of Qwen 2 and 3, whose upper layers slide."""
+    """Attention types of Qwen 2 and 3: upper layers slide."""
     first = document.integer("max_window_layers", 28, at_least=0)
     return ["sliding" if window and index >= first else "full" for index in range(layers)]
 
 
 def gemma3_pattern(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
-    """The attention types of Gemma 3, of which every n-th layer is full."""
+    """Attention types of Gemma 3: every n-th layer is full."""
     name, older = "_sliding_window_pattern", "sliding_window_pattern"
     every = document.integer(older if document.has(older) else name, 6)
     for unread in (name, older):
@@ -70,14 +70,14 @@ def gemma3_pattern(document: ConfigDocument, layers: int, window: int | None) ->
 
 
 def first_layers_sliding(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
-    """The attention types of Qwen 2 with experts, of whose first layers every other one slides."""
+    """Attention types of Qwen 2 with experts: every other one of the lower layers slides."""
     last = document.integer("max_window_layers", 28, at_least=0)
     slides = [bool(window) and index % 2 == 0 and index < last for index in range(layers)]
     return ["sliding" if slide else "full" for slide in slides]
 
 
 def smollm3_pattern(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
-    """The attention types of SmolLM 3, whose layers without positions slide."""
+    """Attention types of SmolLM 3: layers without positions slide."""
     rotated = rope_layers(document, layers)
     return ["full" if rotates or window is None else "sliding" for rotates in rotated]
 
@@ -87,13 +87,12 @@ class Windows(KeyRule):
     """Sliding windows: `sliding_window` and `layer_types`.
 
     Arguments:
-        otherwise: attention types of a file without layer_types, from the document, the number of
-            layers and the window.
-        switch: a key without which no layer slides; empty: none.
-        listed: whether layer_types is read and written; a family without it has layers that are
-            all alike.
-        first: whether `max_window_layers` is the first layer that slides.
-        always: whether a model that does not slide has a number, too.
+        otherwise: attention types without layer_types, from the document, the number of layers and
+            the window.
+        switch: key that enables sliding layers; empty: none.
+        listed: layer_types is read and written; otherwise all layers are alike.
+        first: `max_window_layers` is the first layer that slides.
+        always: a model without sliding layers has a window size, too.
     """
 
     otherwise: Pattern
@@ -117,16 +116,16 @@ class Windows(KeyRule):
             if not is_list or len(types) != layers or any(name not in KINDS for name in types):
                 document.refuse(
                     "layer_types",
-                    f"must name a kind for each of {layers} layers: {', '.join(KINDS)}",
+                    f"must list a type for each of {layers} layers: {', '.join(KINDS)}",
                 )
                 return {}
             if not self.listed and kinds != [KINDS[name] for name in types]:
-                document.refuse("layer_types", "all layers are as sliding_window says")
+                document.refuse("layer_types", "all layers have the type given by sliding_window")
             kinds = [KINDS[name] for name in types]
         if "sliding" not in kinds:
             return {"attention_pattern": ("full",), "sliding_window": None}
         if window is None:
-            document.refuse("layer_types", "has sliding layers, and no sliding_window is given")
+            document.refuse("layer_types", "has sliding layers without a sliding_window")
         return {"attention_pattern": shortest_pattern(kinds), "sliding_window": window}
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
@@ -171,11 +170,11 @@ _ROPE_KEYS: Final = {
 
 
 class RopeKeys(NamedTuple):
-    """Rotary positions of some layers.
+    """RoPE of some layers.
 
     Arguments:
         base: rope_theta.
-        fraction: of the dimensions of a head that are rotated.
+        fraction: share of the dimensions of a head that are rotated.
     """
 
     base: float
@@ -185,13 +184,13 @@ class RopeKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class Rope(KeyRule):
-    """Rotary positions that are the same in all layers.
+    """RoPE that is the same in all layers.
 
     Arguments:
-        base: rope_theta of a file without one.
-        fraction: partial_rotary_factor of a file without one; None: the family has no such key.
-        stretches: whether transformers has the scalings of `_ROPE_KEYS` in the family.
-        scaling: rope_parameters of a file without any.
+        base: default of rope_theta.
+        fraction: default of partial_rotary_factor; None: the family has no such key.
+        stretches: transformers supports the scalings of `_ROPE_KEYS` in the family.
+        scaling: default of rope_parameters.
     """
 
     base: float = 10_000.0
@@ -218,7 +217,7 @@ class Rope(KeyRule):
             document.refuse("rope_theta", f"contradicts the {base:g} of {name}")
         if fraction != 1.0 and self.fraction is None:
             name = "rope_parameters" if sources["rope_parameters"] else "rope_scaling"
-            document.refuse(name, "rotates only a part of each head, which this family does not")
+            document.refuse(name, "this family does not support partial rotation")
             fraction = 1.0
         if scaling is not None and not self.stretches:
             name = "rope_scaling" if sources["rope_scaling"] else "rope_parameters"
@@ -241,7 +240,7 @@ class Rope(KeyRule):
 
 
 def rope_layers(document: ConfigDocument, layers: int) -> list[bool]:
-    """Read which layers of a SmolLM 3 are rotated."""
+    """Rotated layers of a SmolLM 3."""
     every = document.integer("no_rope_layer_interval", 4)
     listed = document.value("no_rope_layers")
     if listed is None:
@@ -253,7 +252,7 @@ def rope_layers(document: ConfigDocument, layers: int) -> list[bool]:
 
 
 class RopeLayers(KeyRule):
-    """`no_rope_layers`: 1 for layers that are rotated."""
+    """`no_rope_layers`: 1 for layers with RoPE."""
 
     def read(self, document: ConfigDocument, known: Fields) -> Fields:
         return {"rope_pattern": shortest_pattern(rope_layers(document, known["layers"]))}
@@ -264,13 +263,13 @@ class RopeLayers(KeyRule):
 
 @dataclass(frozen=True)
 class RopeByKind(Rope):
-    """Rotary positions of which sliding layers have a base of their own, without scaling.
+    """RoPE with a separate base, and without scaling, in sliding layers.
 
-    To be listed behind `Windows`.
+    It must follow `Windows`.
 
     Arguments:
-        sliding: rope_theta of sliding layers of a file without one; None: that of full layers.
-        local: the key of transformers 4 for it; empty: none.
+        sliding: default of rope_theta of sliding layers; None: that of full layers.
+        local: its key in transformers 4; empty: none.
     """
 
     sliding: float | None = None
@@ -289,7 +288,7 @@ class RopeByKind(Rope):
             older = None
         parts = cast(Mapping[str, Any], newer)
         if not all(isinstance(keys or {}, Mapping) for keys in parts.values()):
-            document.refuse("rope_parameters", "must have a mapping for each kind of layers")
+            document.refuse("rope_parameters", "must have a mapping for each attention type")
             parts = cast(Mapping[str, Any], {})
         full = {**(parts.get("full_attention") or {}), **(older or {})}
         sliding = parts.get("sliding_attention") or {}
@@ -298,9 +297,9 @@ class RopeByKind(Rope):
         rope_base, scaling, part = read_rope(document, name, full, whole[0], length)
         rope_local, stretched, _ = read_rope(document, name, sliding, whole[1], length)
         if part != 1.0:
-            document.refuse(name, "rotates only a part of each head, which this family does not")
+            document.refuse(name, "this family does not support partial rotation")
         if stretched is not None:
-            document.refuse("rope_parameters", "positions in windows cannot be stretched")
+            document.refuse("rope_parameters", "RoPE of sliding layers cannot be scaled")
         for key, given, used in (
             ("rope_theta", base, rope_base),
             (self.local, local if self.local else None, rope_local),
@@ -333,11 +332,11 @@ class RopeByKind(Rope):
 
 @dataclass(frozen=True)
 class LatentRope(Rope):
-    """Rotary positions of latent attention, whose YaRN scales all products of queries and keys.
+    """RoPE of latent attention; its YaRN scales all query-key products.
 
-    The scale of attention is magnitude(mscale_all_dim)^2 / sqrt(query size), with magnitude(m) =
-    0.1 m ln(factor) + 1, and that of rotated components magnitude(mscale) /
-    magnitude(mscale_all_dim) (DeepSeek-V2, 2024).
+    The attention scale is magnitude(mscale_all_dim)^2 / sqrt(query size), with magnitude(m) = 0.1 m
+    ln(factor) + 1; rotated components are scaled by magnitude(mscale) / magnitude(mscale_all_dim)
+    (DeepSeek-V2, 2024).
     """
 
     def read(self, document: ConfigDocument, known: Fields) -> Fields:
@@ -374,12 +373,12 @@ class LatentRope(Rope):
 def read_rope(
     document: ConfigDocument, name: str, rules: Any, usual: RopeKeys, length: int
 ) -> RopeKeys:
-    """Read rope_theta, the scaling and the rotated fraction of one mapping.
+    """Read rope_theta, scaling and rotated fraction from one mapping.
 
     Arguments:
         name: key of the mapping.
         usual: values of absent keys.
-        length: of the model, the original one where the mapping has none.
+        length: context length of the model, the default of the original length.
     """
     if not isinstance(rules, Mapping):
         document.refuse(name, "must be a mapping")
@@ -392,10 +391,10 @@ def read_rope(
     fraction = given.pop("partial_rotary_factor", usual.fraction)
     if not isinstance(kind, str) or kind not in _ROPE_KEYS:
         known = ", ".join(_ROPE_KEYS)
-        document.refuse(name, f"the rule {kind!r} is not known here; known: {known}")
+        document.refuse(name, f"the type {kind!r} is not supported; valid: {known}")
         return usual
     if unknown := [key for key in given if key not in _ROPE_KEYS[kind]]:
-        document.refuse(name, f"the rule {kind!r} has no {', '.join(unknown)}")
+        document.refuse(name, f"the type {kind!r} has no {', '.join(unknown)}")
         return usual
     for key, value in (("rope_theta", theta), ("partial_rotary_factor", fraction)):
         if value is not None and not _is_number(value):
@@ -406,22 +405,22 @@ def read_rope(
         return usual
     wrong = [k for k, v in given.items() if k != "truncate" and not _is_number(v)]
     if wrong:
-        document.refuse(name, f"the rule {kind!r}: {wrong[0]} must be a number")
+        document.refuse(name, f"the type {kind!r}: {wrong[0]} must be a number")
         return usual
     if kind in ("llama3", "yarn"):
         original = given.setdefault("original_max_position_embeddings", length)
         if original < 1:
-            document.refuse(name, f"the rule {kind!r}: the original length must be at least 1")
+            document.refuse(name, f"the type {kind!r}: the original length must be at least 1")
             return usual
         if kind == "yarn":
             given.setdefault("factor", length / original)
     if "factor" not in given:
-        document.refuse(name, f"the rule {kind!r}: it needs a factor")
+        document.refuse(name, f"the type {kind!r} needs a factor")
         return usual
     try:
         return usual._replace(scaling=_scaling(kind, given))
     except SetpointError as error:
-        document.refuse(name, f"the rule {kind!r}: {reasons(error)}")
+        document.refuse(name, f"the type {kind!r}: {reasons(error)}")
         return usual
 
 
@@ -460,7 +459,7 @@ def _magnitude(factor: float, scale: float) -> float:
 
 
 def write_rope(scaling: RopeScaling | None) -> dict[str, Any]:
-    """The mapping of a scaling without rope_theta; {} without one."""
+    """Mapping of a scaling, without rope_theta; {} without scaling."""
     if scaling is None:
         return {}
     rules: dict[str, Any] = {"rope_type": type(scaling).__setpoint__.tag, "factor": scaling.factor}

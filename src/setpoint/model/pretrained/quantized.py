@@ -1,8 +1,8 @@
-"""Files whose weights are quantized, as if they held dense ones, which are made as they are read.
+"""Quantized weight files, presented as dense tensors that are dequantized when they are read.
 
-`quantization_config` of config.json (modelopt: hf_quant_config.json) names the method. Of each
-quantized tensor the parts are found by the names that the method has for them, and their shapes are
-held against each other before anything is read.
+`quantization_config` of config.json (modelopt: hf_quant_config.json) names the method. The parts of
+each quantized tensor are found by the method's naming scheme, and their shapes are checked before
+anything is read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from setpoint.model.pretrained.tensor_files import list_tensors, listed
 
 KEY: Final = "quantization_config"
 MODELOPT: Final = "hf_quant_config.json"
-"""The file of modelopt beside config.json that has it."""
+"""modelopt's file beside config.json."""
 
 _COMPRESSED: Final = (
     "float-quantized", "int-quantized", "naive-quantized", "pack-quantized",
     "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision",
 )  # fmt: skip
 _FP8: Final = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2"}
-"""Float8 dtypes of files by what `fmt` calls them."""
+"""Float8 dtypes of files by `fmt`."""
 _PARTS: Final[Mapping[str, str]] = {
     "_scale_inv": "fp8", "_blocks": "mxfp4", "_scales": "mxfp4",
     ".weight_packed": "compressed-tensors", ".weight_global_scale": "compressed-tensors",
@@ -34,18 +34,18 @@ _PARTS: Final[Mapping[str, str]] = {
     ".weight_scale": "compressed-tensors or modelopt", ".absmax": "bitsandbytes",
     ".quant_map": "bitsandbytes",
 }  # fmt: skip
-"""Last parts of the names of what quantized weights are made of, and the methods that have them."""
+"""Suffixes of the parts of quantized weights, with the methods that use them."""
 _ACTIVATIONS: Final = (
     "input_scale", "activation_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale",
     "q_scale", "output_scale",
 )  # fmt: skip
-"""Last parts of the names of tensors that say nothing of weights."""
+"""Suffixes of tensors that do not concern weights."""
 _BITS: Final = ("nf4", "fp4")
 _STATE: Final = ".quant_state.bitsandbytes__"
 
 
 def unread_quantization(keys: Any) -> str | None:
-    """Reason why weights of a quantization cannot be read, or None.
+    """Reason why a quantization is not supported, or None.
 
     Arguments:
         keys: of `quantization_config`.
@@ -54,18 +54,18 @@ def unread_quantization(keys: Any) -> str | None:
         return f"is {keys!r}, and must be a table with quant_method"
     method = keys.get("quant_method")
     if not isinstance(method, str) or method not in _VIEWS:
-        return f"quant_method = {method!r} is not known here. Valid: {', '.join(_VIEWS)}"
+        return f"quant_method = {method!r} is not supported. Valid: {', '.join(_VIEWS)}"
     if method == "fp8" and str(keys.get("fmt", "e4m3")) not in _FP8:
-        return f"fmt = {keys['fmt']!r} is not known here. Valid: {', '.join(_FP8)}"
+        return f"fmt = {keys['fmt']!r} is not supported. Valid: {', '.join(_FP8)}"
     block = keys.get("weight_block_size")
     sides = block if isinstance(block, list) else ()
     if block is not None and (len(sides) != 2 or any(type(n) is not int or n < 1 for n in sides)):
         return (
-            f"weight_block_size = {block!r} is no block. Valid: [rows, columns], such as [128, 128]"
+            f"weight_block_size = {block!r} is invalid. Valid: [rows, columns], such as [128, 128]"
         )
     form, bits = keys.get("format", "dense"), keys.get("load_in_8bit")
     if method == "compressed-tensors" and form not in _COMPRESSED:
-        return f"format = {form!r} is not known here. Valid: {', '.join(_COMPRESSED)}"
+        return f"format = {form!r} is not supported. Valid: {', '.join(_COMPRESSED)}"
     sparsity = keys.get("sparsity_config") or {}
     if sparsity and sparsity.get("format", "dense") != "dense":
         return f"sparsity_config.format = {sparsity['format']!r} cannot be read. Valid: dense"
@@ -77,16 +77,16 @@ def unread_quantization(keys: Any) -> str | None:
         return f"weights.num_bits = {max(bits - {4})} cannot be unpacked. Valid: 4"
     algorithm = keys.get("quant_algo")
     if method == "modelopt" and algorithm not in (None, "NVFP4", "FP8"):
-        return f"quant_algo = {algorithm!r} is not known here. Valid: NVFP4, FP8"
+        return f"quant_algo = {algorithm!r} is not supported. Valid: NVFP4, FP8"
     return None
 
 
 def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
-    """Find all tensors of a directory, with dense ones in place of those that are quantized.
+    """List the tensors of a directory, with dense ones in place of quantized ones.
 
     Raises:
-        SetpointError: see `list_tensors`; or the method is not known here, or not named.
-        RunError: parts of a quantized tensor are missing, left over, or of another shape.
+        SetpointError: see `list_tensors`; or the method is unknown, or not named.
+        RunError: parts of a quantized tensor are missing, surplus, or of the wrong shape.
     """
     held = list_tensors(directory)
     found = _quantization(directory)
@@ -119,10 +119,10 @@ def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
     # A misfit leaves parts over, which says nothing more.
     for name, info in rest.items() if not problems else ():
         if _part_of(name, info) is not None:
-            problems.append(f"{name} ({info.dtype}) belongs to no quantized weight")
+            problems.append(f"{name} ({info.dtype}) is not part of a quantized weight")
     if problems:
         raise RunError(
-            f"{directory} holds weights that are quantized otherwise than {file} says "
+            f"{directory} has weights whose quantization is not that of {file} "
             f"(quant_method = {keys['quant_method']}), and nothing was loaded:\n  "
             f"{listed(problems, 1)}"
         )
@@ -137,14 +137,14 @@ def _require_dense(directory: Path, held: Mapping[str, TensorInfo]) -> None:
         more = f", and {len(parts) - 1} others" if len(parts) > 1 else ""
         method = next((each for each in parts.values() if each), "fp8")
         raise SetpointError(
-            f"{directory} holds quantized weights ({name} is {held[name].dtype}{more}), and "
-            f"{directory / CONFIG} has no {KEY} that says how; names of scales are those of "
-            f"quant_method = {method}. Valid: {', '.join(_VIEWS)}"
+            f"{directory} has quantized weights ({name} is {held[name].dtype}{more}), and "
+            f"{directory / CONFIG} has no {KEY}; the names of scales suggest quant_method = "
+            f"{method}. Valid: {', '.join(_VIEWS)}"
         )
 
 
 def _part_of(name: str, info: TensorInfo) -> str | None:
-    """The method that a tensor of quantized weights is of by its name, if any; None for others."""
+    """Quantization method of a tensor by its name, empty if unknown; None for dense tensors."""
     method = next((method for last, method in _PARTS.items() if name.endswith(last)), "")
     if method == "mxfp4" and info.dtype != "U8":
         return None
@@ -152,7 +152,7 @@ def _part_of(name: str, info: TensorInfo) -> str | None:
 
 
 def _quantization(directory: Path) -> tuple[Path, Any, str] | None:
-    """The file, its keys, and the dtype of dense weights; None where nothing is quantized."""
+    """The file, its keys, and the dtype of dense weights; None without quantization."""
     config = _json(directory / CONFIG)
     named = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     words = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
@@ -166,7 +166,7 @@ def _quantization(directory: Path) -> tuple[Path, Any, str] | None:
 
 
 def _flat(keys: Any) -> Any:
-    """The keys, with those of modelopt one level below where it writes them so."""
+    """The keys, merged with modelopt's nested ones."""
     if not isinstance(keys, dict):
         return keys
     return {**keys, **cast(dict[str, Any], keys.get("quantization", {}))}
@@ -183,7 +183,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 class _PartMismatch(Exception):
-    """A part that is missing, or of another shape."""
+    """A part is missing, or has the wrong shape."""
 
 
 class _QuantizedFiles(NamedTuple):
@@ -191,13 +191,13 @@ class _QuantizedFiles(NamedTuple):
     keys: Mapping[str, Any]
 
     def part(self, name: str, of: str) -> TensorInfo:
-        """A part that must be there."""
+        """A required part."""
         if name not in self.held:
             raise _PartMismatch(f"{of} ({self.held[of].dtype}) has no {name} beside it")
         return self.held[name]
 
     def squares(self) -> tuple[int, int]:
-        """Sides of blocks where shapes of scales alone do not say."""
+        """Block size where the shapes of scales do not determine it."""
         groups: Any = self.keys.get("config_groups") or {}
         weights = [group.get("weights") or {} for group in groups.values()]
         sizes = [self.keys.get("weight_block_size"), *(w.get("block_structure") for w in weights)]
@@ -220,15 +220,15 @@ def _scaled(
     zeros: str | None = None,
     block: int | None = None,
 ) -> View:
-    """A tensor of blocks with a scale each.
+    """A tensor in blocks with one scale each.
 
     Arguments:
-        values: what its numbers are; see `Encoding`.
-        block: columns of a block; None: as the shape of the scales says.
+        values: type of the codes; see `Encoding`.
+        block: columns of a block; None: from the shape of the scales.
     """
     codes, of_blocks = files.held[name], files.part(scales, name)
     if len(codes.shape) < 2:
-        raise _PartMismatch(f"{name} {codes.shape} is no matrix")
+        raise _PartMismatch(f"{name} {codes.shape} is not a matrix")
     width = {"e2m1": 2, "int4": 8}.get(values, 1)
     shape = (*codes.shape[:-1], codes.shape[-1] * width)
     sizes = of_blocks.shape if len(of_blocks.shape) >= 2 else (*of_blocks.shape, 1)
@@ -242,7 +242,7 @@ def _scaled(
             blocks = f"{squares[0]} x {squares[1]}"
             needed = tuple(-(-n // b) for n, b in zip(shape[-2:], squares, strict=True))
             raise _PartMismatch(
-                f"{scales} is {of_blocks.shape}, which fits no blocks of {name} {shape}; those of "
+                f"{scales} is {of_blocks.shape}, which does not fit {name} {shape}; blocks of "
                 f"{blocks} need {needed}"
             )
         sides.append(side)
@@ -250,7 +250,9 @@ def _scaled(
     if factor is not None:
         parts["factor"] = factor
         if sum(files.part(factor, name).shape) > 1:
-            raise _PartMismatch(f"{factor} is {files.held[factor].shape}, and should be one number")
+            raise _PartMismatch(
+                f"{factor} is {files.held[factor].shape}, and must be a single number"
+            )
     if zeros is not None and zeros in files.held:
         parts["zeros"] = zeros
         if files.held[zeros].shape != of_blocks.shape:
@@ -269,7 +271,7 @@ def _fp8(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
         return None
     fmt = files.keys.get("fmt")
     if fmt is not None and codes.dtype != _FP8[fmt]:
-        raise _PartMismatch(f"{name} is {codes.dtype}, and fmt = {fmt!r} stands for {_FP8[fmt]}")
+        raise _PartMismatch(f"{name} is {codes.dtype}, and fmt = {fmt!r} means {_FP8[fmt]}")
     return _scaled(files, name, "float8", f"{name}_scale_inv")
 
 
@@ -292,13 +294,13 @@ def _compressed(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | 
     base, _, last = name.rpartition(".")
     scales, zeros = f"{base}.weight_scale", f"{base}.weight_zero_point"
     if f"{base}.weight_g_idx" in files.held and last in ("weight", "weight_packed"):
-        raise _PartMismatch(f"{base}.weight_g_idx reorders columns, which is not known here")
+        raise _PartMismatch(f"{base}.weight_g_idx reorders columns, which is not supported")
     if last == "weight_packed":
         dense = f"{base}.weight"
         if codes.dtype == "I32":
             if zeros in files.held:
                 raise _PartMismatch(
-                    f"{zeros} packs zero points, which is not known here: symmetric is"
+                    f"{zeros} packs zero points, which is not supported: symmetric is"
                 )
             return _scaled(files, name, "int4", scales, dense=dense)
         if f"{base}.weight_global_scale" in files.held:
@@ -316,7 +318,7 @@ def _compressed(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | 
 def _modelopt(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
     base, _, last = name.rpartition(".")
     if f"{base}.pre_quant_scale" in files.held:
-        raise _PartMismatch(f"{base}.pre_quant_scale scales inputs (AWQ), which is not known here")
+        raise _PartMismatch(f"{base}.pre_quant_scale scales inputs (AWQ), which is not supported")
     if last != "weight" or codes.dtype not in (*_FP8.values(), "U8"):
         return None
     if codes.dtype == "U8":

@@ -1,4 +1,4 @@
-"""Tensors of safetensors files read one at a time, quantized ones as dense ones.
+"""Reading of safetensors tensors one at a time, with dequantization.
 
 Loading takes the memory of the model and of one tensor.
 """
@@ -26,13 +26,13 @@ Rows = tuple[int, int] | None
 
 
 def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """The dtype of weights.
+    """Dtype of weights.
 
     Arguments:
-        dtype: torch's object, or a name such as `"bf16"`; None: as the files have it.
+        dtype: a torch dtype, or a name such as `"bf16"`; None: as in the files.
 
     Raises:
-        SetpointError: if there is no such dtype, or weights cannot be of it.
+        SetpointError: if there is no such dtype, or weights cannot have it.
     """
     if dtype is None:
         return None
@@ -44,13 +44,13 @@ def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 class TensorReader:
-    """Reads tensors by their position in files; a context manager that closes the files.
+    """Reads tensors by position; a context manager that closes the files.
 
-    The tensor read last is kept, since several weights of a model may be parts of it.
+    The last tensor is cached, since several weights of a model may be parts of it.
     """
 
     by_rows = True
-    """True if it reads some rows of a tensor without the others."""
+    """True if it can read some rows of a tensor."""
 
     def __init__(self) -> None:
         self._files: dict[Path, int] = {}
@@ -69,10 +69,10 @@ class TensorReader:
         """Read one tensor.
 
         Arguments:
-            rows: the first of them, and the one after the last; None: all.
+            rows: first row and end; None: all.
 
         Raises:
-            DamagedFile: if the file has become shorter since its header was read.
+            DamagedFile: if the file was truncated after its header was read.
             SetpointError: if it cannot be read.
         """
         if self._last is not None and self._last[:2] == (info, rows):
@@ -83,10 +83,10 @@ class TensorReader:
         return tensor
 
     def read_box(self, info: TensorInfo, ranges: Sequence[tuple[int, int]]) -> Tensor:
-        """Read a box of a tensor: of a matrix not much more than its bytes.
+        """Read a box of a tensor; of a matrix, little more than its bytes.
 
         Arguments:
-            ranges: of each dimension, the first index and the one after the last.
+            ranges: first index and end in each dimension.
 
         Raises: as `read` does.
         """
@@ -105,7 +105,7 @@ class TensorReader:
         return self._stored(info, rows)
 
     def part(self, info: TensorInfo) -> Tensor:
-        """Read a whole tensor as the file has it."""
+        """Read a whole tensor as stored."""
         return self._stored(info, None)
 
     def _stored(self, info: TensorInfo, rows: Rows) -> Tensor:
@@ -115,7 +115,7 @@ class TensorReader:
         return self._box(info, box)
 
     def _box(self, info: TensorInfo, box: Sequence[slice]) -> Tensor:
-        """Read a box of a tensor as the file has it."""
+        """Read a box of a tensor as stored."""
         tensor = torch.empty([one.stop - one.start for one in box], dtype=dtype_named(info.dtype))
         try:
             if info.file not in self._files:
@@ -129,7 +129,7 @@ class TensorReader:
 
 
 class SharedReader(TensorReader):
-    """Tensors that one rank reads whole, and sends to the others."""
+    """Reads whole tensors on one rank, and sends them to the others."""
 
     by_rows = False
 
@@ -138,11 +138,11 @@ class SharedReader(TensorReader):
         self.one = one
 
     def read_box(self, info: TensorInfo, ranges: Sequence[tuple[int, int]]) -> Tensor:
-        """See `TensorReader.read_box`; a tensor is sent once for boxes that follow each other."""
+        """See `TensorReader.read_box`; a tensor is sent once for consecutive boxes."""
         return self.read(info)[tuple(slice(start, end) for start, end in ranges)]
 
     def part(self, info: TensorInfo) -> Tensor:
-        """See `TensorReader.part`; it is sent as bytes."""
+        """See `TensorReader.part`; sent as bytes."""
         read = super().part
         size, dtype = (info.size,), dtype_named(info.dtype)
         sent = self.one.tensor(lambda: read(info).view(-1).view(torch.uint8), size, torch.uint8)
@@ -155,14 +155,14 @@ class SharedReader(TensorReader):
 
 
 class Unread:
-    """A tensor that is read when it is indexed, as the slices of the safetensors library are.
+    """A tensor that is read when it is indexed, like the slices of the safetensors library.
 
-    Those map the file: where it becomes shorter or its disk fails, the process is killed by SIGBUS,
-    also later, as what they give stays mapped. Several threads may read at once.
+    Those map the file into memory: if it is truncated or its disk fails, SIGBUS kills the process,
+    even later, since tensors stay mapped. Several threads may read at once.
 
     Arguments:
-        failed: receives what is raised, which others may put into words of their own.
-        reads: whether it is read; otherwise a tensor on the meta device stands for it.
+        failed: collects errors, which the caller may report in its own words.
+        reads: read the values; otherwise indexing gives a tensor on the meta device.
 
     Raises:
         SetpointError: at once, if torch has no such dtype.
@@ -178,15 +178,15 @@ class Unread:
         self.info, self.failed, self.reads = info, failed, reads
 
     def get_dtype(self) -> str:
-        """The dtype by its name in the file."""
+        """Name of the dtype in the file."""
         return self.info.dtype
 
     def get_shape(self) -> list[int]:
-        """The sizes."""
+        """Shape as a list."""
         return list(self.info.shape)
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Read the whole tensor into memory of its own.
+        """Read the whole tensor into memory.
 
         Raises: as `TensorReader.read` does.
         """

@@ -1,7 +1,7 @@
-"""Models that Setpoint trained: the configuration and the weights of a run's checkpoint.
+"""Trained models: the configuration and the weights of a run's checkpoint.
 
-The record of a run is that of a whole job, whose class lies above this layer of the house; this is
-the one module that looks up there, when it is asked to.
+The record of a run contains a whole job, whose class is in a higher layer; this is the only module
+of the model that imports it, when it is needed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 WEIGHTS: Final = "model.safetensors"
-"""The file of a checkpoint that holds the weights."""
+"""File with the weights of a checkpoint."""
 
 INDEX: Final = "model.index.json"
-"""The file of a checkpoint that says where the weights lie that several ranks have written."""
+"""Index of weights that several ranks have written."""
 
 DESCRIPTION: Final = "pretrained.json"
-"""The file of a checkpoint with what config.json of a Hugging Face model says, where the run
-started from one or trains one: its special tokens, and what transformers builds it from."""
+"""File with the config.json of a Hugging Face model that the run started from or trains: special
+tokens, and the keys that transformers builds the model from."""
 
 
 def job_of(checkpoint: Path) -> Job:
-    """The job that a checkpoint was trained by.
+    """The job that wrote a checkpoint.
 
     Returns:
         the resolved configuration.
@@ -51,7 +51,7 @@ def job_of(checkpoint: Path) -> Job:
 
 
 def model_of(checkpoint: Path) -> ModelConfig:
-    """The model that a checkpoint holds.
+    """The model section of a checkpoint's job.
 
     Raises:
         SetpointError: if there is no record, or it cannot be read.
@@ -60,7 +60,7 @@ def model_of(checkpoint: Path) -> ModelConfig:
 
 
 def require_no_adapter(checkpoint: Path) -> None:
-    """Refuse weights that an adapter changes, which are not those of the model by themselves.
+    """Refuse weights with an adapter, which are not a model by themselves.
 
     Raises:
         SetpointError: if there is one; or no record, or it cannot be read.
@@ -69,13 +69,12 @@ def require_no_adapter(checkpoint: Path) -> None:
     if adapter is not None:
         raise SetpointError(
             f"{checkpoint} has an adapter of type = {type(adapter).__setpoint__.tag}, without "
-            f"which its weights are not those that were trained: `setpoint export RUN DIRECTORY` "
-            f"writes weights in which it is merged"
+            f"which its weights are incomplete: `setpoint export RUN DIRECTORY` merges it"
         )
 
 
 def holds(checkpoint: Path, name: str) -> bool:
-    """Whether a checkpoint keeps a file, and that it is what was saved.
+    """True if a checkpoint contains a file, which is verified.
 
     Raises:
         DamagedCheckpoint: if the file is missing or differs.
@@ -88,10 +87,10 @@ def holds(checkpoint: Path, name: str) -> bool:
 
 
 def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
-    """Build the tokenizer of a checkpoint, from the files that it keeps of it.
+    """Build the tokenizer of a checkpoint, from the files in it if there are any.
 
     Raises:
-        SetpointError: if the checkpoint keeps no files, and they are not where the section says.
+        SetpointError: if the checkpoint has no files, and the section's are missing.
     """
     if isinstance(section, HuggingFace) and holds(checkpoint, TOKENIZER_FILES[0]):
         return section.build(directory=checkpoint)
@@ -99,10 +98,10 @@ def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
 
 
 def description_of(checkpoint: Path) -> dict[str, Any] | None:
-    """Read what a checkpoint keeps of the Hugging Face model that its run started from.
+    """Read the config.json of the Hugging Face model that the run of a checkpoint started from.
 
     Returns:
-        the keys of that model's config.json; None without one.
+        its keys; None if there is none.
 
     Raises:
         DamagedCheckpoint: if the file is not what was saved.
@@ -111,7 +110,7 @@ def description_of(checkpoint: Path) -> dict[str, Any] | None:
 
 
 def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:
-    """Find the weights of a checkpoint, whose every byte is compared with its checksum first.
+    """List the weights of a checkpoint, after verifying every byte.
 
     Raises:
         DamagedCheckpoint: if the file is not what was saved.
@@ -121,10 +120,10 @@ def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:
 
 
 def weights_in_parts(checkpoint: Path) -> Named | None:
-    """Find the weights of a checkpoint of several ranks, each of which has written its parts.
+    """Weights of a checkpoint that several ranks have written in shards.
 
     Returns:
-        tensors that are read when they are placed; None where one file holds the weights.
+        tensors that are read when they are placed; None if the weights are in one file.
 
     Raises:
         DamagedCheckpoint: if a file is not what was saved.

@@ -1,4 +1,4 @@
-"""`save_pretrained`: a directory that transformers loads."""
+"""`save_pretrained`: export to a directory that transformers loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.initialize import plain_name
-from setpoint.model.pretrained.base import checkpoint_weights, is_ours
+from setpoint.model.pretrained.base import checkpoint_weights, is_built_in
 from setpoint.model.pretrained.config_json import TOKEN_IDS, family_for, write_config
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.fill import Weights, block, rows_of
@@ -29,12 +29,12 @@ from setpoint.model.pretrained.locate import CONFIG, GENERATION, MANIFEST, TOKEN
 from setpoint.model.pretrained.read_tensor import TensorReader, weight_dtype
 from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
 from setpoint.model.pretrained.tensor_files import Planned, write_tensors
-from setpoint.model.pretrained.weights import Piece, pieces_of, their_shapes
+from setpoint.model.pretrained.weights import Piece, hf_shapes, pieces_of
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.placed import whole_of
 
 SHARD: Final = 5_000_000_000
-"""Bytes of a file, which is what the hub is used to."""
+"""Bytes of a file, as usual on the Hub."""
 
 
 def save_pretrained(
@@ -51,26 +51,24 @@ def save_pretrained(
 ) -> Path:
     """Write a model in the format of Hugging Face.
 
-    The directory appears under its name when it is complete, or not at all. Weights are written
-    one tensor after the other; those of a checkpoint of a transformer of ours are read so, too, so
-    that a few tensors at a time are in memory. What a family's config.json has no word for is
-    refused, unless it plays a part in training only.
+    The directory appears when it is complete, or not at all. Weights are written one tensor at a
+    time, and those of a checkpoint of a transformer are read so, too. Settings that the family's
+    config.json cannot express are refused, unless they affect training only.
 
     Arguments:
-        model: our transformer or one of transformers' that was loaded or trained here; or what
-            `load_pretrained` takes.
-        dtype: of the weights, such as `"bf16"`; None: as they are.
-        max_shard_size: bytes that no file exceeds, but for one tensor that alone is larger.
-        family: `model_type` of transformers; None: the plainest that the model can be.
-        tokenizer: a directory whose tokenizer files are copied, too; None: the one that the model
-            was loaded from, if it has any.
-        token_ids: see `special_tokens`; None: those of the checkpoint that the model was loaded
-            from, or else what the files of its origin say.
-        eos_token: text of the token that the tokenizer's files call so; None: they stay as they
-            are.
+        model: a transformer, or a transformers model that was loaded or trained here; or an
+            argument of `load_pretrained`.
+        dtype: of the weights, such as `"bf16"`; None: unchanged.
+        max_shard_size: maximum bytes of a file, unless one tensor alone is larger.
+        family: `model_type` of transformers; None: the simplest that fits.
+        tokenizer: a directory with tokenizer files to copy; None: the one that the model was loaded
+            from, if it has any.
+        token_ids: see `special_tokens`; None: from the checkpoint that the model was loaded from,
+            or else from the files of its origin.
+        eos_token: text of the end-of-sequence token for the tokenizer's files; None: unchanged.
 
     Raises:
-        SetpointError: if no family is such a model, or the directory cannot be written.
+        SetpointError: if no family fits, or the directory cannot be written.
     """
     weights = None
     if not isinstance(model, nn.Module):
@@ -90,8 +88,8 @@ def save_pretrained(
         write = partial(model.save_into, dtype=wanted, max_shard_size=max_shard_size)
     else:
         raise SetpointError(
-            f"a {type(model).__name__} cannot be written in the format of Hugging Face; only "
-            f"models of type = transformer and type = huggingface can"
+            f"a {type(model).__name__} cannot be exported to the format of Hugging Face\n"
+            f"Valid: type = transformer or huggingface"
         )
 
     def write_all(directory: Path) -> None:
@@ -108,12 +106,12 @@ def save_pretrained(
 
 
 def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
-    """The model at a path, without values where its weights can be read one by one."""
+    """The model at a path, on the meta device if its weights can be read one by one."""
     place = locate(str(path))
     if place.kind != "checkpoint":
         return load_pretrained(path), None
     job = job_of(place.directory)
-    if not isinstance(job.model, TransformerConfig) or not is_ours(job.model):
+    if not isinstance(job.model, TransformerConfig) or not is_built_in(job.model):
         return load_pretrained(path), None
     tokenizer = tokenizer_of(place.directory, job.tokenizer)
     model = skeleton(job.model, tokenizer.vocab_size)
@@ -122,42 +120,42 @@ def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
 
 
 class _InModel:
-    """The weights that a model has in memory, of which ranks may hold parts."""
+    """Weights of a model in memory, which may be sharded."""
 
     def __init__(self, model: nn.Module) -> None:
         self.tensors = {name: tensor.detach() for name, tensor in _tensors(model)}
         self._last: tuple[str, Tensor] | None = None
 
-    def dtype(self, ours: str) -> torch.dtype:
-        return self.tensors[ours].dtype
+    def dtype(self, name: str) -> torch.dtype:
+        return self.tensors[name].dtype
 
     def read(self, reader: TensorReader, piece: Piece) -> Tensor:
         del reader
-        if piece.of_ours is None or piece.of_ours.length is None:
-            return whole_of(block(self.tensors[piece.ours], piece.of_ours))
-        if self._last is None or self._last[0] != piece.ours:  # of which further rows follow
+        if piece.block is None or piece.block.length is None:
+            return whole_of(block(self.tensors[piece.name], piece.block))
+        if self._last is None or self._last[0] != piece.name:  # of which further rows follow
             self._last = None
-            self._last = piece.ours, whole_of(self.tensors[piece.ours])
-        return block(self._last[1], piece.of_ours)
+            self._last = piece.name, whole_of(self.tensors[piece.name])
+        return block(self._last[1], piece.block)
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters of a model, and the buffers that files hold: biases of routers."""
+    """Parameters of a model, and the buffers that are saved: router biases."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         yield plain_name(name), tensor
 
 
 class _InCheckpoint:
-    """The weights of a checkpoint, of which each is read when it is asked for."""
+    """Weights of a checkpoint, read on demand."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
 
-    def dtype(self, ours: str) -> torch.dtype:
-        return dtype_named(self.weights.held[ours].dtype)
+    def dtype(self, name: str) -> torch.dtype:
+        return dtype_named(self.weights.held[name].dtype)
 
     def read(self, reader: TensorReader, piece: Piece) -> Tensor:
-        return self.weights.read(reader, piece.ours, piece.of_ours)
+        return self.weights.read(reader, piece.name, piece.block)
 
 
 def _writer(
@@ -168,20 +166,19 @@ def _writer(
     name: str | None,
     origin: Path | None,
 ) -> Callable[[Path], None]:
-    """What writes the config.json and the weights of a transformer of ours."""
+    """A function that writes the config.json and the weights of a transformer."""
     family = family_for(model.config, name)
-    ours = {name: tuple(tensor.shape) for name, tensor in _tensors(model)}
     buffers = {plain_name(name) for name, _ in model.named_buffers()}
     pieces = pieces_of(family, model.config, *rows_of(model))
     groups: dict[str, list[Piece]] = {}
     for piece in pieces:
-        groups.setdefault(piece.theirs, []).append(piece)
-    shapes = their_shapes(pieces, ours)
+        groups.setdefault(piece.hf_name, []).append(piece)
+    shapes = hf_shapes(pieces, {name: tuple(each.shape) for name, each in _tensors(model)})
     planned: list[Planned] = []
-    for theirs, shape in shapes.items():
-        first = groups[theirs][0].ours
+    for hf_name, shape in shapes.items():
+        first = groups[hf_name][0].name
         wanted = None if first in buffers else dtype  # which are read in fp32 only
-        planned.append(Planned(theirs, shape, wanted or held.dtype(first)))
+        planned.append(Planned(hf_name, shape, wanted or held.dtype(first)))
     kinds = {tensor.dtype for tensor in planned}
     main = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
     keys = write_config(
@@ -199,7 +196,7 @@ def _writer(
             write_tensors(
                 directory,
                 planned,
-                lambda name: _their_tensor(groups[name], read, shapes[name]),
+                lambda name: _hf_tensor(groups[name], read, shapes[name]),
                 max_shard_size,
             )
 
@@ -207,31 +204,31 @@ def _writer(
 
 
 def _described(origin: Path) -> dict[str, Any]:
-    """What config.json says of the model that weights were loaded or trained from."""
+    """The config.json of the model that weights were loaded or trained from."""
     if (origin / MANIFEST).is_file():
         return description_of(origin) or {}
     return read_keys(origin) if (origin / CONFIG).is_file() else {}
 
 
-def _their_tensor(
+def _hf_tensor(
     pieces: list[Piece], read: Callable[[Piece], Tensor], shape: tuple[int, ...]
 ) -> Tensor:
     first = read(pieces[0])
-    if len(pieces) == 1 and pieces[0].of_theirs is None:
+    if len(pieces) == 1 and pieces[0].hf_block is None:
         return first.T if pieces[0].transposed else first
     whole = torch.empty(shape, dtype=first.dtype, device=first.device)
     del first
     for piece in pieces:
-        ours = read(piece)
-        block(whole, piece.of_theirs).copy_(ours.T if piece.transposed else ours)
+        source = read(piece)
+        block(whole, piece.hf_block).copy_(source.T if piece.transposed else source)
     return whole
 
 
 def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> None:
-    """Copy files that go along with weights, where they are and the directory has none.
+    """Copy files that accompany weights, unless the directory has them.
 
     Arguments:
-        origin: where they are looked for; None: nothing is copied.
+        origin: directory to copy from; None: nothing is copied.
 
     Raises:
         OSError: if one cannot be copied.
@@ -244,15 +241,15 @@ def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> No
 
 
 def special_tokens(directory: Path, tokenizer: Any) -> dict[str, Any]:
-    """The ids of special tokens as a config.json has them.
+    """Ids of special tokens, as in a config.json.
 
     Arguments:
         directory: of the weights.
-        tokenizer: the one of the weights, whose separator ends a text as well.
+        tokenizer: of the weights; its separator ends a text as well.
 
     Returns:
-        `eos_token_id`, with all tokens that end a text; and of bos and pad what the tokenizer names
-        so.
+        `eos_token_id`, with all end-of-text tokens; and the bos and pad tokens that the tokenizer
+        names.
     """
     ids: dict[str, Any] = {"eos_token_id": as_eos(ends_of(directory, tokenizer))}
     facts = getattr(tokenizer, "chat", None)
@@ -263,11 +260,11 @@ def special_tokens(directory: Path, tokenizer: Any) -> dict[str, Any]:
 
 
 def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
-    """The tokens that end a text: those that the files of weights name, and the separator.
+    """End-of-text tokens: those named by the files of weights, and the separator.
 
     Arguments:
         directory: a checkpoint, or a model in the format of Hugging Face.
-        tokenizer: the one of the weights; None: only what the files name.
+        tokenizer: of the weights; None: only those of the files.
 
     Raises:
         SetpointError: if a file cannot be read.
@@ -285,7 +282,7 @@ def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
 
 
 def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> list[int]:
-    """The end-of-text ids of a generation_config.json, or else of a config.json."""
+    """End-of-text ids of a generation_config.json, or else of a config.json."""
     for keys in (generation, config):
         ends = keys.get("eos_token_id")
         numbers = ends if isinstance(ends, list) else [ends]
@@ -296,17 +293,17 @@ def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> l
 
 
 def fitting_ends(ends: Sequence[int], token_bytes: Sequence[int]) -> list[int]:
-    """Those that are control tokens of another tokenizer than the one that names them."""
+    """The ids that are control tokens of another tokenizer, too."""
     return [token for token in ends if token < len(token_bytes) and not token_bytes[token]]
 
 
 def as_eos(ends: Sequence[int]) -> int | list[int] | None:
-    """The value of `eos_token_id`."""
+    """Value of `eos_token_id`."""
     return [*ends] if len(ends) > 1 else next(iter(ends), None)
 
 
 def _write_ids(directory: Path, ids: Mapping[str, Any]) -> None:
-    """Write special tokens into both files of a model; a bos or pad that it has stays."""
+    """Write special tokens into both files of a model; existing bos and pad tokens are kept."""
     if ids.get("eos_token_id") is None:
         return
     for name in (CONFIG, GENERATION):
@@ -318,7 +315,7 @@ def _write_ids(directory: Path, ids: Mapping[str, Any]) -> None:
 
 
 def _name_end(directory: Path, text: str) -> None:
-    """Make a token the `eos_token` in the tokenizer's files."""
+    """Set `eos_token` in the tokenizer's files."""
     settings = "tokenizer_config.json"
     for name in (settings, "special_tokens_map.json"):
         file = directory / name
@@ -329,19 +326,19 @@ def _name_end(directory: Path, text: str) -> None:
 
 def _require_room(target: Path, overwrite: bool) -> None:
     if target.exists() and not target.is_dir():
-        raise SetpointError(f"{target} is a file; name a directory to write the model to")
+        raise SetpointError(f"{target} is a file, not a directory")
     if not overwrite and target.is_dir() and any(target.iterdir()):
         raise SetpointError(
-            f"{target} holds files already, and nothing was written; name another directory, or "
-            f"say overwrite=True to replace it as a whole"
+            f"{target} is not empty, and nothing was written; choose another directory, or pass "
+            f"overwrite=True to replace it"
         )
 
 
 def publish(target: Path, write: Callable[[Path], Any]) -> None:
-    """Write a directory aside, and give it its name when it is complete.
+    """Write a temporary directory, and rename it when it is complete.
 
     Raises:
-        SetpointError: if it cannot be written; what stood there is as before.
+        SetpointError: if it cannot be written; an existing directory is unchanged.
     """
     try:
         with publishing(target, replace=True) as aside:

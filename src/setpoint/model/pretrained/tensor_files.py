@@ -1,4 +1,4 @@
-"""The safetensors files of a directory: one, or several with an index; listed and written."""
+"""Safetensors files of a directory, single or sharded with an index: listing and writing."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SINGLE: Final = "model.safetensors"
-"""The file that holds all tensors."""
+"""Name of a single file."""
 
 INDEX: Final = "model.safetensors.index.json"
-"""The file that says which of several files holds which tensor."""
+"""Index of several files."""
 
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth")
 _SHOWN = 3
 
 
 def list_tensors(directory: Path) -> dict[str, TensorInfo]:
-    """Find all tensors of a directory; their data is not read.
+    """List all tensors of a directory; their data is not read.
 
     Arguments:
         directory: with `model.safetensors`, or an index and its files.
 
     Raises:
-        SetpointError: if there are none that can be read, a file that the index names is missing,
-            or holds other tensors than the index says.
-        DamagedFile: if a file is not whole.
+        SetpointError: if there are no readable ones, a file of the index is missing, or its tensors
+            differ from the index.
+        DamagedFile: if a file is truncated.
     """
     if (directory / SINGLE).is_file():
         return read_header(directory / SINGLE)
@@ -43,14 +43,14 @@ def list_tensors(directory: Path) -> dict[str, TensorInfo]:
     pickles = [name for name in _PICKLES if (directory / name).is_file()]
     if pickles:
         raise SetpointError(
-            f"{directory} holds its weights as {pickles[0]}, a pickle, which can run any program "
-            f"when it is opened, so that it is not. Write it as safetensors where you trust it: "
+            f"{directory} has its weights in {pickles[0]}, a pickle, which is not read because it "
+            f"can run any code. If you trust it, convert it to safetensors: "
             f"transformers.AutoModelForCausalLM.from_pretrained({str(directory)!r})"
             f".save_pretrained(...)"
         )
     others = sorted(path.name for path in directory.glob("*.safetensors"))
-    beside = f"; it holds {', '.join(others[:_SHOWN])}" if others else ""
-    raise SetpointError(f"{directory} holds no weights: neither {SINGLE} nor {INDEX}{beside}")
+    beside = f"; it has {', '.join(others[:_SHOWN])}" if others else ""
+    raise SetpointError(f"{directory} has no weights: neither {SINGLE} nor {INDEX}{beside}")
 
 
 def _list_shards(directory: Path) -> dict[str, TensorInfo]:
@@ -61,19 +61,19 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
     except OSError as error:
         raise SetpointError(f"{index} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(f"{index} is damaged: it has no weight_map of names to files") from error
+        raise RunError(f"{index} is damaged: it has no valid weight_map") from error
     tensors: dict[str, list[str]] = {}
     for tensor, name in shards.items():
         tensors.setdefault(name, []).append(tensor)
     names = list(tensors)
     outside = [name for name in names if Path(name).name != name]
     if outside:
-        raise RunError(f"{index} names {outside[0]!r}, which is no file beside it")
+        raise RunError(f"{index} refers to {outside[0]!r}, which is not in its directory")
     missing = [name for name in names if not (directory / name).is_file()]
     if missing:
         raise SetpointError(
-            f"{directory} lacks {len(missing)} of the {len(names)} files that {INDEX} names: "
-            f"{listed(missing)}. Copy or download the rest."
+            f"{directory} lacks {len(missing)} of the {len(names)} files of {INDEX}: "
+            f"{listed(missing)}. Copy or download them."
         )
     found: dict[str, TensorInfo] = {}
     for name in names:
@@ -81,7 +81,7 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
         absent = [tensor for tensor in tensors[name] if tensor not in held]
         if absent:
             raise RunError(
-                f"{directory / name} lacks {len(absent)} tensors that {INDEX} says it holds: "
+                f"{directory / name} lacks {len(absent)} tensors that {INDEX} assigns to it: "
                 f"{listed(absent)}"
             )
         # A tensor that the index does not name is reported as one too many, like any other.
@@ -90,7 +90,7 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
 
 
 def listed(words: list[str], shown: int = _SHOWN) -> str:
-    """The first of some words, and how many more there are.
+    """The first of some words, and the number of the others.
 
     Returns:
         for instance `a, b, c and 5 more`.
@@ -100,7 +100,7 @@ def listed(words: list[str], shown: int = _SHOWN) -> str:
 
 
 class Planned(NamedTuple):
-    """A tensor that is to be written."""
+    """A tensor to write."""
 
     name: str
     shape: Shape
@@ -118,11 +118,11 @@ def write_tensors(
     make: Callable[[str], Tensor],
     max_shard_size: int,
 ) -> list[Path]:
-    """Write tensors as one file, or as several with an index; one tensor is in memory at a time.
+    """Write tensors to one file, or to several with an index; one tensor is in memory at a time.
 
     Arguments:
-        make: returns a tensor by its name, of the shape and dtype that were planned.
-        max_shard_size: bytes that no file's tensors exceed, but for one that alone is larger.
+        make: returns a tensor by its name, in the planned shape and dtype.
+        max_shard_size: maximum bytes of the tensors of a file, unless one alone is larger.
 
     Raises:
         OSError: if they cannot be written.

@@ -1,8 +1,8 @@
-"""Correspondence of the tensors of a family and of the transformer, and files held against it.
+"""Correspondence between the tensors of Hugging Face files and of the transformer.
 
-A piece is a block of a tensor of ours that equals a block of a tensor of theirs, perhaps
-transposed. A list of pieces says all there is to say in both directions: which tensors a file must
-hold and of which shapes, how to fill a parameter, and how to make a file.
+A piece is a block of a tensor here that equals a block of a tensor in the files, perhaps
+transposed. The list of pieces of a model serves both directions: it tells which tensors files must
+contain, how to fill a parameter, and how to write a file.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """A range of one dimension of a tensor.
+    """Range of one dimension of a tensor.
 
     Arguments:
-        length: number of indices; None for one index, without the dimension.
-        step: distance of the indices.
+        length: number of indices; None: a single index, without the dimension.
+        step: stride.
     """
 
     dim: int
@@ -39,12 +39,12 @@ class Part(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A block of a tensor of ours and the equal block of a tensor of theirs."""
+    """A block of a tensor of the model, and the equal block of a tensor in Hugging Face files."""
 
-    ours: str
-    theirs: str
-    of_ours: Part | None = None
-    of_theirs: Part | None = None
+    name: str
+    hf_name: str
+    block: Part | None = None
+    hf_block: Part | None = None
     transposed: bool = False
 
 
@@ -56,33 +56,33 @@ def block_shape(shape: Shape, part: Part | None) -> Shape:
     return (*shape[: part.dim], *size, *shape[part.dim + 1 :])
 
 
-def their_shapes(pieces: Iterable[Piece], ours: Mapping[str, Shape]) -> dict[str, Shape]:
-    """The shapes that tensors of theirs must have."""
+def hf_shapes(pieces: Iterable[Piece], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Shapes that the tensors in the files must have."""
     found: dict[str, Shape] = {}
     for piece in pieces:
-        block = block_shape(ours[piece.ours], piece.of_ours)
+        block = block_shape(shapes[piece.name], piece.block)
         block = block[::-1] if piece.transposed else block
-        part = piece.of_theirs
+        part = piece.hf_block
         if part is not None:
-            # A tensor of theirs that is made of several reaches to the end of the last.
+            # A tensor that is made of several pieces reaches to the end of the last.
             assert part.length is not None
             end = part.start + (part.length - 1) * part.step + 1
-            end = max(end, found.get(piece.theirs, (0,) * 9)[part.dim])
+            end = max(end, found.get(piece.hf_name, (0,) * 9)[part.dim])
             block = (*block[: part.dim], end, *block[part.dim + 1 :])
-        found[piece.theirs] = block
+        found[piece.hf_name] = block
     return found
 
 
 def renamed(pieces: Iterable[Piece], rename: Callable[[str], str]) -> list[Piece]:
-    """The same pieces with other names of their tensors."""
-    return [piece._replace(theirs=rename(piece.theirs)) for piece in pieces]
+    """The same pieces with their tensors in the files renamed."""
+    return [piece._replace(hf_name=rename(piece.hf_name)) for piece in pieces]
 
 
 def tensor_shapes(config: TransformerConfig, tokens: int) -> dict[str, Shape]:
-    """The tensors that a file holds of a transformer: parameters, and biases of routers.
+    """Shapes of the tensors of a transformer: parameters and router biases.
 
     Arguments:
-        tokens: of the vocabulary.
+        tokens: vocabulary size.
     """
     shapes = {each.name: tuple(each.shape) for each in parameters_of(config, tokens)}
     moe = config.moe
@@ -93,14 +93,14 @@ def tensor_shapes(config: TransformerConfig, tokens: int) -> dict[str, Shape]:
     return shapes
 
 
-class Theirs(NamedTuple):
-    """A module of theirs.
+class HfModule(NamedTuple):
+    """A module in Hugging Face files.
 
     Arguments:
-        name: in it `{}` stands for the number of an expert.
-        fused: modules of ours that lie one after the other along its outputs; (): it is one.
-        transposed: whether its matrix is (inputs, outputs).
-        packed: whether it has all experts, as ours has, with the outputs of fused modules in turn.
+        name: `{}` stands for the number of an expert.
+        fused: modules here that are concatenated along its outputs; (): one module.
+        transposed: its matrix is (inputs, outputs).
+        packed: it contains all experts, with the outputs of fused modules interleaved.
     """
 
     name: str
@@ -109,15 +109,15 @@ class Theirs(NamedTuple):
     packed: bool = False
 
 
-Names = Mapping[str, str | Theirs]
-"""Modules of theirs by those of ours; layers are called as within a layer."""
+Names = Mapping[str, str | HfModule]
+"""Hugging Face modules by the names of modules here; those of a layer are relative to it."""
 
 
 def fused(
     name: str, *modules: str, transposed: bool = False, packed: bool = False
-) -> dict[str, str | Theirs]:
-    """Entries of `Names` for modules that are one matrix of theirs."""
-    return dict.fromkeys(modules, Theirs(name, modules, transposed, packed))
+) -> dict[str, str | HfModule]:
+    """Entries of `Names` for modules that are one matrix in the files."""
+    return dict.fromkeys(modules, HfModule(name, modules, transposed, packed))
 
 
 QKV: Final = ("attention.query", "attention.key", "attention.value")
@@ -141,19 +141,19 @@ DECODER: Names = {
     "norm": "norm",
     "output": "lm_head",
 }
-"""The names that Llama gave to the modules of a decoder, and Qwen to experts."""
+"""Module names of Llama's decoder, and of Qwen's experts."""
 
 _LAYER: Final = re.compile(r"(layers\.\d+)\.(.*)")
 _EXPERT: Final = re.compile(r"(.*\.experts)\.(\d+)(\..*)")
 
 
-class _OurBlock(NamedTuple):
-    """A block of a parameter of ours that is (a part of) one tensor of theirs.
+class _ParameterBlock(NamedTuple):
+    """A block of a parameter that is one tensor in the files, or a part of one.
 
     Arguments:
         name: of the parameter.
         layer: `layers.3`, or empty.
-        rows: outputs; of biases and norms, components.
+        rows: number of outputs; of biases and norms, elements.
     """
 
     name: str
@@ -168,15 +168,16 @@ class _OurBlock(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorNames:
-    """Names of the tensors of a family.
+    """Tensor names of a family.
 
     Arguments:
-        names: modules of theirs by those of ours.
+        names: Hugging Face modules by the names of modules here.
         layer: name of a layer, with `{}` for its number.
-        surplus: patterns of names of tensors, without the base, that files may hold and that are
-            not needed; `{beyond}` stands for the numbers of layers beyond the last.
-        interleaved: whether the two components of a rotated pair are neighbours in their
-            projections, in place of halves of a head.
+        surplus: patterns of tensor names, without the prefix, that files may contain and that are
+            not
+        read; `{beyond}` stands for layer numbers beyond the last.
+        interleaved: rotated pairs are adjacent rows of the projections, not rows of two halves of a
+        head.
     """
 
     names: Names = field(default_factory=lambda: DECODER)
@@ -186,17 +187,17 @@ class TensorNames:
 
     @property
     def base(self) -> str:
-        """Beginning of the names of all tensors but the head's."""
+        """Prefix of all tensor names except the output matrix's."""
         return f"{self.layer.partition('.')[0]}."
 
     def surplus_of(self, config: TransformerConfig) -> list[str]:
-        """Patterns of names of tensors that are passed over, with the base or without."""
+        """Patterns of tensor names that are skipped, with and without the prefix."""
         beyond = "|".join(str(config.layers + index) for index in range(8))
         patterns = [pattern.replace("{beyond}", beyond) for pattern in self.surplus]
         return [f"({re.escape(self.base)})?{pattern}" for pattern in patterns]
 
     def pieces(self, config: TransformerConfig) -> list[Piece]:
-        """List the pieces of a model, tensor of theirs after tensor of theirs."""
+        """List the pieces of a model in the order of its layers and modules."""
         blocks = list(_blocks(config, self.names))
         rows = {(b.layer, b.module, b.kind): b.rows for b in blocks}
         order = {module: index for index, module in enumerate(self.names)}
@@ -204,25 +205,25 @@ class TensorNames:
         found: list[tuple[tuple[int, int, int, bool], Piece]] = []
         for b in blocks:
             entry = self.names[b.module]
-            theirs = Theirs(entry) if isinstance(entry, str) else entry
+            hf = HfModule(entry) if isinstance(entry, str) else entry
             number = int(b.layer.rpartition(".")[2]) if b.layer else -1
             before = self.layer.format(number) if b.layer else self.base[:-1]
-            name = theirs.name.format(b.expert)
+            name = hf.name.format(b.expert)
             if b.module != "output":
                 name = f"{before}.{name}"
             name = f"{name}.{b.kind}" if b.kind else name
-            of_theirs = None
-            transposed = b.kind == "weight" and theirs.transposed != b.inputs_first
-            if theirs.packed:
-                count, dim = len(theirs.fused), 1 if b.module.endswith("_bias") else 2
-                transposed, start = False, theirs.fused.index(b.module)
-                of_theirs = Part(dim, start, b.rows, count) if count > 1 else None
-            elif theirs.fused:
-                index = theirs.fused.index(b.module)
-                start = sum(rows[b.layer, module, b.kind] for module in theirs.fused[:index])
-                dim = 1 if theirs.transposed and b.kind == "weight" else 0
-                of_theirs = Part(dim, start, b.rows)
-            piece = Piece(b.name, name, b.part, of_theirs, transposed)
+            hf_block = None
+            transposed = b.kind == "weight" and hf.transposed != b.inputs_first
+            if hf.packed:
+                count, dim = len(hf.fused), 1 if b.module.endswith("_bias") else 2
+                transposed, start = False, hf.fused.index(b.module)
+                hf_block = Part(dim, start, b.rows, count) if count > 1 else None
+            elif hf.fused:
+                index = hf.fused.index(b.module)
+                start = sum(rows[b.layer, module, b.kind] for module in hf.fused[:index])
+                dim = 1 if hf.transposed and b.kind == "weight" else 0
+                hf_block = Part(dim, start, b.rows)
+            piece = Piece(b.name, name, b.part, hf_block, transposed)
             place = number if b.layer or "embedding" in b.module else config.layers
             key = (place, order[b.module], b.expert, b.kind == "bias")
             if b.module in rotated:
@@ -232,41 +233,41 @@ class TensorNames:
         return [piece for _, piece in sorted(found, key=lambda pair: pair[0])]
 
 
-def _blocks(config: TransformerConfig, names: Names) -> Iterator[_OurBlock]:
+def _blocks(config: TransformerConfig, names: Names) -> Iterator[_ParameterBlock]:
     merged = fused_parts_of(config)
     for name, shape in tensor_shapes(config, config.vocab_size or 1).items():
         match = _LAYER.fullmatch(name)
         layer, path = match.groups() if match else ("", name)
         if match := _EXPERT.fullmatch(path):
             module, _, kind = f"{match[1]}{match[3]}".rpartition(".")
-            theirs = names[module]
-            if isinstance(theirs, Theirs) and theirs.packed:
+            hf = names[module]
+            if isinstance(hf, HfModule) and hf.packed:
                 raise SetpointError(
                     "model.moe.packed = false: the files have all experts of a layer in one tensor"
                     "\nValid: true"
                 )
-            yield _OurBlock(name, layer, module, kind, shape[0], expert=int(match[2]))
-        elif isinstance(theirs := names.get(path), Theirs) and theirs.packed:
-            yield _OurBlock(name, layer, path, "", shape[-1])
+            yield _ParameterBlock(name, layer, module, kind, shape[0], expert=int(match[2]))
+        elif isinstance(hf := names.get(path), HfModule) and hf.packed:
+            yield _ParameterBlock(name, layer, path, "", shape[-1])
         elif ".experts." in path:
             # Packed matrices are (experts, inputs, outputs).
             for expert in range(shape[0]):
                 part = Part(0, expert)
-                yield _OurBlock(name, layer, path, "weight", shape[2], part, expert, True)
+                yield _ParameterBlock(name, layer, path, "weight", shape[2], part, expert, True)
         elif sizes := merged.get(name.rpartition(".")[0]):
             for index, module in enumerate(QKV):
                 part = Part(0, sum(sizes[:index]), sizes[index])
                 kind = path.rpartition(".")[2]
-                yield _OurBlock(name, layer, module, kind, sizes[index], part)
+                yield _ParameterBlock(name, layer, module, kind, sizes[index], part)
         elif path in names:
-            yield _OurBlock(name, layer, path, "", shape[0])
+            yield _ParameterBlock(name, layer, path, "", shape[0])
         else:
             module, _, kind = path.rpartition(".")
-            yield _OurBlock(name, layer, module, kind, shape[0])
+            yield _ParameterBlock(name, layer, module, kind, shape[0])
 
 
 def _rotated(config: TransformerConfig) -> dict[str, tuple[int, int, int]]:
-    """The modules whose outputs are rotated: size of a head, and its first and last rotated row."""
+    """Modules with rotated outputs: size of a head, and its first and last rotated row."""
     if config.mla is None:
         size = config.head_dim
         return dict.fromkeys(QKV[:2], (size, 0, config.rope_dim or size))
@@ -278,38 +279,37 @@ def _rotated(config: TransformerConfig) -> dict[str, tuple[int, int, int]]:
 
 
 def _paired(piece: Piece, rows: int, size: int, first: int, last: int) -> Iterator[Piece]:
-    """Cut a piece so that neighbours of theirs become components of the two halves of ours."""
-    ours = 0 if piece.of_ours is None else piece.of_ours.start
-    theirs = 0 if piece.of_theirs is None else piece.of_theirs.start
+    """Split a piece so that adjacent rotated rows in the file become the two halves of a head."""
+    first_row = 0 if piece.block is None else piece.block.start
+    first_hf_row = 0 if piece.hf_block is None else piece.hf_block.start
     half = (last - first) // 2
-    cuts = (  # rows of a head: ours, theirs, their number and the distance of theirs
+    cuts = (  # rows of a head: first here, first in the file, number, and distance in the file
         (0, 0, first, 1),
         (first, first, half, 2),
         (first + half, first + 1, half, 2),
         (last, last, size - last, 1),
     )
     for head in range(0, rows, size):
-        for own, other, length, step in cuts:
+        for row, hf_row, length, step in cuts:
             if length:
                 yield piece._replace(
-                    of_ours=Part(0, ours + head + own, length),
-                    of_theirs=Part(0, theirs + head + other, length, step),
+                    block=Part(0, first_row + head + row, length),
+                    hf_block=Part(0, first_hf_row + head + hf_row, length, step),
                 )
 
 
 HEAD: Final = "lm_head.weight"
-"""Name of the output matrix in transformers."""
+"""Name of the output matrix in Hugging Face files."""
 ROWS: Final = ("embedding.weight", "output.weight")
-"""The matrices with a row for each token."""
+"""Matrices with one row per token."""
 _SHOWN = 3
 
 
 class Files(NamedTuple):
-    """The tensors of a directory beside those of a model.
+    """Tensors of a directory with the pieces of a model.
 
     Arguments:
-        pieces: of which the model's are made.
-        surplus: patterns of names that no piece has and that are passed over.
+        surplus: patterns of tensor names that are in no piece and are skipped.
     """
 
     pieces: list[Piece]
@@ -324,7 +324,7 @@ def files_of(
     rows: Mapping[str, int],
     tokens: int,
 ) -> Files:
-    """Find the tensors of a directory that make up a transformer.
+    """Match the tensors of a directory with those of a transformer.
 
     Arguments:
         rows, tokens: see `pieces_of`.
@@ -346,26 +346,26 @@ def files_of(
 def pieces_of(
     family: TensorNames, config: TransformerConfig, rows: Mapping[str, int], tokens: int
 ) -> list[Piece]:
-    """How the tensors of a family and of a model are made of each other.
+    """Pieces of a model in a family.
 
     Arguments:
-        rows: of the matrices with a row for each token, by their names in the model.
-        tokens: of the vocabulary, without rows of padding.
+        rows: number of rows of the embedding and output matrix, by name.
+        tokens: vocabulary size, without padding rows.
     """
     if all(count == tokens for count in rows.values()):
         return family.pieces(config)
     kept = Part(0, 0, tokens)
     return [
-        piece._replace(of_ours=kept) if piece.ours in ROWS else piece
+        piece._replace(block=kept) if piece.name in ROWS else piece
         for piece in family.pieces(config)
     ]
 
 
 def require_files(directory: Path, family: TensorNames, config: TransformerConfig) -> None:
-    """Refuse files that are not those of the model in their config.json, by their headers.
+    """Require that the headers of files match the model of their config.json.
 
     Arguments:
-        config: of the config.json.
+        config: from the config.json.
 
     Raises: as `files_of` and `require_tensors` do.
     """
@@ -374,14 +374,14 @@ def require_files(directory: Path, family: TensorNames, config: TransformerConfi
     shapes = tensor_shapes(config, config.vocab_size)
     rows = {name: shapes[name][0] for name in ROWS if name in shapes}
     pieces, held, surplus = files_of(directory, family, config, rows, config.vocab_size)
-    require_tensors(directory, their_shapes(pieces, shapes), held, surplus)
+    require_tensors(directory, hf_shapes(pieces, shapes), held, surplus)
 
 
 def require_depth(directory: Path, config: TransformerConfig) -> None:
-    """Refuse a depth that files cannot have, before a model of it is built.
+    """Require at least as many tensors as layers, before a model is built.
 
     Raises:
-        RunError: there are more layers than tensors.
+        RunError: there are fewer.
     """
     count = len(list_tensors(directory))
     if config.layers > count:
@@ -398,13 +398,13 @@ def require_tensors(
     surplus: Iterable[str] = (),
     coded: Collection[str] = (),
 ) -> None:
-    """Refuse files that lack tensors, or have others, or of other shapes.
+    """Require that files contain exactly the expected tensors, in shape and dtype.
 
     Arguments:
-        coded: names of tensors that may hold whole numbers: parts of quantized weights.
+        coded: names of tensors that may have integer dtypes: parts of quantized weights.
 
     Raises:
-        RunError: if anything differs, each kind with the first few names and their number.
+        RunError: they do not; each kind of mismatch is listed with the first few names and a count.
     """
     patterns = [re.compile(pattern) for pattern in surplus]
     missing = [f"{name} {_sized(shape)}" for name, shape in wanted.items() if name not in held]

@@ -112,7 +112,7 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
 def row_problems(job: Job) -> Iterator[Problem]:
     """Rows of the embedding that fit neither the weights to start from nor the tokenizer."""
     from setpoint.model.pretrained import check
-    from setpoint.model.pretrained.config_json import Different
+    from setpoint.model.pretrained.config_json import FieldDifference
     from setpoint.model.pretrained.locate import locate_here
 
     model, tokens, different = job.model, known_vocabulary(job.tokenizer), None
@@ -135,7 +135,7 @@ def row_problems(job: Job) -> Iterator[Problem]:
                     also=also,
                 )
             elif rows is not None and known is not None and rows < known:
-                different = Different("overrides.vocab_size", str(rows), str(known))
+                different = FieldDifference("overrides.vocab_size", str(rows), str(known))
     except SetpointError:
         return  # reported by a check of the model
     if different is not None:
@@ -372,7 +372,7 @@ def base_problems(job: Job) -> Iterator[Problem]:
     if not forms or problems or not isinstance(job.model, TransformerConfig):
         return
     family = read_config(place.directory)[1]
-    kept = {piece.ours for piece in family.pieces(job.model) if piece.theirs in forms}
+    kept = {piece.name for piece in family.pieces(job.model) if piece.hf_name in forms}
     parameters = parameters_of(job.model, known_vocabulary(job.tokenizer) or 1)
     sites = quantized_sites(job.adapter, sites_of(parameters))
     dense = [site.path for site in sites if site.weight not in kept]
