@@ -1,7 +1,7 @@
-"""Architectures of transformers: a config.json with the overrides of a section, and its checks.
+"""Architecture of a transformers model: its config.json with the overrides of a section, and checks.
 
-Nothing here imports torch or transformers before `architecture` is called, so that `check` asks the
-same functions as the model.
+Nothing here imports torch or transformers before `architecture` is called, so that `check` and the
+model share the same functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 
 
 class Unfit(SetpointError):
-    """A field of the section with which no model can be built.
+    """A field of the section that prevents building the model.
 
     Arguments:
         problem: relative to `model`.
@@ -52,11 +52,11 @@ class Unfit(SetpointError):
 def value_problems(
     section: HuggingFaceConfig, read: Callable[[str], Any], vocab_size: int | None = None
 ) -> Iterator[Problem]:
-    """Find numbers that conflict with each other, or with the section.
+    """Find values that conflict with each other, or with the section.
 
     Arguments:
-        read: returns the value of a key, with the overrides; None if absent.
-        vocab_size: number of tokens of the tokenizer; None if unknown.
+        read: returns the value of a key, with overrides; None if absent.
+        vocab_size: of the tokenizer; None if unknown.
     """
     given = section.overrides.dump()
     rows, longest = _number(read, ("vocab_size",))[1], longest_in(read)
@@ -107,7 +107,7 @@ def value_problems(
 
 
 def type_problems(given: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[Problem]:
-    """Find overrides of another type than the value in config.json."""
+    """Find overrides whose type differs from the value in config.json."""
     for key, value in given.items():
         wanted, found = _type_of(stored.get(key)), _type_of(value)
         if None in (wanted, found) or wanted == found or key.endswith("_token_id"):
@@ -144,10 +144,10 @@ def _type_of(value: object) -> str | None:
 
 
 def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
-    """Read the config.json that a section names, without its overrides.
+    """Read the config.json that a section names, without overrides.
 
     Returns:
-        the keys; of a model type of transformers, which has no file, its name alone.
+        its keys; for a model type of transformers, which has no file, the type alone.
 
     Raises:
         SetpointError: there is no such file.
@@ -174,7 +174,7 @@ def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
 def architecture(
     config: HuggingFaceConfig, keys: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Any:
-    """Build the config of transformers.
+    """Build the config object of transformers.
 
     Arguments:
         keys: of the config.json.
@@ -182,7 +182,7 @@ def architecture(
 
     Raises:
         Unfit: transformers has no such model type or key, or the key has another type.
-        Exception: as its classes raise it, where a value is wrong.
+        Exception: any that its classes raise for an invalid value.
     """
     transformers = import_transformers()
     raw = {key: value for key, value in keys.items() if key != KEY}  # weights are made dense

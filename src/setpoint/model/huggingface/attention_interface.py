@@ -1,9 +1,9 @@
 """Setpoint's attention for models of transformers: function, masks, packed rows and cache.
 
-`register` adds both to transformers under the name "setpoint". The decoder of a model asks for a
-mask of each kind once in a forward pass, and hands it to its layers; here that is an
-`AttentionMask`, which knows the documents of a batch, its backend, and the ranks that divide its
-sequences. `attending` gives the documents to the forward passes within.
+`register` adds the function and the mask to transformers under the name "setpoint". The decoder of
+a model requests a mask of each kind once per forward pass, and passes it to its layers; here that
+is an `AttentionMask`, which knows the documents of a batch, the backend, and the ranks that divide
+its sequences. `attending` provides the documents to the forward passes within.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NAME: Final = "setpoint"
 """Name of the attention in transformers."""
 
 SCORES = 4.0
-"""Standard deviation of scores in trials of attention."""
+"""Standard deviation of scores in trial runs of attention."""
 AGREES = 1e-5
 """Share of the largest value that rounding may change in attention."""
 
@@ -50,15 +50,16 @@ DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 @dataclass(slots=True, eq=False)
 class AttentionInputs:
-    """Positions and documents of the tokens of a forward pass, as attention needs them.
+    """Positions and documents of the tokens of a forward pass.
 
     Arguments:
-        layout: of whole sequences, also where ranks divide them; None: as transformers itself says,
+        layout: of whole sequences, even if ranks divide them; None: as transformers itself says,
             for instance with a cache.
-        demands: of the layers; they may differ from these in single layers.
-        masks: that the model asked for, by window and chunk.
-        agreed: filled with True for each layer whose attention agrees with the eager function of
-            its family under large scores, at which caps and sinks show; None: not tried.
+        demands: of the layers; single layers may differ.
+        masks: requested by the model, by window and chunk.
+        agreed: in a trial run, receives True for each layer whose attention equals the eager
+            function of its family under large scores, which reveal caps and sinks; None: no trial
+            run.
     """
 
     layout: RowLayout | None
@@ -74,7 +75,7 @@ _running: list[AttentionInputs] = []
 
 @contextmanager
 def attending(inputs: AttentionInputs) -> Iterator[None]:
-    """Run a forward pass of transformers with these inputs of its attention."""
+    """Provide these inputs to the attention of forward passes within."""
     _running.append(inputs)
     try:
         yield
@@ -92,13 +93,13 @@ class PreparedBackend(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class AttentionMask:
-    """The mask of all layers of one kind.
+    """Mask of all layers of one kind.
 
     Arguments:
-        layout: of whole sequences; chunks of a sequence are documents of their own.
+        layout: of whole sequences; chunks of a sequence are separate documents.
         dense: (B, 1, S, L) bool, True where a query attends to a key, for masks that window and
-            layout do not describe; None: they do.
-        cached: whether keys of earlier calls are among the keys.
+            layout cannot describe; None: they do.
+        cached: keys of earlier calls are among the keys.
         prepared: the backend for the demands of the model.
     """
 
@@ -275,7 +276,7 @@ def make_mask(
 
 
 def register() -> None:
-    """Make the attention known to transformers."""
+    """Register the attention with transformers."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -285,11 +286,11 @@ def register() -> None:
 
 
 def demands_of(config: Any, model: nn.Module | None = None) -> Demands:
-    """Read the demands of an architecture on attention.
+    """Requirements of an architecture on attention.
 
     Arguments:
         config: of its text model.
-        model: its parameters show attention sinks; None: without.
+        model: whose parameters reveal attention sinks; None: without.
     """
     heads = getattr(config, "num_attention_heads", None) or 1
     head = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads

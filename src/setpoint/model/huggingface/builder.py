@@ -1,4 +1,4 @@
-"""Building a model of transformers, and finding before training what it cannot do."""
+"""Construction of a transformers model, and checks of its capabilities before training."""
 
 from __future__ import annotations
 
@@ -38,37 +38,37 @@ if TYPE_CHECKING:
     from setpoint.parallel.config import Parallel
 
 CAUSAL = 1e-4
-"""Share of the largest logit that rounding may change where later tokens differ."""
+"""Relative tolerance for logits of earlier tokens when later ones change."""
 
 SUPPORTS = {
     "sdpa": "_supports_sdpa",
     "flash_attention_2": "_supports_flash_attn",
     "flex_attention": "_supports_flex_attn",
 }
-"""Flags of transformers' classes for each attention."""
+"""Class attributes of transformers for each attention implementation."""
 
 ON_GPU = ("flash_attention_2", "flex_attention")
-"""Attention on GPUs alone; on the CPU eager is tried in its place."""
+"""Attention implementations for GPUs only; trial runs on the CPU use eager."""
 
 SMALL = 2**24
-"""Parameters up to which a check builds the model with values, to try what a run tries."""
+"""Parameters up to which a check builds the model with values, for trial runs."""
 
 
 def build_huggingface(
     config: HuggingFaceConfig, vocab_size: int, keys: Mapping[str, Any] | None = None
 ) -> HuggingFaceModel:
-    """Build a model of transformers, with random weights from torch's generator.
+    """Build a model of transformers with random weights, drawn from torch's generator.
 
     Arguments:
-        vocab_size: number of tokens of the tokenizer.
+        vocab_size: of the tokenizer.
         keys: of the config.json; None: those of `config.config`.
 
     Returns:
         the model in training mode, its parameters in fp32.
 
     Raises:
-        Unfit: transformers cannot build the model, its vocabulary is smaller than the tokenizer's,
-            it takes shorter sequences, it fails on tokens, or tokens see later ones.
+        Unfit: transformers cannot build the model, its vocabulary or context is too small, a
+            forward pass fails, or attention is not causal.
         SetpointError: transformers is missing, or there is no config.json.
     """
     transformers = import_transformers()
@@ -84,7 +84,7 @@ def build_huggingface(
     for problem in value_problems(config, lambda key: getattr(text, key, None), vocab_size):
         raise Unfit(config, problem)
     if type(hf_config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
-        why = f"{type(hf_config).__name__} is of no language model that transformers has"
+        why = f"transformers has no causal language model for {type(hf_config).__name__}"
         raise Unfit(config, Problem("config", why))
     kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
     register()
@@ -92,7 +92,7 @@ def build_huggingface(
     if name == "auto":
         name = NAME if kind._can_set_attn_implementation() else None
     elif name in SUPPORTS and not getattr(kind, SUPPORTS[name], False):
-        _refuse_attention(config, hf_config, f"{kind.__name__} of transformers has none")
+        _refuse_attention(config, hf_config, f"{kind.__name__} of transformers does not support it")
     elif name == "flash_attention_2" and find_spec("flash_attn") is None:
         _refuse_attention(config, hf_config, "the package flash_attn is not installed")
     try:
@@ -111,7 +111,7 @@ def build_huggingface(
     _require_causal(made, keys)
     takes_own = made.choose_attention(name == NAME)
     if config.attention_backend == NAME and not takes_own:
-        why = f"{kind.__name__} has no attention that takes it, or computes something else with it"
+        why = f"{kind.__name__} does not support it, or gives other results with it"
         _refuse_attention(config, hf_config, why)
     made.choose_head()
     if name in ON_GPU:
@@ -122,10 +122,10 @@ def build_huggingface(
 def unfit_weights(
     config: HuggingFaceConfig, directory: Path, tokens: int | None
 ) -> SetpointError | None:
-    """Reason why weights of a directory do not fit a model, by the headers of files, or None.
+    """Error if the headers of weight files do not fit a model, or None.
 
     Arguments:
-        tokens: for which they have rows; a larger vocabulary of the model is no misfit.
+        tokens: vocabulary size of the weights; that of the model may be larger.
     """
     try:
         hf_config = architecture(config, config_keys(config), config.overrides.dump())
@@ -145,7 +145,7 @@ def unfit_weights(
 
 
 def try_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceModel:
-    """Build a model on the meta device, and try what training tries as far as that costs little.
+    """Build a model on the meta device, and repeat the trial runs of training if it is small.
 
     Raises:
         SetpointError: see `build_huggingface`.
@@ -159,7 +159,7 @@ def try_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceMo
 
 
 def _make(hf_config: Any, attention: str | None, **more: Any) -> Any:
-    """Build the model of a copy of a config, which stores what it is built with."""
+    """Build a model from a copy of a config, which it modifies."""
     make = import_transformers().AutoModelForCausalLM.from_config
     # Not with torch's present default, and not with what config.json says the weights are in.
     given = {"attn_implementation": attention, "dtype": torch.float32, **more}
@@ -167,7 +167,7 @@ def _make(hf_config: Any, attention: str | None, **more: Any) -> Any:
 
 
 def _refuse_attention(config: HuggingFaceConfig, hf_config: Any, why: str) -> NoReturn:
-    """Refuse the attention of a section, and name all that the family supports on this machine."""
+    """Refuse the attention of a section, and list those that the family supports here."""
     kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
     can_run = {"sdpa": True, "flash_attention_2": False, "flex_attention": False}
     if torch.cuda.is_available():
@@ -186,7 +186,7 @@ def _refuse_attention(config: HuggingFaceConfig, hf_config: Any, why: str) -> No
 
 
 def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
-    """Try a model on two texts that differ in the last token: other logits must be equal."""
+    """Run two texts that differ in the last token: all other logits must be equal."""
     tokens = torch.tensor([[1, 1], [1, 2]])  # not 0, which many pad with and embed as zero
     # Trials must not change later random numbers.
     with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):
@@ -198,8 +198,7 @@ def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
     if (one - other).abs().max() > CAUSAL * one.abs().max():
         problem = Problem(
             "config",
-            "logits of a token change with the tokens behind it, so that the model would learn to "
-            "copy them",
+            "attention is not causal: logits of a token depend on later tokens",
         )
         if hasattr(model.model.config, "is_decoder"):
             problem.hint = "Set model.overrides.is_decoder to true."
@@ -209,7 +208,7 @@ def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
 def _blame(
     config: HuggingFaceConfig, keys: Mapping[str, Any], what: str, error: Exception
 ) -> NoReturn:
-    """Refuse the overrides without one of which a model can be built and called, or all of them."""
+    """Refuse the overrides without one of which the model works, or all of them."""
     names = [f"overrides.{key}" for key in _culprits(config, keys)]
     if not names:
         names = ["overrides"] if config.overrides.dump() else ["config"]
@@ -219,7 +218,7 @@ def _blame(
 
 
 def _culprits(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> list[str]:
-    """Find the overrides without one of which shapes fit, where they do not with all."""
+    """Overrides without one of which shapes fit, where they do not with all."""
     given = config.overrides.dump()
 
     def fits(overrides: Mapping[str, Any]) -> bool:
@@ -234,7 +233,7 @@ def _culprits(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> list[str]:
 
 
 def _error_of_shapes(hf_config: Any) -> Exception | None:
-    """The error of building a model on the meta device and calling it with tokens, or None."""
+    """Error of building a model on the meta device and calling it with tokens, or None."""
     kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
     more = {}
     if kind._can_set_experts_implementation():  # one that reads no values
@@ -251,17 +250,17 @@ def _error_of_shapes(hf_config: Any) -> Exception | None:
 
 
 class Undivided(NamedTuple):
-    """A field of `parallel` by which a model cannot be divided."""
+    """A field of `parallel` along which a model cannot be divided."""
 
     field: str
     why: str
 
 
 def undivided(made: HuggingFaceModel, parallel: Parallel) -> Iterator[Undivided]:
-    """Find the axes by which a model cannot be divided.
+    """Axes along which a model cannot be divided.
 
     Arguments:
-        made: on the meta device, with the adapter of the job.
+        made: on the meta device, with the job's adapter.
     """
     model: Any = made.model
     kind = type(model).__name__
@@ -276,7 +275,7 @@ def undivided(made: HuggingFaceModel, parallel: Parallel) -> Iterator[Undivided]
         except SetpointError as error:
             yield Undivided("pipeline", _reason(error))
         if read_logits(model) is None:
-            why = f"the output matrix of {kind} has a bias, which no head knows"
+            why = f"the output matrix of {kind} has a bias"
             yield Undivided("pipeline", why)
     for axis in ("ring", "ulysses"):
         if degrees[axis] > 1:
@@ -320,7 +319,9 @@ def _undivided_matrices(model: Any, size: int) -> Iterator[Undivided]:
             return
     rows = model.config.get_text_config().vocab_size
     if rows <= (size - 1) * -(-rows // size):
-        yield Undivided("tensor", f"{size} ranks leave none of the {rows} tokens to the last one")
+        yield Undivided(
+            "tensor", f"{size} ranks leave none of the {rows} vocabulary rows to the last one"
+        )
 
 
 def _undivided_sequences(
@@ -332,17 +333,17 @@ def _undivided_sequences(
     others = set(getattr(text, "layer_types", None) or ()) - ATTENDING - {"attention"}
     if made.attention != NAME or others:
         what = f"layers of {', '.join(sorted(others))}" if others else f"{made.attention} attention"
-        yield Undivided(axis, f"{kind} takes whole sequences, as it has {what}")
+        yield Undivided(axis, f"{kind} needs whole sequences, because it has {what}")
     elif made.balances:
         yield Undivided(
             axis, "model.overrides.output_router_logits = true needs the routers of whole sequences"
         )
     elif axis == "ring" and made.demands.sinks:
-        yield Undivided(axis, f"{kind} has attention sinks, which are in no block of a ring")
+        yield Undivided(axis, f"{kind} has attention sinks, which a ring does not support")
     elif axis == "ulysses":
         heads = text.num_attention_heads // degrees["tensor"]
         if heads % degrees[axis]:
-            why = f"{degrees[axis]} ranks cannot divide the {heads} heads that a rank has"
+            why = f"{degrees[axis]} ranks cannot divide the {heads} heads of a rank"
             yield Undivided(axis, why)
 
 
@@ -352,7 +353,7 @@ def _undivided_experts(model: nn.Module, parallel: Parallel) -> Iterator[Undivid
     kind = type(model).__name__
     if not all_experts:
         axis = "expert" if ranks > 1 else "expert_tensor"
-        yield Undivided(axis, f"{kind} has no experts in one tensor for each projection")
+        yield Undivided(axis, f"{kind} has no packed experts")
     for path, experts, _ in all_experts:
         count = next(experts.parameters()).shape[0]
         if count % ranks:
@@ -365,5 +366,5 @@ def _undivided_experts(model: nn.Module, parallel: Parallel) -> Iterator[Undivid
 
 
 def _reason(error: SetpointError) -> str:
-    """The text of an error between the field and the valid values."""
+    """Text of an error between the field and the valid values."""
     return str(error).partition(": ")[2].partition("\n")[0]

@@ -45,30 +45,30 @@ if TYPE_CHECKING:
     from setpoint.shapes.stored import Coded
 
 Isolation = Literal["mask", "positions", "rows"]
-"""Ways to isolate documents of a row; see `HuggingFaceModel`."""
+"""Method of isolating documents of a row; see `HuggingFaceModel`."""
 
 ISOLATED = 1e-4
-"""Share of the largest logit that rounding may change where documents share a row."""
+"""Relative tolerance of logits for documents that share a row."""
 
 LEAK = 0.01
-"""Share of what a token changes in its document that rounding may change in others."""
+"""Tolerated effect of a token on other documents, relative to that in its own."""
 
 ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-"""Types of layers without state but keys and values."""
+"""Layer types whose only state is keys and values."""
 
 COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
-"""Keys for the weight of the balance loss of experts."""
+"""Keys of the coefficient of the load-balancing loss."""
 
 
 class HuggingFaceModel(nn.Module):
     """A causal language model of transformers that maps tokens to logits.
 
-    Where its keys say output_router_logits, it adds its balance loss in training.
+    With output_router_logits it adds its load-balancing loss in training.
 
-    Padding is masked, and documents that share a row are isolated in the first way that can:
+    Padding is masked, and documents that share a row are isolated by the first method that works:
 
     - `mask`: Setpoint's attention knows the documents;
-    - `positions`: position ids restart, which most attention of transformers takes for a
+    - `positions`: position ids restart, which most attention of transformers turns into a
       block-diagonal mask;
     - `rows`: each document is computed in a row of its own.
     """
@@ -89,14 +89,14 @@ class HuggingFaceModel(nn.Module):
         self.is_part = False
         """True for a pipeline stage."""
         self.sources: Sources | None = None
-        """The files of its weights; None if there were none."""
+        """Files of its weights; None without."""
         self._take(model)
         self.balances = bool(getattr(self._keys, "output_router_logits", False))
         self.balance_weight = self._balance_weight() if self.balances else 0.0
 
     @property
     def supports_head(self) -> bool:
-        """See `setpoint.shapes.outcome.supports_head`: if the projection to logits is known."""
+        """See `setpoint.shapes.outcome.supports_head`: True if the projection to logits is known."""
         if self.logits is None or self.output is None:
             return self.is_part
         # Ranks that divide the matrix without saying so give the logits of all tokens.
@@ -106,18 +106,18 @@ class HuggingFaceModel(nn.Module):
 
     @property
     def why_no_head(self) -> str:
-        """Reason why it takes no head, after "gives logits only"."""
+        """Reason why it supports no head, to follow "gives logits only"."""
         return f", as {type(self.model).__name__} of transformers has a way to them of its own"
 
     @property
     def output(self) -> Any:
-        """The module with the output matrix; None in stages without it."""
+        """The output layer; None in stages without it."""
         model: Any = self.model
         return model.get_output_embeddings()
 
     @property
     def vocab_size(self) -> int:
-        """Number of logits of each position."""
+        """Number of logits per position."""
         return self._keys.vocab_size
 
     @property
@@ -143,23 +143,23 @@ class HuggingFaceModel(nn.Module):
         cache: TextCache | None = None,
         head: Head | None = None,
     ) -> Tensor | Outcome:
-        """Compute the logits of every next token; those of padding are arbitrary.
+        """Compute next-token logits; those of padding are arbitrary.
 
         Arguments:
-            positions: (S,) or (B, S) integers, negative for padding; for documents in rows of their
-                own they only mark padding. None: they restart in each document.
-            documents: (B, S) integers, negative for padding; a token attends to its own document
-                only. None: to all of the row.
-            lengths: of the documents, or of rows without padding, where the host knows them.
-            cache: of earlier tokens; the new ones are appended, all of one document a row.
+            positions: (S,) or (B, S) integers, negative for padding; with documents in separate
+                rows they only mark padding. None: they restart in each document.
+            documents: (B, S) integers, negative for padding; tokens attend within their document.
+                None: to the whole row.
+            lengths: of the documents, or of rows without padding, if the host knows them.
+            cache: of earlier tokens; the new ones are appended, all of one document per row.
             head: see `setpoint.model.transformer.Transformer.forward`.
 
         Returns:
-            the logits; with a head, or in training with a balance loss, an `Outcome` with these or
-            what the head returns, and the weighted balance loss.
+            the logits; with a head, or in training with a balance loss, an `Outcome` with the
+            logits or the head's result, and the weighted balance loss.
 
         Raises:
-            RunError: no weight would learn from the balance loss.
+            RunError: the balance loss has no gradient.
         """
         if cache is not None:
             return self._continue(tokens, positions, cache, head)
@@ -186,11 +186,11 @@ class HuggingFaceModel(nn.Module):
         head: Head | None = None,
         used: list[AttentionInputs] | None = None,
     ) -> tuple[Any, Any]:
-        """The logits, and the balance loss without its weight, or None.
+        """The logits, and the unweighted balance loss or None.
 
         Arguments:
             head: returns the result in place of the logits.
-            used: filled with the inputs of Setpoint's attention, which is tried then.
+            used: receives the inputs of Setpoint's attention, for trial runs.
         """
         given: dict[str, Any] = {"use_cache": False}
         rows, groups = None, self.groups
@@ -236,7 +236,7 @@ class HuggingFaceModel(nn.Module):
         return self.finish(hidden, head), balance
 
     def make_cache(self) -> TextCache | None:
-        """Make a cache for generation; None where the model supports none."""
+        """Make a cache for generation; None if the model supports none."""
         model: Any = self.model
         can_keep = model.can_generate() and model._supports_default_dynamic_cache()
         is_divided = self.is_part or self.groups is not None
@@ -245,7 +245,7 @@ class HuggingFaceModel(nn.Module):
     def _continue(
         self, tokens: Tensor, positions: Tensor | None, cache: TextCache, head: Head | None
     ) -> Tensor | Outcome:
-        """Compute the logits of tokens after those of a cache."""
+        """Compute the logits of tokens that follow those of a cache."""
         given = {
             **cache.extend(tokens, positions),
             "past_key_values": cache.kept,
@@ -261,11 +261,11 @@ class HuggingFaceModel(nn.Module):
 
     @property
     def pads_left(self) -> bool:
-        """True if rows may begin with padding, by negative positions."""
+        """True if rows may begin with padding, marked by negative positions."""
         return self.isolation == "mask"
 
     def _shape(self, tokens: Tensor) -> tuple[int, int]:
-        """(B, S) of whole sequences, of which these tokens may be a part."""
+        """(B, S) of whole sequences, of which this rank may have a part."""
         batch, count = tokens.shape[:2]
         return batch, count if self.groups is None else count * self.groups.parts.size
 
@@ -287,7 +287,7 @@ class HuggingFaceModel(nn.Module):
         lengths: Lengths | None,
         used: list[AttentionInputs] | None,
     ) -> Iterator[None]:
-        """Give Setpoint's attention the documents of the tokens."""
+        """Provide the documents of the tokens to Setpoint's attention."""
         if self.attention != NAME:
             yield
             return
@@ -303,12 +303,12 @@ class HuggingFaceModel(nn.Module):
             yield
 
     def suppose_usual(self) -> None:
-        """Assume the usual results of trials that need values, for a model on the meta device."""
+        """Assume the usual results of trial runs, for a model on the meta device."""
         self.logits = read_logits(self.model)
         self.isolation = "mask" if self.attention == NAME else "positions"
 
     def choose_head(self) -> None:
-        """Find the projection from hidden states to logits, checked against the model's own."""
+        """Find the projection from hidden states to logits, verified by the model's own logits."""
         model: Any = self.model
         tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 3]])
         logits = read_logits(model)
@@ -335,16 +335,16 @@ class HuggingFaceModel(nn.Module):
         return torch.equal(balance, wanted)
 
     def choose_attention(self, tries_own: bool) -> bool:
-        """Choose how documents are isolated, and Setpoint's attention where it computes the same.
+        """Choose the isolation of documents, and Setpoint's attention where results agree.
 
         Arguments:
-            tries_own: try Setpoint's attention, and use it if it agrees with the present one.
+            tries_own: try Setpoint's attention, and use it if it agrees with the current one.
 
         Returns:
             True if it is used.
 
         Raises:
-            Unfit: a balance loss is asked for, and there is none.
+            Unfit: the model has no balance loss, and one is requested.
         """
         tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 0]])
         others = torch.tensor([[2, 2, 2, 1], [1, 1, 2, 0]])  # in the first token
@@ -394,7 +394,7 @@ class HuggingFaceModel(nn.Module):
         return False
 
     def attend_by(self, name: str | None) -> None:
-        """Set the attention implementation; None: transformers' first choice."""
+        """Set the attention implementation; None: transformers' default."""
         model: Any = self.model
         model.set_attn_implementation(name or model.get_correct_attn_implementation(None))
 
@@ -415,7 +415,7 @@ class HuggingFaceModel(nn.Module):
         return Unfit(self.config, problem)
 
     def units_around_layers(self) -> list[list[nn.Module]]:
-        """See `setpoint.shapes.protocols.HasUnits`; empty where modules are not the usual ones."""
+        """See `setpoint.shapes.protocols.HasUnits`; empty for unusual module structures."""
         model: Any = self.model
         if self.is_part:
             return []
@@ -469,11 +469,11 @@ class HuggingFaceModel(nn.Module):
         return self._keys.get_text_config().hidden_size
 
     def stage_parts(self) -> list[str]:
-        """See `setpoint.shapes.protocols.Staged`; `output` is the norm before it, too."""
+        """See `setpoint.shapes.protocols.Staged`; `output` includes the norm before it."""
         return model_parallel.parts_of(self.model)
 
     def part_modules(self, part: str) -> list[nn.Module]:
-        """The modules of a part, by whose size stages are balanced."""
+        """Modules of a part, whose size balances the stages."""
         return model_parallel.modules_of(self.model, part)
 
     def keep_parts(self, parts: Sequence[str]) -> None:
@@ -489,10 +489,10 @@ class HuggingFaceModel(nn.Module):
         self.vocabulary_part = VocabularyPart(peers, -(-logits.rows // peers.size), gathers)
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.protocols.TensorDivisible`: the plan that transformers has.
+        """See `setpoint.shapes.protocols.TensorDivisible`: the plan of transformers.
 
         Raises:
-            SetpointError: it has none, or one with modules that are divided in other ways.
+            SetpointError: it has none, or one with unsupported styles.
         """
         plan = {
             f"model.{path}": word for path, word in model_parallel.tensor_plan(self.model).items()
@@ -504,11 +504,11 @@ class HuggingFaceModel(nn.Module):
         return plan
 
     def fill(self, load: Callable[[], None], tokens: int | None) -> None:
-        """Fill it from weights; rows of new tokens are the mean of the others.
+        """Load weights; rows of new tokens are the mean of the others.
 
         Arguments:
             load: fills a model of the size of the weights.
-            tokens: number of rows in the weights; None: as many as in the model.
+            tokens: rows in the weights; None: as many as in the model.
         """
         model: Any = self.model
         wanted = self.vocab_size
@@ -528,10 +528,10 @@ class HuggingFaceModel(nn.Module):
         model.resize_token_embeddings(tokens, mean_resizing=False)
 
     def load_from(self, directory: Path) -> None:
-        """Load the weights of a directory in the format of Hugging Face.
+        """Load the weights of a Hugging Face directory.
 
         Raises:
-            SetpointError: it lacks weights of the model, or has others.
+            SetpointError: tensors are missing or surplus.
         """
         kind, keys, training = type(self.model), self._keys, self.model.training
         dtype = next(self.model.parameters()).dtype
@@ -558,7 +558,7 @@ class HuggingFaceModel(nn.Module):
 
 
 def _logits_of(hidden: Tensor, projection: Projection) -> Tensor:
-    """The logits of all tokens, as a head."""
+    """A head that returns the logits of the whole vocabulary."""
     if projection.part is not None:
         projection = projection._replace(part=projection.part._replace(gathers=True))
     return projection.logits(hidden)
@@ -567,7 +567,7 @@ def _logits_of(hidden: Tensor, projection: Projection) -> Tensor:
 def _without_mask(
     decoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Drop the padding mask where transformers' own attention reads position ids instead."""
+    """Drop the padding mask if transformers' own attention reads position ids instead."""
     keys: Any = decoder.config
     packed = named.get("position_ids") is not None and named.get("past_key_values") is None
     if packed and keys._attn_implementation != NAME:

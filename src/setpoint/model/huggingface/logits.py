@@ -12,19 +12,19 @@ from setpoint.model.transformer import Output
 from setpoint.shapes.outcome import Projection, VocabularyPart, weight_in_use
 
 SCALES = ("logit_scale", "lm_head_multiplier")
-"""Keys of a config.json for the factor on logits (Cohere, Falcon H1)."""
+"""Keys of config.json for the logit multiplier (Cohere, Falcon H1)."""
 DIVISORS = ("logits_scaling",)
 """Keys for the divisor of logits (Granite)."""
 SOFT_CAPS = ("final_logit_softcapping",)
 """Keys for the soft cap of logits (Gemma)."""
 LARGE = 50.0
-"""Size of logits in trials of a projection, at which caps show."""
+"""Size of logits in trial runs, large enough to reveal soft caps."""
 SAME = 1e-5
-"""Share of the largest logit that rounding may change."""
+"""Relative tolerance of logits."""
 
 
 class Logits(NamedTuple):
-    """Scale and cap after the output matrix.
+    """Scale and soft cap after the output matrix.
 
     Arguments:
         scale, soft_cap: see `Projection`.
@@ -36,7 +36,7 @@ class Logits(NamedTuple):
     rows: int
 
     def projection(self, output: nn.Module, part: VocabularyPart | None) -> Projection:
-        """The projection by a module with the output matrix, or with this rank's part of it."""
+        """The projection by an output layer, or by this rank's part of it."""
         return Projection(weight_in_use(output), self.rows, self.scale, self.soft_cap, part)
 
 
@@ -51,10 +51,10 @@ def decoder_of(model: Any) -> Any:
 
 
 def read_logits(model: Any) -> Logits | None:
-    """Read scale and cap after the output matrix of a model, and let that matrix take a head.
+    """Read scale and soft cap of a model's logits, and let its output layer call a head.
 
     Returns:
-        None if there is no such matrix, or it has a bias.
+        None if there is no output matrix, or it has a bias.
     """
     output = model.get_output_embeddings()
     if type(output) not in (nn.Linear, Output) or output.bias is not None:
@@ -71,7 +71,7 @@ def read_logits(model: Any) -> Logits | None:
 
 
 def is_right(logits: Logits, model: Any, tokens: Tensor) -> bool:
-    """True if a model computes the same logits.
+    """True if the model itself computes the same logits.
 
     Arguments:
         tokens: (B, S); the model is in evaluation mode.
@@ -95,11 +95,11 @@ def is_right(logits: Logits, model: Any, tokens: Tensor) -> bool:
 
 
 def balance_loss(model: Any, routers: Any, mask: Tensor | None) -> Tensor:
-    """The balance loss of the model without its weight, as the model itself computes it.
+    """Unweighted load-balancing loss, computed by the model's own function.
 
     Arguments:
-        routers: the logits of the routers of each layer.
-        mask: (B, S), 0 for padding; None if absent.
+        routers: router logits of each layer.
+        mask: (B, S), 0 for padding; None without padding.
     """
     compute = sys.modules[type(model).__module__].load_balancing_loss_func
     return compute(routers, model.num_experts, model.num_experts_per_tok, mask)

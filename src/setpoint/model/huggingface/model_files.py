@@ -1,4 +1,4 @@
-"""Weights of transformers' models from and in directories of the Hugging Face format."""
+"""Weights of transformers models, read from and written to Hugging Face directories."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def read_model(
     Arguments:
         kind: its class.
         keys: its config.
-        reads: whether values are read; otherwise the model is on the meta device, and headers of
-            files say whether they fit, for which transformers needs the package accelerate.
+        reads: read the values; otherwise the model is on the meta device and only the headers of
+            files are checked, for which transformers needs the package accelerate.
 
     Raises:
-        SetpointError: the directory lacks weights of the model, or has others.
+        SetpointError: tensors are missing or surplus.
     """
     failed: list[SetpointError] = []
     infos = dense_tensors(directory)
@@ -83,10 +83,10 @@ def read_model(
 
 
 class Sources:
-    """Quantized weights in the files of a model that holds dense values.
+    """Quantized weights in the files of a model that has dequantized values.
 
     Arguments:
-        model: its rules map names in files, and single experts, to its parameters.
+        model: its conversion rules map names in files, and single experts, to parameters.
     """
 
     def __init__(self, model: Any, directory: Path) -> None:
@@ -102,7 +102,7 @@ class Sources:
         """Forms, rows and factors of the matrices of an expert, the first whose factors differ.
 
         Returns:
-            None where files hold each expert as one matrix, or all dense.
+            None if the files have one matrix per expert, or dense ones.
         """
         found = None
         for names in self.names.get(weight, ()):
@@ -133,7 +133,7 @@ class Sources:
 
 
 def _sources(model: Any, names: list[str]) -> dict[str, list[list[str]]]:
-    """Names in files of the matrices stacked in each weight; for experts, of each of them.
+    """Names in files of the matrices stacked in each weight; for experts, of each expert.
 
     Arguments:
         names: of quantized tensors in files.
@@ -195,7 +195,7 @@ def write_model(
 
 
 def _generation_of(kind: type[Any], directory: Path) -> Any:
-    """Settings of generation in a directory, as transformers looks for them."""
+    """Generation settings of a directory, found like transformers does."""
     if not kind.can_generate():
         return None
     read = import_transformers().GenerationConfig.from_pretrained
@@ -208,7 +208,7 @@ def _generation_of(kind: type[Any], directory: Path) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' progress bars and tables of load errors."""
+    """Silence transformers' progress bars and load reports."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

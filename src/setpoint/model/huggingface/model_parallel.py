@@ -1,4 +1,4 @@
-"""Models of transformers divided among ranks: tensor plans, pipeline stages, and experts."""
+"""Parallelism of transformers models: tensor plans, pipeline stages, and experts."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ WORDS = {
     "embedding_rowwise": "vocabulary_rows",
     "replicated_with_grad_allreduce": "sum_gradients",
 }
-"""Words of transformers' tensor-parallel plans, and of Setpoint's."""
+"""Styles of transformers' tensor-parallel plans, with Setpoint's."""
 
 ELSEWHERE = (
     "moe_tp_experts", "packed_colwise", "packed_rowwise", "grouped_gemm", "ep_router",
     "ep_dispatch_experts", "moe_identity_expert", "replicate",
 )  # fmt: skip
-"""Words for packed experts, which `parallel.expert` and `expert_tensor` divide, and for replicated
+"""Styles for packed experts, which `parallel.expert` and `expert_tensor` divide, and for replicated
 modules."""
 
 PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -65,10 +65,10 @@ LATENT = {"kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj"}
 
 
 def tensor_plan(model: Any) -> dict[str, str]:
-    """Make the plan of a model.
+    """Tensor-parallel plan of a model.
 
     Raises:
-        SetpointError: it has none, or one with modules that are divided in other ways.
+        SetpointError: it has none, or one with unsupported styles.
     """
     given: dict[str, str] = getattr(model, "_tp_plan", None) or {}
     kind = type(model).__name__
@@ -98,7 +98,7 @@ def tensor_plan(model: Any) -> dict[str, str]:
 
 
 def _heads_of(model: Any, path: str, module: nn.Module) -> str:
-    """Number and size of the heads in the outputs of a projection, as a `column` says it."""
+    """Number and size of the heads in the outputs of a projection, as a suffix of `column`."""
     keys = model.config.get_text_config()
     heads = getattr(keys, "num_attention_heads", None)
     key_heads = getattr(keys, "num_key_value_heads", None) or heads
@@ -109,7 +109,7 @@ def _heads_of(model: Any, path: str, module: nn.Module) -> str:
 
 
 def _attention_plan(model: Any, path: str, module: nn.Module) -> dict[str, str]:
-    """Divide attention by its heads, where its projections are the usual ones."""
+    """Divide attention by heads, if its projections have the usual names."""
     children = dict(module.named_children())
     heads = model.config.get_text_config().num_attention_heads
     if LATENT <= children.keys() <= LATENT | {"q_proj", "q_a_proj", "q_a_layernorm", "q_b_proj"}:
@@ -138,14 +138,14 @@ def _attention_plan(model: Any, path: str, module: nn.Module) -> dict[str, str]:
 
 LAYERS = "layers"
 USUAL = ("embed_tokens", LAYERS, "norm")
-"""Modules that tokens pass, in families without a plan for pipelines."""
+"""Modules in forward order, for families without a pipeline plan."""
 
 
 def parts_of(model: Any) -> list[str]:
-    """Name the parts; `output` is what follows the layers, too.
+    """Names of the pipeline parts; `output` includes what follows the layers.
 
     Raises:
-        SetpointError: the order of its modules is unknown, or stages cannot compute its balance
+        SetpointError: the order of the modules is unknown, or stages cannot compute the balance
             loss.
     """
     kind = type(model).__name__
@@ -179,7 +179,7 @@ def modules_of(model: Any, part: str) -> list[nn.Module]:
 
 
 def keep_parts(model: Any, parts: Sequence[str]) -> Any:
-    """Build a model with some parts of another; the stream passes unchanged in place of others."""
+    """Copy a model with some of its parts; the residual stream passes the others unchanged."""
     names, whole = _path(model), decoder_of(model)
     made, decoder = _shallow(model), _shallow(whole)
     path = next(name for name, child in model.named_children() if child is whole)
@@ -248,14 +248,14 @@ def _path(model: Any) -> list[str]:
 # Packed experts, dispatched as Setpoint's own.
 
 BLOCKS = ("Llama4TextMoe",)
-"""Blocks whose experts take all tokens, weighted; their forward pass is replaced."""
+"""Blocks whose experts process all tokens, weighted; their forward pass is replaced."""
 
 
 def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPart]:
     """See `setpoint.shapes.protocols.HasExperts`.
 
     Raises:
-        SetpointError: the model has no packed experts, or ranks cannot divide their width.
+        SetpointError: the model has no packed experts, or their width cannot be divided.
     """
     over = None
     inner = unwrap(dispatcher)  # a compiled model has a wrapper around it
@@ -277,7 +277,7 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
 
 
 def experts_of(model: nn.Module) -> list[tuple[str, Any, Any]]:
-    """Find packed experts: path, module, and the block around them where it is one of `BLOCKS`."""
+    """Packed experts: path, module, and the surrounding block if it is one of `BLOCKS`."""
     found: list[tuple[str, Any, Any]] = []
     for path, module in model.named_modules():
         if type(module).__name__ in BLOCKS:
@@ -315,7 +315,7 @@ def _widths(experts: Any) -> _Widths:
 
 
 def why_no_width(path: str, experts: Any, size: int) -> str | None:
-    """Reason why ranks cannot divide the inner width of experts, or None."""
+    """Reason why ranks cannot divide the width of experts, or None."""
     dims = _widths(experts)
     unknown = experts._parameters.keys() - {*dims.widths, *dims.halves, "down_proj_bias"}
     if unknown:
