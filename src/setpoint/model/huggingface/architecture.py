@@ -1,4 +1,4 @@
-"""Architecture of a transformers model: its config.json with the overrides of a section, and checks.
+"""Architecture of a transformers model: its config.json with a section's overrides, and checks.
 
 Nothing here imports torch or transformers before `architecture` is called, so that `check` and the
 model share the same functions.

@@ -96,7 +96,7 @@ class HuggingFaceModel(nn.Module):
 
     @property
     def supports_head(self) -> bool:
-        """See `setpoint.shapes.outcome.supports_head`: True if the projection to logits is known."""
+        """See `setpoint.shapes.outcome.supports_head`; True if the projection is known."""
         if self.logits is None or self.output is None:
             return self.is_part
         # Ranks that divide the matrix without saying so give the logits of all tokens.
