@@ -220,11 +220,13 @@ def test_muon_needs_a_matrix() -> None:
     (problem,) = grouping_problems(config, MODEL)
     assert problem.path == "adamw_patterns"
     assert problem.message == (
-        "leaves Muon nothing: of 8 parameters that are trained 2 are of kind matrix, and AdamW "
+        "leaves Muon no parameters: of 8 parameters that are trained 2 are of kind matrix, and AdamW "
         "gets all of these"
     )
     assert not list(grouping_problems(resolve(MuonConfig(adamw_patterns=(r"layers\.1",))), MODEL))
     (problem,) = grouping_problems(resolve(MuonConfig()), MODEL[:2])
     assert "none is of kind matrix" in problem.message
-    with pytest.raises(SetpointError, match=r"optimizer\.adamw_patterns = .* leaves Muon nothing"):
+    with pytest.raises(
+        SetpointError, match=r"optimizer\.adamw_patterns = .* leaves Muon no parameters"
+    ):
         gather(config, MODEL)

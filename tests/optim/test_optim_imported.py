@@ -117,7 +117,7 @@ def test_a_decay_of_an_earlier_layer_cannot_be_removed() -> None:
 
 
 def test_a_target_without_a_learning_rate() -> None:
-    with pytest.raises(ConfigError, match="takes no lr"):
+    with pytest.raises(ConfigError, match="does not accept lr"):
         section("torch.optim.lr_scheduler.LRScheduler", last_epoch=3)
 
 
@@ -125,7 +125,7 @@ def test_a_target_without_a_learning_rate() -> None:
     ("target", "words"),
     [
         ("torch.optim.LBFGS", "doesn't support per-parameter options"),
-        ("torch.optim.lr_scheduler.ConstantLR", "failed|makes a|takes no lr"),
+        ("torch.optim.lr_scheduler.ConstantLR", "failed|makes a|does not accept lr"),
     ],
 )
 def test_what_cannot_be_built(target: str, words: str) -> None:

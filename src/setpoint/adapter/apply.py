@@ -1,4 +1,4 @@
-"""Adapters put beneath the modules of a model, which keep their names; weights with them merged."""
+"""Insertion of adapters beneath the modules of a model, and merging into its weights."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from setpoint.shapes.stored import CHILD as QUANTIZED
 class DenseExperts:
     """Mixin of transformers' experts with adapters or quantized tensors.
 
-    These multiply with the tensors of all experts by themselves, so that they get dense ones, with
-    the updates. What is quantized is dense in the forward pass, and again in the backward pass, of
+    Their forward pass multiplies with the tensors of all experts, so it gets dense ones with the
+    updates. Quantized tensors are dequantized in the forward pass, and again in the backward pass,
     one layer at a time.
     """
 
     def forward(self, *args: Any, **named: Any) -> Any:
-        """Compute with the dense weights."""
+        """Compute with dense weights."""
         if not (torch.is_grad_enabled() and _children(self, QUANTIZED)):
             return self._with_dense(*args, **named)
         return checkpoint(self._with_dense, *args, use_reentrant=False, **named)
@@ -78,14 +78,14 @@ def _children(module: Any, name: str) -> dict[str, Any]:
 
 
 def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
-    """Compute W + scale * B A; with a magnitude, each row of it with that length.
+    """W + scale * B A; with a magnitude, each row scaled to that norm.
 
-    It is computed in fp32 at least, and gradients reach the adapter through it, but for the lengths
-    of the rows (DoRA, 4.3).
+    Computed in fp32 at least. Gradients reach the adapter through it, except through the row norms
+    (DoRA, 4.3).
 
     Arguments:
-        weight: the dense weight of the module, as the adapter's own parameters whole or this rank's
-            part.
+        weight: the dense weight of the module, whole or the local part, like the adapter's
+            parameters.
 
     Returns:
         a weight in the dtype of the module's.
@@ -103,14 +103,14 @@ def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
 
 @torch.no_grad()
 def merge_all(model: nn.Module) -> None:
-    """Fold all adapters of a model into its weights, and take them out.
+    """Merge all adapters of a model into its weights, and remove them.
 
     Arguments:
-        model: whole, on one rank; its modules are plain ones afterwards, and what was quantized is
+        model: whole, on one rank; afterwards its modules are plain ones, and quantized weights
             dense.
 
     Raises:
-        SetpointError: weights are divided among ranks.
+        SetpointError: weights are sharded.
     """
     dtype = next(each.dtype for each in model.parameters() if each.is_floating_point())
     for module in list(model.modules()):
@@ -160,21 +160,21 @@ def adapt(
     fused: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
 ) -> Described:
-    """Add an adapter to a model, whose weights may be quantized, and freeze what is not trained.
+    """Add an adapter to a model, whose weights may be quantized, and freeze other parameters.
 
-    The adapter's parameters hang beneath the modules that they change, as
-    `layers.0.attention.query.adapter.a`. They have no values yet: see `LowRank.spreads`, and
-    `start_magnitudes` for their lengths. It must happen before a model is divided among ranks, so
-    that A and B are divided as the weights that they belong to.
+    The adapter's parameters are beneath the modules that they change, as
+    `layers.0.attention.query.adapter.a`. They are uninitialized: see `LowRank.spreads`, and
+    `start_magnitudes` for magnitudes. Call it before the model is divided among ranks, so that A
+    and B are divided like their weights.
 
     Arguments:
-        model: the base; on the meta device, too.
-        parameters: what the model would train.
-        fused: outputs of the projections that are fused in a module, by its name.
+        model: the base, possibly on the meta device.
+        parameters: parameters that the model would train.
+        fused: output sizes of the projections fused in a module, by its name.
         seed: of the noise of quantized weights.
 
     Raises:
-        SetpointError: the section does not fit the model, or it has an adapter already.
+        SetpointError: the section does not fit the model, or it already has an adapter.
     """
     modules = {name: module for name, module in model.named_modules() if name}
     for problem in adapter_problems(config, parameters, fused, list(modules)):
@@ -211,7 +211,7 @@ def adapt(
 
 
 def freeze_base(config: AdapterConfig, model: nn.Module) -> None:
-    """Freeze all parameters but those of the adapter and those that are trained whole."""
+    """Freeze all parameters except those of the adapter and fully trained ones."""
     held = set(adapter_parameters(model))
     for name, parameter in model.named_parameters():
         if name not in held and not any(re.search(each, name) for each in config.train):
@@ -219,7 +219,7 @@ def freeze_base(config: AdapterConfig, model: nn.Module) -> None:
 
 
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of the adapters of a model, by their names in it."""
+    """Parameters of a model's adapters, by name."""
     return {
         f"{path}.{name}": parameter
         for path, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""The modules that compute an adapter's update: of a linear layer, an embedding, packed experts."""
+"""Modules that compute an adapter's update: of linear layers, embeddings and packed experts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from setpoint.shapes.peers import Peers
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
-"""Rows, sorted by their experts, times the matrix of each expert: (R, in), (E, in, out)."""
+"""Product of rows, sorted by expert, with each expert's matrix: (R, in), (E, in, out)."""
 
 
 class LowRank(nn.Module):
-    """Base of adapters: A, B, a scale, and with a magnitude the length of each row.
+    """Base of adapters: A, B, a scale, and optionally a magnitude per row.
 
     Arguments:
         dropout: of the input of A, in training.
-        like: whose dtype and device the parameters have.
+        like: gives dtype and device of the parameters.
     """
 
     a: nn.Parameter
@@ -50,13 +50,13 @@ class LowRank(nn.Module):
         """Adds up what ranks find of the squared length of a row; None: each has whole rows."""
 
     def spreads(self, after_merge: bool = False) -> dict[str, tuple[str, float]]:
-        """Initial distributions of A and B: `uniform` to a bound, or `normal` with a deviation.
+        """Initial distributions of A and B: `uniform` with a bound, or `normal` with a deviation.
 
-        A is Kaiming-uniform with a = sqrt(5), that is uniform up to 1 / sqrt(inputs), as in the
-        code of the authors of LoRA and in PEFT.
+        A is Kaiming-uniform with a = sqrt(5), which is uniform up to 1 / sqrt(inputs), as in the
+        code of LoRA's authors and in PEFT.
 
         Arguments:
-            after_merge: whether they begin again, with no update, where the last one was merged.
+            after_merge: reinitialize after a merge, with zero update.
         """
         b_std = 0.0 if after_merge else self.b_std
         return {"a": ("uniform", self.inputs**-0.5), "b": ("normal", b_std)}
@@ -73,12 +73,12 @@ class LowRank(nn.Module):
         return {}, ()
 
     def delta(self) -> Tensor:
-        """The update, without the magnitude, in the form of the weight."""
+        """The update, without the magnitude, in the layout of the weight."""
         return self.delta_of(self.a, self.b)
 
     @abstractmethod
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
-        """The update by an A and a B; see `delta`."""
+        """Update of one pair A, B; see `delta`."""
 
     def extra_repr(self) -> str:
         """Text of `print`."""
@@ -89,11 +89,11 @@ class LowRank(nn.Module):
 
     @property
     def row_dim(self) -> int:
-        """The dimension of the weight that a row runs along, whose length a magnitude is."""
+        """Dimension of the weight along which magnitudes are norms."""
         return 1
 
     def lengths(self, weight: Tensor) -> Tensor:
-        """The lengths of the rows of W + scale * B A, taken as constants (DoRA, section 4.3)."""
+        """Row norms of W + scale * B A, as constants (DoRA, section 4.3)."""
         with torch.no_grad():
             merged = weight.to(torch.promote_types(weight.dtype, torch.float32)) + self.delta()
             if self.sum_squares is None:
@@ -105,7 +105,7 @@ class LinearAdapter(LowRank):
     """y + scale * B A x; with a magnitude m, m / |W + scale * B A| times that, row by row.
 
     Arguments:
-        target: with pieces, each has its own rows of A, and B is theirs one below the other.
+        target: with pieces, each has its own rows of A, and their Bs are concatenated.
     """
 
     def __init__(self, target: AdapterTarget, dropout: float, b_std: float, like: Tensor) -> None:
@@ -133,7 +133,7 @@ class LinearAdapter(LowRank):
         return 0 if self.inputs_first else 1
 
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
-        """See `LowRank.delta`: (outputs, inputs), or the other way round where the weight is."""
+        """See `LowRank.delta`: (outputs, inputs), or transposed like the weight."""
         if not self.pieces:
             product = b @ a
         else:
@@ -145,11 +145,11 @@ class LinearAdapter(LowRank):
     def forward(
         self, x: Tensor, found: Tensor, weight: Tensor | None, bias: Tensor | None
     ) -> Tensor:
-        """Add the update to what the layer gives.
+        """Add the update to the layer's output.
 
         Arguments:
             found: W x + bias.
-            weight: W; None where there is no magnitude.
+            weight: W; None without a magnitude.
         """
         inner = F.linear(self._dropped(x), self.a)
         if not self.pieces:
@@ -169,11 +169,11 @@ class LinearAdapter(LowRank):
 class EmbeddingAdapter(LowRank):
     """The vector of a token plus scale * B A[token]; A is (tokens, rank).
 
-    With a magnitude the columns of the embedding have trained lengths, as in PEFT.
+    Magnitudes are norms of the embedding's columns, as in PEFT.
     """
 
     def spreads(self, after_merge: bool = False) -> dict[str, tuple[str, float]]:
-        """Initial distributions: A is zero and B normal, as in the code of the authors of LoRA."""
+        """Initial distributions: A is zero and B normal, as in the code of LoRA's authors."""
         return {"a": ("normal", 0.0 if after_merge else self.b_std), "b": ("normal", 1.0)}
 
     def follow(
@@ -187,15 +187,15 @@ class EmbeddingAdapter(LowRank):
 
     @property
     def row_dim(self) -> int:
-        """See `LowRank.row_dim`: PEFT takes the columns of an embedding for rows."""
+        """See `LowRank.row_dim`: PEFT treats columns of an embedding as rows."""
         return 0
 
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
-        """See `LowRank.delta`: (tokens, size of a vector)."""
+        """See `LowRank.delta`: (tokens, dim)."""
         return (a @ b.T) * self.scale
 
     def forward(self, tokens: Tensor, found: Tensor, weight: Tensor) -> Tensor:
-        """Add the update to the vectors of tokens."""
+        """Add the update to the token vectors."""
         update = F.linear(F.embedding(tokens, self.a), self.b).to(found.dtype)
         if self.magnitude is None:
             return found + update * self.scale
@@ -206,7 +206,7 @@ class EmbeddingAdapter(LowRank):
 class ExpertAdapter(LowRank):
     """The update of one packed matrix (E, in, out): A is (E, in, rank), and B (E, rank, out).
 
-    Of transformers' experts the matrix may be (E, out, in).
+    Matrices of transformers' experts may be (E, out, in).
     """
 
     def __init__(self, target: AdapterTarget, dropout: float, b_std: float, like: Tensor) -> None:
@@ -220,7 +220,7 @@ class ExpertAdapter(LowRank):
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
     ) -> tuple[dict[str, int], tuple[str, ...]]:
-        """See `setpoint.shapes.protocols.FollowsDivision`: by `row` and `column` alone."""
+        """See `setpoint.shapes.protocols.FollowsDivision`; supports `row` and `column`."""
         del rows
         if word == "row":
             self.sum_squares = peers.reduce
@@ -231,7 +231,7 @@ class ExpertAdapter(LowRank):
         return {}, ()
 
     def delta(self) -> Tensor:
-        """See `LowRank.delta`, of the experts that this rank has."""
+        """See `LowRank.delta`, of the local experts."""
         return self.delta_of(part_here(self.a), part_here(self.b))
 
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
@@ -240,14 +240,14 @@ class ExpertAdapter(LowRank):
 
     def forward(self, rows: Tensor, found: Tensor, weight: Callable[[], Tensor], multiply: Multiply,
                 spread: Multiply) -> Tensor:  # fmt: skip
-        """Add the update to the products of rows with the matrices of their experts.
+        """Add the update to products of rows with their experts' matrices.
 
         Arguments:
-            rows: (R, in), sorted by their experts.
+            rows: (R, in), sorted by expert.
             found: (R, out).
-            weight: gives (E, in, out), for a magnitude.
+            weight: returns (E, in, out), for a magnitude.
             multiply: computes such products.
-            spread: takes rows, and a vector for each expert, to the vector of each row.
+            spread: repeats a vector per expert for each of its rows.
         """
         a, b = part_here(self.a).to(rows.dtype), part_here(self.b).to(rows.dtype)
         update = multiply(multiply(self._dropped(rows), a), b) * self.scale
@@ -258,17 +258,17 @@ class ExpertAdapter(LowRank):
 
 
 class ExpertAdapters(nn.ModuleDict):
-    """The adapters of packed experts, by the names of their projections."""
+    """Adapters of packed experts, by projection."""
 
     def forward(self, name: str, rows: Tensor, found: Tensor, weight: Callable[[], Tensor],
                 multiply: Multiply, spread: Multiply) -> Tensor:  # fmt: skip
-        """Add the update of one projection, if it has any; see `ExpertAdapter.forward`."""
+        """Add the update of one projection, if any; see `ExpertAdapter.forward`."""
         if name not in self:
             return found
         return self[name](rows, found, weight, multiply, spread)
 
 
 def adapters_of(model: nn.Module) -> Mapping[str, LowRank]:
-    """Find the adapters of a model by their names, in its order."""
+    """Adapters of a model by name, in its order."""
     found: dict[str, Any] = dict(model.named_modules())
     return {name: each for name, each in found.items() if isinstance(each, LowRank)}

@@ -1,4 +1,4 @@
-"""Modules that an adapter changes, their ranks, and what is trained; no torch is needed."""
+"""Adapted modules, their ranks, and the trained parameters; without torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Form = Literal["linear", "embedding", "experts"]
 LEFT_OUT: tuple[Kind, ...] = ("output",)
 """Kinds that are not adapted unless `exclude` is given. Routers (MoE gates) never are."""
 CHILD = "adapter"
-"""The name of the module with the adapter's own parameters, beneath the adapted one."""
+"""Name of the module with the adapter's parameters, beneath the adapted one."""
 SHOWN = 8
 ADAPTABLE = "modules that can be adapted"
 NONE: Mapping[str, int] = MappingProxyType({})
@@ -36,13 +36,13 @@ class Site(NamedTuple):
     """A matrix that can be adapted.
 
     Arguments:
-        path: the name of its module; of packed experts that of their parameter.
-        inputs, outputs: of an embedding its rows, and the size of a vector.
-        experts: how many there are; 0 where it is one matrix.
-        inputs_first: whether it is (inputs, outputs), as `Conv1D` of transformers has it.
-        outputs_first: whether the matrices of packed experts are (outputs, inputs), as in most
-            models of transformers.
-        pieces: outputs of the projections that are fused in it; none where it is one.
+        path: name of its module; of packed experts, of their parameter.
+        inputs, outputs: of an embedding, the number of tokens and its dim.
+        experts: number of experts; 0 for a single matrix.
+        inputs_first: it is (inputs, outputs), as in `Conv1D` of transformers.
+        outputs_first: matrices of packed experts are (outputs, inputs), as in most transformers
+            models.
+        pieces: output sizes of the projections fused in it; empty if it is one.
     """
 
     path: str
@@ -57,24 +57,24 @@ class Site(NamedTuple):
 
     @property
     def holder(self) -> str:
-        """The module that the adapter hangs beneath."""
+        """Module that contains the adapter."""
         return self.path.rpartition(".")[0] if self.form == "experts" else self.path
 
     @property
     def name(self) -> str:
-        """The prefix of the names of the adapter's parameters."""
+        """Prefix of the adapter's parameter names."""
         own = self.path.rpartition(".")[2]
         middle = f"{CHILD}.{own}" if self.form == "experts" else CHILD
         return f"{self.holder}.{middle}" if self.holder else middle
 
     @property
     def weight(self) -> str:
-        """The name of the matrix."""
+        """Name of the matrix."""
         return self.path if self.form == "experts" else f"{self.path}.weight"
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Rows and columns of what is quantized, of each expert by itself."""
+        """Rows and columns for quantization, of each expert separately."""
         given = self.inputs, self.outputs
         return given if self.inputs_first else (self.outputs, self.inputs)
 
@@ -83,7 +83,7 @@ class AdapterTarget(NamedTuple):
     """A matrix that is adapted.
 
     Arguments:
-        pieces: outputs of the projections with an A and a B of their own; none for one of each.
+        pieces: output sizes of the projections with separate A and B; empty for a single pair.
     """
 
     site: Site
@@ -93,7 +93,7 @@ class AdapterTarget(NamedTuple):
     pieces: tuple[int, ...] = ()
 
     def parameters(self) -> Iterator[Parameter]:
-        """The parameters of its adapter, in the order of the module."""
+        """Parameters of its adapter, in the order of the module."""
         site, rank = self.site, self.rank
         many = (site.experts,) if site.form == "experts" else ()
         first = rank * max(1, len(self.pieces))
@@ -112,10 +112,10 @@ class AdapterTarget(NamedTuple):
 def sites_of(
     parameters: Iterable[Parameter], fused: Mapping[str, tuple[int, ...]] | None = None
 ) -> list[Site]:
-    """Find what can be adapted among the parameters of a model.
+    """Matrices of a model that can be adapted.
 
     Arguments:
-        fused: outputs of the projections that are fused in a module, by its name.
+        fused: output sizes of the projections fused in a module, by its name.
     """
     found: list[Site] = []
     for each in parameters:
@@ -142,7 +142,7 @@ def sites_of(
 
 
 def chosen(config: AdapterConfig, sites: Iterable[Site]) -> list[AdapterTarget]:
-    """The matrices that are adapted."""
+    """Matrices that are adapted."""
     return [_target(config, site) for site in sites if _is_chosen(config, site)]
 
 
@@ -175,13 +175,12 @@ def _target(config: AdapterConfig, site: Site) -> AdapterTarget:
 
 
 class Described(NamedTuple):
-    """The parameters of an adapted model.
+    """Parameters of an adapted model.
 
     Arguments:
-        trained: those of the adapter, and those of the base that are trained whole, in the order
-            of the model.
-        frozen: those of the base that stay as they are.
-        quantized: bytes of those of them that are quantized, by name.
+        trained: of the adapter, and fully trained ones of the base, in the order of the model.
+        frozen: other parameters of the base.
+        quantized: bytes of the quantized ones among these, by name.
     """
 
     targets: list[AdapterTarget]
@@ -230,7 +229,7 @@ def adapter_problems(
 
     Arguments:
         parameters: of the base.
-        modules: the names of all its modules, where they are known; else those with parameters.
+        modules: names of all its modules, if known; else those with parameters.
 
     Returns:
         problems with paths relative to the section.
@@ -277,7 +276,7 @@ def adapter_problems(
 
 
 def quantized_sites(config: AdapterConfig, sites: Iterable[Site]) -> list[Site]:
-    """Find the matrices that are quantized, adapted or not."""
+    """Matrices that are quantized, adapted or not."""
     if config.quantize is None:
         return []
     return [
@@ -298,7 +297,7 @@ def _target_problems(
     sites: Sequence[Site],
     modules: Sequence[str],
 ) -> Iterator[Problem]:
-    """Find a pattern of targets that adapts nothing: no site matches, or all are excluded."""
+    """Find patterns of targets without effect: no match, or all matches are excluded."""
     path = f"targets.{index}"
     matching = [site for site in sites if matches([pattern], site.path)]
     others = [name for name in modules if matches([pattern], name)]
@@ -329,7 +328,7 @@ def _train_problems(
     sites: Sequence[Site],
     targets: Sequence[AdapterTarget],
 ) -> Iterator[Problem]:
-    """Find what of `quantize` does not fit, and patterns of `train` that match what cannot be."""
+    """Find invalid `quantize`, and patterns of `train` that match adapted or quantized weights."""
     quantized = {site.weight for site in quantized_sites(config, sites)}
     if config.quantize is not None:
         matrices = {site.path: site.matrix for site in sites if _can_be_quantized(site)}
@@ -359,7 +358,7 @@ def _train_problems(
 
 
 def _wrong_ranks(config: AdapterConfig, targets: Sequence[AdapterTarget]) -> Iterator[Problem]:
-    """Ranks above the smaller side of a matrix: more than the whole matrix has numbers for."""
+    """Find ranks above the smaller side of a matrix."""
     said: set[int | None] = set()
     for target in targets:
         site, rule = target.site, _rule(config, target.site.path)
@@ -380,15 +379,15 @@ def _wrong_ranks(config: AdapterConfig, targets: Sequence[AdapterTarget]) -> Ite
 
 
 class AdapterReport(NamedTuple):
-    """Counts of what is adapted, trained and frozen.
+    """Counts of adapted modules, and of trained and frozen parameters.
 
     Arguments:
         modules: matrices with an adapter.
-        ranks: of these, in rising order.
-        adapter, trained, frozen: numbers in the parameters of the adapter, in those of the base
-            that are trained whole, and in those that are frozen.
-        trained_bytes, frozen_bytes: of the weights alone; of the first the adapter's included.
-        quantized, quantized_bytes: of the frozen ones, those in quantized weights.
+        ranks: distinct ranks in ascending order.
+        adapter, trained, frozen: elements of the adapter, of fully trained base parameters, and of
+            frozen ones.
+        trained_bytes, frozen_bytes: of weights only; the first includes the adapter.
+        quantized, quantized_bytes: of the frozen parameters, those that are quantized.
     """
 
     modules: int
@@ -402,11 +401,11 @@ class AdapterReport(NamedTuple):
     quantized_bytes: int = 0
 
     def to_json(self) -> dict[str, object]:
-        """The report for machines."""
+        """The report as JSON."""
         return {**self._asdict(), "ranks": list(self.ranks)}
 
     def line(self) -> str:
-        """The report for people."""
+        """The report as text."""
         ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else (
             f"ranks {self.ranks[0]} to {self.ranks[-1]}"
         )  # fmt: skip
@@ -424,10 +423,10 @@ class AdapterReport(NamedTuple):
 
 
 def report_of(described: Described, trained_width: int, frozen_width: int) -> AdapterReport:
-    """Count what is adapted, trained and frozen.
+    """Count adapted, trained and frozen parameters.
 
     Arguments:
-        trained_width, frozen_width: bytes of a number.
+        trained_width, frozen_width: bytes per element.
     """
     own = {each.name for target in described.targets for each in target.parameters()}
     numbers = {each.name: prod(each.shape) for each in described.trained}

@@ -1,4 +1,4 @@
-"""AdamW in several dtypes, and with bf16 weights and state that are rounded at random."""
+"""AdamW in several dtypes, and with stochastic rounding of bf16 weights and state."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from setpoint.optim.torch_optimizers import can_fuse
 from setpoint.shapes.placed import box_of
 
 Store = Callable[[Tensor, Tensor], object]
-"""Writes a value into a tensor of fewer digits."""
+"""Writes values into a tensor of lower precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adam:
-    """One parameter and what AdamW needs for it.
+    """One parameter with its gradient and AdamW state.
 
     Arguments:
         exp_avg, exp_avg_sq: running means of the gradient and of its square, updated in place.
-        step: steps so far, an fp32 scalar, updated in place.
+        step: number of steps, an fp32 scalar, updated in place.
     """
 
     parameter: Tensor
@@ -45,15 +45,15 @@ class Adam:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The four of the shape of the parameter."""
+        """The tensors with the parameter's shape."""
         return self.parameter, self.gradient, self.exp_avg, self.exp_avg_sq
 
 
 def adam_of(parameter: Tensor, state: dict[str, Any], dtype: torch.dtype | None) -> Adam:
-    """Gather what AdamW needs for a parameter, of what lies on this rank.
+    """Gradient and AdamW state of a parameter's local shard.
 
     Arguments:
-        state: of the optimizer for it; where it is empty, it is made as torch.optim.AdamW makes it.
+        state: of the optimizer; if empty, it is initialized like that of torch.optim.AdamW.
         dtype: of new running means; None: that of the parameter.
     """
     assert parameter.grad is not None
@@ -82,13 +82,13 @@ def adam_step(
 ) -> None:
     """Take a step of AdamW (Loshchilov and Hutter, 2019) with decoupled decay.
 
-    Where all is in one format of at least 32 bits, it is PyTorch's own step, in the fused kernel
-    if there is one. Else each parameter is computed in the widest of its formats, at least fp32,
-    and rounded once at the end, as the fused kernel does it to the nearest number by itself.
+    If all tensors have one dtype of at least 32 bits, this is PyTorch's own step, in its fused
+    kernel if there is one. Otherwise each parameter is computed in the widest of its dtypes, at
+    least fp32, and rounded once at the end, like the fused kernel does to the nearest number.
 
     Arguments:
         group: `lr`, `betas`, `eps`, `weight_decay` and `cautious_weight_decay`.
-        flag: an fp32 scalar; where it is 1 nothing changes.
+        flag: an fp32 scalar; 1 skips the step.
     """
     nearest = store is Tensor.copy_
     _torchs_step([one for one in held if _is_plain(one, nearest)], group, flag)
@@ -152,18 +152,17 @@ BLOCK = 1 << 18
 
 
 class AnyPrecisionAdamW(GroupedOptimizer):
-    """AdamW (Loshchilov and Hutter, 2019), computed in fp32 whatever is stored.
+    """AdamW (Loshchilov and Hutter, 2019), computed in fp32 whatever the storage dtypes.
 
-    The noise of stochastic rounding depends on the seed, the step, the name of the parameter and
-    the position of the element alone: a resumed run goes on with the same, copies and shards of a
-    weight are rounded as the weight is on one rank, and it takes no numbers from the generator that
-    dropout draws from.
+    The noise of stochastic rounding depends only on the seed, the step, the parameter's name and
+    the element's position: a resumed run continues it, replicas and shards of a weight are rounded
+    as on one rank, and dropout's generator is not touched.
 
     Arguments:
-        parameters: groups or parameters, as torch takes them.
+        parameters: groups or parameters, as for torch optimizers.
         betas: decay rates of the running means.
-        eps: added to the root of the mean square gradient.
-        rounding: how bf16 weights and states are rounded; wider formats are not.
+        eps: added to the root of the mean squared gradient.
+        rounding: of bf16 weights and state; wider dtypes are not rounded.
         cautious_weight_decay: see `decay_where_aligned`.
         state_dtype: of the running means; None: that of the parameter.
     """
@@ -235,20 +234,19 @@ class AnyPrecisionAdamW(GroupedOptimizer):
 
 
 def random_bits(size: int, generator: torch.Generator) -> Tensor:
-    """Random int16 numbers, all 16 bits of them."""
+    """Random int16 numbers with all 16 bits."""
     # Four at once: drawing takes longest.
     drawn = torch.empty((size + 3) // 4, dtype=torch.int64, device=generator.device)
     return drawn.random_(-(2**63), None, generator=generator).view(torch.int16)[:size]
 
 
 def round_stochastically(value: Tensor, noise: Tensor) -> Tensor:
-    """Round fp32 to bf16, to either neighbour with the probability of its closeness.
+    """Round fp32 to bf16, up or down with probability by distance.
 
-    A bf16 number is an fp32 number without its lower 16 bits. A random number of 16 bits is added
-    to these and they are cut off: the carry comes with the probability of what is cut off, so that
-    the mean over many roundings is the value itself (Zamirai et al., 2020,
-    https://arxiv.org/abs/2010.06192). Numbers that bf16 has stay as they are, infinities too, and
-    NaN stays NaN.
+    A bf16 number is an fp32 number without its lower 16 bits. A random 16-bit number is added
+    before these are cut off, so that the carry occurs with the right probability and the mean over
+    many roundings is the value itself (Zamirai et al., 2020, https://arxiv.org/abs/2010.06192).
+    Numbers that bf16 represents are unchanged, including infinities and NaN.
 
     Arguments:
         noise: 16 random bits for each element, int16.

@@ -1,13 +1,13 @@
-"""Common parts of the optimizers: built from sections, steps by group, steps left out on a device.
+"""Common parts of optimizers: construction from sections, steps by group, skipped steps.
 
-PyTorch keeps the compiler out of its optimizers by wrappers that import it first, which takes as
-long as importing torch itself. Where nothing has imported it, nothing is compiled, and what they
-wrap is called.
+PyTorch excludes its optimizers from compilation by wrappers that import the compiler first, which
+takes as long as importing torch itself. Unless the compiler has been imported, the wrapped
+functions are called directly.
 
-A step may be left out before the host knows that the numbers are bad, as PyTorch has it for its
-fused optimizers and `torch.amp.GradScaler`: an optimizer whose `_step_supports_amp_scaling` is true
-finds in its attribute `found_inf` an fp32 scalar, and changes neither weights nor state where that
-is 1. What it counts on the host is taken back later.
+A step may be skipped before the host knows that gradients are not finite, as PyTorch's fused
+optimizers do under `torch.amp.GradScaler`: an optimizer with `_step_supports_amp_scaling` finds an
+fp32 scalar in its attribute `found_inf`, and changes neither weights nor state if that is 1. Its
+host-side counters are restored later.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Undo = Callable[[], None]
 
 
 def takes_flag(optimizer: Optimizer) -> bool:
-    """True if an optimizer skips its step by a flag on the device."""
+    """True if an optimizer supports skipping a step by a flag on the device."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 def step_unless(flag: Tensor | None, optimizer: Any) -> None:
-    """Let an optimizer take its step.
+    """Run an optimizer's step unless a flag is set.
 
     Arguments:
-        flag: an fp32 scalar; where it is 1 nothing is to change. None: the step is taken. Others
-            than None are for optimizers that `takes_flag` names.
+        flag: an fp32 scalar; 1 skips the step. None: always step. Other values need an optimizer
+            for which `takes_flag` is true.
     """
     if flag is None:
         optimizer.step()
@@ -57,13 +57,13 @@ def step_unless(flag: Tensor | None, optimizer: Any) -> None:
 
 
 def flag_of(optimizer: Optimizer) -> Tensor | None:
-    """The flag of the step that an optimizer takes; None: it is taken in any case."""
+    """Skip flag of an optimizer's current step; None: it is never skipped."""
     return getattr(optimizer, "found_inf", None)
 
 
 @contextmanager
 def without_flag(optimizer: Any) -> Iterator[None]:
-    """Hide the flag of a step that is taken from code which does not know it."""
+    """Hide the skip flag from code that does not support it."""
     flag = flag_of(optimizer)
     if flag is None:
         yield
@@ -76,25 +76,25 @@ def without_flag(optimizer: Any) -> Iterator[None]:
 
 
 def is_left_out(flag: Tensor | None) -> bool:
-    """True if a step is skipped, as far as it is known without waiting for a device."""
+    """True if a step is known to be skipped, without device synchronization."""
     return flag is not None and is_on_host(flag) and bool(flag)
 
 
 def is_on_host(number: Tensor) -> bool:
-    """True if a number can be read without waiting for a device."""
+    """True if a number can be read without device synchronization."""
     return number.device.type == "cpu"
 
 
 def number_of(scalar: Tensor) -> float | Tensor:
-    """A number of the host where it is there, else an fp64 scalar that nothing waits for."""
+    """A host number if available, else an fp64 scalar on the device."""
     return float(scalar) if is_on_host(scalar) else scalar.double()
 
 
 @contextmanager
 def unless(flag: Tensor | None, *tensors: Tensor) -> Iterator[None]:
-    """Change tensors in the block, and give them back what they held where a flag is 1.
+    """Restore the values of tensors after the block if a flag is 1.
 
-    On a CPU, where nothing waits for the flag, `is_left_out` is asked before.
+    On a CPU, where nothing waits for the flag, `is_left_out` is checked first.
     """
     if flag is None or is_on_host(flag):
         yield
@@ -106,13 +106,13 @@ def unless(flag: Tensor | None, *tensors: Tensor) -> Iterator[None]:
 
 
 def counts_of(optimizer: Optimizer, flag: Tensor) -> Undo:
-    """Note what an optimizer counts on the host in its groups and states.
+    """Record the host-side counters of an optimizer's groups and states.
 
     Arguments:
-        flag: of the step that comes.
+        flag: of the next step.
 
     Returns:
-        takes back what a step has counted since that a device has left out.
+        a function that restores the counters if the device has skipped that step.
     """
     if is_on_host(flag) or not getattr(optimizer, "counts_on_host", False):
         return lambda: None
@@ -144,14 +144,14 @@ Given: TypeAlias = Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 
 def given_groups(parameters: Given) -> list[dict[str, Any]]:
-    """Bring what an optimizer is given into the form of groups.
+    """Convert an optimizer's arguments to groups.
 
     Arguments:
         parameters: groups, as from `parameter_groups`, or pairs, as from
             `module.named_parameters()`.
 
     Returns:
-        groups of their own, whose `params` are lists; names stay with them.
+        new groups whose `params` are lists, with names.
     """
     groups: list[dict[str, Any]] = []
     pairs: list[tuple[str, Tensor]] = []
@@ -164,17 +164,17 @@ def given_groups(parameters: Given) -> list[dict[str, Any]]:
 
 
 def given_tensors(groups: Iterable[dict[str, Any]]) -> Iterator[Tensor]:
-    """Go through the parameters of groups."""
+    """The parameters of groups, in order."""
     for group in groups:
         for item in group["params"]:
             yield item[1] if isinstance(item, tuple) else item
 
 
 def uncompiled(wrapper: _F, no_grad: bool = False) -> _F:
-    """The function in a wrapper of PyTorch, called as long as the compiler is not loaded.
+    """The function in a wrapper of PyTorch, called directly unless the compiler is loaded.
 
     Arguments:
-        no_grad: whether gradients are off in it, as the wrapper of `step` has them.
+        no_grad: disable gradients, like the wrapper of `step`.
     """
     if getattr(wrapper, "hooked", False):  # by the first of PyTorch's own that was made
         wrapper = wrapper.__wrapped__  # type: ignore[attr-defined]
@@ -189,7 +189,7 @@ def uncompiled(wrapper: _F, no_grad: bool = False) -> _F:
 
 
 class BuiltOptimizer(torch.optim.Optimizer):
-    """An optimizer that is built from its section, and runs without the compiler."""
+    """An optimizer built from its section, which runs without the compiler."""
 
     @classmethod
     def from_config(cls, config: OptimizerConfig, parameters: Given, **runtime: Any) -> Self:
@@ -197,18 +197,18 @@ class BuiltOptimizer(torch.optim.Optimizer):
 
         Arguments:
             parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs,
-                all of which decay.
-            runtime: arguments that no field gives: `state_dtype`, `seed`.
+                which all decay.
+            runtime: arguments that are not fields: `state_dtype`, `seed`.
 
         Raises:
-            SetpointError: the section asks for what these parameters cannot have.
+            SetpointError: the parameters do not support the section's settings.
         """
         groups = given_groups(parameters)
         return cls(groups, **cls.arguments(config, groups), **runtime)
 
     @classmethod
     def arguments(cls, config: Any, groups: list[dict[str, Any]]) -> dict[str, Any]:
-        """The arguments that fields of the section give: those of the same name."""
+        """Arguments with the same names as fields of the section."""
         del groups
         taken = inspect.signature(cls).parameters
         return {name: getattr(config, name) for name in fields_of(config) if name in taken}
@@ -220,9 +220,9 @@ class BuiltOptimizer(torch.optim.Optimizer):
 
 
 class GroupedOptimizer(BuiltOptimizer):
-    """An optimizer whose step updates one group of parameters after the other.
+    """An optimizer whose step updates one group of parameters after another.
 
-    It may be left out on the device; see `unless`.
+    The device may skip a step; see `unless`.
     """
 
     _step_supports_amp_scaling = True
@@ -255,19 +255,19 @@ class GroupedOptimizer(BuiltOptimizer):
         """Update the parameters of a group.
 
         Arguments:
-            group: one of `param_groups`; parameters without gradients stay as they are.
+            group: one of `param_groups`; parameters without gradients are unchanged.
         """
         ...
 
 
 def decay_where_aligned(parameter: Tensor, update: Tensor, lr: float, weight_decay: float) -> None:
-    """Decay the weights that an update moves towards 0 or not at all, in place.
+    """Decay in place the weights that an update moves towards 0 or leaves where they are.
 
     Cautious weight decay (Chen et al., 2025, https://arxiv.org/abs/2510.12402): with the update u,
-    which is subtracted, x = x - lr decay x where u x >= 0. To be called before the update.
+    which is subtracted, x = x - lr decay x where u x >= 0. Call it before the update.
 
     Arguments:
-        parameter, update: this rank's parts; of the update its signs count.
+        parameter, update: local shards; only the signs of the update count.
     """
     # Signs, as the product of two small numbers may be 0.
     aligned = update.sign().mul_(parameter.sign()) >= 0
@@ -278,8 +278,8 @@ def foreach_groups(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Split parameters into lists for the foreach operations of a step.
 
     Returns:
-        on a GPU as many as bound what copies of them take, which saves it launches; those on a CPU
-        one by one, so that what an operation has written is still in the cache for the next.
+        on a GPU large lists, within a limit for their temporary memory; on a CPU single parameters,
+        so that results are still in the cache for the next operation.
     """
     yield from ([p] for p in parameters if p.device.type == "cpu")
     some: list[Tensor] = []
@@ -295,20 +295,15 @@ def foreach_groups(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
-    """True if a tensor is a DTensor.
-
-    Returns:
-        whether it is a DTensor, without importing that class, which takes a good part of a second.
-    """
+    """True if a tensor is a DTensor; avoids importing the class, which takes most of a second."""
     return hasattr(tensor, "to_local")
 
 
 def local_shard(tensor: Tensor, like: Tensor) -> Tensor:
-    """Take this rank's part of a tensor.
+    """Local shard of a tensor.
 
     Returns:
-        the tensor itself where it is not spread, else its part here, in the same memory unless
-        it was spread in another way.
+        the tensor itself if it is not distributed, else its shard, in the same memory if possible.
     """
     if not is_dtensor(tensor):
         return tensor

@@ -1,4 +1,4 @@
-"""Building an optimizer, whoever wrote it, over the groups of a model's parameters."""
+"""Construction of built-in and custom optimizers over parameter groups."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def build_optimizer(
 
     Arguments:
         groups: from `parameter_groups`.
-        state_dtype: what it keeps its state in, where it can; None: that of each parameter.
-        seed: of the random numbers that it draws, if it does; the same on all ranks.
+        state_dtype: dtype of optimizer state, if supported; None: that of each parameter.
+        seed: of its random numbers, if it draws any; the same on all ranks.
 
     Raises:
-        SetpointError: a user's own cannot be built, or is no optimizer.
+        SetpointError: a custom optimizer cannot be built, or is not an optimizer.
     """
     given: dict[str, Any] = {"state_dtype": state_dtype} if config.state_formats else {}
     if config.draws:
@@ -54,7 +54,7 @@ def build_optimizer(
 
 
 def title_of(config: OptimizerConfig) -> str | None:
-    """The name in errors of an optimizer that Setpoint has not written; else None."""
+    """Name of a custom optimizer in errors; None for built-in ones."""
     if isinstance(config, ImportedOptimizer):
         return f"optimizer.target = {config.target}"
     return _title(config)
@@ -69,16 +69,15 @@ def _title(config: OptimizerConfig) -> str | None:
 
 
 def build_imported(config: ImportedOptimizer, parameters: Given) -> torch.optim.Optimizer:
-    """Make the optimizer of an `import` section.
+    """Build the optimizer of an `import` section.
 
     Arguments:
-        config: the resolved section; lr and weight_decay are handed over with its arguments.
-        parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
-            of which decay.
+        config: the resolved section; lr and weight_decay are passed with its arguments.
+        parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, which
+            all decay.
 
     Raises:
-        SetpointError: nothing is trainable, or what the target makes is not an optimizer that the
-            loop can use.
+        SetpointError: nothing is trainable, or the loop does not support the target's optimizer.
     """
     groups = given_groups(parameters)
     if not takes_parameter(parameters_of(config.target.load()), "weight_decay"):
@@ -93,14 +92,13 @@ def build_imported(config: ImportedOptimizer, parameters: Given) -> torch.optim.
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise SetpointError(
-            f"optimizer.target = {config.target} computes the loss several times in one step "
-            f"(its step needs a closure), which the loop does not do; choose an optimizer that "
-            f"takes one gradient"
+            f"optimizer.target = {config.target} computes the loss several times per step (its "
+            f"step needs a closure), which the loop does not support"
         )
     if all(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval")):
         raise SetpointError(
             f"optimizer.target = {config.target} needs calls of its train() and eval() "
-            f"methods around training and evaluation, which the loop does not make\nValid: "
-            f"optimizer.type = schedule_free_adamw, which does it by itself"
+            f"around evaluation, which the loop does not make\nValid: optimizer.type = "
+            f"schedule_free_adamw, which does this itself"
         )
     return optimizer

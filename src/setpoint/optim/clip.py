@@ -29,21 +29,22 @@ def clip_gradients(
     stages: ProcessGroup | None = None,
     elsewhere: Collection[Tensor] = (),
 ) -> Tensor:
-    """Scale or cut off all gradients, and return their norm.
+    """Clip all gradients, and return their norm.
 
-    By norm each gradient is multiplied by min(1, max_norm / (norm + 1e-6)) (Pascanu et al., 2013),
-    by value each element is brought into [-max_value, max_value]. The norm stays on its device:
-    nothing waits for it until the caller reads it. A norm that is not finite makes all gradients
-    non-finite; the caller checks before the step.
+    By norm, each gradient is multiplied by min(1, max_norm / (norm + 1e-6)) (Pascanu et al., 2013);
+    by value, each element is clamped to [-max_value, max_value]. The norm stays on its device until
+    the caller reads it. A norm that is not finite makes all gradients non-finite; the caller checks
+    it before the step.
 
     Arguments:
-        max_norm: the limit of the norm; None: none.
-        max_value: the limit of each element; None: none. One of the two at most is given.
-        stages: the ranks that hold other layers; None: this one holds all.
+        max_norm: maximum norm; None: unlimited.
+        max_value: maximum magnitude of an element; None: unlimited. At most one of the two is
+            given.
+        stages: ranks with other layers; None: this rank has all.
         elsewhere: parameters that another of these ranks counts in the norm.
 
     Returns:
-        The norm before clipping, a scalar tensor, at least fp32; 0 where there are no gradients.
+        The norm before clipping, a scalar tensor, at least fp32; 0 without gradients.
     """
     held = [parameter for parameter in parameters if parameter.grad is not None]
     counted = held if not elsewhere else [each for each in held if each not in elsewhere]
@@ -57,20 +58,20 @@ def clip_gradients(
 
 
 def _is_within(norm: Tensor, max_norm: float) -> bool:
-    """True if clipping would multiply by 1, where it is known without waiting for a device."""
+    """True if clipping is known to be a no-op without device synchronization."""
     return norm.device.type == "cpu" and bool(max_norm / (norm + EPSILON) >= 1)
 
 
 @torch.no_grad()
 def global_norm(tensors: Iterable[Tensor], stages: ProcessGroup | None = None) -> Tensor:
-    """Compute the norm of all elements of some tensors together.
+    """Norm of all elements of some tensors together.
 
     Arguments:
-        tensors: of any shapes and formats; of those that ranks share, each rank has its part.
-        stages: the ranks that hold other tensors; None: this one holds all.
+        tensors: of any shapes and dtypes; of distributed ones, each rank has its shard.
+        stages: ranks with other tensors; None: this rank has all.
 
     Returns:
-        a scalar tensor, at least fp32, the same on all ranks; 0 for no tensors.
+        a scalar tensor, at least fp32, the same on all ranks; 0 without tensors.
     """
     norms = [_norm(held) for held in _by_mesh(tensors)]
     norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
@@ -85,15 +86,15 @@ def global_norm(tensors: Iterable[Tensor], stages: ProcessGroup | None = None) -
 def norms_of_sets(
     sets: Sequence[Sequence[Tensor]], device: torch.device, stages: ProcessGroup | None = None
 ) -> Tensor:
-    """Compute the norm of each of several sets of tensors.
+    """Norms of several sets of tensors.
 
     Arguments:
-        sets: each as `global_norm` takes it; as many, and on the same meshes, on all ranks.
-        device: where the norms are to be, also where a rank holds no tensor.
-        stages: the ranks that hold other tensors; None: this one holds all.
+        sets: each as for `global_norm`; as many, and on the same meshes, on all ranks.
+        device: of the result, also on ranks without tensors.
+        stages: ranks with other tensors; None: this rank has all.
 
     Returns:
-        (sets,) fp64, the same on all ranks; 0 for no tensors.
+        (sets,) fp64, the same on all ranks; 0 for empty sets.
     """
     squares = torch.zeros(len(sets), dtype=torch.float64, device=device)
     # A tensor is in several sets, such as its layer and its group.
@@ -116,7 +117,7 @@ def norms_of_sets(
 
 
 def _own_square(tensor: Tensor) -> Tensor:
-    """The square of the norm of the part that lies here, divided by the ranks that hold it."""
+    """Squared norm of the local shard, divided by the number of its copies."""
     copies = 1
     if is_dtensor(tensor):
         copies = _copies(tensor)
@@ -126,7 +127,7 @@ def _own_square(tensor: Tensor) -> Tensor:
 
 
 def _copies(tensor: DTensor) -> int:
-    """Number of ranks of its mesh with the same part of a tensor."""
+    """Number of ranks of its mesh with the same shard of a tensor."""
     mesh = tensor.device_mesh
     return prod(mesh.size(dim) for dim, each in enumerate(tensor.placements) if each.is_replicate())
 
@@ -138,7 +139,7 @@ def _sum_over_mesh(squares: Tensor, mesh: DeviceMesh) -> None:
 
 
 def _by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """The tensors that lie on one mesh of ranks each: torch works on no others beside them."""
+    """Tensors by mesh, since torch operates on one mesh at a time."""
     meshes: dict[Any, list[Tensor]] = {}
     for tensor in tensors:
         meshes.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
@@ -146,7 +147,7 @@ def _by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def _norm(tensors: list[Tensor]) -> Tensor:
-    """The norm of tensors on one mesh."""
+    """Norm of tensors on one mesh."""
     if not is_dtensor(tensors[0]):
         return _local_norm(tensors)
     # Not by DTensor, which would take a collective for each dimension of the mesh and each way to

@@ -64,7 +64,7 @@ class Group(Config):
 
     @property
     def changes_nothing(self) -> bool:
-        """True if its parameters are trained as without it."""
+        """True if the group has no effect on its parameters."""
         same = self.lr_multiplier == 1.0 and self.weight_decay_multiplier is None
         return same and not self.options.dump()
 
@@ -74,7 +74,7 @@ class Group(Config):
 
 
 class FrozenSpan(Config):
-    """Parameters that are frozen for a part of the run."""
+    """Parameters that are frozen during a part of the run."""
 
     pattern: str
     """Regular expression searched in parameter names."""
@@ -89,7 +89,7 @@ class FrozenSpan(Config):
         """True if the parameters are frozen.
 
         Arguments:
-            reached: how far the run is, in a unit.
+            reached: progress of the run in a unit.
         """
         if self.stop is not None and reached(self.stop.unit) >= self.stop.count:
             return False
@@ -102,14 +102,14 @@ class FrozenSpan(Config):
             if length is not None and length.share is not None:
                 yield Problem(
                     name,
-                    f"{length} of a run changes with its duration, which may grow",
+                    f"{length} of a run would change with its duration, which may grow",
                     valid=("100 steps", "1e9 tokens", "0.5 epochs", "10 min"),
                 )
         start, stop = self.start, self.stop
         if stop is None and not start:
             yield Problem(
                 "stop",
-                "is null, and start is 0: what is frozen for the whole run stands in frozen",
+                "is null with start = 0: patterns for the whole run belong in frozen",
                 also=("start",),
                 hint="Move the pattern to frozen, or give start or stop.",
             )
@@ -128,30 +128,29 @@ class FrozenSpan(Config):
 
 RULES = (
     Rule("setpoint.optim.grouping:group_problems",
-         "Whether parameter groups change anything, and have options that there are",
+         "Parameter groups have an effect, and valid options",
          when=lambda optimizer: bool(optimizer.groups)),
 )  # fmt: skip
 
 
 class OptimizerConfig(Builds["Optimizer"], rules=RULES):
-    """Optimizer: what all types share."""
+    """Optimizer: fields shared by all types."""
 
     state_formats: ClassVar[bool] = False
-    """True if it can keep its state in another dtype than the weights."""
+    """True if state can have another dtype than the weights."""
 
     draws: ClassVar[bool] = False
-    """True if it draws random numbers, and takes a `seed` for them, the same on all ranks."""
+    """True if it draws random numbers, and accepts a `seed`, the same on all ranks."""
 
     patterns: ClassVar[dict[str, tuple[Kind, ...] | None]] = {"no_decay_patterns": None}
-    """The fields that hold patterns on names, apart from groups, with the kinds of parameters that
-    they choose among; None: all."""
+    """Fields with patterns on names, apart from groups, with the kinds of parameters that they
+    select from; None: all."""
 
     whole: ClassVar[tuple[str, ...]] = ()
-    """Fields of a variant that hold for all groups together, and are no options of a group."""
+    """Fields of a variant that apply to all groups together, and are not options of a group."""
 
     read_by: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """Where `treatment` gives parameters one of several algorithms: the options of a group that
-    each of them reads, by its name."""
+    """If `treatment` assigns one of several algorithms: the options that each reads, by name."""
 
     lr: float = field(default=3e-4, gt=0, lt=inf, tags=("learning_rate",), per_variant=True)
     """Peak learning rate; the schedule multiplies it by its factor at each step."""
@@ -188,12 +187,12 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
 
     @property
     def keeps_state(self) -> bool:
-        """True if it keeps optimizer state of the size of the weights."""
+        """True if it has optimizer state of the size of the weights."""
         return True
 
     @property
     def has_patterns(self) -> bool:
-        """True if it has patterns on names of parameters."""
+        """True if it has patterns on parameter names."""
         return bool(self.groups or self.frozen or self.frozen_spans) or any(
             getattr(self, field) for field in self.patterns
         )
@@ -207,7 +206,7 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
         if self.clip_value is not None and self.clip_norm is not None:
             yield Problem(
                 "clip_value",
-                "contradicts clip_norm: gradients are clipped by their norm or by value, not both",
+                "contradicts clip_norm: gradients are clipped by norm or by value, not both",
                 also=("clip_norm",),
                 hint="Set one of them to null.",
             )
@@ -228,10 +227,10 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
         return None if self.weight_decay else NOTHING_DECAYS
 
     def treatment(self, parameter: Parameter) -> dict[str, Any]:
-        """Options of a parameter by its name, kind and shape, apart from groups.
+        """Options of a parameter by name, kind and shape, apart from groups.
 
         Returns:
-            options of its group; parameters with the same share one. None by default.
+            options of its group; parameters with the same ones share it. None by default.
         """
         del parameter
         return {}
@@ -250,7 +249,7 @@ Implementation = Literal["auto", "fused", "foreach", "loop"]
 
 
 class CautiousDecay(OptimizerConfig):
-    """Optimizers whose decoupled weight decay may follow the signs of their updates."""
+    """Optimizers with optional cautious weight decay."""
 
     cautious_weight_decay: bool = False
     """Cautious weight decay (Chen et al., 2025): decay only weights that the update moves towards 0
@@ -309,7 +308,7 @@ class SGDConfig(
 
     @property
     def keeps_state(self) -> bool:
-        """See `OptimizerConfig.keeps_state`: the running sum, if there is one."""
+        """See `OptimizerConfig.keeps_state`: the momentum buffer, if there is one."""
         return self.momentum > 0
 
     @rule
@@ -324,7 +323,7 @@ class SGDConfig(
         if self.dampening and not self.momentum:
             yield Problem(
                 "dampening",
-                "has no effect: without momentum there is no running sum",
+                "has no effect: momentum is 0",
                 valid=("0",),
                 also=("momentum",),
             )
@@ -395,7 +394,7 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
 
     @dead("nesterov", holds=(False,))
     def _nesterov_is_dead(self) -> str | None:
-        return None if self.momentum else "without momentum there is nothing to look ahead by"
+        return None if self.momentum else "momentum is 0"
 
     @rule
     def _check_patterns(self) -> Iterator[Problem]:
@@ -403,7 +402,7 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
             yield from pattern_problems(f"adamw_patterns.{index}", pattern, PATTERNS)
 
     def treatment(self, parameter: Parameter) -> dict[str, Any]:
-        """See `OptimizerConfig.treatment`: which of the two algorithms a parameter is for."""
+        """See `OptimizerConfig.treatment`: the algorithm of a parameter."""
         wanted = any(re.search(each, parameter.name) for each in self.adamw_patterns)
         if parameter.kind == "matrix" and len(parameter.shape) >= 2 and not wanted:
             turned = {"inputs_first": True} if parameter.inputs_first else {}
@@ -411,15 +410,15 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
         return {"algorithm": "adamw", "lr_multiplier": self.adamw_lr / self.lr}
 
     def unused_settings(self, parameters: Sequence[Parameter]) -> Iterator[Problem]:
-        """See `OptimizerConfig.unused_settings`: what Muon reads without a matrix of its own."""
+        """See `OptimizerConfig.unused_settings`: Muon without any matrix."""
         if any(self.treatment(each)["algorithm"] == "muon" for each in parameters):
             return
         matrices = sum(each.kind == "matrix" for each in parameters)
         yield Problem(
             "adamw_patterns",
-            f"leaves Muon nothing: of {len(parameters)} parameters that are trained "
-            f"{matrices or 'none'} {'are' if matrices > 1 else 'is'} of kind matrix"
-            + (", and AdamW gets all of these" if matrices else ""),
+            f"leaves Muon no parameters: {matrices or 'none'} of {len(parameters)} trained "
+            f"parameters {'are' if matrices > 1 else 'is'} of kind matrix"
+            + (", and AdamW takes all of these" if matrices else ""),
             hint="Use optimizer.type = adamw, or leave Muon some matrices.",
         )
 
@@ -520,14 +519,15 @@ class ImportedOptimizer(
             yield from option_problems(self)
         if parameters is not None and not takes_parameter(parameters, "lr"):
             yield Problem(
-                "target", "takes no lr, so that neither optimizer.lr nor the schedule would count"
+                "target",
+                "does not accept lr, so optimizer.lr and the schedule would have no effect",
             )
         if parameters is None or takes_parameter(parameters, "weight_decay"):
             return
         if self.weight_decay:
             yield Problem(
                 "weight_decay",
-                f"has no effect: {self.target} takes none",
+                f"has no effect: {self.target} does not accept it",
                 valid=("0",),
                 hint="Set it to 0.",
             )
@@ -535,28 +535,28 @@ class ImportedOptimizer(
             if group.weight_decay_multiplier not in (None, 0, 1):
                 yield Problem(
                     f"groups.{index}.weight_decay_multiplier",
-                    f"has no effect: {self.target} takes no weight_decay",
+                    f"has no effect: {self.target} does not accept weight_decay",
                     hint="Remove it.",
                 )
 
 
 OWN = {
-    "lr": "lr_multiplier, a multiple of the others' rate",
-    "weight_decay": "weight_decay_multiplier, a multiple of the others' decay",
-    "params": "pattern, which says what parameters it has",
-    "name": "pattern, which names the group as well",
-    "lr_multiplier": "lr_multiplier, beside the options",
-    "weight_decay_multiplier": "weight_decay_multiplier, beside the options",
+    "lr": "lr_multiplier, relative to the other groups",
+    "weight_decay": "weight_decay_multiplier, relative to the other groups",
+    "params": "pattern, which selects its parameters",
+    "name": "pattern, which is its name as well",
+    "lr_multiplier": "lr_multiplier, outside options",
+    "weight_decay_multiplier": "weight_decay_multiplier, outside options",
 }
-"""Options that are fields of a group, and how they are set."""
+"""Option names that are fields of a group, with the way to set them."""
 
 
 def known_options(config: OptimizerConfig) -> dict[str, FieldInfo]:
-    """The fields of an optimizer that may differ between groups.
+    """Fields of an optimizer that may differ between groups.
 
     Returns:
-        fields by name: all that only this variant has, but for those that say how or where it
-        is computed, and those that hold for all groups together.
+        fields by name: those only of this variant, except runtime fields and those that apply to
+        all groups together.
     """
     shared = OptimizerConfig.__setpoint__.fields
     return {
@@ -567,11 +567,10 @@ def known_options(config: OptimizerConfig) -> dict[str, FieldInfo]:
 
 
 def read_options(config: OptimizerConfig, group: Group) -> dict[str, Any]:
-    """Read what a group sets, as the optimizer's own fields would.
+    """Parse the options of a group like the optimizer's own fields.
 
     Raises:
-        Invalid: an option that there is not, or a value that it does not take; it leads to the
-            option.
+        Invalid: an unknown option, or an invalid value, with its path.
     """
     given = group.options.dump()
     if isinstance(config, ImportedComponent):
@@ -594,7 +593,7 @@ def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
 
 
 def _read_arguments(config: ImportedComponent, given: dict[str, Any]) -> dict[str, Any]:
-    """The options as arguments of the target of an imported optimizer."""
+    """The options as arguments of an imported optimizer."""
     target = config.target.load()
     for error in wrong_arguments(target, str(config.target), given, (), config.runtime_arguments):
         if error.at[0] in given:  # what is missing is the optimizer's own affair
@@ -607,10 +606,10 @@ def _read_arguments(config: ImportedComponent, given: dict[str, Any]) -> dict[st
 
 
 def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
-    """Read the options of all groups and report what is wrong with them.
+    """Check the options of all groups.
 
     Arguments:
-        config: the section, with every value determined; the target of an imported one is loaded.
+        config: the resolved section; the target of an imported optimizer is loaded.
     """
     for index, group in enumerate(config.groups):
         path = f"groups.{index}.options"
@@ -632,7 +631,7 @@ def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
 
 
 def _between(config: OptimizerConfig, path: str, values: dict[str, Any]) -> Iterator[Problem]:
-    """Problems that the optimizer's own checks find in the options of a group together."""
+    """Problems from the optimizer's own checks of a group's options together."""
     twin: Config = config.evolve(groups=(), no_decay=(), no_decay_patterns=(), **values)
     try:
         resolve(twin)

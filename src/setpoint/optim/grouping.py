@@ -1,4 +1,4 @@
-"""Frozen parameters and parameter groups, chosen by names, shapes and kinds; options of groups."""
+"""Frozen parameters and parameter groups, by names, shapes and kinds; options of groups."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
-    """Find groups with impossible values, and groups that change nothing.
+    """Find groups with invalid values, and groups without effect.
 
     Returns:
-        the problems; those of the options of an imported optimizer are found by
-        `option_problems`, which imports it.
+        the problems; options of an imported optimizer are checked by `option_problems`, which
+        imports it.
     """
     for index, group in enumerate(config.groups):
         path = f"groups.{index}"
@@ -54,7 +54,7 @@ def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
             )
         for name in group.options.dump():
             if name in OWN:
-                message = f"is no option: a group sets it by {OWN[name]}"
+                message = f"is not an option: set {OWN[name]}"
                 yield Problem(f"{path}.options.{name}", message)
     if not isinstance(config, ImportedComponent):
         yield from option_problems(config)
@@ -67,7 +67,7 @@ FIRST = 3
 
 
 def is_frozen(config: OptimizerConfig, name: str) -> bool:
-    """True if a pattern of `optimizer.frozen` is found in a name."""
+    """True if a pattern of `optimizer.frozen` matches a name."""
     return matches(config.frozen, name)
 
 
@@ -115,11 +115,11 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
 
 
 class Gathered(NamedTuple):
-    """Parameters that are trained alike.
+    """Parameters trained with the same settings.
 
     Arguments:
-        name: by the rule that made it: the pattern, the algorithm, whether it decays, the rate.
-        options: what else differs from the optimizer's own settings, by the names of its fields.
+        name: from the rule that made it: pattern, algorithm, weight decay, rate.
+        options: other settings that differ from the optimizer's, by field name.
     """
 
     name: str
@@ -132,18 +132,18 @@ class Gathered(NamedTuple):
 def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gathered]:
     """Put parameters into groups.
 
-    The first `groups[i].pattern` that is found in a name takes it. Its rate is the product of the
-    group's multiplier, of what `treatment` says and of what the model itself says; its decay is
-    weight_decay times the group's multiplier, or else 0 for the kinds in no_decay and the names
-    that no_decay_patterns are found in.
+    The first `groups[i].pattern` that matches a name takes the parameter. Its learning rate is the
+    product of the multipliers of the group, of `treatment` and of the model; its decay is
+    weight_decay times the group's multiplier, or else 0 for kinds in no_decay and names that match
+    no_decay_patterns.
 
     Returns:
-        the groups: what no pattern has taken first, then the groups in order, each with what
-        decays before what does not, and no group without parameters. Without any rules these are
-        "decay" and "no_decay".
+        the groups: first the parameters that no pattern takes, then the groups in order, in each
+        decaying parameters before others, without empty groups. Without any rules these are "decay"
+        and "no_decay".
 
     Raises:
-        SetpointError: there are no parameters, a pattern matches nothing, or an option is wrong.
+        SetpointError: there are no parameters, a pattern matches nothing, or an option is invalid.
     """
     held = list(parameters)
     if not held:
@@ -180,7 +180,7 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
 
 
 def in_words(config: OptimizerConfig, problem: Problem) -> str:
-    """A problem with a path relative to the section, for an error without origins."""
+    """A problem with a path relative to the section, as text for an error without origins."""
     value = _value_at(config, problem.path)
     names = f"; valid: {', '.join(problem.valid)}" if problem.valid else ""
     said = f"{problem.message}{names}. {problem.hint}".strip()
@@ -188,12 +188,12 @@ def in_words(config: OptimizerConfig, problem: Problem) -> str:
 
 
 def rule_of(config: OptimizerConfig, name: str) -> int | None:
-    """The index of the first group whose pattern is found in a name, or None."""
+    """Index of the first group whose pattern matches a name, or None."""
     return first_match((group.pattern for group in config.groups), name)
 
 
 def keeps_decaying(config: OptimizerConfig, parameter: Parameter) -> bool:
-    """True if the rules apart from groups let a parameter decay."""
+    """True if the rules outside groups let a parameter decay."""
     return parameter.kind not in config.no_decay and not matches(
         config.no_decay_patterns, parameter.name
     )
@@ -202,12 +202,12 @@ def keeps_decaying(config: OptimizerConfig, parameter: Parameter) -> bool:
 def grouping_problems(
     config: OptimizerConfig, parameters: Sequence[Parameter]
 ) -> Iterator[Problem]:
-    """Find rules without effect on the parameters that are trained.
+    """Find rules without effect on the trained parameters.
 
     Returns:
-        problems with paths relative to the section: for patterns that match nothing, for groups
-        that others before them leave nothing to, for groups that change nothing, and for options
-        that no algorithm of their parameters reads.
+        problems with paths relative to the section: patterns that match nothing, groups shadowed by
+        earlier ones, groups that change nothing, and options that no algorithm of their parameters
+        reads.
     """
     yield from config.unused_settings(parameters)
     for field, kinds in config.patterns.items():
@@ -238,7 +238,7 @@ def grouping_problems(
 def _unread(
     config: OptimizerConfig, index: int, parameters: Sequence[Parameter]
 ) -> Iterator[Problem]:
-    """Options for another algorithm than that of the parameters of a group."""
+    """Options that the algorithm of a group's parameters does not read."""
     if not config.read_by:
         return
     algorithms = {config.treatment(each)["algorithm"] for each in parameters}
@@ -292,11 +292,11 @@ def _listed(words: Sequence[str]) -> str:
 
 
 class GroupRow(NamedTuple):
-    """One group of parameters.
+    """One group of parameters in a report.
 
     Arguments:
-        options: what else differs from the optimizer's own settings.
-        parameters: how many numbers they hold together.
+        options: other settings that differ from the optimizer's.
+        parameters: total number of elements.
     """
 
     name: str
@@ -308,7 +308,7 @@ class GroupRow(NamedTuple):
     names: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The row for machines."""
+        """The row as JSON."""
         options = {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in self.options.items()
@@ -333,19 +333,19 @@ def group_rows(groups: Sequence[Gathered], lr: float) -> list[GroupRow]:
 
 
 def parameter_groups(config: OptimizerConfig, parameters: Iterable[Parameter]) -> Groups:
-    """Put parameters into the groups that the section describes; see `gather` for the rules.
+    """Put parameters into the groups of the section; see `gather` for the rules.
 
     Arguments:
         parameters: with their tensors, in the order of the model; frozen ones are left out.
 
     Returns:
-        groups for a torch optimizer. Each has `name`, `params` as pairs of name and tensor (torch
-        keeps the names as `param_names`) and `weight_decay`; `lr_multiplier` where it is not 1,
-        which the loop multiplies the learning rate by; and what `config.treatment` and the options
-        of its group set, by the names of the section's fields.
+        groups for a torch optimizer. Each has `name`, `params` as (name, tensor) pairs (torch keeps
+        the names as `param_names`) and `weight_decay`; `lr_multiplier` unless 1, by which the loop
+        multiplies the learning rate; and the options from `config.treatment` and its group, by
+        field name.
 
     Raises:
-        SetpointError: nothing is trainable, a pattern matches nothing, or an option is wrong.
+        SetpointError: nothing is trainable, a pattern matches nothing, or an option is invalid.
     """
     trained = [each for each in parameters if each.tensor is not None and each.tensor.requires_grad]
     return [
@@ -362,28 +362,28 @@ def parameter_groups(config: OptimizerConfig, parameters: Iterable[Parameter]) -
 
 @runtime_checkable
 class OwnRates(Protocol):
-    """A model whose parameters do not all learn at the rate of the schedule."""
+    """A model with learning-rate multipliers of its own."""
 
     def learning_rate_multipliers(self) -> Mapping[str, float]:
-        """Return what the rate of each parameter is multiplied by.
+        """Learning-rate multipliers of parameters.
 
         Returns:
-            factors by the name of the parameter; 1 for those left out.
+            factors by parameter name; 1 for those left out.
         """
         ...
 
 
 def multipliers_of(model: nn.Module) -> Mapping[str, float]:
-    """Ask a model what the learning rates of its parameters are multiplied by.
+    """Learning-rate multipliers that a model declares.
 
     Arguments:
-        model: any; most have nothing to say.
+        model: any; most declare none.
 
     Returns:
-        factors by the name of the parameter; 1 for those left out.
+        factors by parameter name; 1 for those left out.
 
     Raises:
-        SetpointError: a multiplier for a parameter that is not there.
+        SetpointError: a multiplier names an unknown parameter.
     """
     if not isinstance(model, OwnRates):
         return {}

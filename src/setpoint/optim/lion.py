@@ -1,4 +1,4 @@
-"""Lion: the sign of a running mean."""
+"""Lion: the sign of the momentum."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _torch: Any = torch
 
 
 class Lion(GroupedOptimizer):
-    """Chen et al., 2023 (https://arxiv.org/abs/2302.06675), algorithm 2.
+    """Lion (Chen et al., 2023, https://arxiv.org/abs/2302.06675), algorithm 2.
 
     With the running mean m and the gradient g: u = sign(b1 m + (1 - b1) g), then p = p (1 - lr
     decay) - lr u, then m = b2 m + (1 - b2) g.
 
     Arguments:
-        parameters: groups or parameters, as torch takes them.
+        parameters: groups or parameters, as for torch optimizers.
         cautious_weight_decay: see `decay_where_aligned`.
         state_dtype: of m; None: that of the parameter.
     """

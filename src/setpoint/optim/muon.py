@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class MeshSplit(NamedTuple):
-    """A dimension of a mesh along which ranks hold less than whole matrices of a parameter.
+    """A mesh dimension along which ranks have only parts of a parameter's matrices.
 
     Arguments:
-        dim: the dimension of the parameter that is divided.
-        is_alone: whether no other dimension of the mesh divides its matrices.
+        dim: the divided dimension of the parameter.
+        is_alone: no other mesh dimension divides its matrices.
     """
 
     mesh_dim: int
@@ -40,9 +40,10 @@ class MeshSplit(NamedTuple):
 
 
 def split_of(parameter: Tensor) -> MeshSplit | None:
-    """The division of a parameter, or None where each rank holds whole matrices.
+    """The division of a parameter's matrices, or None if each rank has whole ones.
 
-    A parameter of three dimensions is a batch of matrices, whole where it is split by its first.
+    A parameter of three dimensions is a batch of matrices, which stay whole if the first dimension
+    is split.
     """
     if not is_dtensor(parameter):
         return None
@@ -58,26 +59,26 @@ def split_of(parameter: Tensor) -> MeshSplit | None:
 
 
 class Exchange(Protocol):
-    """Brings parameters of one shape to where they are computed."""
+    """Moves parameters of one shape to the ranks that compute them."""
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
-        """Take this rank's share of the parameters.
+        """Collect this rank's share of the parameters.
 
         Arguments:
-            parts: this rank's parts, one for each parameter.
+            parts: local shards, one per parameter.
 
         Returns:
-            (share, *shape): whole ones, perhaps none.
+            (share, *shape): whole parameters, possibly none.
         """
         ...
 
     def parts(self, results: Tensor) -> Sequence[Tensor]:
-        """Return results for `whole` as this rank's parts of all parameters."""
+        """Return results for `whole` as local shards of all parameters."""
         ...
 
 
 class LocalExchange(Exchange):
-    """No exchange: each rank holds whole matrices."""
+    """No exchange: each rank has whole matrices."""
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
         return torch.stack(tuple(parts)) if len(parts) > 1 else parts[0][None]
@@ -87,11 +88,11 @@ class LocalExchange(Exchange):
 
 
 class AllToAllExchange(Exchange):
-    """Parameters that one dimension of a mesh divides: all-to-all there and back.
+    """Parameters divided along one mesh dimension: all-to-all in both directions.
 
     Arguments:
         like: one of the parameters.
-        owners: of each parameter the rank that gets it whole, by its place in the dimension.
+        owners: of each parameter, the rank in that dimension that collects it.
     """
 
     def __init__(self, like: DTensor, split: MeshSplit, owners: Sequence[int]) -> None:
@@ -137,9 +138,9 @@ class AllToAllExchange(Exchange):
 
 
 class AllGatherExchange(Exchange):
-    """Parameters that several dimensions of a mesh divide: gathered on all ranks.
+    """Parameters divided along several mesh dimensions: gathered on all ranks.
 
-    What each rank has computed is summed over one of the dimensions, zero where it has not.
+    Results are summed over one of the dimensions, zero where a rank has not computed them.
     """
 
     def __init__(self, like: DTensor, split: MeshSplit, owners: Sequence[int]) -> None:
@@ -165,11 +166,11 @@ class AllGatherExchange(Exchange):
 
 
 def exchange_of(like: Tensor, owners: Sequence[int]) -> Exchange:
-    """Choose how parameters of one shape and placement are brought together.
+    """Choose the exchange for parameters of one shape and placement.
 
     Arguments:
         like: one of them.
-        owners: see `AllToAllExchange`; not read where matrices are whole on each rank.
+        owners: see `AllToAllExchange`; unused if each rank has whole matrices.
     """
     split = split_of(like)
     if split is None:
@@ -187,12 +188,12 @@ LEAST_NORM = 1e-7
 
 
 def adjustment(adjust_lr: AdjustLr, rows: int, columns: int) -> float:
-    """The factor on the learning rate of a matrix; its decay has none.
+    """Factor on the learning rate of a matrix, not on its decay.
 
     Arguments:
-        adjust_lr: `original` (Jordan et al., 2024) keeps the size of what the matrix gives for
-            inputs of size 1; `match_rms_adamw` (Liu et al., 2025,
-            https://arxiv.org/abs/2502.16982) makes updates as large as AdamW's.
+        adjust_lr: `original` (Jordan et al., 2024) preserves the scale of outputs for inputs of
+            size 1; `match_rms_adamw` (Liu et al., 2025, https://arxiv.org/abs/2502.16982) makes
+            updates as large as AdamW's.
     """
     if adjust_lr == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))
@@ -200,26 +201,26 @@ def adjustment(adjust_lr: AdjustLr, rows: int, columns: int) -> float:
 
 
 class Muon(GroupedOptimizer):
-    """Momentum whose matrices are made orthogonal (Jordan et al., 2024), beside AdamW.
+    """Momentum with orthogonalized matrices (Jordan et al., 2024), combined with AdamW.
 
-    A group's `algorithm` says which of the two its parameters get. With the running mean m of the
-    gradient g: m = momentum m + (1 - momentum) g, and the update is the orthogonal matrix nearest
-    to m, or with Nesterov to momentum m + (1 - momentum) g.
+    A group's `algorithm` is one of the two. With the running mean m of the gradient g: m = momentum
+    m + (1 - momentum) g; the update is the orthogonal matrix nearest to m, or with Nesterov to
+    momentum m + (1 - momentum) g.
 
-    Where ranks hold parts of matrices, each matrix is made orthogonal on one of them, which gets it
-    whole; mean and weights stay where they are.
+    If matrices are sharded, each is collected and orthogonalized on one rank; state and weights
+    stay sharded.
 
     Arguments:
-        parameters: groups or parameters, as torch takes them; see `rows_and_columns` for
-            what the dimensions mean.
+        parameters: groups or parameters, as for torch optimizers; see `rows_and_columns` for the
+            meaning of dimensions.
         momentum: decay rate of the running mean.
         adjust_lr: see `adjustment`.
         cautious_weight_decay: see `decay_where_aligned`; the update of a matrix is orthogonal.
-        inputs_first: whether matrices of groups that do not say it are (inputs, outputs).
+        inputs_first: matrices are (inputs, outputs) in groups that do not say otherwise.
         state_dtype: of the running means; None: that of the parameter.
 
     Raises:
-        SetpointError: a parameter of fewer than two dimensions is for `muon`.
+        SetpointError: a parameter of fewer than two dimensions is in a group for `muon`.
     """
 
     def __init__(
@@ -282,7 +283,7 @@ class Muon(GroupedOptimizer):
                 self._muon_step(portion, group)
 
     def _muon_step(self, held: Sequence[Tensor], group: dict[str, Any]) -> None:
-        """One step for matrices of one shape."""
+        """Step for matrices of one shape."""
         exchange, device = exchange_of(held[0], self._owners(held)), _computes(held[0])
         whole = exchange.whole([self._direction(p, group).to(device) for p in held])
         matrices = matrices_of(whole)
@@ -304,7 +305,7 @@ class Muon(GroupedOptimizer):
             mine.add_(part, alpha=-adjusted)
 
     def _owners(self, held: Sequence[Tensor]) -> list[int]:
-        """Choose the rank that makes each matrix orthogonal: the one with the least to do."""
+        """Assign each matrix to the rank with the least work."""
         first, split = held[0], split_of(held[0])
         if split is None:
             return []
@@ -319,7 +320,7 @@ class Muon(GroupedOptimizer):
         return owners
 
     def _direction(self, p: Tensor, group: dict[str, Any]) -> Tensor:
-        """Update the running mean, and return the matrix to be made orthogonal, in bf16."""
+        """Update the running mean, and return the matrix to orthogonalize, in bf16."""
         assert p.grad is not None
         state, momentum = self.state[p], group["momentum"]
         mean, gradient = local_shard(state["momentum_buffer"], p), local_shard(p.grad, p)
@@ -333,23 +334,23 @@ class Muon(GroupedOptimizer):
 
 
 def at_once(device: torch.device) -> int:
-    """Numbers of elements that are made orthogonal at once.
+    """Number of elements orthogonalized at once.
 
     Returns:
-        on a CPU, where batches pay below 256 x 256 only, few; else enough to fill a GPU with
-        small matrices, and little memory beside the weights.
+        few on a CPU, where batches pay only below 256 x 256; else enough to fill a GPU with small
+        matrices within little memory.
     """
     return 1 << 16 if device.type == "cpu" else 1 << 24
 
 
 def _computes(parameter: Tensor) -> torch.device:
-    """The device that ranks exchange and compute on; offloaded parts lie on another one."""
+    """Device for exchange and computation; offloaded shards are on another one."""
     spread = is_dtensor(parameter)
     return torch.device(parameter.device_mesh.device_type) if spread else parameter.device
 
 
 def _portions(held: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Parameters of one shape and place, as many as are computed at once by all that share them."""
+    """Parameters of one shape and placement, in batches of bounded size."""
     alike: dict[Any, list[Tensor]] = {}
     for p in held:
         place = (p.device_mesh, p.placements) if is_dtensor(p) else None
@@ -365,10 +366,10 @@ def _portions(held: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
     """Replace the singular values of matrices by numbers between about 0.7 and 1.2.
 
-    Computed in bf16, as in torch.optim.Muon, on the side of the matrix that is shorter.
+    Computed in bf16 on the shorter side of the matrix, like torch.optim.Muon.
 
     Arguments:
-        matrices: (N, rows, columns), each by itself; not changed.
+        matrices: (N, rows, columns), independent; unchanged.
     """
     x = matrices.bfloat16()
     # One alone is multiplied as torch.optim.Muon does it, so that even the last bits are the same.
@@ -392,13 +393,13 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
 
 
 def rows_and_columns(parameter: Tensor) -> tuple[int, int]:
-    """Outputs and inputs of the matrices of a parameter.
+    """Outputs and inputs of a parameter's matrices.
 
     Arguments:
-        parameter: of two dimensions: a matrix (outputs, inputs), as of torch.nn.Linear. Of three:
-            a batch of matrices, each (inputs, outputs), as Setpoint's packed experts are; a
-            convolution in one dimension must be given as a matrix. Of more: a
-            convolution (outputs, inputs, ...), whose inputs are all but the first.
+        parameter: of two dimensions: a matrix (outputs, inputs), as in torch.nn.Linear. Of three: a
+            batch of matrices, each (inputs, outputs), as in Setpoint's packed experts; a
+            one-dimensional convolution must be given as a matrix. Of more: a convolution (outputs,
+            inputs, ...), whose other dimensions are inputs.
     """
     shape = parameter.shape
     if len(shape) == 3:
@@ -407,5 +408,5 @@ def rows_and_columns(parameter: Tensor) -> tuple[int, int]:
 
 
 def matrices_of(parameters: Tensor) -> Tensor:
-    """The matrices of parameters (N, *shape), as `rows_and_columns` has them: (M, ..., ...)."""
+    """Matrices of parameters (N, *shape), by `rows_and_columns`: (M, ..., ...)."""
     return parameters.flatten(0, 1) if parameters.ndim == 4 else parameters.flatten(2)

@@ -1,4 +1,4 @@
-"""Schedule-free AdamW: an average of the weights in place of a falling learning rate."""
+"""Schedule-free AdamW: averaged weights in place of a decaying learning rate."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ COUNTERS = {"updates": 0, "lr_max": 0.0, "weight_sum": 0.0}
 
 
 class ScheduleFreeAdamW(GroupedOptimizer):
-    """Defazio et al., 2024 (https://arxiv.org/abs/2405.15682), with the mean square of AdamW.
+    """Schedule-free AdamW (Defazio et al., 2024, https://arxiv.org/abs/2405.15682).
 
-    Three points: z takes the steps, x is their weighted average, and gradients are taken at
-    y = b1 x + (1 - b1) z, which the parameters hold. With d = g / (sqrt(v / (1 - b2^k)) + eps) +
-    decay y: z = z - lr d, and x = (1 - c) x + c z, where c is the share of the step's weight
-    k^step_power lr_max^lr_power in the sum of all weights so far. x is not stored. Equal to
-    AdamWScheduleFree of the package schedulefree 1.4.1 without its warm-up; that of the schedule
-    comes with the group's lr. As there, a step overwrites the gradients.
+    Three points: z takes the steps, x is their weighted average, and gradients are taken at y = b1
+    x + (1 - b1) z, which the parameters contain. With d = g / (sqrt(v / (1 - b2^k)) + eps) + decay
+    y: z = z - lr d, and x = (1 - c) x + c z, where c is the share of the step's weight k^step_power
+    lr_max^lr_power in the sum of all weights so far. x is not stored. Equal to AdamWScheduleFree of
+    the package schedulefree 1.4.1 without its warm-up; that of the schedule is in the group's lr.
+    As there, a step overwrites the gradients.
 
-    Steps and weights are counted by group, and apart for a parameter that had no gradient in some
-    of them, as while it was frozen: v and x know only the steps that it took.
+    Steps and weights are counted per group, and separately for a parameter without a gradient in
+    some of them, as while it was frozen: its v and x depend only on its own steps.
 
     Arguments:
-        parameters: groups or parameters, as torch takes them.
+        parameters: groups or parameters, as for torch optimizers.
         lr_power: of the largest rate so far in the weight of a step.
     """
 
@@ -99,10 +99,10 @@ class ScheduleFreeAdamW(GroupedOptimizer):
 
     @contextmanager
     def averaged(self) -> Iterator[dict[Tensor, Tensor]]:
-        """Put the average x into the parameters, and bring y back exactly at the end.
+        """Put the average x into the parameters, and restore y exactly at the end.
 
         Returns:
-            a context; it gives y by the parameter, for those that have moved.
+            a context; its value is y by parameter, for those that have moved.
         """
         kept: dict[Tensor, Tensor] = {}
         with torch.no_grad():
@@ -121,7 +121,7 @@ class ScheduleFreeAdamW(GroupedOptimizer):
 
 
 def _advance(counters: dict[str, Any], group: dict[str, Any]) -> tuple[int, float]:
-    """Count a step, in place; return its number and its share in the average."""
+    """Count a step in place; return its number and its share in the average."""
     number = counters["updates"] = counters["updates"] + 1
     counters["lr_max"] = max(group["lr"], counters["lr_max"])
     weight = number ** group["step_power"] * counters["lr_max"] ** group["lr_power"]

@@ -1,9 +1,9 @@
-"""PyTorch's own optimizers, in their fused form where there is one.
+"""PyTorch's own optimizers, fused where possible.
 
-Adafactor also has a step of ours (Shazeer and Stern, 2018) for weights on GPUs, or that ranks
-divide: DTensor has not the operations in place of torch's, which waits for a GPU twice for each
-weight. The means over rows and columns are those of whole weights, the same on all ranks and a
-small part of them, so that each holds both.
+Adafactor has a second implementation (Shazeer and Stern, 2018) for weights on GPUs and for sharded
+weights: DTensor lacks operations of torch's, which synchronizes with a GPU twice per weight. The
+means over rows and columns are those of whole weights, replicated on all ranks, a small part of
+their size.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def divided_step(
     """Update one parameter.
 
     Arguments:
-        p: with its gradient; what no rank shares may stand beside what is divided.
-        state: as torch.optim.Adafactor keeps it; empty before the first step.
-        flag: an fp32 scalar; where it is 1 nothing on the device changes.
+        p: with its gradient; replicated dimensions may be next to divided ones.
+        state: of torch.optim.Adafactor; empty before the first step.
+        flag: an fp32 scalar; 1 skips the step on the device.
     """
     gradient = p.grad
     assert gradient is not None
@@ -96,7 +96,7 @@ def _begin(state: dict[str, Any], gradient: Tensor) -> None:
 
 
 def _estimate(gradient: Tensor, state: dict[str, Any], weight: float, eps1: float) -> Tensor:
-    """Move the means on, and estimate the squares of this rank's part of the gradient."""
+    """Update the means, and estimate the squares of the local gradient."""
     wide = torch.promote_types(gradient.dtype, torch.float32)
     squares = gradient.to(wide).square()
     for name, dim in MEANS.items():
@@ -118,7 +118,7 @@ def _at_least(least: float, number: Number) -> Number:
 
 
 def _part(means: Tensor, like: Tensor, *over: int) -> Tensor:
-    """This rank's part of means over some dimensions of a weight."""
+    """Local part of means over some dimensions of a weight."""
     if not is_dtensor(like):
         return means
     from torch.distributed.tensor import Replicate, distribute_tensor
@@ -142,13 +142,13 @@ def can_fuse(tensors: Iterable[Tensor]) -> bool:
 def implementation_flags(
     implementation: sections.Implementation, tensors: Iterable[Tensor]
 ) -> tuple[bool | None, bool | None]:
-    """Translate the field `implementation` into arguments of PyTorch's optimizers.
+    """Convert the field `implementation` to arguments of PyTorch's optimizers.
 
     Returns:
         `fused` and `foreach`.
 
     Raises:
-        SetpointError: `fused` is demanded where torch has no such kernel.
+        SetpointError: `fused` is requested, and torch has no such kernel.
     """
     held = list(tensors)
     fused = can_fuse(held)
@@ -167,7 +167,7 @@ def implementation_flags(
 
 
 def _apart(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step that takes what ranks divide apart from what each has whole, which torch does not."""
+    """Step separately for sharded and for whole parameters, which torch does not mix."""
 
     @wraps(step)
     def run(self: BuiltOptimizer, closure: Callable[[], float] | None = None) -> Any:
@@ -193,7 +193,7 @@ def _apart(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class AdamW(BuiltOptimizer, torch.optim.AdamW):
-    """torch.optim.AdamW (Loshchilov and Hutter, 2019), also with cautious weight decay."""
+    """torch.optim.AdamW (Loshchilov and Hutter, 2019), with optional cautious weight decay."""
 
     _step = _apart(uncompiled(torch.optim.AdamW.step, no_grad=True))
 
@@ -256,11 +256,11 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Update the parameters that have gradients.
 
-        The fused kernel of torch 2.11 to 2.13 fails where some of them have a momentum buffer and
-        others have none yet, as when parameters were frozen so far.
+        The fused kernel of torch 2.11 to 2.13 fails if only some parameters have a momentum buffer,
+        as after unfreezing others.
 
         Arguments:
-            closure: computes the loss again, before the update.
+            closure: recomputes the loss before the update.
         """
         mixed = [group for group in self.param_groups if group["fused"] and self._begins(group)]
         if mixed and (flag := flag_of(self)) is not None:  # which the kernel alone takes
@@ -278,7 +278,7 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
                 group["fused"], group["foreach"] = True, foreach
 
     def _begins(self, group: dict[str, Any]) -> bool:
-        """True if some parameters of a group, and not all, get their first gradient."""
+        """True if some, but not all, parameters of a group get their first gradient."""
         if not group["momentum"]:
             return False
         held = [p for p in group["params"] if p.grad is not None]
@@ -290,7 +290,7 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
         """See `BuiltOptimizer.arguments`.
 
         Raises:
-            SetpointError: the fused kernel is demanded where there is none that works.
+            SetpointError: the fused kernel is requested, and does not support the parameters.
         """
         tensors = list(given_tensors(groups))
         fused, foreach = implementation_flags(config.implementation, tensors)
@@ -308,7 +308,7 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
 
 
 class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
-    """torch.optim.Adafactor (Shazeer and Stern, 2018), also for weights that ranks divide."""
+    """torch.optim.Adafactor (Shazeer and Stern, 2018), with support for sharded weights."""
 
     _step_supports_amp_scaling = True
     counts_on_host = True

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from setpoint.shapes.stored import Form
 
 SCALES_PER_SCALE: Final = 256
-"""Of double quantization."""
+"""Group size of scales in double quantization."""
 MX_BLOCK: Final = 32
-"""Weights with one power of two."""
+"""Weights per scale of MXFP4."""
 
 
 class Noise(Config):
@@ -43,10 +43,10 @@ class Noise(Config):
         return "alpha is constant: final_alpha is null" if self.final_alpha is None else None
 
     def alpha_at(self, step: int) -> float:
-        """The standard deviation in a step.
+        """Standard deviation in a step.
 
         Arguments:
-            step: how many were taken before.
+            step: number of earlier steps.
         """
         if self.final_alpha is None:
             return self.alpha
@@ -68,7 +68,7 @@ class Quantization(Config):
 
     @property
     def columns(self) -> int | None:
-        """Length of a block along a row; None: a whole row."""
+        """Columns of a block; None: a whole row."""
         return None
 
     @property
@@ -108,7 +108,7 @@ class NF4(Quantization, type="nf4"):
         return self.group_size
 
     def stored_bytes(self, rows: int, columns: int) -> int:
-        """See `Quantization.stored_bytes`: half a byte, and a scale of one or of four."""
+        """See `Quantization.stored_bytes`: 4 bits per weight, and a scale of one or four bytes."""
         blocks = self.blocks(rows, columns)
         scales = blocks + 4 * ceil(blocks / SCALES_PER_SCALE) + 4 if self.double else 4 * blocks
         return rows * columns // 2 + scales
@@ -155,7 +155,7 @@ class NVFP4(Quantization, type="nvfp4"):
         return self.group_size
 
     def stored_bytes(self, rows: int, columns: int) -> int:
-        """See `Quantization.stored_bytes`: half a byte, a scale of one, and one for all."""
+        """See `Quantization.stored_bytes`: 4 bits per weight, one byte per scale, and one fp32."""
         return rows * columns // 2 + self.blocks(rows, columns) + 4
 
     @rule
@@ -171,12 +171,12 @@ class MXFP4(Quantization, type="mxfp4"):
         return MX_BLOCK
 
     def stored_bytes(self, rows: int, columns: int) -> int:
-        """See `Quantization.stored_bytes`: half a byte, and a scale of one."""
+        """See `Quantization.stored_bytes`: 4 bits per weight, and one byte per scale."""
         return rows * columns // 2 + self.blocks(rows, columns)
 
 
 def _odd(size: int) -> Iterator[Problem]:
-    """Blocks that would end in the middle of a byte."""
+    """Report blocks that would end within a byte."""
     if size % 2:
         yield Problem(
             "group_size",
@@ -234,10 +234,10 @@ def backend_problems(config: Quantization) -> Iterator[Problem]:
 def quantize_problems(
     config: Quantization, matrices: Mapping[str, tuple[int, int]]
 ) -> Iterator[Problem]:
-    """Find what of a section does not fit the layers of a model; paths are of the section.
+    """Find values that do not fit the layers of a model; paths are of the section.
 
     Arguments:
-        matrices: rows and columns of what can be quantized, by the name of the layer.
+        matrices: rows and columns of quantizable layers, by name.
     """
     yield from backend_problems(config)
     of = "layers that can be quantized"
@@ -269,10 +269,10 @@ def quantize_problems(
 
 
 def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -> Iterator[Problem]:
-    """Hold a section against the forms that files hold weights in, which it keeps or rounds again.
+    """Compare the section with the quantization of files, which it keeps or rounds again.
 
     Arguments:
-        forms: and columns of matrices, by the names of these.
+        forms: quantization and columns of matrices, by name.
     """
     odd = {name: form for name, (form, n) in forms.items() if form != form_of(config, n)}
     if not odd:
@@ -288,15 +288,15 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
             if getattr(config, field) != value:
                 yield Problem(
                     field,
-                    f"{held}: their numbers would be rounded once more in place of being kept",
+                    f"{held}, which would be rounded a second time instead of being kept",
                     valid=(str(value).lower(),),
                 )
     elif kept is None and form.numbers == form_of(config, forms[name][1]).numbers:
         yield Problem(
             "",
-            f"{held}, which type = {tag} has no blocks for: their numbers would be rounded once "
-            f"more in place of being kept",
-            hint="Set it to null, where weights are dense; another type rounds them once more.",
+            f"{held}, blocks that type = {tag} does not have, so they would be rounded a second "
+            f"time instead of being kept",
+            hint="Set it to null for dense weights; another type rounds them a second time.",
         )
     else:
         wanted = "" if kept is None else f"type = {kept} keeps them"
@@ -304,7 +304,7 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
         yield Caution(
             ROUNDED_AGAIN,
             "",
-            f"{held}, which are made dense and rounded once more to {tag}",
+            f"{held}, which are dequantized and rounded a second time to {tag}",
             hint=f"{wanted}{f', {given}' if given else ''}." if wanted else "",
         )
 
@@ -312,11 +312,11 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
 def dense_layers(
     config: Quantization, dense: Sequence[str], others: Sequence[str]
 ) -> Iterator[Caution]:
-    """Find layers that a section quantizes although quantized files leave them dense.
+    """Caution about layers that are dense in quantized files and that the section quantizes.
 
     Arguments:
         dense: names of these.
-        others: names of the other layers that can be quantized.
+        others: names of the other quantizable layers.
     """
     if not dense:
         return
@@ -333,15 +333,15 @@ def dense_layers(
     yield Caution(
         LEFT_DENSE,
         "exclude",
-        f"the files leave {len(dense)} layers dense ({dense[0]}), which are rounded to "
+        f"{len(dense)} layers are dense in the files ({dense[0]}), and are rounded to "
         f"{type(config).__setpoint__.tag}",
         valid=(exclude,),
-        hint="This keeps them as the files have them.",
+        hint="This keeps them unchanged.",
     )
 
 
 def form_of(config: Quantization, columns: int) -> Form:
-    """The form in which a section stores a matrix with so many columns."""
+    """Quantization format of a matrix with so many columns."""
     from setpoint.shapes.stored import Form  # which commands without an adapter do without
 
     match config:
@@ -360,24 +360,24 @@ def form_of(config: Quantization, columns: int) -> Form:
 def why_not_joined(
     name: str, forms: Sequence[Form], rows: Sequence[int], factors: Sequence[float]
 ) -> str | None:
-    """Reason why matrices of files, one above the other, are not kept as one, or None.
+    """Reason why stacked matrices of files cannot be kept as one, or None.
 
     Arguments:
         name: of the one.
-        forms, rows: of each.
-        factors: that multiply the scales of each; none where there are no such numbers.
+        forms, rows: of each matrix.
+        factors: global scales of each; empty without.
     """
     uncut = all(count % forms[0].block[0] == 0 for count in rows)
     if len(set(forms)) == 1 and len(set(factors)) <= 1 and uncut and not forms[0].nested:
         return None
     return (
-        f"{name} is made of {len(forms)} matrices of the files, whose scales are not those of one "
-        f"matrix, so that their numbers cannot be kept"
+        f"{name} consists of {len(forms)} matrices of the files, whose scales cannot be joined, so "
+        f"their values cannot be kept"
     )
 
 
 def keeping(form: Form) -> tuple[str | None, dict[str, object]]:
-    """The type of a section that keeps a form, and its fields; None: there is none."""
+    """Type and fields of the section that keeps a format; None if there is none."""
     rows, columns = form.block
     match form.numbers, form.scales:
         case "nf4", "float" if form.nested in (0, SCALES_PER_SCALE):
@@ -395,7 +395,7 @@ def keeping(form: Form) -> tuple[str | None, dict[str, object]]:
 
 
 def _sizes(shapes: Iterable[tuple[int, int]], size: int, square: bool) -> tuple[str, ...]:
-    """The nearest block sizes that divide all matrices."""
+    """Nearest block sizes that divide all matrices."""
     sides = (n for rows, columns in shapes for n in ((rows, columns) if square else (columns,)))
     common = gcd(*sides)
     fit = [n for n in range(2, common + 1, 2) if common % n == 0]

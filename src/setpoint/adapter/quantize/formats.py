@@ -1,14 +1,14 @@
-"""Matrices in 4 or 8 bits: pure functions from weights to parts and back.
+"""Quantization formats of 4 and 8 bits: pure functions from weights to parts and back.
 
-A matrix is quantized whole, as its scales may be those of the whole; the parts are tensors that are
-divided among ranks like the matrix itself, by rows and by columns, as long as no block is cut. What
-has a fixed size (`CodedPart.rows` and `.columns` false) is the same on all ranks.
+A matrix is quantized whole, since its scales may depend on all of it; its parts are tensors that
+are divided among ranks like the matrix, by rows and columns, as long as no block is cut. Parts of
+fixed size (`CodedPart.rows` and `.columns` false) are replicated.
 
-Blocks run along rows, so that a block of a flattened matrix and one of a row are the same: parts of
-NF4 equal those of bitsandbytes, and parts of NVFP4 those of torchao.
+Blocks run along rows, so that blocks of a flattened matrix are blocks of its rows: parts of NF4
+equal those of bitsandbytes, and parts of NVFP4 those of torchao.
 
-Many matrices of one shape, such as those of experts, are quantized one by one. Their parts, one
-beside the other in a dimension before all others, are made dense together.
+Several matrices of one shape, such as those of experts, are quantized one by one. Their parts are
+stacked along a new first dimension, and dequantized together.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 Parts = dict[str, Tensor]
 
 AT_ONCE: Final = 2**20
-"""Weights that are quantized at a time, at most or one row of blocks: what is held beside a matrix
-is a few times as many numbers."""
+"""Weights quantized at a time, at least one row of blocks, with a few times that in memory."""
 
 NF4_LEVELS: Final = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
@@ -52,26 +51,26 @@ NF4_LEVELS: Final = (
 )  # fmt: skip
 """QLoRA, Dettmers et al. (2023), appendix E."""
 NF4_GAP: Final = NF4_LEVELS[8]
-"""The least difference of two levels."""
+"""Smallest difference of two levels."""
 E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Magnitudes of a 4-bit float: one bit of sign, two of exponent, one of mantissa."""
 E2M1_BETWEEN: Final = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 E2M1_MAX: Final = 6.0
 E2M1_EXPONENT: Final = 2
-"""Of the largest magnitude."""
+"""Exponent of the largest magnitude."""
 EXPONENT_BIAS: Final = 127
 E4M3_MAX: Final = 448.0
 E4M3_LEAST: Final = 2.0**-6
-"""The least normal number: a smaller scale would lose its mantissa."""
+"""Smallest normal number; a smaller scale would lose its mantissa."""
 AMAX_RATE: Final = 0.1
-"""Weight of the new largest magnitude where a matrix is quantized again (NVFP4)."""
+"""Weight of the new maximum when a matrix is quantized again (NVFP4)."""
 
 
 def _dynamic_levels() -> Iterator[float]:
-    """The levels of the dynamic tree (8-bit optimizers, Dettmers et al., 2022).
+    """Levels of the dynamic tree (8-bit optimizers, Dettmers et al., 2022).
 
-    A number is a sign, zeros that count powers of ten, a one, and in the bits that are left a
-    fraction: the centers of equal parts of 0.1 to 1. Beside them are 0 and 1.
+    A number consists of a sign, zeros that count powers of ten, a one, and in the remaining bits a
+    fraction: centers of equal parts of 0.1 to 1; and 0 and 1 in addition.
     """
     yield from (0.0, 1.0)
     for bits in range(7):
@@ -82,15 +81,15 @@ def _dynamic_levels() -> Iterator[float]:
 
 
 SCALE_LEVELS: Final = tuple(sorted(_dynamic_levels()))
-"""The 256 levels of scales that are quantized, ascending."""
+"""The 256 levels of quantized scales, ascending."""
 
 
 class CodedPart(NamedTuple):
     """One tensor of a quantized matrix.
 
     Arguments:
-        rows, columns: whether its dimensions 0 and 1 are those of the matrix, so that it is divided
-            as the matrix is.
+        rows, columns: dimensions 0 and 1 correspond to those of the matrix, and are divided like
+            them.
     """
 
     shape: tuple[int, ...]
@@ -100,7 +99,7 @@ class CodedPart(NamedTuple):
 
 
 class Box(NamedTuple):
-    """The part of a matrix that quantized parts are of.
+    """Position of a part within a matrix.
 
     Arguments:
         first: row and column of its first weight.
@@ -112,7 +111,7 @@ class Box(NamedTuple):
 
 
 class Format(ABC):
-    """A format of quantized matrices. All computation is in fp32."""
+    """A quantization format. All computation is in fp32."""
 
     rows = 1
     """Rows of a block."""
@@ -121,44 +120,44 @@ class Format(ABC):
         self._columns = columns
 
     def block(self, columns: int) -> int:
-        """Columns of a block of a matrix with that many."""
+        """Columns of a block, given those of the matrix."""
         return self._columns or columns
 
     @abstractmethod
     def parts(self, rows: int, columns: int) -> dict[str, CodedPart]:
-        """The tensors of a quantized matrix."""
+        """Tensors of a quantized matrix."""
 
     @abstractmethod
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
         """Quantize a whole matrix.
 
         Arguments:
-            before: its parts before it changed, whose range a format may continue.
+            before: earlier parts of the same matrix, whose range a format may continue.
         """
 
     @abstractmethod
     def dequantize(
         self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """The weights of a box: (rows, columns), or of many matrices (E, rows, columns)."""
+        """Weights of a box: (rows, columns), or of several matrices (E, rows, columns)."""
 
     @abstractmethod
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
-        """The parts of a matrix that a file holds in this form; None if its levels are others."""
+        """Parts of a matrix from a quantized file; None if its levels differ."""
 
     @abstractmethod
     def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
-        """Half a quantization step of each block: ([E,] blocks along rows, along columns)."""
+        """Half a quantization step per block: ([E,] blocks along rows, along columns)."""
 
     def bits(self, rows: int, columns: int) -> float:
-        """Bits of storage per weight, scales counted."""
+        """Storage bits per weight, including scales."""
         held = self.parts(rows, columns).values()
         total = sum(part.dtype.itemsize * torch.Size(part.shape).numel() for part in held)
         return 8 * total / (rows * columns)
 
 
 class _Rowwise(Format):
-    """Formats whose blocks run along rows, with one scale each."""
+    """Formats with one scale per block along a row."""
 
     def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         return self._scales(parts, box) * self._half
@@ -167,10 +166,10 @@ class _Rowwise(Format):
 
     @abstractmethod
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
-        """The scale of each block: ([E,] rows, blocks)."""
+        """Scale of each block: ([E,] rows, blocks)."""
 
     def _amax(self, matrix: Tensor) -> Tensor:
-        """The largest magnitude of each block: (rows, blocks)."""
+        """Largest magnitude of each block: (rows, blocks)."""
         size = self.block(matrix.shape[1])
         found = torch.empty(matrix.shape[0], matrix.shape[1] // size, device=matrix.device)
         for here in _chunks(matrix):
@@ -181,7 +180,7 @@ class _Rowwise(Format):
     def _codes(
         self, matrix: Tensor, scales: Tensor, encode: Callable[[Tensor], Tensor], codes: Tensor
     ) -> Tensor:
-        """Fill codes with what is made of weights that scales have divided."""
+        """Encode weights divided by their scales into `codes`."""
         size = self.block(matrix.shape[1])
         divisors = scales.where(scales > 0, 1.0)
         for here in _chunks(matrix):
@@ -196,7 +195,7 @@ class _Rowwise(Format):
 
 
 class NF4Format(_Rowwise):
-    """Levels are those of `NF4_LEVELS`; the first of two weights is in the high half of a byte."""
+    """Levels are `NF4_LEVELS`; the first of two weights is in the high half of a byte."""
 
     _half = 0.5 * NF4_GAP
 
@@ -319,7 +318,7 @@ class Int8Format(_Rowwise):
 
 
 class _E2M1Format(_Rowwise):
-    """Codes of E2M1, two in a byte, low bits first; what scales them is the subclass's."""
+    """E2M1 codes, two per byte, low half first; subclasses define the scales."""
 
     def dequantize(
         self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
@@ -329,10 +328,10 @@ class _E2M1Format(_Rowwise):
 
 
 class NVFP4Format(_E2M1Format):
-    """Two scales: E4M3 per block, and one in fp32 that brings these into the range of E4M3.
+    """Two scales: E4M3 per block, and one fp32 scale that maps these into the range of E4M3.
 
-    Codes are a sign bit and the place in `E2M1`; the first of two weights is in the low half of a
-    byte. Scales of blocks are the bits of E4M3.
+    Codes are a sign bit and an index into `E2M1`; the first of two weights is in the low half of a
+    byte. Block scales are stored as bits of E4M3.
     """
 
     _half = 0.5
@@ -364,7 +363,7 @@ class NVFP4Format(_E2M1Format):
         }
 
     def _scale(self, amax: Tensor, before: Mapping[str, Tensor] | None) -> Tensor:
-        """The factor that brings the largest scale of a block to the largest of E4M3."""
+        """Global scale, which maps the largest block scale to the maximum of E4M3."""
         scale = amax.amax().reshape(1) / (E2M1_MAX * E4M3_MAX)
         return scale if before is None else torch.lerp(before["scale"], scale, AMAX_RATE)
 
@@ -373,10 +372,10 @@ class NVFP4Format(_E2M1Format):
 
 
 class MXFP4Format(_E2M1Format):
-    """Scales are powers of two: the largest that keeps the largest magnitude within E2M1's range.
+    """Scales are powers of two: the largest that keeps magnitudes within E2M1's range.
 
-    Their exponents are stored with 127 added. Of a magnitude between 6 and 8 times the scale the
-    largest number is taken, as the specification has it (OCP MX, 6.3). Codes are those of NVFP4.
+    Exponents are stored with bias 127. A magnitude between 6 and 8 times the scale becomes the
+    largest number, as specified (OCP MX, 6.3). Codes are those of NVFP4.
     """
 
     _half = 0.5
@@ -398,7 +397,7 @@ class MXFP4Format(_E2M1Format):
         return {"codes": codes, "scales": biased}
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
-        """See `Format.parts_from`; GPT-OSS has blocks in a dimension of their own."""
+        """See `Format.parts_from`; GPT-OSS stores blocks in a separate dimension."""
         shape = (rows, columns // self.block(columns))
         codes = coded.parts["codes"].reshape(rows, columns // 2)
         return {"codes": codes, "scales": coded.parts["scales"].reshape(shape)}
@@ -408,7 +407,7 @@ class MXFP4Format(_E2M1Format):
 
 
 class FP8Format(Format):
-    """E4M3 with one fp32 scale for a square of weights, as DeepSeek-V3 has it."""
+    """E4M3 with one fp32 scale per square of weights, as in DeepSeek-V3."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -457,7 +456,7 @@ class FP8Format(Format):
 
 
 def _power(biased: Tensor) -> Tensor:
-    """Two to the power of stored exponents."""
+    """Powers of two from biased exponents."""
     return torch.exp2(biased.float() - EXPONENT_BIAS)
 
 
@@ -476,7 +475,7 @@ def _table(levels: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def _equal(found: Tensor, levels: tuple[float, ...]) -> bool:
-    """True if levels are these, but for rounding."""
+    """True if levels are equal up to rounding."""
     wanted = _table(levels, found.device)
     return found.shape == wanted.shape and torch.allclose(found.float(), wanted, rtol=0, atol=1e-6)
 
@@ -487,20 +486,20 @@ def _between(levels: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def _padded(scales: Tensor) -> Tensor:
-    """(groups, scales of a group), the last filled up with zeros."""
+    """(groups, scales of a group), zero-padded."""
     count = -len(scales) % SCALES_PER_SCALE
     return torch.nn.functional.pad(scales, (0, count)).view(-1, SCALES_PER_SCALE)
 
 
 def _packed(places: Tensor, high: bool) -> Tensor:
-    """Two numbers of four bits in a byte, the first in its high or its low half."""
+    """Pack two 4-bit numbers per byte, the first in its high or low half."""
     pairs = places.to(torch.uint8).unflatten(-1, (-1, 2))
     first, second = pairs.unbind(-1)
     return first << 4 | second if high else second << 4 | first
 
 
 def _unpacked(codes: Tensor, levels: tuple[float, ...], high: bool) -> Tensor:
-    """The levels that packed places stand for, in fp32, by one look-up for two."""
+    """Levels of packed numbers in fp32, with one lookup for two."""
     table = _table(levels, codes.device)
     upper = table.repeat_interleave(16)  # by the high half of a byte
     lower = table.repeat(16)
@@ -509,7 +508,7 @@ def _unpacked(codes: Tensor, levels: tuple[float, ...], high: bool) -> Tensor:
 
 
 def _e2m1(x: Tensor) -> Tensor:
-    """Packed E2M1 numbers, rounded to the nearest and halves to the even mantissa."""
+    """Packed E2M1 numbers, rounded to nearest even."""
     between = torch.tensor(E2M1_BETWEEN, device=x.device)
     # Above these, the even neighbour is the upper one, so that the half belongs to it.
     between[1::2] = torch.nextafter(between[1::2], torch.zeros((), device=x.device))
@@ -518,10 +517,10 @@ def _e2m1(x: Tensor) -> Tensor:
 
 
 def format_of(config: Quantization, device: torch.device | str = "cpu") -> Format:
-    """The format of a section, computed by the library that it asks for.
+    """Format of a section, computed by its backend.
 
     Arguments:
-        device: where the weights are.
+        device: of the weights.
     """
     match config:
         case NF4():
@@ -541,7 +540,7 @@ def format_of(config: Quantization, device: torch.device | str = "cpu") -> Forma
 
 
 class _BitsAndBytesNF4(NF4Format):
-    """Blocks by kernels of bitsandbytes; the scales of scales are ours, as ranks may have boxes."""
+    """NF4 by kernels of bitsandbytes, except nested scales, of which ranks may have boxes."""
 
     def __init__(self, columns: int, double: bool) -> None:
         super().__init__(columns, double)

@@ -1,8 +1,8 @@
-"""A quantized weight as a module of its parts, and the product with it; the same of experts.
+"""Quantized weights and packed experts as modules of their parts, and products with them.
 
-The parts are parameters that never get a gradient, so that whatever moves, divides, saves and loads
-parameters does so with them. The dense weight exists while a product is computed, in the forward
-pass and again in the backward pass, and is kept in neither.
+The parts are parameters without gradients, so that whatever moves, shards, saves and loads
+parameters handles them. The dense weight exists only during a product, in the forward pass and
+again in the backward pass.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from setpoint.shapes.stored import Coded
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Rows (R, in), matrices (E, in, out), and where the rows of each end, to (R, out)."""
+"""Product of rows (R, in), by the end of each expert's, with (E, in, out), to (R, out)."""
 WHOLE = ("factor", "levels")
-"""Parts that all of a matrix has in common."""
+"""Parts that apply to a whole matrix."""
 KEPT_WHOLE = ("", "whole", "sequence", "shared_input", "shared_output", "sum_gradients")
 
 
 class NoiseKey(NamedTuple):
-    """Key of the noise of a step.
+    """Random key of a step's noise.
 
     Arguments:
-        std: standard deviation in halves of a quantization step.
+        std: standard deviation in half quantization steps.
     """
 
     seed: int
@@ -50,10 +50,10 @@ class NoiseKey(NamedTuple):
 
 
 class StepNoise:
-    """The noise of all quantized weights of a model; the loop says which step is taken.
+    """Noise of all quantized weights of a model; the loop sets the step.
 
-    It depends on the seed, the step and the name of a weight alone: it is the same in all
-    micro-batches of a step, in what is recomputed, on all ranks and in a resumed run.
+    It depends only on seed, step and weight name: it is the same in all micro-batches of a step, in
+    recomputation, on all ranks, and after a resume.
     """
 
     def __init__(self, config: Noise, seed: int) -> None:
@@ -65,7 +65,7 @@ class StepNoise:
         self.multiply_experts: Any = torch.compiler.disable(_multiply_experts)
 
     def key(self) -> NoiseKey:
-        """The key of the present step."""
+        """Key of the current step."""
         return NoiseKey(self.seed, self.step, self.config.alpha_at(self.step))
 
 
@@ -73,12 +73,13 @@ class QuantizedWeight(nn.Module):
     """The parts of one matrix.
 
     Arguments:
-        weight: the matrix, whose rows are divided into blocks, (outputs, inputs) but in `Conv1D`;
-            on the meta device, where it has no values yet.
-        name: in the model, which noise is drawn by.
-        noise: that is added in training; None: none.
-        stands_for: its name in the module around it.
-        coded: what files have of it, of each expert where it has these; None: it is quantized.
+        weight: the matrix, whose rows are divided into blocks, (outputs, inputs) except in
+            `Conv1D`; on the meta device, parts are uninitialized.
+        name: in the model; keys the noise.
+        noise: added in training; None: none.
+        stands_for: its name in the surrounding module.
+        coded: its quantized form in files, of each expert if there are several; None: it is
+            quantized here.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class QuantizedWeight(nn.Module):
             self.put(weight)
 
     def _keep(self, coded: Iterable[Sequence[Coded]], weight: Tensor) -> None:
-        """Take the parts of files, or quantize what these hold in another form."""
+        """Take the parts from files, or quantize their values if the format differs."""
         for number, matrices in enumerate(coded):
             parts = self.parts_from(self._joined(matrices))
             first = number if len(self.whole) > 2 else 0
@@ -120,10 +121,10 @@ class QuantizedWeight(nn.Module):
                 self.put(weight[first : first + 1] if len(self.whole) > 2 else weight, first)
 
     def _joined(self, matrices: Sequence[Coded]) -> Coded:
-        """One matrix of those that lie one above the other in it.
+        """One matrix from matrices stacked in it.
 
         Raises:
-            SetpointError: they are in this format, which has something of a whole matrix.
+            SetpointError: they have this format, and global scales that differ.
         """
         first = matrices[0]
         if len(matrices) == 1 or first.form != form_of(self.config, self.columns):
@@ -147,7 +148,7 @@ class QuantizedWeight(nn.Module):
         return self.whole[0], self.whole[1]
 
     def pieces(self, every: bool = False) -> list[tuple[int, int]]:
-        """See `setpoint.shapes.stored.Stored`: one, as scales may be those of the whole."""
+        """See `setpoint.shapes.stored.Stored`: one, since scales may depend on the whole matrix."""
         del every
         return [(0, self.whole[0])]
 
@@ -161,10 +162,10 @@ class QuantizedWeight(nn.Module):
 
         Arguments:
             first: 0; see `setpoint.shapes.stored.Stored`.
-            again: whether the matrix is one that has changed, whose range goes on (NVFP4).
+            again: the matrix was quantized before, and its range continues (NVFP4).
 
         Raises:
-            SetpointError: it holds numbers that are not finite.
+            SetpointError: it has values that are not finite.
         """
         before = self._whole_parts() if again else None
         self.take(self._quantize(full, before), first)
@@ -189,7 +190,7 @@ class QuantizedWeight(nn.Module):
         return format_of(self.config).parts_from(coded, self.rows, self.columns)
 
     def _quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        """The parts of one matrix, on the device of the parameters."""
+        """Parts of one matrix, on the device of the parameters."""
         return self._quantized(matrix.to(next(self.parameters()).device), before)
 
     def _quantized(self, matrix: Tensor, before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
@@ -198,7 +199,7 @@ class QuantizedWeight(nn.Module):
         return format_of(self.config, matrix.device).quantize(matrix, before)
 
     def _whole_parts(self) -> dict[str, Tensor]:
-        """All of the parts; where ranks have parts of these, all of them take part."""
+        """Whole parts; a collective if they are sharded."""
         return {name: whole_of(each.detach()) for name, each in self.named_parameters()}
 
     def follow(
@@ -207,7 +208,7 @@ class QuantizedWeight(nn.Module):
         """See `setpoint.shapes.protocols.FollowsDivision`.
 
         Raises:
-            SetpointError: ranks would have parts of blocks.
+            SetpointError: blocks would be cut.
         """
         if word in KEPT_WHOLE:
             return {}, ()
@@ -231,20 +232,20 @@ class QuantizedWeight(nn.Module):
         }, ()
 
     def parts(self) -> tuple[Tensor, ...]:
-        """The parts that this rank computes with."""
+        """Local parts for computation."""
         return tuple(part_here(getattr(self, name)) for name in self.described)
 
     def key(self) -> NoiseKey | None:
-        """The key of the noise of the present step; None outside training."""
+        """Noise key of the current step; None outside training."""
         return self.noise.key() if self.noise is not None and self.training else None
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The weight as this rank computes with it, without noise."""
+        """Local dequantized weight, without noise."""
         return self.dense_of(self.parts(), None, dtype)
 
     @torch.no_grad()
     def dense_whole(self) -> Tensor:
-        """All of the weight, in fp32; where ranks hold parts of it, all of them take part."""
+        """The whole dequantized weight in fp32; a collective if it is sharded."""
         parts = self._whole_parts()
         device = next(iter(parts.values())).device
         box = Box((0, 0), (self.rows, self.columns))
@@ -255,8 +256,8 @@ class QuantizedWeight(nn.Module):
         """Dequantize parts.
 
         Arguments:
-            parts: as `parts` gives them.
-            key: of the noise that is added; None: none.
+            parts: from `parts`.
+            key: of the noise to add; None: none.
         """
         named = dict(zip(self.described, parts, strict=True))
         box = Box(self.first, (self.rows, self.columns))
@@ -277,7 +278,7 @@ class QuantizedWeight(nn.Module):
         return found
 
     def _draw(self, key: NoiseKey, like: Tensor) -> Tensor:
-        """Standard normal numbers: the same for the same weight on whichever rank it lies."""
+        """Standard normal numbers, the same for a weight on any rank."""
         drawn = self._drawn_by(key, self.name, like.device)
         row, column = self.first
         return drawn[row : row + like.shape[0], column : column + like.shape[1]]
@@ -289,13 +290,13 @@ class QuantizedWeight(nn.Module):
 
 
 class QuantizedExperts(QuantizedWeight):
-    """The parts of the matrices of packed experts, (E, in, out), by expert.
+    """Parts of the matrices of packed experts, (E, in, out), by expert.
 
-    Each expert is quantized as the matrix (out, in) that it would be as a module by itself: packed
-    and unpacked experts have the same numbers and scales, and ranks may have any experts.
+    Each expert is quantized as the matrix (out, in) of a separate module: packed and unpacked
+    experts have equal codes and scales, and ranks may have any experts.
 
     Arguments:
-        outputs_first: whether the matrices are (E, out, in), as most are in transformers.
+        outputs_first: the matrices are (E, out, in), as in most transformers models.
     """
 
     def __init__(self, *given: Any, outputs_first: bool = False, **named: Any) -> None:
@@ -325,11 +326,11 @@ class QuantizedExperts(QuantizedWeight):
         return (rows, columns) if self.outputs_first else (columns, rows)
 
     def _turned(self, matrices: Tensor) -> Tensor:
-        """Matrices as they are computed with, or as they are quantized."""
+        """Transpose matrices between the layouts of computation and quantization."""
         return matrices if self.outputs_first else matrices.mT
 
     def pieces(self, every: bool = False) -> list[tuple[int, int]]:
-        """See `setpoint.shapes.stored.Stored`: one expert after the other."""
+        """See `setpoint.shapes.stored.Stored`: one expert each."""
         first, last = 0, self.whole[0]
         if not every:
             ranges = [self._held(each)[1][0] for each in self.parameters()]
@@ -342,7 +343,7 @@ class QuantizedExperts(QuantizedWeight):
 
         Arguments:
             full: (experts, in, out).
-            first: the number of the first of them.
+            first: index of the first.
         """
         before = self._whole_parts() if again else None
         held = [self._held(each)[1][0] for each in self.parameters()]
@@ -380,7 +381,7 @@ class QuantizedExperts(QuantizedWeight):
         return found
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """See `QuantizedWeight.dense`, of the experts that this rank has."""
+        """See `QuantizedWeight.dense`, of the local experts."""
         return self._turned(super().dense(dtype))
 
     def dense_whole(self) -> Tensor:
@@ -402,7 +403,7 @@ class QuantizedExperts(QuantizedWeight):
 
 
 class _QuantizedProduct(torch.autograd.Function):
-    """x W^T with a quantized W, of which the gradient of x alone is computed."""
+    """x W^T with a quantized W; only the gradient of x is computed."""
 
     @staticmethod
     def forward(
@@ -425,7 +426,7 @@ class _QuantizedProduct(torch.autograd.Function):
 
 
 class _ExpertProduct(torch.autograd.Function):
-    """Rows times the quantized matrices of their experts, as `_Product`."""
+    """Products of rows with their experts' quantized matrices; see `_QuantizedProduct`."""
 
     @staticmethod
     def forward(
@@ -455,7 +456,7 @@ def product(x: Tensor, held: QuantizedWeight, inputs_first: bool = False) -> Ten
 
     Arguments:
         x: (..., inputs).
-        inputs_first: whether the weight is (inputs, outputs).
+        inputs_first: the weight is (inputs, outputs).
     """
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -472,13 +473,13 @@ def _multiply_experts(rows: Tensor, held: QuantizedExperts, product: Product, en
 
 
 class _Quantized:
-    """Mixin of modules whose weight is quantized."""
+    """Mixin of modules with a quantized weight."""
 
     quantized: QuantizedWeight
 
     @property
     def weight(self) -> Tensor:
-        """The dense weight, made anew in each reading."""
+        """The dense weight, dequantized at each access."""
         return self.quantized.dense()
 
 
@@ -510,7 +511,7 @@ def quantize_module(
     """Replace the weight of a linear layer by a quantized one.
 
     Arguments:
-        module: changed in place; its other parameters stay.
+        module: changed in place; other parameters are kept.
         name: in the model.
         coded: see `QuantizedWeight`.
     """
@@ -552,7 +553,7 @@ def quantize_experts(
 
 @cache
 def class_with(cls: type[nn.Module], behaves: type) -> type:
-    """A subclass that behaves otherwise: one for all of a kind, as compilers tell them apart."""
+    """A subclass with a mixin, cached so that compilers see one class per kind."""
     return type(cls.__name__, (behaves, cls), {"__module__": cls.__module__})
 
 
@@ -562,13 +563,13 @@ def quantize_base(
     """Replace weights of a model by quantized ones.
 
     Arguments:
-        model: on the meta device, where the parts have no values yet, or with its weights: these
-            are quantized one after the other, and each is freed before the next.
+        model: on the meta device, where parts are uninitialized, or with its weights, which are
+            quantized and freed one after another.
         sites: linear layers and packed experts.
-        seed: of noise.
+        seed: of the noise.
 
     Returns:
-        the noise, which the training loop tells its steps; None without.
+        the noise, whose step the training loop sets; None without.
     """
     noise = None if config.noise is None else StepNoise(config.noise, seed)
     for site in sites:
@@ -583,7 +584,7 @@ def quantize_base(
 
 
 def noise_of(model: nn.Module) -> StepNoise | None:
-    """Find the noise of quantized weights; None where there is none."""
+    """Noise of a model's quantized weights; None without."""
     held = (m.noise for m in model.modules() if isinstance(m, QuantizedWeight))
     return next((each for each in held if each is not None), None)
 
@@ -592,11 +593,11 @@ def noise_of(model: nn.Module) -> StepNoise | None:
 def make_dense(
     layer: nn.Module, weight: Tensor | None = None, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Give a layer a dense weight again, or experts dense ones, which are frozen.
+    """Replace the quantized weight of a layer or of experts by a dense, frozen one.
 
     Arguments:
-        layer: whole, on one rank, without an adapter; one that is not quantized stays as it is.
-        weight: of a linear layer; None: what the quantized one stands for.
+        layer: whole, on one rank, without an adapter; unchanged if it is not quantized.
+        weight: of a linear layer; None: dequantized.
         dtype: of that.
     """
     held = layer._modules.get(CHILD)

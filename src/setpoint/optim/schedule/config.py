@@ -27,10 +27,10 @@ By = Literal["step", "tokens", "epoch"]
 
 
 def rounded(length: float, unit: str) -> float:
-    """Without the noise of binary fractions: ten times a tenth of a run is the whole run.
+    """Remove binary rounding noise: ten times a tenth of a run is the whole run.
 
     Arguments:
-        unit: in steps, six decimals are kept, else twelve digits.
+        unit: in steps, six decimals are kept, otherwise twelve digits.
     """
     return round(length, 6) if unit == "steps" else float(f"{length:.12g}")
 
@@ -40,12 +40,12 @@ class ScheduleConfig(Config, owner="setpoint.optim.schedule.curves:build_schedul
 
     @property
     def runs_over(self) -> Duration | None:
-        """Duration that the curve spans, or None if it does not depend on one."""
+        """Duration of the curve, or None if it does not depend on one."""
         return None
 
     @property
     def end(self) -> Duration | None:
-        """End of the curve, after which the factor stays; None if unknown or none."""
+        """End of the curve, after which the factor is constant; None if unknown or none."""
         return None
 
     @property
@@ -55,7 +55,7 @@ class ScheduleConfig(Config, owner="setpoint.optim.schedule.curves:build_schedul
 
     @property
     def lengths(self) -> list[Length]:
-        """Every length that is counted from the start of the run or of a part of it."""
+        """All lengths, which are counted from the start of the run or of a part of it."""
         return [self.rises_over]
 
     @property
@@ -190,13 +190,13 @@ class Decaying(Moving, Warmed):
 
     @property
     def outlasting_warmup(self) -> bool:
-        """True if the warm-up is longer than the horizon, so that nothing is left to decay over."""
+        """True if the warm-up is longer than the horizon, which leaves no decay."""
         warmup, whole = _in(self.horizon, self.warmup), self.horizon.limits[0].count
         return warmup is not None and warmup > whole
 
 
 def _part(horizon: Duration, parts: int, least: int = 0) -> Length:
-    """A part of the horizon: whole steps where that is its only unit, else a share."""
+    """A part of the horizon: whole steps if that is its only unit, else a share."""
     steps = horizon.in_unit("steps") if len(horizon.limits) == 1 else None
     if steps is not None:
         return Length(max(least, int(steps) // parts))
@@ -204,7 +204,7 @@ def _part(horizon: Duration, parts: int, least: int = 0) -> Length:
 
 
 def _in(horizon: Duration, length: Length) -> float | None:
-    """A length in the one unit of a horizon; None where only the run can tell."""
+    """A length in the unit of a horizon; None if only the run can tell."""
     unit, whole = horizon.limits[0].unit, horizon.limits[0].count
     if length.share is not None:
         return rounded(length.share * whole, unit)
@@ -213,7 +213,7 @@ def _in(horizon: Duration, length: Length) -> float | None:
 
 
 def _said(unit: str, count: float) -> str:
-    """A count with its unit, as a text that reads back."""
+    """A count with its unit, as parsable text."""
     number = ceil(count) if unit in ("steps", "tokens") or count == int(count) else count
     return f"{number} {'s' if unit == 'seconds' else unit}"
 
@@ -380,7 +380,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
 
     @property
     def own_unit(self) -> str:
-        """The unit of the curve where no length is a share of a horizon."""
+        """Unit of the curve if no length is a share of a horizon."""
         return next((length.unit for length in self.lengths if length), "steps")
 
     @rule

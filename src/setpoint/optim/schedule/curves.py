@@ -31,7 +31,7 @@ Curve = Literal["linear", "cosine", "polynomial", "exponential"]
 
 
 def linear(t: float) -> float:
-    """A straight line: 1 - t."""
+    """Straight line: 1 - t."""
     return 1.0 - t
 
 
@@ -41,7 +41,7 @@ def cosine(t: float) -> float:
 
 
 def sqrt(t: float) -> float:
-    """The square root of what is left, of 1 - t, which falls fastest at the end."""
+    """Square root of the remainder 1 - t, which falls fastest at the end."""
     return math.sqrt(1.0 - t)
 
 
@@ -51,15 +51,15 @@ def one_minus_sqrt(t: float) -> float:
 
 
 def rex(t: float) -> float:
-    """The reflected exponential profile: (1 - t) / (1 - t / 2) (Chen et al., 2021)."""
+    """Reflected exponential: (1 - t) / (1 - t / 2) (Chen et al., 2021)."""
     return (1.0 - t) / (1.0 - t / 2.0)
 
 
 def polynomial(t: float, *, power: float) -> float:
-    """A power of what is left: (1 - t) ** power.
+    """(1 - t) ** power.
 
     Arguments:
-        power: above 0; 1 is a straight line.
+        power: above 0; 1 is linear.
     """
     return (1.0 - t) ** power
 
@@ -134,10 +134,10 @@ def inverse_sqrt_factor(
 
 
 class Stretch(NamedTuple):
-    """A phase with its place on the curve.
+    """A phase with its position on the curve.
 
     Arguments:
-        curve: how the factor gets from one to the other.
+        curve: interpolation between the two factors.
     """
 
     begin: float
@@ -149,12 +149,12 @@ class Stretch(NamedTuple):
 
 
 def between(source: float, target: float, t: float, *, curve: Curve, power: float = 2.0) -> float:
-    """Compute a factor on the way from one to another.
+    """Interpolate between two factors.
 
-    linear: source + (target - source) * t;
-    cosine: source + (target - source) * (1 - cos(pi * t)) / 2;
-    polynomial: source + (target - source) * t ** power;
-    exponential: source ** (1 - t) * target ** t, equal ratios in equal times.
+        linear: source + (target - source) * t;
+        cosine: source + (target - source) * (1 - cos(pi * t)) / 2;
+        polynomial: source + (target - source) * t ** power;
+        exponential: source ** (1 - t) * target ** t, equal ratios in equal times.
 
     Arguments:
         source, target: the ends; above 0 for exponential.
@@ -177,7 +177,7 @@ def spans(lengths: Sequence[float | None], whole: float, unit: str) -> list[tupl
     """Begin and end of each phase.
 
     Arguments:
-        lengths: of the phases; None for one that fills up what the others leave.
+        lengths: of the phases; None for one that takes the remainder.
     """
     rest = max(whole - sum(length for length in lengths if length is not None), 0)
     found: list[tuple[float, float]] = []
@@ -190,15 +190,15 @@ def spans(lengths: Sequence[float | None], whole: float, unit: str) -> list[tupl
 
 
 def piecewise_factor(at: float, stretches: Sequence[Stretch], ahead: float = 1) -> float:
-    """Compute the factor of a curve of phases; after the last one its target stays.
+    """Factor of a piecewise curve; constant after the last phase.
 
-    A step is a stretch of the curve itself, from at to at + ahead, and has the higher of the
-    factors at its two ends: t = (at - begin) / (end - begin) in a phase that falls, with at + ahead
-    in place of at, and at most 1, in one that rises. So a rise from 0 does not begin with an
-    step of nothing, as no warm-up does, and the last step of a rise is at its target.
+    A step is an interval of the curve, from at to at + ahead, and has the higher of the factors at
+    its two ends: t = (at - begin) / (end - begin) in a falling phase; in a rising one with at +
+    ahead in place of at, and at most 1. So a rise from 0 has no step with factor 0, like a warm-up,
+    and the last step of a rise reaches its target.
 
     Arguments:
-        stretches: the phases, in order, without gaps.
+        stretches: the phases in order, without gaps.
     """
     for begin, end, source, target, curve, power in stretches:
         if at < end:
@@ -221,14 +221,14 @@ class ScheduleTime(NamedTuple):
 
     @classmethod
     def of(cls, at: ScheduleTime | float) -> ScheduleTime:
-        """Make a place, also from the number of a step alone."""
+        """Time of a step, also from its number alone."""
         return at if isinstance(at, ScheduleTime) else cls({"steps": at}, {"steps": 1})
 
     def at(self, unit: str) -> float:
-        """The begin of the step in a unit.
+        """Begin of the step in a unit.
 
         Raises:
-            ValueError: if that is not known.
+            ValueError: if it is unknown.
         """
         if unit not in self.begin:
             raise ValueError(f"a schedule that counts {unit} needs a ScheduleTime with {unit}")
@@ -236,10 +236,10 @@ class ScheduleTime(NamedTuple):
 
 
 def nearest(horizon: Duration, place: ScheduleTime) -> tuple[str, int | float]:
-    """Find the limit of which the largest share is over.
+    """The limit of which the largest share has elapsed.
 
     Returns:
-        its unit and count; those of the first if there are several.
+        its unit and count; the first of several equal ones.
     """
     if len(horizon.limits) == 1:
         limit = horizon.limits[0]
@@ -249,13 +249,13 @@ def nearest(horizon: Duration, place: ScheduleTime) -> tuple[str, int | float]:
 
 
 def measure(length: Length, unit: str, whole: float, place: ScheduleTime) -> float:
-    """A length in another unit.
+    """Convert a length to another unit.
 
-    A count in steps is converted to epochs, for instance, by the mean over the run up to the place:
-    exact where every step is a full batch, and an estimate in seconds.
+    A count in steps is converted to epochs, for instance, by the mean over the run so far: exact if
+    every step is a full batch, and an estimate in seconds.
 
     Arguments:
-        place: where the run is; at its very beginning other units come to 0.
+        place: current time of the run; at its start other units are 0.
     """
     if length.share is not None:
         return rounded(length.share * whole, unit)
@@ -270,10 +270,10 @@ Schedule = Callable[[ScheduleTime | float], float]
 
 
 def build_schedule(config: ScheduleConfig) -> Schedule:
-    """Make the schedule of any section but a plateau's.
+    """Build the schedule of any section except a plateau's.
 
     Returns:
-        `factor(place)`; it holds no state, so there is nothing to save or restore.
+        `factor(place)`; it is stateless.
     """
     match config:
         case Decaying():
@@ -305,7 +305,7 @@ def _shape_of(config: Decaying) -> Shape:
 
 
 def _warmup(config: Warmed, at: ScheduleTime | float) -> float:
-    """The warm-up, in its own unit; a share in the unit of the horizon."""
+    """The warm-up in its own unit; a share is in the unit of the horizon."""
     place, length = ScheduleTime.of(at), config.warmup
     unit, whole = length.unit, 0.0
     if length.share is not None and config.horizon is not None:
@@ -319,10 +319,10 @@ def _warmup(config: Warmed, at: ScheduleTime | float) -> float:
 
 
 def _start(config: Warmed, place: ScheduleTime, unit: str, whole: float) -> dict[str, float] | None:
-    """The warm-up and the extent of a step in the unit of a curve, as its formula takes them.
+    """Warm-up and extent of a step in the unit of a curve, for its formula.
 
     Returns:
-        None where a warm-up that is counted in another unit is not over.
+        None during a warm-up that is counted in another unit.
     """
     length = config.warmup
     if length and length.unit not in ("%", unit) and place.at(length.unit) < length.count:
@@ -389,13 +389,12 @@ def _piecewise(config: Piecewise, at: ScheduleTime | float) -> float:
 class PlateauCurve:
     """A warm-up times a factor that evaluations lower.
 
-    The rule is that of `torch.optim.lr_scheduler.ReduceLROnPlateau` with a relative threshold:
-    a value is a gain if it is below best * (1 - threshold), or above best * (1 + threshold) where
-    more is better. After more than `patience` evaluations in a row without a gain, the factor
-    becomes max(floor, factor * level), and the next `cooldown` evaluations are not counted.
+    The rule is that of `torch.optim.lr_scheduler.ReduceLROnPlateau` with a relative threshold: a
+    value is an improvement below best * (1 - threshold), or above best * (1 + threshold) if the
+    metric is maximized. After more than `patience` consecutive evaluations without improvement, the
+    factor becomes max(floor, factor * level), and the next `cooldown` evaluations do not count.
 
-    The state holds what evaluations have come to. A state of another metric, or of one that is
-    measured on other data or as often, gives its level only.
+    If the metric or its data have changed since a state was saved, only its level is restored.
     """
 
     def __init__(self, config: Plateau) -> None:
@@ -406,14 +405,14 @@ class PlateauCurve:
         self.cooling = 0
 
     def __call__(self, at: ScheduleTime | float) -> float:
-        """Compute the factor: that of the warm-up times the level."""
+        """Factor of the warm-up times the level."""
         return _warmup(self.config, at) * self.level
 
     def observe(self, value: float) -> None:
-        """Note an evaluation.
+        """Record an evaluation.
 
         Arguments:
-            value: of the metric; NaN is no gain.
+            value: of the metric; NaN is no improvement.
         """
         if self._is_gain(value):
             self.best, self.waited = value, 0
@@ -433,7 +432,7 @@ class PlateauCurve:
         return value < best * (1.0 - self.config.threshold)
 
     def state_dict(self) -> dict[str, Any]:
-        """The level, and what the next evaluation is compared with."""
+        """The level, and the values for the next comparison."""
         return {
             "monitor": self.config.monitor,
             "evaluated_on": self.config.evaluated_on,
@@ -444,7 +443,7 @@ class PlateauCurve:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken; values of another metric or text are forgotten."""
+        """Restore a state; values of another metric or text are dropped."""
         self.level = state["level"]
         config = self.config
         if (state["monitor"], state["evaluated_on"]) == (config.monitor, config.evaluated_on):
