@@ -64,14 +64,14 @@ def test_a_job_that_is_complete_stays_as_it_is(trained: tuple[Job, Path]) -> Non
 def test_what_was_learned_cannot_be_changed(trained: tuple[Job, Path]) -> None:
     run = trained[1]
     assert problems(run, "model.dim=64", "model.rope_base=5", "model.heads=2") == [
-        "model.dim: contradicts the weights, which were learned with 32",
-        "model.rope_base: contradicts the weights, which were learned with 10000.0",
+        "model.dim: contradicts the weights, which were trained with 32",
+        "model.rope_base: contradicts the weights, which were trained with 10000.0",
     ]
     assert problems(run, "tokenizer={type=huggingface, path=somebody/something}") == [
-        "tokenizer: contradicts the weights, which were learned with bytes"
+        "tokenizer: contradicts the weights, which were trained with bytes"
     ]
     assert problems(run, "model={type=import, target=torch.nn.Identity}") == [
-        "model: contradicts the weights, which were learned with transformer"
+        "model: contradicts the weights, which were trained with transformer"
     ]
 
 
@@ -123,7 +123,7 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
     )
     assert complete(given).tokenizer == resolve(Bytes())
     assert problems(folder, "model.dim=16") == [
-        "model.dim: contradicts the weights, which were learned with 32"
+        "model.dim: contradicts the weights, which were trained with 32"
     ]
 
 

@@ -111,5 +111,5 @@ def test_settings_of_tasks() -> None:
     assert section.max_tokens == 256
     # Greedy: what a draw would be limited to has no effect, and is left out.
     assert section_of({"do_sample": False, "temperature": 1.0, "top_k": 5}).top_k is None
-    with pytest.raises(SetpointError, match="sets num_beams = 4, which is not known here"):
+    with pytest.raises(SetpointError, match="sets num_beams = 4, which is not supported"):
         section_of({"num_beams": 4})

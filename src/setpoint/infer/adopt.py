@@ -1,4 +1,4 @@
-"""Weights of a job, found and adopted: model, tokenizer, data and precision become the job's."""
+"""Completion of an inference job from its weights: model, tokenizer, data and precision."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.train.config import Job
 
 LEARNED = ("model", "adapter", "tokenizer")
-"""Sections that the weights mean something with only as they were."""
+"""Sections that the weights were trained with, which must not change."""
 
 HEADS = ("ForCausalLM", "LMHeadModel", "WithLMHead", "ForConditionalGeneration")
-"""Ends of the names of transformers' classes that predict tokens."""
+"""Suffixes of transformers' classes that predict tokens."""
 
 USUAL = ("data", "batch", "precision", "weights", "deterministic")
-"""Sections that are taken over unless another value is given; of `weights`, the dtype."""
+"""Sections taken from the weights unless another value is given; of `weights`, the dtype."""
 
 
 def complete(job: Inference) -> Inference:
-    """A job with all that its weights come with.
+    """A job completed by the settings of its weights.
 
     Raises:
-        ConfigError: with every problem, what contradicts the weights included.
+        ConfigError: with every problem, including contradictions to the weights.
     """
     draft = draft_of(job)
     return resolve(draft, problems=adopt(draft))
 
 
 def verify_job(job: Inference, needs: Collection[Need] = NEEDS) -> Verification:
-    """Run the checks that need something, but for those of files that nothing will read."""
+    """Run the checks with requirements, except those of files that are not read."""
     sides = job.evaluation is not None and job.evaluation.sides
     unread = [] if sides else ["data"]
     local = not is_on_hub(job.weights.path)
@@ -92,10 +92,10 @@ def verify_job(job: Inference, needs: Collection[Need] = NEEDS) -> Verification:
 
 
 def adopt(draft: Inference) -> list[Problem]:
-    """Put what the weights come with under what a draft says.
+    """Add the settings of the weights below the layers of a draft.
 
     Arguments:
-        draft: the job, with all its layers merged; it is changed.
+        draft: the job with all its layers; modified.
     """
     path, which = value_or_missing(draft.weights, "path"), draft.weights.checkpoint
     if not isinstance(path, str) or not path:
@@ -127,11 +127,11 @@ LIKE_THE_RUN = {
     Conversations: ("template", "loss_on", "shifted_labels"),
     Tokens: ("token_dtype", "separator"),
 }
-"""Fields of evaluation sets that are as the run read its own files, unless they are given."""
+"""Fields of evaluation sets that default to those of the run's data."""
 
 
 def _lay_sources(draft: Inference, origin: Origin) -> None:
-    """Read evaluation sets as the run read its own data of their kind, unless more is given."""
+    """Read evaluation sets like the run's data of the same type, unless fields are given."""
     assert draft.evaluation is not None
     for kind, names in LIKE_THE_RUN.items():
         run = [source for source in draft.data.sources if isinstance(source, kind)]
@@ -146,7 +146,7 @@ def _lay_sources(draft: Inference, origin: Origin) -> None:
 
 
 def _lay_export(section: ExportTask, directory: Path) -> None:
-    """Export in the dtype that the run was to end with, unless another one is given."""
+    """Export in the final dtype of the run, unless another one is given."""
     record = load_record(Job, str(directory))
     dtype = record.values.get("checkpoint", {}).get("last_dtype")
     if dtype in EXPORTED and not chain_of(section, "dtype") and section.dtype == EXPORTED[0]:
@@ -154,7 +154,7 @@ def _lay_export(section: ExportTask, directory: Path) -> None:
 
 
 def _lay_sampling(section: Generation, path: str, place: WeightsPlace) -> list[Problem]:
-    """Sample as the generation_config.json of the weights says, unless other values are given."""
+    """Sample by the generation_config.json of the weights, unless other values are given."""
     if not (place.directory / GENERATION).is_file():
         return []
     settings = read_keys(place.directory, GENERATION)
@@ -180,7 +180,7 @@ def _lay_sampling(section: Generation, path: str, place: WeightsPlace) -> list[P
 
 
 def _of_run(place: WeightsPlace) -> Inference:
-    """The values in the record of a run or checkpoint."""
+    """Values from the record of a run or checkpoint."""
     record = load_record(Job, str(place.record))
     base = Inference()
     editor = Editor(base, replace_mappings=True)
@@ -204,7 +204,7 @@ def _of_run(place: WeightsPlace) -> Inference:
 
 
 def _of_hugging_face(path: str, place: WeightsPlace, draft: Inference) -> Inference:
-    """The values in the files of a model in Hugging Face's format."""
+    """Values from the files of a Hugging Face model."""
     model = _model_of(path, place, draft)
     base = Inference()
     editor = Editor(base, replace_mappings=True)
@@ -236,7 +236,7 @@ def _of_hugging_face(path: str, place: WeightsPlace, draft: Inference) -> Infere
 
 
 def _model_of(path: str, place: WeightsPlace, draft: Inference) -> Config:
-    """The model that a directory describes: Setpoint's own where it can be, else transformers'."""
+    """Model section for a directory: Setpoint's own if it supports it, else transformers'."""
     from setpoint.model.pretrained.config_json import read_config
 
     if not isinstance(draft.model, HuggingFaceConfig):
@@ -271,7 +271,7 @@ def _lay_field(
     learned: bool,
     problems: list[Problem],
 ) -> None:
-    """Put one field of a section under the same field of another, unless that was given."""
+    """Use one section's field as default of the same field in another."""
     info = type(over).__setpoint__.fields[name]
     place = (*path, name)
     recorded_value, value_given = value_or_missing(under, name), value_or_missing(over, name)
@@ -291,7 +291,7 @@ def _lay_field(
 def _contradictions(
     over: Config, name: str, path: tuple[str, ...], given_value: Any, recorded_value: Any
 ) -> list[Problem]:
-    """Problems of values other than those that the weights were trained with."""
+    """Problems of values that differ from those that the weights were trained with."""
     info = type(over).__setpoint__.fields[name]
     given, recorded = (
         value if isinstance(value, Config) else plain(info.type.dump(value))
@@ -308,7 +308,7 @@ def _contradictions(
     return [
         Problem(
             ".".join(path),
-            f"contradicts the weights, which were learned with {_shown(recorded_value, recorded)}",
+            f"contradicts the weights, which were trained with {_shown(recorded_value, recorded)}",
             value=_shown(given_value, given),
             origin=origin,
             hint="Remove it, or choose the weights of another run.",
@@ -317,7 +317,7 @@ def _contradictions(
 
 
 def _class(value: object) -> object:
-    """The class of a section; an imported component with arguments has one made for it."""
+    """Class of a section; an imported component with arguments has a generated one."""
     return type(value).__setpoint__.cls if isinstance(value, Config) else None
 
 
@@ -331,8 +331,8 @@ class WeightsPlace(NamedTuple):
     """Location of weights.
 
     Arguments:
-        kind: `checkpoint` for one of Setpoint's, `huggingface` for a model in its format.
-        record: the folder with the record of a checkpoint; None for the others.
+        kind: `checkpoint` of Setpoint, or `huggingface`.
+        record: folder with the record of a checkpoint; None for others.
     """
 
     kind: Literal["checkpoint", "huggingface"]
@@ -343,15 +343,15 @@ class WeightsPlace(NamedTuple):
 def find_weights(
     path: str, which: int | str | None = None, *, weights: bool = False
 ) -> WeightsPlace:
-    """Find weights, without reading them.
+    """Locate weights without reading them.
 
     Arguments:
-        path: a run directory, a checkpoint, a directory of a Hugging Face model, or a hub id.
-        which: of a run: `best`, `latest` or a step; None for the best if there is one, or else
-            the latest.
+        path: a run directory, a checkpoint, a directory of a Hugging Face model, or a Hub id.
+        which: checkpoint of a run: `best`, `latest` or a step; None: the best if there is one, or
+            else the latest.
 
     Raises:
-        SetpointError: there are none, or `which` has no meaning for them.
+        SetpointError: there are none, or `which` does not apply to them.
     """
     if which is None:
         place = locate(path, weights=weights)
@@ -376,7 +376,7 @@ def _checkpoint(directory: Path) -> WeightsPlace:
 
 
 def kept_tokenizer(section: TokenizerConfig, place: WeightsPlace) -> TokenizerConfig:
-    """The section of a tokenizer, with the files that a checkpoint keeps of it."""
+    """Tokenizer section, with the files saved in a checkpoint."""
     kept = place.record is not None and (place.directory / TOKENIZER).is_file()
     if not kept or not isinstance(section, HuggingFace):
         return section

@@ -1,4 +1,4 @@
-"""The root of an inference job: which weights, and what is done with them."""
+"""The root of an inference job: weights and tasks."""
 
 from __future__ import annotations
 

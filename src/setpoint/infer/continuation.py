@@ -1,4 +1,4 @@
-"""Continue texts: from a prompt to what the model adds, as text."""
+"""Text generation: from prompts to continuations as text."""
 
 import codecs
 import hashlib
@@ -15,7 +15,7 @@ from setpoint.infer.tasks import Generation
 from setpoint.track.progress import Work, no_work
 
 OnText = Callable[[int, str], None]
-"""Shown text as it comes: the row, and what is certain of its continuation."""
+"""Callback for streamed text: the row, and the next certain part of its continuation."""
 
 GENERATING = "generating, texts"
 FINISH = {"stop": "stop token", "ended": "stop text", "length": "length"}
@@ -26,12 +26,12 @@ class GeneratedText:
     """One continuation.
 
     Arguments:
-        prompt: the whole text before it, as a chat template has written it.
-        text: what was added, cut where a stop text began.
-        tokens: how many tokens were drawn for it, a stop token aside.
+        prompt: the whole preceding text, as written by a chat template.
+        text: the generated text, cut at a stop string.
+        tokens: number of generated tokens, without a stop token.
         finish: `"stop token"`, `"stop text"` or `"length"`.
-        stopped_by: the stop token or stop text.
-        messages: those of a conversation; None for a text.
+        stopped_by: the stop token or stop string.
+        messages: of a conversation; None for a text.
     """
 
     prompt: str
@@ -55,14 +55,14 @@ def continue_prompts(
 ) -> list[GeneratedText]:
     """Continue prompts.
 
-    What is drawn for a prompt depends on the seed, the prompt and the number of the sample, and on
-    no other prompt. Copies of the model divide the prompts among them; all ranks get all texts.
+    Samples depend only on the seed, the prompt and the number of the sample. Model replicas divide
+    the prompts among them; all ranks get all texts.
 
     Arguments:
-        section: how tokens are drawn, and what ends a text.
-        micro_size: rows in one pass of a copy of the model.
-        on_text: shown the text as it comes, of the rows of this copy of the model; they are
-            numbered in the order of the result.
+        section: sampling settings, and stop conditions.
+        micro_size: rows per forward pass of a replica.
+        on_text: receives text as it is generated, of this replica's rows, numbered in the order of
+            the result.
 
     Returns:
         the continuations: all samples of the first prompt, then those of the second, ...
@@ -151,20 +151,20 @@ def _continue_group(
 
 
 def _spelled(loaded: LoadedModel, token: int) -> str:
-    """The text of a token, the name of a control token."""
+    """Text of a token, or the name of a control token."""
     text = loaded.tokenizer.decode([token]).decode(errors="replace")
     names = loaded.facts.tokens if loaded.facts and not text else {}
     return text or next((name for name, number in names.items() if number == token), str(token))
 
 
 def seed_of(seed: int, sample: int, tokens: Sequence[int]) -> int:
-    """The seed of one row."""
+    """Seed of one row."""
     text = f"{seed} {sample} {' '.join(map(str, tokens))}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 class _Stream:
-    """The bytes of one continuation as text, up to a stop text."""
+    """Decoded text of one continuation, up to a stop string."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = StopTexts(stops)
@@ -189,10 +189,10 @@ class _Stream:
 
 
 class StopTexts:
-    """A continuation as it comes, up to the first stop text.
+    """Detection of the first stop string in a stream.
 
-    A token may hold the end of a stop text and more, and a stop text may come in several tokens.
-    So what could still become a stop text is held back until it is clear.
+    A token may contain the end of a stop string and more, and a stop string may span several
+    tokens, so bytes that could still become a stop string are held back.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -204,11 +204,11 @@ class StopTexts:
         """Add the bytes of a token.
 
         Arguments:
-            data: what came next; nothing may come once a stop text was found.
+            data: next bytes; none may follow a stop string.
 
         Returns:
-            the bytes that are certain to be before any stop text. `found` is the stop text, if
-            one is complete now.
+            bytes that certainly precede any stop string. `found` is the stop string, if one is
+            complete.
         """
         data = self._held + data
         places = [(data.find(stop), -len(stop), stop) for stop in self._stops if stop in data]
@@ -227,6 +227,6 @@ class StopTexts:
 
 
 def _overlap(text: bytes, stop: bytes) -> int:
-    """The most bytes at the end of a text that a stop text begins with."""
+    """Length of the longest suffix of a text that is a prefix of a stop string."""
     longest = min(len(text), len(stop) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)

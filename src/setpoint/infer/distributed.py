@@ -1,4 +1,4 @@
-"""A model on the ranks of an inference job: divided as in training, and called by all of them."""
+"""A model on the ranks of an inference job, divided as in training."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ T = TypeVar("T")
 
 
 class ModelRunner:
-    """Calls a model that one process holds, or several ranks together.
+    """Calls a model that one process has, or several ranks together.
 
-    Ranks of the axes `pipeline` and `tensor` hold parts of one copy of the model, and are given the
-    same rows. Those of `replicate` and `shard` are given rows of their own. What `shard` divides is
-    gathered in each pass (FSDP2), and experts get tokens of all ranks that divide them, so that
-    these make as many passes: one without rows makes passes over nothing.
+    Ranks of the axes `pipeline` and `tensor` have parts of one replica, and get the same rows.
+    Those of `replicate` and `shard` get different rows. Weights sharded by `shard` are gathered in
+    each pass (FSDP2), and experts get tokens of all ranks that divide them, so these must make the
+    same number of passes: a rank without rows makes empty passes.
 
     Arguments:
-        model: maps (B, S) tokens to (B, S, V) logits; where ranks hold parts, that of this rank.
-        world: this process's place; None: it is the only one.
-        pipeline: runs the stages of this rank; None where it has all layers.
-        sequence: which places of sequences this rank has.
-        together: the axes with rows of their own whose ranks make as many passes.
+        model: maps (B, S) tokens to (B, S, V) logits; this rank's part if it is divided.
+        world: this process's rank; None: a single process.
+        pipeline: runs the stages of this rank; None if it has all layers.
+        sequence: positions of sequences on this rank.
+        together: axes with different rows whose ranks make the same number of passes.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class ModelRunner:
 
     @property
     def device(self) -> torch.device:
-        """The device that tokens go to."""
+        """Device of the tokens."""
         return self.world.device
 
     def __call__(self, tokens: Tensor, **given: Any) -> Any:
-        """Make a pass; see `setpoint.model.transformer.Transformer.forward`.
+        """Run a forward pass; see `setpoint.model.transformer.Transformer.forward`.
 
         Returns:
-            what the model gives; None on ranks without its last layers.
+            the model's result; None on ranks without its last layers.
         """
         step_begins(self._first)
         self._first = False
@@ -84,15 +84,14 @@ class ModelRunner:
             step_has_ended()
 
     def logits(self, tokens: Tensor, last: bool = False, **given: Any) -> Tensor | None:
-        """Make a pass for logits.
+        """Run a forward pass for logits.
 
         Arguments:
             tokens: (B, S).
-            last: whether those after the last token are enough; only they are computed then, where
-                the model can.
+            last: only those after the last token are needed, and computed if possible.
 
         Returns:
-            (B, S, V), or (B, V) of the last; None on ranks without the last layers.
+            (B, S, V), or (B, V) for the last; None on ranks without the last layers.
         """
         if not self.has_head:
             logits = self(tokens, **given)
@@ -107,10 +106,10 @@ class ModelRunner:
         return outcome.result if self.has_result else None
 
     def most_passes(self, passes: int) -> int:
-        """The most passes that a rank which must make as many has to make.
+        """Maximum number of passes over ranks that must make the same number.
 
         Arguments:
-            passes: those that this rank has rows for.
+            passes: number that this rank has rows for.
         """
         if self._lockstep is None:
             return passes
@@ -119,12 +118,12 @@ class ModelRunner:
         return int(most)
 
     def idle(self, passes: int) -> None:
-        """Make passes for the sake of ranks that have more rows, if any wait for this one."""
+        """Make empty passes for ranks that have more rows, if any wait for this one."""
         for _ in range(passes if self._lockstep is not None else 0):
             self.logits(torch.zeros(1, 1, dtype=torch.int64, device=self.device), last=True)
 
     def agree(self, tokens: Tensor | None, rows: int) -> list[int]:
-        """Take the tokens that the rank with the last layers has chosen.
+        """Broadcast tokens chosen by the rank with the last layers.
 
         Arguments:
             tokens: (rows,) int64; None on ranks without the last layers.
@@ -140,17 +139,17 @@ class ModelRunner:
         return tokens.tolist()
 
     def own_of(self, block: range) -> range:
-        """The rows of this copy of the model, of a block that all copies divide among them."""
+        """Rows of this replica, of a block that all replicas divide."""
         return block[self.world.data_rank :: self.world.data_size]
 
     def gather(self, results: Mapping[int, T]) -> list[T]:
-        """Put the results of all copies of the model together; they can be pickled.
+        """Gather the results of all replicas; they must be picklable.
 
         Arguments:
-            results: those of this copy, by the number of the row.
+            results: of this replica, by row number.
 
         Returns:
-            all of them in the order of the rows, on every rank.
+            all results in the order of the rows, on every rank.
         """
         if self.world.size == 1:
             return [results[row] for row in sorted(results)]
@@ -161,7 +160,7 @@ class ModelRunner:
 
 
 class Division:
-    """Leaves this rank its part of the model of an inference job, and makes what runs it.
+    """Divides the model of an inference job among ranks, and makes its runner.
 
     Arguments:
         job: complete and resolved.
@@ -172,7 +171,7 @@ class Division:
         self._stages: list[Stage] = []
 
     def divide(self, model: nn.Module) -> None:
-        """Leave this rank its part of a model; see `setpoint.parallel.divide.divide`.
+        """Keep this rank's part of a model; see `setpoint.parallel.divide.divide`.
 
         Raises:
             SetpointError: the model cannot be divided along an axis.
@@ -194,7 +193,7 @@ class Division:
         self._stages = divide(config, world, model, layers, _policy, exchange, gathers, sizes)
 
     def runner(self, model: nn.Module) -> ModelRunner:
-        """Make what calls the model, which has its weights; all ranks call it."""
+        """Make the runner of a loaded model; collective over all ranks."""
         job, world, pipeline = self.job, self.world, None
         if self._stages:
             group, pipelining = world.group("pipeline"), job.parallel.pipelining
@@ -216,12 +215,12 @@ class Division:
 
 
 def _policy() -> MixedPrecisionPolicy:
-    """Weights are gathered as they are stored, and autocast alone converts."""
+    """FSDP2 policy that gathers weights in their storage dtype; autocast converts them."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     return MixedPrecisionPolicy(cast_forward_inputs=False)
 
 
 def _device_of(model: nn.Module) -> torch.device:
-    """The device of a model's first parameter; the CPU if it has none."""
+    """Device of a model's first parameter; the CPU without any."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

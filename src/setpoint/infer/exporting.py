@@ -1,4 +1,4 @@
-"""Export of the weights of an inference job: a Hugging Face model, or the adapter alone."""
+"""Export of an inference job's weights as a Hugging Face model, or of its adapter alone."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from setpoint.train.config import Job
 from setpoint.units.dtype import DType
 
 QWEN2_SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?"
-"""Part of the regular expression of Qwen2's pre-tokenizer that tells it from others."""
+"""Distinctive part of the regular expression of Qwen2's pre-tokenizer."""
 
 
 def require_empty(section: ExportTask) -> None:
-    """Refuse a place that holds something, before anything is computed.
+    """Require an empty or new output directory, before anything is computed.
 
     Raises:
-        SetpointError: if it is a file, or a directory that is not empty.
+        SetpointError: it is a file, or a directory that is not empty.
     """
     path = Path(os.path.expanduser(section.path))
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -69,14 +69,14 @@ def require_empty(section: ExportTask) -> None:
 def export_job(
     job: Inference, place: WeightsPlace, loaded: LoadedModel | None
 ) -> tuple[Path, list[str]]:
-    """Export the weights of a job, by this process alone.
+    """Export the weights of a job, from this process only.
 
     Arguments:
         place: of the weights.
         loaded: the whole model, if it is in memory.
 
     Returns:
-        their directory, and cautions about them.
+        the directory, and cautions about it.
     """
     section = job.export
     assert section is not None
@@ -119,16 +119,16 @@ def export(
     max_shard_size: int = SHARD,
     family: str | None = None,
 ) -> Path:
-    """Write the weights in the format of Hugging Face, whole or not at all.
+    """Write weights in the format of Hugging Face, atomically.
 
     Arguments:
-        model: in memory, or a checkpoint of which a few tensors at a time are read.
-        directory: of the weights, whose files name tokens that end a text beside the tokenizer's
-            separator; None: only what the files of the model's origin say.
+        model: in memory, or a checkpoint that is read a few tensors at a time.
+        directory: of the weights, whose files name end-of-text tokens in addition to the
+            tokenizer's separator; None: only those of the model's origin.
         dtype, max_shard_size, family: see `save_pretrained`.
 
     Raises:
-        SetpointError: no family of models is what this model is, or it cannot be written.
+        SetpointError: no model family fits, or it cannot be written.
     """
     files, end, ids = None, None, None
     if directory is not None:
@@ -157,7 +157,7 @@ def export(
 
 
 def tokenizer_caution(directory: Path) -> str:
-    """Caution that transformers reads the tokenizer of an export otherwise; empty if it does not.
+    """Caution if transformers reads the exported tokenizer differently; empty otherwise.
 
     As of version 5, its class for the model_type qwen2 replaces the pre-tokenizer of the files.
     """
@@ -181,8 +181,8 @@ LINEAR_NAMES = ("lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight"
 EMBEDDING_NAMES = ("lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
 """Names of A, B and the magnitude in PEFT's files."""
 RENAMED = (".gate", ".w1", ".w2", ".w3", ".gate_proj", ".up_proj", ".down_proj")
-"""Ends of the names of modules that PEFT takes for experts in models with packed ones; matrices
-that are called so are named by their parameters."""
+"""Suffixes of modules that PEFT takes for experts in models with packed ones; matrices with these
+names are identified by their parameters."""
 MERGED = "Valid: export.adapter = false, which writes the model with the adapter merged"
 NAMELESS = "the adapter of a model of type = {} has no names that PEFT knows"
 
@@ -197,19 +197,19 @@ def write_peft(
     base: str | None = None,
     tokenizer: Path | None = None,
 ) -> Path:
-    """Write the adapter of a model as PEFT does: adapter_model.safetensors, adapter_config.json.
+    """Write the adapter of a model in PEFT's format.
 
-    Matrices that theirs fuses and ours keeps apart, as GPT-2's, become one with the ranks added up,
-    and the other way round. The directory appears under its name when it is complete.
+    Matrices fused in the family and separate here, as in GPT-2, become one with the ranks added up,
+    and vice versa. The directory appears when it is complete.
 
     Arguments:
-        base: the name or path of the model that it belongs to.
-        family: `model_type` of transformers whose names are used; None: the plainest that fits.
+        base: name or path of the base model.
+        family: `model_type` of transformers whose names are used; None: the simplest that fits.
         tokenizer: a directory whose tokenizer files and chat template are copied, too.
 
     Raises:
-        SetpointError: the model has no names in transformers, or PEFT's format has no place for
-            some of the adapter; or it cannot be written.
+        SetpointError: the model has no family in transformers, PEFT's format cannot express the
+            adapter, or it cannot be written.
     """
     if isinstance(model, Transformer):
         form = _form_of_ours(model, family)
@@ -239,15 +239,15 @@ def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 @dataclass(slots=True)
 class _Form:
-    """An adapter as PEFT writes it.
+    """An adapter in PEFT's format.
 
     Arguments:
         tensors: by their names in the file.
-        ranks, alphas: by the module, of packed experts by the parameter.
+        ranks, alphas: by module; of packed experts, by parameter.
         parameters: those of packed experts.
-        saved: modules that are trained whole.
-        is_turned: whether matrices are (inputs, outputs).
-        ties: whether a tied embedding is saved for both of its uses.
+        saved: fully trained modules.
+        is_turned: matrices are (inputs, outputs).
+        ties: a tied embedding is saved for both of its uses.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -264,7 +264,7 @@ class _Form:
         """Add the adapter of a matrix.
 
         Arguments:
-            as_parameter: whether its parameter is named in place of the module.
+            as_parameter: identify it by its parameter instead of its module.
         """
         names = LINEAR_NAMES if not is_embedding else EMBEDDING_NAMES
         for name, tensor in zip(names, (made.a, made.b, made.magnitude), strict=True):
@@ -278,12 +278,12 @@ class _Form:
         self.set_rank(name, made.b.shape[1], made.scale)
 
     def set_rank(self, name: str, rank: int, scale: float) -> None:
-        """Note the rank and the scale of an adapter."""
+        """Record rank and scale of an adapter."""
         self.ranks[name], self.alphas[name] = rank, scale * rank
 
 
 class _Made(NamedTuple):
-    """A (ranks, inputs), B (outputs, ranks), magnitude and scale of a matrix of theirs."""
+    """A (ranks, inputs), B (outputs, ranks), magnitude and scale of a matrix in the file."""
 
     a: Tensor
     b: Tensor
@@ -292,7 +292,7 @@ class _Made(NamedTuple):
 
 
 def _form_of_ours(model: Transformer, family: str | None) -> _Form:
-    """The adapter by the names of a family of transformers."""
+    """Adapter of a transformer, by the names of a family."""
     adapters, family_config = adapters_of(model), family_for(model.config, family)
     by_weight = _by_weight(adapters)
     pieces: dict[str, list[Piece]] = defaultdict(list)
@@ -318,7 +318,7 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
         if _module(theirs) not in trained_modules:
             continue
         if len(of) > 1 or of[0].hf_block is not None or _module(theirs) in form.ranks:
-            raise _no_place(theirs, "which is trained whole in part")
+            raise _no_place(theirs, "of which a part is fully trained")
         values, cut = parameters[of[0].name], of[0].block
         values = values if cut is None else values[: cut.length]
         form.tensors[f"{BEFORE}{theirs}"] = values.T if of[0].transposed else values
@@ -331,7 +331,7 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
 
 
 def _form_of_transformers(model: HuggingFaceModel) -> _Form:
-    """The adapter of a model whose modules are those that PEFT finds."""
+    """Adapter of a transformers model."""
     form, inner = _Form(), model.model
     renames = bool(experts_of(inner))
     experts: dict[str, dict[str, ExpertAdapter]] = defaultdict(dict)
@@ -371,11 +371,11 @@ def _form_of_transformers(model: HuggingFaceModel) -> _Form:
 def _add_experts(
     form: _Form, module: nn.Module, name: str, adapters: Mapping[str, ExpertAdapter]
 ) -> None:
-    """Add adapters of packed experts as PEFT's `target_parameters` has them.
+    """Add adapters of packed experts in the layout of PEFT's `target_parameters`.
 
-    PEFT wraps a module once for each parameter, the last one outermost. A is (E ranks, inputs), and
-    B (outputs, ranks E); of the two dimensions of an expert the last one is its inputs, unless the
-    module says `is_transposed`.
+    PEFT wraps a module once per parameter, the last one outermost. A is (E ranks, inputs), and B
+    (outputs, ranks E); the inputs are the last of an expert's two dimensions, unless the module has
+    `is_transposed`.
     """
     order = [parameter for parameter in module._parameters if parameter in adapters]
     for depth, parameter in enumerate(reversed(order)):
@@ -397,7 +397,7 @@ def _add_experts(
 
 
 def _trained_whole(model: nn.Module) -> list[str]:
-    """Parameters that are trained, and are not those of an adapter."""
+    """Trained parameters outside the adapter."""
     named = model.named_parameters()
     return [
         name for name, parameter in named if parameter.requires_grad and ".adapter." not in name
@@ -405,7 +405,7 @@ def _trained_whole(model: nn.Module) -> list[str]:
 
 
 def _document(form: _Form, config: AdapterConfig, base: str | None) -> dict[str, Any]:
-    """The content of adapter_config.json."""
+    """Content of adapter_config.json."""
     ranks, alphas = form.ranks, form.alphas
     rank = max(set(ranks.values()), key=[*ranks.values()].count)
     alpha = next(alphas[name] for name in ranks if ranks[name] == rank)
@@ -496,7 +496,7 @@ def _linear(
 
 
 def _rows(adapter: LowRank, cut: Part | None) -> tuple[int, Tensor, Tensor]:
-    """Some rows of a matrix of ours: the number of its piece of an adapter, with A and B."""
+    """Some rows of a matrix: the index of the adapter's piece, with A and B."""
     assert isinstance(adapter, LinearAdapter)
     start = 0 if cut is None else cut.start
     end = adapter.b.shape[0] if cut is None or cut.length is None else start + cut.length

@@ -1,4 +1,4 @@
-"""Generation of continuations token by token: read the model, filter the logits, draw."""
+"""Token-by-token generation: forward passes, filtering of logits, sampling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnToken = Callable[[int, int], bool]
 
 @dataclass(slots=True)
 class Continuation:
-    """The tokens added to one prompt.
+    """Tokens generated for one prompt.
 
     Arguments:
         tokens: the new tokens, without the stop token.
@@ -47,25 +47,24 @@ def generate(
 ) -> list[Continuation]:
     """Continue each prompt by sampling from the model.
 
-    Prompts of different lengths go side by side, and each row is what it would be alone: padding
-    is masked, and a row draws from its own generator. A row that has ended leaves the
-    batch.
+    Prompts of different lengths share a batch, and each row is the same as alone: padding is
+    masked, and a row draws from its own generator. Rows that have ended leave the batch.
 
-    Ranks that hold one model together are given the same prompts; those that must make as many
-    passes as each other may be given different ones, or none.
+    Ranks with parts of one model get the same prompts; ranks that must make the same number of
+    passes may get different ones, or none.
 
     Arguments:
-        model: maps (B, S) int64 tokens to (B, S, V) logits; runs in evaluation mode and is given
-            back in the mode it was in.
-        max_tokens: how many tokens to add to each row at most.
-        sampling: how tokens are drawn; None: from the softmax as it is.
-        generators: one for each row, on the CPU; None: torch's own for all.
-        context: how many of the last tokens the model sees; None: all of them. Give the model's
+        model: maps (B, S) int64 tokens to (B, S, V) logits; runs in evaluation mode, and its mode
+            is restored.
+        max_tokens: maximum number of new tokens per row.
+        sampling: sampling settings; None: from the plain softmax.
+        generators: one per row, on the CPU; None: torch's global one.
+        context: maximum number of tokens that the model sees; None: unlimited. Pass the model's
             max_sequence_length.
-        vocab_size: only the first so many tokens are drawn; None: all that the model knows.
-        stop: tokens that end a row. The repetition penalty leaves them alone.
-        cache: keep keys and values, where the model can, so that a token costs one position and
-            not the whole context. What is generated is the same.
+        vocab_size: only tokens below it are drawn; None: all logits.
+        stop: tokens that end a row; exempt from the repetition penalty.
+        cache: cache keys and values if the model can, so that a token costs one position instead of
+            the whole context. Results are the same.
 
     Raises:
         SetpointError: an empty prompt.
@@ -120,7 +119,7 @@ def generate(
 
 
 def _seen(texts: list[list[int]], stops: Collection[int], logits: Tensor) -> Tensor:
-    """(B, V) which tokens each row holds, stop tokens aside."""
+    """(B, V) tokens of each row, without stop tokens."""
     seen = torch.zeros(logits.shape, dtype=torch.bool)
     for row, text in enumerate(texts):
         tokens = [token for token in set(text) if token not in stops and token < logits.shape[1]]
@@ -129,34 +128,34 @@ def _seen(texts: list[list[int]], stops: Collection[int], logits: Tensor) -> Ten
 
 
 Texts = Sequence[Sequence[int]]
-"""The tokens of each row so far."""
+"""All tokens of each row so far."""
 
 
 class PromptReader(Protocol):
-    """Gives the logits after texts that grow by a token from call to call."""
+    """Computes logits after texts that grow by one token per call."""
 
     def __call__(self, texts: Texts) -> Tensor | None:
-        """The logits of the next tokens; None on ranks without the last layers.
+        """Next-token logits; None on ranks without the last layers.
 
         Arguments:
-            texts: the tokens of each row, one more than at the call before.
+            texts: tokens of each row, one more than in the previous call.
         """
         ...
 
     def passes(self, texts: Texts) -> int:
-        """Number of passes through the model that a call makes."""
+        """Number of forward passes that a call makes."""
         ...
 
     def keep(self, places: Sequence[int]) -> None:
-        """Leave rows out from the next call on."""
+        """Keep only some rows from the next call on."""
         ...
 
 
 def reader_of(runner: ModelRunner, context: int | None, cache: bool) -> PromptReader:
-    """The cheapest way to read a model.
+    """The cheapest reader for a model.
 
     Arguments:
-        context: how many of the last tokens it sees; None: all.
+        context: maximum number of tokens that it sees; None: unlimited.
     """
     uncached = UncachedReader(runner, context)
     make = getattr(runner.model, "make_cache", None) if cache else None
@@ -165,13 +164,13 @@ def reader_of(runner: ModelRunner, context: int | None, cache: bool) -> PromptRe
 
 
 class UncachedReader:
-    """Reads the whole context again for each token.
+    """Processes the whole context for each token.
 
-    Rows of different lengths are padded where the model says `pads_left = True`; otherwise those of
-    one length are read together.
+    Rows of different lengths are padded if the model has `pads_left = True`; otherwise rows of one
+    length are processed together.
 
     Arguments:
-        context: how many of the last tokens the model sees; None: all.
+        context: maximum number of tokens that the model sees; None: unlimited.
     """
 
     def __init__(self, runner: ModelRunner, context: int | None) -> None:
@@ -180,7 +179,7 @@ class UncachedReader:
         self.padded = getattr(runner.model, "pads_left", False) is True
 
     def __call__(self, texts: Texts) -> Tensor | None:
-        """The logits of the next tokens; see `PromptReader`."""
+        """Next-token logits; see `PromptReader`."""
         windows, device = self._windows(texts), self.runner.device
         if self.padded:
             tokens, positions = left_padded(windows, device)
@@ -200,7 +199,7 @@ class UncachedReader:
         return 1 if self.padded else len(_lengths(self._windows(texts)))
 
     def keep(self, places: Sequence[int]) -> None:
-        """Do nothing, since nothing is kept from call to call."""
+        """Do nothing, since there is no state."""
 
     def _windows(self, texts: Texts) -> list[Sequence[int]]:
         return [text if self.context is None else text[-self.context :] for text in texts]
@@ -211,13 +210,13 @@ def _lengths(windows: Texts) -> list[int]:
 
 
 class CachedReader:
-    """Keeps keys and values, and so reads one token of each row from the second call on.
+    """Caches keys and values, and processes one token per row from the second call on.
 
-    A text that is longer than the context moves on under it: every token gets another position,
-    so that what was kept is worth nothing, and the rest is read as `UncachedReader` does.
+    A text longer than the context shifts under it: positions of all tokens change, which
+    invalidates the cache, and the rest is processed like by `UncachedReader`.
 
     Arguments:
-        context: how many of the last tokens the model sees; None: all.
+        context: maximum number of tokens that the model sees; None: unlimited.
     """
 
     def __init__(self, runner: ModelRunner, context: int | None, uncached: UncachedReader) -> None:
@@ -228,7 +227,7 @@ class CachedReader:
         self._counts = False  # whether positions differ from row to row
 
     def __call__(self, texts: Texts) -> Tensor | None:
-        """The logits of the next tokens; see `PromptReader`."""
+        """Next-token logits; see `PromptReader`."""
         if self.context is not None and max(map(len, texts)) > self.context:
             self.cache = None
             return self.uncached(texts)
@@ -253,17 +252,17 @@ class CachedReader:
         return 1
 
     def keep(self, places: Sequence[int]) -> None:
-        """Leave rows out from the next call on."""
+        """Keep only some rows from the next call on."""
         if self.cache is not None:
             self.cache.select(torch.tensor(places, device=self.runner.device))
 
 
 def left_padded(rows: Texts, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Rows of different lengths side by side, all ending in the last column.
+    """Batch of rows of different lengths, aligned at the end.
 
     Returns:
-        (B, S) tokens; and (B, S) positions, negative where there is padding, or None if all rows
-        are of one length.
+        (B, S) tokens; and (B, S) positions, negative for padding, or None if all rows have one
+        length.
     """
     lengths = torch.tensor([len(row) for row in rows])
     longest = int(lengths.max())
@@ -281,14 +280,15 @@ class Sampling:
     """Sampling settings; the filters apply in this order.
 
     Arguments:
-        repetition_penalty: above 1 makes tokens that were seen less likely; 1 changes nothing.
-        temperature: divides the logits; 0 takes the likeliest token.
-        top_k: draw among the k likeliest; None: among all.
-        top_p: draw among the fewest likeliest that hold this share; None: among all.
-        min_p: draw among those at least so likely, relative to the likeliest; None: among all.
+        repetition_penalty: above 1, seen tokens become less likely; 1 has no effect.
+        temperature: divides the logits; 0 is greedy.
+        top_k: sample from the k most likely tokens; None: from all.
+        top_p: sample from the smallest set of most likely tokens with this total probability; None:
+            from all.
+        min_p: sample from tokens with this probability relative to the most likely; None: from all.
 
     Raises:
-        SetpointError: no token could be drawn so; the message says which setting is wrong.
+        SetpointError: a setting is out of range.
     """
 
     repetition_penalty: float = 1.0
@@ -326,17 +326,17 @@ def sample(
     generators: Sequence[torch.Generator] | None = None,
     seen: Tensor | None = None,
 ) -> Tensor:
-    """Draw one token for each row of logits.
+    """Sample one token for each row of logits.
 
-    A row uses one number of its own generator, whatever the filters are, so that what is drawn
-    for it does not depend on the rows beside it.
+    A row consumes one number of its generator, whatever the filters, so that its samples do not
+    depend on other rows.
 
     Arguments:
-        generators: one for each row, on the CPU; None: torch's own for all.
-        seen: (B, V) bool, the tokens that the repetition penalty applies to; None: none.
+        generators: one per row, on the CPU; None: torch's global one.
+        seen: (B, V) bool, tokens that the repetition penalty applies to; None: none.
 
     Raises:
-        RunError: logits are not numbers, as those of damaged or diverged weights.
+        RunError: logits are NaN, as from damaged or diverged weights.
     """
     logits = logits.float()
     if logits.isnan().any():
@@ -364,7 +364,7 @@ def sample(
 
 
 def _uniform(count: int, generators: Sequence[torch.Generator] | None) -> Tensor:
-    """(count,) fp64 numbers in [0, 1), drawn on the CPU, which is the same on every machine."""
+    """(count,) fp64 numbers in [0, 1), drawn on the CPU, the same on every machine."""
     if generators is None:
         return torch.rand(count, dtype=torch.float64)
     drawn = [torch.rand(1, dtype=torch.float64, generator=generator) for generator in generators]
@@ -372,38 +372,38 @@ def _uniform(count: int, generators: Sequence[torch.Generator] | None) -> Tensor
 
 
 def _last_possible(logits: Tensor) -> Tensor:
-    """(B,) the token with the highest number among those that can be drawn."""
+    """(B,) highest token index that can be drawn."""
     possible = logits > EXCLUDED
     return logits.shape[-1] - 1 - possible.flip(-1).int().argmax(dim=-1)
 
 
 EXCLUDED = float("-inf")
-"""The logit of a token that may not be drawn; each filter maps (B, V) fp32 logits to such. They are
-applied in the order in which they stand here, that of Hugging Face's `generate`."""
+"""Logit of an excluded token; each filter maps (B, V) fp32 logits to such. Filters are applied in
+the order of their definition, that of Hugging Face's `generate`."""
 
 
 def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Make tokens that were seen less likely (CTRL, Keskar et al., 2019).
+    """Make seen tokens less likely (CTRL, Keskar et al., 2019).
 
     Arguments:
-        seen: (B, V) bool, the tokens of the prompt and of what was drawn so far.
-        penalty: divides the positive logits of those tokens, and multiplies the negative ones; 1
-            changes nothing, below 1 they become more likely.
+        seen: (B, V) bool, tokens of the prompt and of the generated text.
+        penalty: divides positive logits of these tokens, and multiplies negative ones; 1 has no
+            effect, below 1 they become more likely.
     """
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
 def scaled(logits: Tensor, temperature: float) -> Tensor:
-    """Divide by the temperature, with the maximum of each row moved to 0.
+    """Divide by the temperature, after shifting the maximum of each row to 0.
 
     Arguments:
-        temperature: above 0; without the move a tiny one would overflow.
+        temperature: above 0; without the shift a tiny one would overflow.
     """
     return (logits - logits.amax(dim=-1, keepdim=True)) / temperature
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k likeliest tokens, and those equal to the k-th.
+    """Keep the k most likely tokens, and those equal to the k-th.
 
     Arguments:
         k: at least 1; V or more keeps all.
@@ -413,10 +413,10 @@ def top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the fewest likeliest tokens that hold a share p (nucleus, Holtzman et al., 2020).
+    """Keep the most likely tokens up to a total probability p (nucleus, Holtzman et al., 2020).
 
     Arguments:
-        p: in (0, 1]; of equal tokens at the edge, the one with the higher number stays first.
+        p: in (0, 1]; of equal tokens at the edge, those with higher indices are kept first.
     """
     # From the least likely up: what all tokens up to here hold together is not needed for p.
     ordered, places = logits.sort(dim=-1, stable=True)

@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, an optional package: its three questions, answered by a model."""
+"""Tasks of lm-evaluation-harness, an optional package: its three request types for a model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from setpoint.model.layers import evaluating
 MAX_TOKENS = 256
 _MARKED = re.compile(ALIAS.format("(.*?)"), re.DOTALL)
 IGNORED = ("do_sample",)
-"""Settings of a task that say nothing beyond the temperature."""
+"""Settings of a task that add nothing to the temperature."""
 
 
 class Likelihood(NamedTuple):
     """Likelihood of a continuation.
 
     Arguments:
-        log_probability: the sum over its tokens, in nats.
+        log_probability: sum over its tokens, in nats.
     """
 
     log_probability: float
@@ -41,7 +41,7 @@ class Answers:
     """Answers of one model.
 
     Arguments:
-        chat: how conversations are written out; None: contexts are text.
+        chat: format of conversations; None: contexts are text.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Answers:
             self.template = chat_template(chat, loaded.facts, loaded.place.directory)
 
     def written(self, messages: Sequence[Mapping[str, Any]], is_open: bool = False) -> str:
-        """A conversation as a context, in which control tokens are marked.
+        """A conversation as a context, with control tokens marked.
 
         Arguments:
-            is_open: whether the last message is an answer to go on with.
+            is_open: the last message is an answer to continue.
 
         Raises:
             SetpointError: the chat template refuses the messages.
@@ -80,8 +80,8 @@ class Answers:
     def loglikelihood_rolling(self, texts: Sequence[str]) -> list[float]:
         """Log-probability of each text as a document, every token predicted once.
 
-        A text longer than the context is read in windows, each predicting what the one before it
-        has not; the last one is as long as the others, as for the harness's own models
+        A text longer than the context is read in windows, each of which predicts the tokens after
+        the previous one; the last window has full length, like in the harness's own models
         (`get_rolling_token_windows`).
 
         Returns:
@@ -105,14 +105,14 @@ class Answers:
         return sums
 
     def generate_until(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-        """Continue each context until one of its stop texts.
+        """Continue each context until one of its stop strings.
 
         Arguments:
-            requests: the context, and the settings as tasks write them: `until`, `max_gen_toks`,
-                `temperature`, `do_sample`, `top_k`, `top_p`, `min_p`, `repetition_penalty`.
+            requests: the context, and the task's settings: `until`, `max_gen_toks`, `temperature`,
+                `do_sample`, `top_k`, `top_p`, `min_p`, `repetition_penalty`.
 
         Raises:
-            SetpointError: a setting that is not known here.
+            SetpointError: a setting is not supported.
         """
         groups: dict[Generation, list[int]] = {}
         for number, (_, settings) in enumerate(requests):
@@ -131,10 +131,10 @@ class Answers:
         return [answers[number] for number in range(len(requests))]
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """The tokens of a context and of what follows it.
+        """Tokens of a context and of its continuation.
 
-        Spaces at the end of the context belong to the continuation, as most tokenizers join them
-        with the next word. What follows is what the whole has beyond the context.
+        Trailing spaces of the context belong to the continuation, since most tokenizers join them
+        with the next word. The continuation is the remainder after the context's tokens.
         """
         bare = context.rstrip()
         before = len(self._encoded(bare))
@@ -167,9 +167,9 @@ class Answers:
     def _likelihoods(
         self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]
     ) -> list[Likelihood]:
-        """Likelihood of tokens after tokens; texts of like length go side by side.
+        """Likelihood of tokens after tokens, batched by length.
 
-        Copies of the model divide them among them, and all ranks get all answers.
+        Model replicas divide them, and all ranks get all answers.
         """
         order = sorted(range(len(parts)), key=lambda number: -sum(map(len, parts[number])))
         likelihoods: dict[int, Likelihood] = {}
@@ -186,7 +186,7 @@ class Answers:
         return runner.gather(likelihoods)
 
     def _group(self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterable[Likelihood]:
-        """One forward pass; padding on the right is masked before it.
+        """One forward pass; padding is on the right.
 
         Returns:
             nothing on ranks without the last layers.
@@ -218,10 +218,10 @@ class Answers:
 
 
 def section_of(settings: Mapping[str, Any]) -> Generation:
-    """The settings of a task as a section of ours, with its prompts left open.
+    """Settings of a task as a generation section, without prompts.
 
     Raises:
-        SetpointError: a setting that is not known here.
+        SetpointError: a setting is not supported.
     """
     names = {"max_gen_toks": "max_tokens", "max_new_tokens": "max_tokens", "until": "stop"}
     taken = ("max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -231,7 +231,7 @@ def section_of(settings: Mapping[str, Any]) -> Generation:
         if field not in taken:
             if name not in IGNORED:
                 raise SetpointError(
-                    f"a task of the harness sets {name} = {value!r}, which is not known here. "
+                    f"a task of the harness sets {name} = {value!r}, which is not supported. "
                     f"Known: {', '.join([*taken, *names, *IGNORED])}"
                 )
         elif field == "stop":
@@ -253,7 +253,7 @@ def open_harness(section: Harness) -> Callable[[LoadedModel, Inference], Metrics
     """Import the harness and find its tasks, before any weights are read.
 
     Raises:
-        SetpointError: the package is missing, or it has no such task.
+        SetpointError: the package is missing, or has no such task.
     """
     try:
         from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
@@ -303,13 +303,13 @@ def open_harness(section: Harness) -> Callable[[LoadedModel, Inference], Metrics
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, Any]:
-    """The measured values by name, as JSON can hold them."""
+    """Measured values by name, as JSON."""
     kept = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
     return {name.removesuffix(",none"): value for name, value in kept.items()}
 
 
 def _language_model(answers: Answers) -> Any:
-    """The model as lm-evaluation-harness wants one."""
+    """Adapter of the model to lm-evaluation-harness."""
     from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 
     class SetpointLM(LM):

@@ -1,4 +1,4 @@
-"""One inference job: its checks, its tasks in order, and its results with their record."""
+"""Inference jobs: checks, tasks in order, and results with their record."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
 
 
 def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work) -> Results:
-    """Do what an inference job says; of several ranks all call it.
+    """Run an inference job; collective over all ranks.
 
     Arguments:
-        job: a draft or a resolved job; what it leaves open comes from its weights, and the number
-            of ranks from the launcher.
-        on_text, show: what the main rank shows.
+        job: a draft or a resolved job; unset values come from its weights, and the number of ranks
+            from the launcher.
+        on_text, show: output of the main rank.
 
     Returns:
-        the same on all ranks, but for profiles. The main rank has written the results.
+        the same on all ranks, except profiles. The main rank has written the results.
 
     Raises:
-        ConfigError: the job is wrong, or contradicts its weights. Nothing is written then.
-        SetpointError: something that it names cannot be read or used.
+        ConfigError: the job is invalid, or contradicts its weights. Nothing is written then.
+        SetpointError: a resource cannot be read or used.
         RunError: the weights are damaged, an operation has no deterministic form, a result cannot
             be written, or another rank has ended.
     """
@@ -82,7 +82,7 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
 
 
 def _not_started(ranks: int) -> SetpointError:
-    """The error of a job for another number of ranks than there are."""
+    """Error for a job whose number of ranks differs from that of the launcher."""
     state = f"a launcher has started {launched()}" if launched() > 1 else "one process was started"
     return SetpointError(
         f"parallel.world_size = {ranks}, and {state}.\nValid: `setpoint infer ... --nproc {ranks}` "
@@ -98,7 +98,7 @@ def infer_on(
     show: Work = no_work,
     loaded: LoadedModel | None = None,
 ) -> Results:
-    """Do what an inference job says, on ranks that have met; see `infer`.
+    """Run an inference job on initialized ranks; see `infer`.
 
     Arguments:
         job: complete and resolved.
@@ -167,11 +167,11 @@ class Results:
     """Results of an inference job.
 
     Arguments:
-        weights: the directory that the weights were read from.
-        harness: what lm-evaluation-harness measured, by task and metric.
-        exported: the directory that the weights were written to.
-        profiles: what was profiled; None: nothing.
-        cautions: what to know before the results are used.
+        weights: directory of the weights.
+        harness: metrics of lm-evaluation-harness, by task and metric.
+        exported: directory of exported weights.
+        profiles: of the forward passes; None: none.
+        cautions: to consider before using the results.
     """
 
     weights: Path
@@ -183,7 +183,7 @@ class Results:
     cautions: list[str] = field(default_factory=list)
 
     def to_json(self, output: Path | None = None) -> dict[str, Any]:
-        """The results but for the texts, which have a file of their own."""
+        """The results without texts, which are in a separate file."""
         content: dict[str, Any] = {"weights": str(self.weights)}
         if self.scores:
             content["evaluation"] = {
@@ -204,10 +204,10 @@ class Results:
 
 
 def require_place(folder: Path, job: Inference) -> None:
-    """Refuse a directory that holds something else than results of this very job.
+    """Require an output directory that is empty or has results of the same job.
 
     Raises:
-        SetpointError: naming what it holds.
+        SetpointError: naming its content.
     """
     if folder.exists() and not folder.is_dir():
         raise SetpointError(f"output: {folder} is a file; give a directory")
@@ -230,7 +230,7 @@ def require_place(folder: Path, job: Inference) -> None:
 
 
 def write_record(folder: Path, job: Inference) -> None:
-    """Write the record of a job into its directory, before there are results.
+    """Write the record of a job to its directory, before there are results.
 
     Raises:
         RunError: it cannot be written.
@@ -245,7 +245,7 @@ def write_record(folder: Path, job: Inference) -> None:
 
 
 def write_results(folder: Path, job: Inference, results: Results) -> None:
-    """Write results and record; `results.json` comes last, so that where it is, all is.
+    """Write results and record; `results.json` is written last, as a mark of completion.
 
     Raises:
         RunError: it cannot be written.

@@ -1,4 +1,4 @@
-"""From a job to a model with its weights, and the tokenizer that goes with it."""
+"""Loading of a job's model with its weights and tokenizer."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -42,14 +42,14 @@ from setpoint.units.dtype import DType
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that is ready to be asked.
+    """A model ready for inference.
 
     Arguments:
         runner: calls the model, in evaluation mode.
-        compute: the format of matrix products: `"fp32"`, `"bf16"` or `"fp16"`.
-        context: the most tokens that it takes at once.
-        opening: tokens that stand before a text that it is to go on with.
-        stops: tokens that end a text.
+        compute: dtype of matrix products: `"fp32"`, `"bf16"` or `"fp16"`.
+        context: maximum number of tokens.
+        opening: tokens in front of a text to continue.
+        stops: end-of-text tokens.
     """
 
     runner: ModelRunner
@@ -63,24 +63,24 @@ class LoadedModel:
     place: WeightsPlace
 
     def computing(self) -> AbstractContextManager[object]:
-        """The format of matrix products."""
+        """Context that sets the dtype of matrix products."""
         return compute_in(self.compute, self.stored, self.device)
 
     @property
     def model(self) -> nn.Module:
-        """The model; where ranks divide it, this one's part."""
+        """The model; this rank's part if it is divided."""
         return self.runner.model
 
     @property
     def facts(self) -> ChatFacts | None:
-        """The tokenizer's facts for conversations; None of one that knows no control tokens."""
+        """The tokenizer's control tokens and chat format; None without."""
         return getattr(self.tokenizer, "chat", None)
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt, a text after the opening.
+        """Tokens of a prompt, a text after the opening.
 
         Returns:
-            the tokens; the separator alone where there are none.
+            the tokens; the separator if there are none.
         """
         if prompt.ids is not None:
             tokens = [*self.opening, *prompt.ids]
@@ -95,16 +95,16 @@ class LoadedModel:
 def load(
     job: Inference, world: World | None = None, place: WeightsPlace | None = None
 ) -> LoadedModel:
-    """Build the model of a job and fill it; each rank reads what it holds of it.
+    """Build and load the model of a job; each rank reads its own part.
 
     Arguments:
         job: complete and resolved.
-        world: this process's place; None: it is the only one.
-        place: of the weights; None: it is found.
+        world: this process's rank; None: a single process.
+        place: of the weights; None: it is located.
 
     Raises:
-        SetpointError: the weights are not there, or the tokenizer does not fit the model.
-        RunError: the weights are damaged, or are not those of the model. Nothing is loaded then.
+        SetpointError: the weights are missing, or the tokenizer does not fit the model.
+        RunError: the weights are damaged, or do not fit the model. Nothing is loaded then.
     """
     world = world or World(choose_device(job.parallel))
     place = place or find_weights(job.weights.path, job.weights.checkpoint, weights=True)
@@ -140,7 +140,7 @@ def load(
 
 
 def _opening(place: WeightsPlace, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokens in front of a text: those in front of the texts that a run was trained on."""
+    """Tokens in front of a text, as in the run's training data."""
     if place.record is None:
         return tokenizer.opening
     sources = load_record(Job, str(place.record)).values["data"]["sources"]
@@ -150,10 +150,10 @@ def _opening(place: WeightsPlace, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -> None:
-    """Put an adapter beneath a model, as training did, for its weights to be filled in.
+    """Add an adapter to a model as in training, before its weights are loaded.
 
     Arguments:
-        section: the configuration of the model.
+        section: the model's configuration.
 
     Raises:
         SetpointError: it does not fit the model.
@@ -193,10 +193,10 @@ def _load_checkpoint(
 
 @contextmanager
 def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
-    """Add to the error of a damaged checkpoint which of the same run can be taken instead.
+    """Add the intact checkpoints of the same run to the error of a damaged one.
 
     Raises:
-        RunError: what was damaged, and which are whole.
+        RunError: the damage, and the intact checkpoints.
     """
     try:
         yield
@@ -227,7 +227,7 @@ def _load_hugging_face(
 
 
 def _whole_beside(checkpoint: Path) -> list[str]:
-    """The checkpoints of the same run that are as they were written."""
+    """Intact checkpoints of the same run."""
     names: list[str] = []
     for directory in list_checkpoints(checkpoint.parent).values():
         try:

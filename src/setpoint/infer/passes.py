@@ -1,4 +1,4 @@
-"""Profiles and garbage collection between the passes through a model."""
+"""Profiling and garbage collection between forward passes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Passes:
-    """Counts what goes through a model, and does what is due in between.
+    """Counts the forward passes of a model, and runs what is due between them.
 
-    A pass is over when the next one begins, so that what is made of its result belongs to it.
+    A pass ends when the next one begins, so that it includes the use of its result.
     """
 
     def __init__(self, job: Inference, loaded: LoadedModel) -> None:
@@ -39,12 +39,12 @@ class Passes:
         self._seconds = 0.0
 
     def start(self) -> None:
-        """Take the collection of garbage over."""
+        """Take over garbage collection."""
         if self._garbage is not None:
             self._garbage.start()
 
     def begin(self, *_: object) -> None:
-        """Take notice of a pass that begins; a hook of the model."""
+        """Begin a pass; a forward hook of the model."""
         if self.count:
             self._after()
         elif self._profiler is not None:
@@ -53,14 +53,14 @@ class Passes:
         self.count += 1
 
     def finish(self) -> None:
-        """Take notice of the end of the last pass."""
+        """End the last pass."""
         if self.count:
             self._after()
         if self.profiles is not None:
             self.profiles.passes = self.count
 
     def close(self) -> None:
-        """Keep what was recorded, and let Python collect as before; also after an error."""
+        """Save recordings and restore Python's garbage collection; also after an error."""
         if self._profiler is not None:
             self._profiler.close()
         if self._garbage is not None:
@@ -85,16 +85,16 @@ class Passes:
 
 @contextmanager
 def watching(job: Inference, loaded: LoadedModel) -> Iterator[Passes]:
-    """Do what a job asks for between passes through its model.
+    """Run a job's profiling and garbage collection between forward passes.
 
     Arguments:
-        loaded: its model; it has no hook of ours where nothing is asked for, and none afterwards.
+        loaded: its model, which gets a temporary hook if needed.
 
     Returns:
-        a context around the tasks; the profiles are complete when it is over.
+        a context around the tasks; the profiles are complete at its end.
 
     Raises:
-        RunError: the folder of the traces cannot be made.
+        RunError: the trace directory cannot be created.
     """
     passes = Passes(job, loaded)
     if job.profiling is None and job.resilience.gc is None:
@@ -115,7 +115,7 @@ class Profiles:
     """Profiles of a job.
 
     Arguments:
-        wanted: how many cycles were asked for; None: as many as there are.
+        wanted: requested number of cycles; None: unlimited.
     """
 
     passes: int = 0
@@ -123,7 +123,7 @@ class Profiles:
     wanted: int | None = None
 
     def to_json(self, output: Path | None) -> dict[str, Any]:
-        """The same as JSON can hold it."""
+        """The profiles as JSON."""
         output = None if output is None else Path(os.path.expanduser(output))
         rows: list[dict[str, Any]] = []
         for cycle in self.cycles:
@@ -134,7 +134,7 @@ class Profiles:
         return {"passes": self.passes, "cycles": rows}
 
     def format_lines(self) -> list[str]:
-        """The same for people."""
+        """The profiles as text."""
         lines: list[str] = []
         for cycle in self.cycles:
             lines += cycle.table.splitlines()
@@ -154,10 +154,10 @@ class Profiles:
 
 
 def folder_of(job: Inference) -> Path:
-    """Directory of the traces of a job.
+    """Trace directory of a job.
 
     Arguments:
-        job: its profiling is not null; without an output the directory of that is absolute.
+        job: its profiling is not null; without an output, that directory is absolute.
     """
     assert job.profiling is not None
     if job.output is None:

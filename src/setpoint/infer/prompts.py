@@ -1,4 +1,4 @@
-"""Prompts: texts to continue and conversations to answer, and the tokens that end an answer."""
+"""Prompts: texts to continue and conversations to answer, and stop tokens."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ VALID_ROW = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt: a text, a conversation written out, or token ids.
+    """A prompt: a text, a formatted conversation, or token ids.
 
     Arguments:
-        pieces: the text, with its control tokens apart.
-        messages: those of a conversation; None for a text.
-        is_whole: whether nothing stands in front of it.
-        ids: the tokens themselves, where no tokenizer makes them of text.
+        pieces: the text, with its control tokens separate.
+        messages: of a conversation; None for a text.
+        is_whole: nothing is added in front of it.
+        ids: the tokens, if they are not made from text.
     """
 
     pieces: tuple[TextPiece, ...]
@@ -56,16 +56,15 @@ def prompts_of(
     directory: Path,
     ids: TokenIds | None = None,
 ) -> list[Prompt]:
-    """The prompts of a section, those of its file last.
+    """Prompts of a section, those of its file last.
 
     Arguments:
-        facts: what the tokenizer knows of conversations; None: nothing.
-        directory: of the weights, which may hold a chat template.
-        ids: the section of a tokenizer that takes prompts of token ids; None: texts.
+        facts: the tokenizer's control tokens and chat format; None without.
+        directory: of the weights, which may contain a chat template.
+        ids: tokenizer section for prompts of token ids; None: texts.
 
     Raises:
-        SetpointError: a file cannot be read, or there is no chat template that fits; with the path
-            of the field.
+        SetpointError: a file cannot be read, or no chat template fits; with the path of the field.
     """
     given: list[tuple[str, str | Conversation]] = [
         (f"generation.prompts.{index}", text) for index, text in enumerate(section.prompts)
@@ -102,13 +101,13 @@ def prompts_of(
 
 
 def id_prompt(text: str, ids: TokenIds, place: str) -> Prompt:
-    """Read a prompt of token ids.
+    """Parse a prompt of token ids.
 
     Arguments:
         place: of the prompt, for messages.
 
     Raises:
-        SetpointError: it holds something else, or nothing, and no separator stands in front.
+        SetpointError: it is invalid, or empty without a separator.
     """
     valid = f"Valid: ids from 0 to {ids.count - 1} with spaces between them: '5 9 12'"
     words = text.split()
@@ -126,10 +125,10 @@ def id_prompt(text: str, ids: TokenIds, place: str) -> Prompt:
 
 
 def answer_prompt(conversation: Conversation, template: ChatTemplate, chat: Chat | None) -> Prompt:
-    """Write a conversation out, with the system message of `chat` where it begins with none.
+    """Format a conversation, with the system message of `chat` if it has none.
 
     Raises:
-        RowError: the template raises.
+        RowError: the template fails.
     """
     messages = conversation.messages
     if chat is not None and chat.system and messages[0]["role"] not in ("system", "developer"):
@@ -139,10 +138,10 @@ def answer_prompt(conversation: Conversation, template: ChatTemplate, chat: Chat
 
 
 def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -> ChatTemplate:
-    """The chat template that a job names, else that of the tokenizer or of the weights.
+    """Chat template of a job, or else of the tokenizer or the weights.
 
     Raises:
-        SetpointError: there is none, or it writes tokens that the tokenizer does not have.
+        SetpointError: there is none, or it uses tokens that the tokenizer does not have.
     """
     if facts is None:
         raise SetpointError(
@@ -158,7 +157,7 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
 
 
 def with_controls(text: str, controls: Sequence[str]) -> tuple[TextPiece, ...]:
-    """A text in pieces, with the control tokens that it spells apart."""
+    """Split a text into pieces at the control tokens that it spells."""
     pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     parts = re.split(f"({pattern})", text) if pattern else [text]
     return tuple(TextPiece(part, index % 2 == 1) for index, part in enumerate(parts) if part)
@@ -167,15 +166,15 @@ def with_controls(text: str, controls: Sequence[str]) -> tuple[TextPiece, ...]:
 def stop_ids(
     section: Generation, facts: ChatFacts | None, size: int, where: str = "generation."
 ) -> list[int]:
-    """The ids of `stop_tokens`, and of the strings of `stop` that are control tokens.
+    """Ids of `stop_tokens`, and of strings of `stop` that are control tokens.
 
     Arguments:
         size: of the vocabulary.
-        where: what stands before the names of the fields in messages.
+        where: prefix of field names in messages.
 
     Raises:
-        ConfigError: there is no such token, or a stop string can never match, since a control token
-            in it stands for no text.
+        ConfigError: there is no such token, or a stop string cannot match because it contains a
+            control token.
     """
     ids, controls = facts.tokens if facts else {}, facts.controls if facts else ()
     numbers: list[int] = []
@@ -219,16 +218,15 @@ def read_prompts(path: Path) -> list[tuple[str, str | Conversation]]:
     """Read the prompts of a file.
 
     Arguments:
-        path: `.jsonl` with a conversation in each line, in the shapes that training reads, or a
-            text under "prompt"; any other file holds a prompt in each line. Empty lines are left
-            out.
+        path: `.jsonl` with a conversation per line, in the formats of training data, or a text
+            under "prompt"; any other file has one prompt per line. Empty lines are skipped.
 
     Returns:
-        place and prompt of each; conversations without the answer at their end.
+        location and prompt of each; conversations without a final answer.
 
     Raises:
-        SetpointError: it cannot be read, is not UTF-8, holds no prompt, or a line is not what it
-            should be, with its number.
+        SetpointError: it cannot be read, is not UTF-8, has no prompt, or a line is invalid, with
+            its number.
     """
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The checks that span sections of an inference job."""
+"""Checks across sections of an inference job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNTRAINED = "adds tokens that these weights were not trained with"
 
 
 def added_token_problems(job: Inference) -> Iterator[Problem]:
-    """Find tokens added to the tokenizer of a model that is complete."""
+    """Report tokens added to the tokenizer of a complete model."""
     try:
         place = locate_here(job.weights.path)
     except SetpointError:
@@ -29,13 +29,13 @@ def added_token_problems(job: Inference) -> Iterator[Problem]:
 
 
 def precision_problems(job: Inference) -> Iterator[Problem]:
-    """Find fp16 without a GPU."""
+    """Report fp16 without a GPU."""
     yield from fp16_problems("precision.compute", job.precision.compute, job.parallel.device)
     yield from fp16_problems("weights.dtype", job.weights.dtype, job.parallel.device)
 
 
 def adapter_problems(job: Inference) -> Iterator[Problem]:
-    """Find what is asked of an adapter that is not there, or cannot be done with it."""
+    """Report adapter settings without an adapter, or that it does not support."""
     if job.adapter is not None:
         has_names = isinstance(job.model, TransformerConfig | HuggingFaceConfig)
         if job.export is not None and job.export.adapter and not has_names:
@@ -70,7 +70,7 @@ def adapter_problems(job: Inference) -> Iterator[Problem]:
 
 
 def pass_problems(job: Inference) -> Iterator[Problem]:
-    """Find what is to run between forward passes, and cannot."""
+    """Report settings between forward passes that have no effect."""
     profiling, gc = job.profiling, job.resilience.gc
     asked = {"profiling": profiling, "resilience.gc": gc}
     if not job.runs_model:
@@ -102,7 +102,7 @@ def pass_problems(job: Inference) -> Iterator[Problem]:
 
 
 def snapshot_problems(job: Inference) -> Iterator[Problem]:
-    """Find a snapshot of a GPU on a machine without one."""
+    """Report GPU snapshots on a machine without a GPU."""
     from torch import cuda
 
     if not cuda.is_available():
@@ -110,7 +110,7 @@ def snapshot_problems(job: Inference) -> Iterator[Problem]:
 
 
 def attention_problems(job: Inference) -> Iterator[Problem]:
-    """Find what the attention backend cannot do on the kind of device."""
+    """Report an attention backend that does not support the device type."""
     assert isinstance(job.model, TransformerConfig)
     yield from placement_problems(job.model, job.parallel.device, _compute(job), training=False)
     if job.deterministic:
@@ -118,20 +118,20 @@ def attention_problems(job: Inference) -> Iterator[Problem]:
 
 
 def attention_device_problems(job: Inference) -> Iterator[Problem]:
-    """Find why the attention backend does not run on the device that is here."""
+    """Report an attention backend that does not run on this device."""
     from setpoint.model.attention.probe import device_problems
 
     yield from device_problems(job.model, job.parallel.device, _compute(job), training=False)
 
 
 def _compute(job: Inference) -> str:
-    """The dtype of queries, keys and values."""
+    """Dtype of queries, keys and values."""
     compute = job.precision.compute
     return job.weights.dtype if compute == "fp32" else compute
 
 
 def vocabulary_problems(job: Inference) -> Iterator[Problem]:
-    """Hold the rows of the embedding against the tokens of the tokenizer."""
+    """Compare embedding rows with the tokenizer's vocabulary."""
     from setpoint.data.tokenizers.vocabulary import vocabulary_size
 
     assert isinstance(job.model, TransformerConfig)
@@ -142,7 +142,7 @@ def vocabulary_problems(job: Inference) -> Iterator[Problem]:
 
 
 def prompt_problems(job: Inference) -> Iterator[Problem]:
-    """Find prompts that cannot be written out, and stop tokens that are none."""
+    """Report prompts that cannot be formatted, and invalid stop tokens."""
     section = job.generation
     if section is None and job.chat is None:
         return

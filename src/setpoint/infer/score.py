@@ -1,4 +1,4 @@
-"""Evaluation of texts: the loss of a model on each."""
+"""Evaluation: loss of a model on texts."""
 
 import math
 import sys
@@ -28,11 +28,11 @@ from setpoint.track.progress import Work, no_work
 
 WINDOWS = resolve(Packing(method="concatenate"))
 MULTIPLE = 128
-"""Rows of documents are padded to a multiple of it: a block of FlexAttention."""
+"""Padding multiple for rows of documents: a block of FlexAttention."""
 
 
 class EvaluatedText(NamedTuple):
-    """A text of an inference job, and how its documents are laid into rows."""
+    """A text of an inference job, with the packing of its documents."""
 
     name: str
     corpus: Corpus
@@ -47,7 +47,7 @@ def score_texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> di
 
     Raises:
         SetpointError: a text cannot be read.
-        RunError: a loss is no finite number.
+        RunError: a loss is not finite.
     """
     assert job.evaluation is not None
     return {
@@ -68,7 +68,7 @@ def score_texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> di
 
 
 def texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> Iterator[EvaluatedText]:
-    """The texts of a job, tokenized, one after the other.
+    """Tokenized texts of a job, one after another.
 
     Arguments:
         job: complete and resolved; its evaluation is not null.
@@ -110,19 +110,19 @@ def score(
     show: Work = no_work,
     loader: Mapping[str, Any] | None = None,
 ) -> Score:
-    """Evaluate a model on a text; each token that is trained on counts once.
+    """Evaluate a model on a text; each trained token counts once.
 
     Arguments:
         sequence_length: tokens that the model sees at once; a shorter stream is one sequence.
-        sequences: how many to evaluate, from the start; None: all.
-        packing: how documents are laid into rows.
+        sequences: number to evaluate, from the start; None: all.
+        packing: of documents into rows.
         marked: see `evaluation_rows`.
         name: of the text, for errors and `show`.
-        loader: options of `EvaluationFeed`; None: the batches are made here.
+        loader: options of `EvaluationFeed`; None: batches are made in this process.
 
     Raises:
         SetpointError: no document is left, or one is too long and that is an error.
-        RunError: the loss is no finite number, or the model does not take documents.
+        RunError: the loss is not finite, or the model does not support documents.
     """
     model, runner, world = loaded.model, loaded.runner, loaded.runner.world
     isolates = takes_documents(model)
@@ -172,7 +172,7 @@ def score(
 
 
 def _nats(runner: ModelRunner, batch: Batch) -> Tensor:
-    """The sum of the cross-entropy; logits of all tokens exist only if the model gives them.
+    """Sum of the cross-entropy; all logits are computed only if the model supports no head.
 
     Returns:
         0 on ranks without the last layers.

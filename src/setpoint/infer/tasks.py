@@ -1,4 +1,4 @@
-"""The tasks of an inference job: what is done with a trained model."""
+"""The tasks of an inference job."""
 
 from __future__ import annotations
 
