@@ -141,11 +141,11 @@ def test_a_family_that_transformers_alone_knows(tmp_path: Path) -> None:
     # What only Setpoint's own models have is none of this model's.
     for flag in ("model.dim=12", "model=transformer"):
         (said,) = problems(tmp_path, "tokenizer=bytes", flag)
-        assert "is of model_type 'llama4_text', with what the transformer lacks" in said
+        assert "has model_type 'llama4_text', and the transformer lacks" in said
     keys["architectures"] = ["Llama4ForSequenceClassification"]
     (tmp_path / "config.json").write_text(json.dumps(keys))
     (said,) = problems(tmp_path, "tokenizer=bytes")
-    assert "is of model_type" in said
+    assert "has model_type" in said
 
 
 def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:

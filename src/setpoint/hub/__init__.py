@@ -1,1 +1,1 @@
-"""Files on other machines: the Hugging Face hub, and URLs that fsspec opens."""
+"""Remote files: the Hugging Face Hub, and URLs of fsspec."""

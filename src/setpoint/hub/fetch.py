@@ -1,4 +1,4 @@
-"""Files on other machines: repositories of the Hugging Face hub, and URLs that fsspec opens."""
+"""Remote files: repositories of the Hugging Face Hub, and URLs of fsspec."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def is_url(path: str) -> bool:
 
 
 def protocol_problem(url: str, extra: str) -> str:
-    """The package that is missing to open a URL, as a sentence; empty where none is.
+    """Reason why a URL cannot be opened: a missing package; empty if it can.
 
     Arguments:
-        extra: the extra of Setpoint that brings fsspec.
+        extra: the extra of Setpoint that installs fsspec.
     """
     match = _PROTOCOL.match(url)
     protocol = match[1].lower() if match else ""
@@ -51,14 +51,14 @@ def _package(protocol: str) -> str:
 
 
 def open_file_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
+    """File system of a URL, and the path in it."""
     import fsspec
 
     return fsspec.core.url_to_fs(url)
 
 
 def url_reason(error: BaseException) -> str:
-    """The error of a service, in a line: each has classes of its own."""
+    """Error of a storage service, in one line."""
     text = (str(error) or type(error).__name__).strip().partition("\n")[0]
     return f"{text} ({type(error).__name__})"
 
@@ -70,10 +70,10 @@ _ID: Final = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
 
 
 def split_hub_id(name: str) -> tuple[str, str | None] | None:
-    """The two sides of `organization/name@revision`.
+    """Split `organization/name@revision`.
 
     Returns:
-        the repository, and the revision or None; None for what cannot be an id.
+        the repository, and the revision or None; None for invalid ids.
     """
     match = _ID.fullmatch(name)
     if match is None or ".." in name:
@@ -84,16 +84,15 @@ def split_hub_id(name: str) -> tuple[str, str | None] | None:
 def fetch_files(
     name: str, patterns: Sequence[str], *, instead: str, kind: Kind = "model", cached: bool = False
 ) -> Path:
-    """The directory in the cache that holds files of a repository, downloaded where need be.
+    """Cache directory with files of a repository, downloaded if necessary.
 
     Arguments:
         name: `organization/name` or `organization/name@revision`.
-        patterns: of the files; those that the repository does not have are left out.
-        cached: whether to look into the cache only.
+        patterns: of the files; files that the repository lacks are skipped.
+        cached: look into the cache only.
 
     Raises:
-        SetpointError: if the package is missing, the hub cannot be reached, or has no such
-            repository.
+        SetpointError: if the package is missing, the Hub is unreachable, or has no such repository.
     """
     parts = split_hub_id(name)
     assert parts is not None, "the caller validates the id"
@@ -126,7 +125,7 @@ def fetch_files(
 
 
 def hub_reason(error: BaseException, kind: str) -> str:
-    """The reason of an error of the hub, or of a library that asked it.
+    """Reason of an error of the Hub or its client library.
 
     Arguments:
         kind: of the repository.

@@ -1,4 +1,4 @@
-"""Files put into a data set of the Hugging Face hub, in one commit."""
+"""Upload of files to a dataset on the Hugging Face Hub, in one commit."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WRITES = "The token has to be one that may write there: --token env:NAME, HF_TOK
 
 
 class Uploaded(NamedTuple):
-    """Result of an upload to a data set.
+    """Result of an upload to a dataset.
 
     Arguments:
-        commit: its id; the one before where nothing had changed.
-        files: how many there are, with those that were there already.
+        commit: its id; the previous one if nothing changed.
+        files: number of files in total.
     """
 
     repository: str
@@ -32,10 +32,10 @@ class Uploaded(NamedTuple):
 
 
 def require_id(repository: str) -> None:
-    """Refuse what cannot be the id of a data set, or pushing without the package for it.
+    """Require a valid dataset id, and the package for uploads.
 
     Raises:
-        SetpointError: it is none, or the package is missing.
+        SetpointError: the id is invalid, or the package is missing.
     """
     parts = split_hub_id(repository)
     if parts is None or parts[1] is not None:
@@ -62,23 +62,22 @@ def upload_dataset(
     public: bool = False,
     token: str | None = None,
 ) -> Uploaded:
-    """Put files into a data set of the hub: all of them or, where anything fails, none.
+    """Upload files to a dataset of the Hub, atomically.
 
-    What is uploaded before the commit is known by its hash, so the next call does not upload it
-    again.
+    Uploads before the commit are identified by hash, so the next call does not repeat them.
 
     Arguments:
-        files: by their paths in the data set.
-        card: text of the data set card; a card that has no `mark` is left.
-        mark: a line of the card that says that it is ours.
-        owned: folders in which nothing else is left.
-        revision: the branch, which is made where there is none.
-        public: whether a new data set is public, and one that is may be written to.
-        token: None: that of the environment, or of `hf auth login`.
+        files: by their paths in the dataset.
+        card: text of the dataset card; a card without `mark` is kept.
+        mark: a line that identifies Setpoint's card.
+        owned: folders whose other files are deleted.
+        revision: the branch, created if necessary.
+        public: create a public dataset, or allow writing to one.
+        token: None: from the environment, or `hf auth login`.
 
     Raises:
-        SetpointError: see `require_id`; or the data set is public.
-        RunError: the hub cannot be reached, or refuses.
+        SetpointError: see `require_id`; or the dataset is public.
+        RunError: the Hub is unreachable, or refuses.
     """
     require_id(repository)
     import huggingface_hub as hub
@@ -101,14 +100,14 @@ def upload_dataset(
                 "same command uploads what is missing" + f". {WRITES}" * refused
             ) from error
 
-    ask("the data set cannot be made", api.create_repo, private=not public, exist_ok=True)
+    ask("the dataset cannot be created", api.create_repo, private=not public, exist_ok=True)
     if not public and not ask("it cannot be read", api.repo_info).private:
         raise SetpointError(
             f"{repository} is a public data set.\n"
             "Valid: --public, if all of this data may be read by anyone; the id of a private one."
         )
     if revision != "main":
-        ask("the branch cannot be made", api.create_branch, branch=revision, exist_ok=True)
+        ask("the branch cannot be created", api.create_branch, branch=revision, exist_ok=True)
     head = ask("it cannot be read", api.repo_info, revision=revision).sha
     there = ask("it cannot be listed", api.list_repo_files, revision=revision)
     stale = [

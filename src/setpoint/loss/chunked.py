@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
-    """The cross-entropy loss without ever holding the logits of all tokens.
+    """Cross-entropy loss that never has the logits of all tokens at once.
 
     The gradient of a sum over tokens is a sum over chunks of tokens. So each chunk is projected to
-    logits, gives its share of the loss and at once that share's gradient by hidden states and
-    output matrix; its logits are then dropped. Nothing is computed twice: backward only multiplies
-    these gradients by the one that comes from above.
+    logits, and immediately contributes its loss and the gradients of hidden states and output
+    matrix; then its logits are dropped. Nothing is computed twice: backward only multiplies these
+    gradients by the incoming one.
 
     Arguments:
-        retains: whether backward may run twice, as zero-bubble schedules do for gradients of inputs
-            and of weights; else they are scaled in place and given away.
+        retains: backward may run twice, as zero-bubble schedules do for gradients of inputs and of
+            weights; otherwise gradients are scaled in place and released.
     """
 
     retains = False
@@ -116,7 +116,7 @@ class _Tokens(NamedTuple):
 
 
 class _Gradients:
-    """Gradients of the sum over chunks by hidden states and output matrix; None: not wanted."""
+    """Gradients of the sum over chunks by hidden states and output matrix; None: not needed."""
 
     def __init__(self, hidden: Tensor | None, matrix: Tensor | None) -> None:
         self.hidden = None if hidden is None else torch.empty_like(hidden)
@@ -141,7 +141,7 @@ class _Gradients:
 
 
 class _ChunkedSums(torch.autograd.Function):
-    """The sums, with gradients that are ready before backward asks for them."""
+    """The sums, with gradients computed before backward needs them."""
 
     @staticmethod
     def forward(
@@ -181,12 +181,12 @@ class _ChunkedSums(torch.autograd.Function):
 
 
 class CrossEntropyGrad(NamedTuple):
-    """The loss of some tokens and its gradient, by closed formulas.
+    """Loss of some tokens and its gradient, in closed form.
 
     Arguments:
-        nats: the sum of the cross-entropy alone.
+        nats: sum of the plain cross-entropy.
         each: (T,) its terms.
-        weights: (T, 1) what each row of it is to be multiplied by, 0 where a token does not count.
+        weights: (T, 1) factors of its rows, 0 for tokens that do not count.
     """
 
     total: Tensor

@@ -1,4 +1,4 @@
-"""Softmax statistics and accuracy of logits whose columns are divided over ranks."""
+"""Softmax statistics and accuracy of logits whose columns are divided among ranks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from setpoint.shapes.outcome import Columns, Projection
 
 
 class Statistics(NamedTuple):
-    """What a loss needs to know of each token's logits, the same on all ranks.
+    """Statistics of each token's logits for a loss, the same on all ranks.
 
     Arguments:
-        log_z: (T,) the logarithm of the softmax's denominator.
-        chosen: (T,) the logit of the target.
-        mean: (T,) of all logits; 0 where it is not asked for.
+        log_z: (T,) logarithm of the softmax's denominator.
+        chosen: (T,) logit of the target.
+        mean: (T,) mean of all logits; 0 unless requested.
     """
 
     log_z: Tensor
@@ -25,13 +25,13 @@ class Statistics(NamedTuple):
 
 
 def statistics(logits: Tensor, targets: Tensor, columns: Columns | None, mean: bool) -> Statistics:
-    """Compute the statistics of (T, V) logits, with their gradients.
+    """Compute the statistics of (T, V) logits, with gradients.
 
     Arguments:
         logits: fp32 or fp64; this rank's columns.
-        targets: (T,) int64, all of them tokens.
-        columns: which ones these are; None: all.
-        mean: whether that of all logits is asked for.
+        targets: (T,) int64, all of them token ids.
+        columns: the columns of this rank; None: all.
+        mean: compute the mean of all logits.
     """
     if columns is not None:
         return Statistics(*_Statistics.apply(logits, targets, columns, mean))
@@ -59,10 +59,10 @@ def statistics_of_parts(
 
 
 def add_to_targets(grad: Tensor, targets: Tensor, columns: Columns, value: Tensor) -> None:
-    """Add a number for each token to the column of its target, if that is here, in place.
+    """Add a number per token to the column of its target, if it is local, in place.
 
     Arguments:
-        grad: (T, V') this rank's columns.
+        grad: (T, V') local columns.
         value: (T,).
     """
     if not grad.shape[-1]:
@@ -74,7 +74,7 @@ def add_to_targets(grad: Tensor, targets: Tensor, columns: Columns, value: Tenso
 
 
 def _own(targets: Tensor, columns: Columns, width: int) -> tuple[Tensor, Tensor]:
-    """(T, 1) the places of targets among this rank's columns, and (T,) which ones are here."""
+    """(T, 1) local columns of targets, and (T,) which of them are local."""
     place = targets - columns.first
     here = (place >= 0) & (place < width)
     return place.where(here, 0).unsqueeze(-1), here
@@ -155,11 +155,11 @@ def count_correct(logits: Tensor, targets: Tensor, columns: Columns | None = Non
 def count_correct_from_hidden(
     hidden: Tensor, projection: Projection, targets: Tensor, chunk: int = CHUNK
 ) -> Tensor:
-    """Count the targets that have the highest logit, without holding the logits of all tokens.
+    """Count the targets that have the highest logit, without computing all logits at once.
 
     Arguments:
         targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
-        chunk: tokens whose logits are held at once.
+        chunk: tokens per chunk of logits.
     """
     states, wanted = hidden.flatten(0, 1), targets.flatten()
     device, format = hidden.device.type, compute_dtype(hidden)

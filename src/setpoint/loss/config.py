@@ -10,24 +10,24 @@ from setpoint.config import Config, ImportedComponent, Problem, Rule, field, rul
 
 
 class LossConfig(Config):
-    """What all losses share.
+    """Fields shared by all losses.
 
-    They sum over tokens, and the loop divides by the tokens of the whole batch, so that no token
-    weighs more for the micro-batch it happens to be in.
+    Losses are sums over tokens, which the loop divides by the tokens of the whole batch, so that no
+    token weighs more for the micro-batch it is in.
     """
 
     from_hidden: ClassVar[bool] = False
-    """Whether it takes hidden states and the output matrix where others take logits."""
+    """True if it takes hidden states and the output matrix instead of logits."""
 
     soft_caps: ClassVar[bool] = True
-    """Whether it can cap logits softly; of those that take hidden states only."""
+    """True if it supports soft-capped logits, of losses from hidden states."""
 
     takes_columns: ClassVar[bool] = False
-    """Whether it computes with logits of which each rank has the columns of some tokens."""
+    """True if it supports logits whose columns are divided among ranks."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Ids of the tokens that are never targets, neither in the loss nor in metrics."""
+        """Ids of tokens that are never targets, neither in the loss nor in metrics."""
         return ()
 
 
@@ -96,8 +96,8 @@ class ChunkedCrossEntropy(
 ):
     """Cross-entropy from hidden states, a chunk of tokens at a time.
 
-    The logits of all tokens are never held at once: each chunk gives its gradient before the next
-    begins. Needs a model that returns hidden states, as our own do.
+    The logits of all tokens never exist at once: each chunk computes its gradient before the next
+    begins. Needs a model that returns hidden states, as Setpoint's own do.
     """
 
     from_hidden = True
@@ -117,8 +117,8 @@ class LinearCrossEntropy(
 ):  # fmt: skip
     """PyTorch's own loss from hidden states in chunks, torch.nn.functional.linear_cross_entropy.
 
-    It has no z-loss, no soft cap, and no label smoothing in chunks. Needs torch 2.13 and a model
-    that hands over hidden states.
+    It has no z-loss, no soft cap, and no label smoothing. Needs torch 2.13 and a model that returns
+    hidden states.
     """
 
     from_hidden = True
@@ -143,7 +143,7 @@ class ImportedLossConfig(
 
 
 def tokens_named(loss: LossConfig) -> Iterator[tuple[str, int]]:
-    """List the tokens that a loss names, each with the path of the field."""
+    """List the token ids in a loss section, each with the path of its field."""
     if not isinstance(loss, Weighing):
         return
     if loss.ignore_index is not None:

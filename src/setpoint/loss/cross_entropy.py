@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class FromHidden(Protocol):
-    """A loss that takes hidden states and the way to logits, so that it need not hold them all."""
+    """A loss of hidden states and the projection to logits, which need not exist all at once."""
 
     def from_hidden(
         self, hidden: Tensor, projection: Projection, targets: Tensor, weights: Tensor | None = None
@@ -40,7 +40,7 @@ class FromHidden(Protocol):
 
 @runtime_checkable
 class Weighs(Protocol):
-    """A loss that leaves targets out or weighs them by itself, and takes weights of the data."""
+    """A loss that ignores or weights targets itself, and accepts weights from the data."""
 
     weigh: Weigher
 
@@ -70,14 +70,14 @@ class LossOutput(NamedTuple):
 
 
 class Weigher:
-    """Joins what the data and the configuration say about the weight of each target.
+    """Combines the weights of targets from the data and from the configuration.
 
-    A target's weight is the product of the one that the data gives and that of its token; what
-    weighs nothing does not count.
+    A target's weight is the product of the data's and its token's; targets of weight 0 do not
+    count.
 
     Arguments:
         ignore_index: a token that does not count; None: all do.
-        token_weights: weights by the id of the token, as text; others weigh 1. None: all do.
+        token_weights: weights by token id, as text; others weigh 1. None: all do.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Weigher:
 
     @property
     def is_trivial(self) -> bool:
-        """Whether all targets weigh what the data says."""
+        """True if all targets have the data's weights."""
         return self.ignore_index is None and not self._tables
 
     def __call__(
@@ -175,7 +175,7 @@ class CrossEntropyLoss:
         weights: Tensor | None,
         columns: Columns | None = None,
     ) -> LossOutput:
-        """Compute the loss of tokens that have been weighed.
+        """Compute the loss of tokens with known weights.
 
         Arguments:
             targets: (T,) int64; IGNORE_INDEX marks positions that do not count.
@@ -205,7 +205,7 @@ class CrossEntropyLoss:
 
 
 def summed(logits: Tensor, targets: Tensor, per_token: bool) -> LossOutput:
-    """The plain cross-entropy of (T, V) logits, which nothing weighs."""
+    """Unweighted cross-entropy of (T, V) logits."""
     if not per_token:
         total = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
         return LossOutput(total, total.detach())
@@ -224,10 +224,10 @@ def _weighted_sum(each: Tensor, valid: Tensor, weights: Tensor | None) -> Tensor
 
 
 class ImportedLoss:
-    """A loss of another library, summed over tokens; the cross-entropy is measured beside it.
+    """A loss of another library, summed over tokens; the cross-entropy is measured as well.
 
     Raises:
-        SetpointError: it cannot be made, or does not sum over the valid tokens.
+        SetpointError: it cannot be built, or does not sum over the valid tokens.
     """
 
     def __init__(self, config: ImportedLossConfig) -> None:

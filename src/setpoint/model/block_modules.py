@@ -1,4 +1,4 @@
-"""Modules that a block of the transformer is made of: norms and the feed-forward network."""
+"""Norms and feed-forward networks of a transformer block."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def build_norm(config: TransformerConfig, dim: int) -> nn.Module:
-    """Make one norm of a model; `config.norm.build` would return one object for all of them."""
+    """Build one norm of a model; `config.norm.build` would return one object for all of them."""
     return owner_of(type(config.norm))(config.norm, dim=dim, eps=config.norm_eps)
 
 
@@ -250,16 +250,16 @@ def _scale(x: Tensor, eps: float) -> Tensor:
 
 
 def build_imported(config: ImportedNorm, *, dim: int, eps: float) -> nn.Module:
-    """Make the norm of an `import` section, and try it on a vector.
+    """Build the norm of an `import` section, and validate it with a vector.
 
-    It is made on the CPU, and its values there are its initial values, also through the meta
-    device. It draws random numbers from a fresh generator, so that all ranks draw the same.
+    It is made on the CPU, and its values are its initial values, even via the meta device. It draws
+    random numbers from a fresh generator, the same on all ranks.
 
     Arguments:
         dim: size of the last axis; passed as `dim` or `normalized_shape`.
 
     Raises:
-        SetpointError: the target makes no module that keeps the shape of vectors.
+        SetpointError: the target makes no module that preserves the shape of vectors.
     """
     runtime = {"dim": dim, "normalized_shape": dim, "eps": eps}
     title = f"model.norm.target = {config.target}"

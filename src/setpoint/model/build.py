@@ -72,10 +72,11 @@ def build_outline(config: "ModelConfig", vocab_size: int) -> nn.Module:
 
 
 def require_language_model(model: object, title: str, vocab_size: int) -> None:
-    """Try a model on two tokens.
+    """Call a model with two tokens to validate it.
 
     Raises:
-        SetpointError: it does not map tokens to logits, or has `supports_head` and takes none.
+        SetpointError: it does not map tokens to logits, or declares `supports_head` without
+            supporting it.
     """
     if not isinstance(model, nn.Module):
         raise SetpointError(f"{title} makes a {type(model).__name__}; it must make a torch module")
@@ -118,7 +119,7 @@ def _require_head(model: nn.Module, tokens: Tensor, title: str) -> None:
 
 
 def build_imported(config: "ImportedModel", vocab_size: int) -> nn.Module:
-    """Make the model of an `import` section, and try it on two tokens.
+    """Build the model of an `import` section, and validate it with two tokens.
 
     Raises:
         SetpointError: the target makes no module that maps tokens to logits.
@@ -150,10 +151,10 @@ def skeleton(config: "ModelConfig", vocab_size: int) -> nn.Module:
 def materialize(module: nn.Module, device: torch.device | str, dtype: torch.dtype) -> None:
     """Allocate uninitialized memory for tensors on the meta device.
 
+    Like `nn.Module.to_empty`, which imports a third of a second of code for plain tensors.
+
     Arguments:
         dtype: of parameters; buffers, and parts of quantized weights, keep theirs.
-
-    As `nn.Module.to_empty`, which imports a third of a second of code for plain tensors.
     """
     keep = {id(part) for part in stored_parts(module).values()}
 

@@ -28,7 +28,7 @@ from setpoint.model.rope.config import RopeScaling
 
 PRETRAINED_RULES = (
     Rule("setpoint.model.pretrained.check:check_directory",
-         "Whether the weights to start from are there and fit the model",
+         "The pretrained weights exist and fit the model",
          needs="files", when=lambda model: model.pretrained is not None),
 )  # fmt: skip
 
@@ -108,13 +108,13 @@ class MuP(Config):
 
 RULES = (
     Rule("setpoint.model.attention.selection:backend_problems",
-         "Whether the attention backend computes what the model needs",
+         "The attention backend supports the model",
          when=lambda model: model.attention_backend != "auto"),
     Rule("setpoint.model.moe.config:expert_problems",
-         "Whether the layers and widths can have experts",
+         "The layers and widths support experts",
          when=lambda model: model.moe is not None),
     Rule("setpoint.model.pretrained.peft_files:adapter_file_problems",
-         "Whether the adapters to start from are there, and belong to the weights",
+         "The pretrained adapters exist and belong to the weights",
          needs="files", when=lambda model: bool(model.adapters)),
 )  # fmt: skip
 
@@ -394,7 +394,7 @@ class TransformerConfig(
         return sum(-(-(self.layers - place) // len(pattern)) for place in of_kind)
 
     def rotates(self, layer: int) -> bool:
-        """Whether a layer rotates its queries and keys."""
+        """True if a layer rotates its queries and keys."""
         pattern = self.rope_pattern
         return self.positions == "rotary" and pattern[layer % len(pattern)]
 
@@ -468,17 +468,17 @@ class TransformerConfig(
             )
 
     def _wrong_windows(self) -> Iterator[Problem]:
-        """The pattern is not empty, and sliding layers have a window."""
+        """Sliding layers need a window, and the pattern an item."""
         if not self.attention_pattern:
             yield Problem(
                 "attention_pattern",
-                "is empty, so that no layer knows what it attends to",
+                "is empty",
                 valid=('["full"]', '["sliding", "full"]'),
             )
         elif self.count_layers("sliding") and self.sliding_window is None:
             yield Problem(
                 "sliding_window",
-                "must be set, since layers with a sliding window do not know how far they see",
+                "must be set for layers with a sliding window",
                 valid=tuple(str(max(1, self.max_sequence_length // part)) for part in (4, 2)),
                 also=("attention_pattern",),
             )
@@ -554,7 +554,7 @@ class TransformerConfig(
 
     @dead("qk_norm_across_heads")
     def _qk_norm_across_heads_is_dead(self) -> str | None:
-        return None if self.qk_norm else "qk_norm is false, so that nothing is normalized"
+        return None if self.qk_norm else "qk_norm is false"
 
     @dead("rope_base_sliding")
     def _rope_base_sliding_is_dead(self) -> str | None:
@@ -566,7 +566,7 @@ class TransformerConfig(
 
     @dead("qk_norm", "qkv_bias", "attention_sinks", "merge_qkv")
     def _grouped_queries_are_dead(self) -> str | None:
-        return None if self.mla is None else "mla takes the place of grouped queries"
+        return None if self.mla is None else "mla replaces grouped queries"
 
     # Derived values are in every full file, and may be there without effect.
 
@@ -603,7 +603,7 @@ class TransformerConfig(
         moe = self.moe
         if moe is None or moe.layers_with_experts(self.layers) < self.layers:
             return None
-        return "all layers have experts (moe), so that there is no dense feed-forward network"
+        return "all layers have experts (moe), so there is no dense feed-forward network"
 
     def _nothing_rotated(self) -> str | None:
         """Reason why RoPE is unused, or None."""
@@ -648,11 +648,11 @@ class HuggingFaceConfig(
     owner="setpoint.model.huggingface.builder:build_huggingface",
     rules=(
         Rule("setpoint.model.pretrained.check:check_config",
-             "Whether its config.json is there and goes with the section", needs="files"),
+             "Its config.json exists and fits the section", needs="files"),
         Rule("setpoint.model.pretrained.check:check_package",
-             "Whether the package transformers is installed", needs="import"),
+             "The package transformers is installed", needs="import"),
         Rule("setpoint.model.pretrained.check:check_weights",
-             "Whether the weights to start from are those of the model that transformers makes",
+             "The pretrained weights fit the model that transformers builds",
              needs="import", when=lambda model: model.pretrained is not None),
     ),
 ):  # fmt: skip
@@ -678,7 +678,7 @@ class HuggingFaceConfig(
     def _derive_config(self) -> str:
         if self.pretrained is None:
             raise Invalid(
-                "must be set, unless pretrained is: no architecture is named",
+                "must be set, unless pretrained is",
                 hint="Set it to a directory with a config.json, or to the id of a model.",
             )
         return self.pretrained

@@ -1,7 +1,7 @@
-"""Nearest valid values for fields that must divide another, or be divided by it."""
+"""Valid values near a given one, for fields that divide another or are divided by it."""
 
 REACH = 100_000
-"""How far from the value divisors are looked for."""
+"""Maximum distance of divisors from the value."""
 
 
 def nearest_divisors(number: int, to: int, count: int = 3) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Initial values by the seed and the parameter's name only."""
+"""Initial values that depend only on the seed and the parameter's name."""
 
 import hashlib
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Questions to any model: its layers, its parameters and their kinds, and its mode."""
+"""Inspection of models: layers, parameters with their kinds, and training mode."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def inputs_first(model: nn.Module) -> set[str]:
 
 
 def packed_experts(model: nn.Module) -> dict[str, Literal["inputs_first", "outputs_first"]]:
-    """Find packed experts in models of transformers: the order of their matrices, by name."""
+    """Packed experts of transformers models: the order of their matrices, by name."""
     found: dict[str, Literal["inputs_first", "outputs_first"]] = {}
     for path, module in model.named_modules():
         # An attribute of transformers' experts, which Llama 4's lack.
@@ -179,6 +179,6 @@ def _output_weights(model: nn.Module) -> Iterator[Any]:
 
 
 def _weight_of(module: Any) -> nn.Parameter | None:
-    """The parameter itself: the attribute may be this rank's shard."""
+    """The parameter itself; the attribute may be its local shard."""
     own = module.named_parameters(recurse=False) if isinstance(module, nn.Module) else ()
     return dict(own).get("weight")

@@ -1,4 +1,4 @@
-"""Modifiers: functions from config to config that go with any preset."""
+"""Modifiers: functions from config to config, for any preset."""
 
 from __future__ import annotations
 

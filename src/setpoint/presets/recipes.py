@@ -1,4 +1,4 @@
-"""What the presets of published models have in common beside the model."""
+"""Settings shared by the presets of published models."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def published(
     floor: float = 0.1,
     recompute: CheckpointingConfig | None = None,
 ) -> Job:
-    """A model of a published shape, trained on GPUs in bf16 with AdamW and a cosine.
+    """A model of a published shape, trained on GPUs in bf16 with AdamW and a cosine schedule.
 
-    Weights are divided among the ranks that the other axes leave.
+    Weights are sharded over the ranks that other axes leave.
 
     Arguments:
-        recompute: activation checkpointing; None: of all but matrix products and attention.
+        recompute: activation checkpointing; None: all but matrix products and attention.
 
     Returns:
-        a new draft; data, tokenizer and duration are the user's to choose.
+        a new draft; data, tokenizer and duration are left to the user.
     """
     return Job(
         name=name,

@@ -1,4 +1,4 @@
-"""Imports of torchao, also by transformers, without the lines that each of them would print."""
+"""Imports of torchao, here and by transformers, without its log lines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _LINES: Final = {
     # Enums that torchao makes known to torch, which knows them by now.
     "torch.utils._pytree": "Calling register_constant() on Enum subclasses is deprecated",
 }
-"""Parts of lines, by the loggers that print them."""
+"""Parts of log lines, by logger."""
 
 
 class _Without(logging.Filter):
-    """Drops records that have a text."""
+    """Drops records that contain a text."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
@@ -27,12 +27,12 @@ _FILTERS: Final = {name: _Without(text) for name, text in _LINES.items()}
 
 
 def quiet_torchao() -> None:
-    """Drop the log lines of importing torchao."""
+    """Suppress the log lines of importing torchao."""
     for name, filter in _FILTERS.items():
         logging.getLogger(name).addFilter(filter)  # which is added once
 
 
 def import_torchao(module: str) -> Any:
-    """Import a module of torchao, by its name in there."""
+    """Import a module of torchao by its relative name."""
     quiet_torchao()
     return importlib.import_module(f"torchao.{module}")

@@ -174,7 +174,7 @@ def test_weights_of_a_job_that_are_of_another_system(
     for name in ("model.pt", "step-1"):
         assert main(["train", "tiny", "--model.pretrained", name]) == 2
         text = " ".join(capsys.readouterr().err.split())
-        assert "`setpoint checkpoint import` makes one of a checkpoint of another system" in text
+        assert "`setpoint checkpoint import` converts checkpoints of other systems" in text
 
 
 ODD: tuple[Any, ...] = (None, True, -1, 10**30, 1.5, "x", [], {}, [1], {"a": 1}, torch.ones(2),

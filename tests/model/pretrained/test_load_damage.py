@@ -118,7 +118,7 @@ def test_nothing_is_loaded_of_what_is_not_whole(
         # What may be wrong with a file is no mistake in the configuration.
         assert (
             isinstance(caught.value, RunError)
-            or "hold" in str(caught.value)
+            or "has" in str(caught.value)
             or "lacks" in str(caught.value)
         )
         told.append(f"{case}:\n{caught.value}\n".replace(str(tmp_path), "HERE"))

@@ -92,7 +92,7 @@ def test_adapters_of_embeddings_equal_peft_or_are_refused(tmp_path: Path, kind: 
         found = folded(base, tmp_path / "adapter-tied")
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
         return
-    reason = "changes (embed_tokens|lm_head) and not the (output matrix|embedding), and here both"
+    reason = "changes (embed_tokens|lm_head) and not the (output matrix|embedding), which are tied"
     if kind == "save both":
         # Both are saved, so that only their values tell.
         model: Any = load_pretrained(base)
@@ -112,7 +112,7 @@ def test_two_adapters_that_save_one_matrix_are_refused(tmp_path: Path) -> None:
         adapted(base, tmp_path / name, modules_to_save=H)
     adapted(base, tmp_path / "c", modules_to_save=E)
     folded(base, tmp_path / "a", tmp_path / "c")
-    with pytest.raises(SetpointError, match=r"b saves lm_head.weight whole, as .*/a does: only on"):
+    with pytest.raises(SetpointError, match=r"b replaces lm_head.weight, as .*/a does; only one"):
         folded(base, tmp_path / "a", tmp_path / "b")
     # Matrices of the base, which PEFT writes beside adapters of embeddings, are none that count.
     for name in "de":

@@ -137,11 +137,11 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     rewrite(folder, {f"{name}_scale_inv": scales[:2]})
     with pytest.raises(RunError) as caught:
         load_pretrained(folder)
-    assert f"{folder} holds weights that are quantized otherwise than" in str(caught.value)
-    assert f"{name}_scale_inv is (2, 4), which fits no blocks of {name} (96, 64)" in str(
+    assert f"{folder} has weights whose quantization is not that of" in str(caught.value)
+    assert f"{name}_scale_inv is (2, 4), which does not fit {name} (96, 64)" in str(
         caught.value
     )
-    assert "those of 32 x 16 need (3, 4)" in str(caught.value)
+    assert "blocks of 32 x 16 need (3, 4)" in str(caught.value)
     rewrite(folder, {f"{name}_scale_inv": None})  # type: ignore[dict-item]
     with pytest.raises(RunError, match=rf"{name} \(F8_E4M3\) has no {name}_scale_inv beside it"):
         load_pretrained(folder)
@@ -180,9 +180,9 @@ def test_check_refuses_what_train_would(tmp_path: Path) -> None:
         "scales": (
             {beyond: torch.ones(3, 4)},
             {},
-            f"{beyond} (F32) belongs to no quantized weight",
+            f"{beyond} (F32) is not part of a quantized weight",
         ),
-        "keys": ({}, {"quantization_config": None}, "has no quantization_config that says how"),
+        "keys": ({}, {"quantization_config": None}, "has no quantization_config; the names"),
         "fmt": ({}, {"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, "F8_E5M2"),
     }
     for case, (tensors, keys, said) in edits.items():
@@ -225,7 +225,7 @@ def test_scales_that_make_no_weights_are_named(tmp_path: Path) -> None:
             add_adapter(adapter, config, model)
             with pytest.raises(RunError) as caught:
                 start_from(config, model, "cpu", torch.float32, skeleton(config, 20))
-            assert f"{folder / 'model.safetensors'}: {name} holds numbers" in str(caught.value)
+            assert f"{folder / 'model.safetensors'}: {name} has values" in str(caught.value)
             assert said in str(caught.value)
 
 
@@ -320,9 +320,9 @@ def theirs_of(ours: str, experts: int) -> list[str]:
     [
         ("fp8", "is 'fp8', and must be a table with quant_method"),
         ({"quant_method": "fp9"}, "quant_method = 'fp9' is not supported"),
-        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size = 128 is no block"),
-        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "= [0, 128] is no block"),
-        ({"quant_method": "fp8", "weight_block_size": ["32", "32"]}, "= ['32', '32'] is no block"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size = 128 is invalid"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "= [0, 128] is invalid"),
+        ({"quant_method": "fp8", "weight_block_size": ["32", "32"]}, "= ['32', '32'] is invalid"),
     ],
 )
 def test_wrong_keys_are_named(keys: Any, reason: str) -> None:

@@ -50,5 +50,5 @@ def test_a_configuration_of_another_kind_is_not_ours(tmp_path: Path) -> None:
     sizes = ("model.num_embeddings=257", "model.embedding_dim=257")
     run = train(small_job(tmp_path, *flags, *sizes)).directory
     assert load_pretrained(run)(torch.zeros(1, 3, dtype=torch.int64)).shape == (1, 3, 257)
-    with pytest.raises(SetpointError, match="holds a model of type = import"):
+    with pytest.raises(SetpointError, match="has a model of type = import"):
         config_from_pretrained(run)

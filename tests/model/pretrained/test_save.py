@@ -139,7 +139,7 @@ def test_what_no_family_has_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_scale_that_positions_not_stretched_cannot_give_is_refused(tmp_path: Path) -> None:
     ours = model(**LATENT, rope_scaling=YarnScaling(factor=1.0, original_length=8))
-    with pytest.raises(SetpointError, match="attention_scale = 0.3; it would have to be null"):
+    with pytest.raises(SetpointError, match="attention_scale = 0.3; it must be null"):
         save_pretrained(ours, tmp_path / "out", family="deepseek_v3")
 
 

@@ -1,4 +1,4 @@
-"""Attention backends: what a query sees, what all of them offer, and those with a dense mask."""
+"""Attention backends: masks, the common interface, and backends with a dense mask."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def visible(
 ) -> Tensor:
     """The attention mask: True where the query sees the key.
 
-    It does if the key is no padding, in the same document, at or before the query, and less than
-    `window` positions before it. Order is that of slots, as positions start anew in each document;
+    The key must not be padding, and be in the same document, at or before the query, and less than
+    `window` positions before it. Order is that of slots, as positions restart in each document;
     distance is that of positions, as padding takes no room in a window. Every query sees itself,
-    padding too: without a key there is no softmax.
+    even padding: without a key there is no softmax.
 
     Arguments:
-        window: number of visible positions, the query's included; None: all before it.
+        window: number of visible positions, including the query's; None: unlimited.
         queries, keys: slots of the keys to compute the mask for; None: those of the queries.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The parts of the model's configuration that belong to attention."""
+"""Attention settings of the model's configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from setpoint.config import Config, field
 
 Kind = Literal["full", "sliding"]
-"""What a layer's positions see: all before them, or a window."""
+"""Attention type of a layer: full or sliding window."""
 
 Backend = Literal[
     "auto",
@@ -23,7 +23,7 @@ Backend = Literal[
     "flash_attention_3",
     "flash_attention_4",
 ]
-"""What computes attention."""
+"""Attention backend."""
 
 
 class MLA(Config):

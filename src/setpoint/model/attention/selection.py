@@ -271,13 +271,13 @@ def lacking(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
     if demands.soft_cap and not limits.soft_cap:
         yield "cannot cap scores", "attention_soft_cap"
     if demands.dropout and not limits.dropout:
-        yield "cannot drop attention weights", "attention_dropout"
+        yield "does not support attention dropout", "attention_dropout"
     if demands.sinks and not limits.sinks:
-        yield "knows no attention sinks", "attention_sinks"
+        yield "does not support attention sinks", "attention_sinks"
     if demands.value_head != demands.head:
         if not limits.latent:
             yield (
-                "needs keys and values of one size, which latent attention has not",
+                "needs keys and values of one size, unlike latent attention",
                 "mla.value_head_dim",
             )
     elif limits.largest_head is not None and demands.head > limits.largest_head:

@@ -46,7 +46,7 @@ class SigmoidTopK(
 
     @dead("bias_schedule")
     def _bias_schedule_is_dead(self) -> str | None:
-        return "bias_rate is 0, so that the bias never moves" if self.bias_rate == 0 else None
+        return "bias_rate is 0" if self.bias_rate == 0 else None
 
 
 class MoE(Config):
@@ -217,7 +217,7 @@ class MoE(Config):
 
     @dead("implementation", holds=("loop",))
     def _implementation_is_dead(self) -> str | None:
-        return None if self.packed else "experts that are not packed go one after the other"
+        return None if self.packed else "unpacked experts are computed one by one"
 
     @dead("capacity_factor")
     def _capacity_factor_is_dead(self) -> str | None:
@@ -234,7 +234,7 @@ class MoE(Config):
 
     @dead("top_groups")
     def _top_groups_is_dead(self) -> str | None:
-        return "groups is 1, so that there is one group to choose" if self.groups == 1 else None
+        return "groups is 1" if self.groups == 1 else None
 
 
 GROUPED_MULTIPLE = 4

@@ -1,7 +1,7 @@
-"""Dispatch by DeepEP's kernels: a token is sent once to each rank with experts of its choice.
+"""Dispatch by DeepEP's kernels, which send a token once to each rank with an expert it chose.
 
-Written against the `Buffer` that DeepEP's documentation describes for training, with its kernels
-for high throughput. It has been run with a stand-in for that class only, not on GPUs.
+Written for the `Buffer` that DeepEP's documentation describes for training, with its
+high-throughput kernels. It has been run with a stand-in for that class only, not on GPUs.
 """
 
 from __future__ import annotations

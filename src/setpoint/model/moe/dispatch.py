@@ -1,4 +1,4 @@
-"""Experts divided among ranks: tokens are sent to the ranks of their experts, and results back."""
+"""Expert parallelism: tokens are sent to the ranks of their experts, and results back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TokenDispatcher(Protocol):
-    """Computes the weighted sum over the choices of each token, on the ranks of their experts."""
+    """Computes the weighted sum over each token's experts, on the ranks that have them."""
 
     def __call__(
         self, experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments

@@ -1,4 +1,4 @@
-"""A layer with experts: routers, the layer itself, and the update of the routers' biases."""
+"""Mixture-of-experts layer, its routers, and updates of router biases."""
 
 from __future__ import annotations
 

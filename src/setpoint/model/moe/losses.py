@@ -1,11 +1,11 @@
-"""Losses of routing, and reports of it: of a layer, of a model, and as metrics.
+"""Router losses, and routing reports of a layer, of a model, and as metrics.
 
-T tokens that count, E experts, k choices a token; f_i is the share of the T k choices that fell on
-expert i and carries no gradient, P_i the mean score of expert i, where the scores of a token sum
-to one. E * sum_i f_i P_i is 1 where either is uniform, and grows as load and scores gather on the
+With T tokens that count, E experts and k choices per token: f_i is the share of the T k choices
+that expert i gets, without gradient, and P_i its mean score, where the scores of a token sum to
+one. E * sum_i f_i P_i is 1 if either is uniform, and grows as load and scores concentrate on the
 same experts.
 
-Where several ranks divide the sequences, counts are of whole ones, and each rank's losses are its
+If several ranks divide the sequences, counts are of whole ones, and each rank's losses are its
 parts of a sum: `tokens` is the number of tokens that count on all of them.
 """
 
