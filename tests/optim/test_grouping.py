@@ -220,8 +220,8 @@ def test_muon_needs_a_matrix() -> None:
     (problem,) = grouping_problems(config, MODEL)
     assert problem.path == "adamw_patterns"
     assert problem.message == (
-        "leaves Muon no parameters: of 8 parameters that are trained 2 are of kind matrix, and AdamW "
-        "gets all of these"
+        "leaves Muon no parameters: 2 of 8 trained parameters are of kind matrix, and AdamW takes "
+        "all of these"
     )
     assert not list(grouping_problems(resolve(MuonConfig(adamw_patterns=(r"layers\.1",))), MODEL))
     (problem,) = grouping_problems(resolve(MuonConfig()), MODEL[:2])
