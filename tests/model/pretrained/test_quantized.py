@@ -138,9 +138,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         load_pretrained(folder)
     assert f"{folder} has weights whose quantization is not that of" in str(caught.value)
-    assert f"{name}_scale_inv is (2, 4), which does not fit {name} (96, 64)" in str(
-        caught.value
-    )
+    assert f"{name}_scale_inv is (2, 4), which does not fit {name} (96, 64)" in str(caught.value)
     assert "blocks of 32 x 16 need (3, 4)" in str(caught.value)
     rewrite(folder, {f"{name}_scale_inv": None})  # type: ignore[dict-item]
     with pytest.raises(RunError, match=rf"{name} \(F8_E4M3\) has no {name}_scale_inv beside it"):
