@@ -225,7 +225,7 @@ def test_muon_needs_a_matrix() -> None:
     )
     assert not list(grouping_problems(resolve(MuonConfig(adamw_patterns=(r"layers\.1",))), MODEL))
     (problem,) = grouping_problems(resolve(MuonConfig()), MODEL[:2])
-    assert "none is of kind matrix" in problem.message
+    assert "none of 2 trained parameters is of kind" in problem.message
     with pytest.raises(
         SetpointError, match=r"optimizer\.adamw_patterns = .* leaves Muon no parameters"
     ):

@@ -101,7 +101,7 @@ def test_pairs_are_one_group() -> None:
         ("torch.optim.Adagrad", {"lr_decya": 1}, "has no parameter 'lr_decya'"),
         ("torch.optim.Adagrad", {"params": 1}, "is passed when it is built; leave it out"),
         ("torch.optim.Adagrad", {"eps": "x"}, "is not a float"),
-        ("torch.optim.Rprop", {"weight_decay": 0.1}, "torch.optim.Rprop takes none"),
+        ("torch.optim.Rprop", {"weight_decay": 0.1}, "torch.optim.Rprop does not accept it"),
         ("torch.optim.Optimizer", {}, "needs 'defaults', which is not given"),
     ],
 )

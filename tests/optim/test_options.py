@@ -63,9 +63,9 @@ def test_values_are_read_by_the_fields() -> None:
         ({"eps": 0}, "eps", "it must be > 0"),
         ({"bets": [0.5, 0.6]}, "bets", "Did you mean betas?"),
         ({"beta1": 0.9}, "beta1", "Did you mean betas?"),
-        ({"lr": 1.0}, "lr", "a group sets it by lr_multiplier"),
-        ({"weight_decay": 1.0}, "weight_decay", "a group sets it by weight_decay_multiplier"),
-        ({"params": "x"}, "params", "a group sets it by pattern"),
+        ({"lr": 1.0}, "lr", "set lr_multiplier"),
+        ({"weight_decay": 1.0}, "weight_decay", "set weight_decay_multiplier"),
+        ({"params": "x"}, "params", "set pattern"),
         ({"clip_norm": 1.0}, "clip_norm", "is the same for all groups of type = adamw"),
         ({"implementation": "loop"}, "implementation", "is the same for all groups"),
     ],
@@ -116,7 +116,7 @@ def test_those_of_an_imported_optimizer_by_its_signature() -> None:
     [
         ({"bets": [0.5, 0.6]}, "bets", "has no parameter 'bets'"),
         ({"eps": "x"}, "eps", "is not a float"),
-        ({"lr": 0.1}, "lr", "a group sets it by lr_multiplier"),
+        ({"lr": 0.1}, "lr", "set lr_multiplier"),
     ],
 )
 def test_what_an_imported_optimizer_does_not_take(

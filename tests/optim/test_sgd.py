@@ -61,7 +61,7 @@ def test_without_momentum_there_is_no_state() -> None:
     ("fields", "words"),
     [
         ({"momentum": 0.0, "nesterov": True}, "needs momentum without dampening"),
-        ({"momentum": 0.0, "dampening": 0.1}, "there is no running sum"),
+        ({"momentum": 0.0, "dampening": 0.1}, "momentum is 0"),
     ],
 )
 def test_what_contradicts_itself(fields: dict[str, Any], words: str) -> None:
