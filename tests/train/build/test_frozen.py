@@ -120,7 +120,7 @@ def test_spans_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
         "{pattern=qwery, stop=2}": "Did you mean query?",
         "{pattern=query, start=5, stop=5}": "is not after start",
         "{pattern=query}": "belong in frozen",
-        "{pattern=query, stop=50 %}": "changes with its duration",
+        "{pattern=query, stop=50 %}": "would change with its duration",
         "{pattern='.', start=2}": "leaves nothing that is trained at 2 steps",
     }
     for span, said in cases.items():
