@@ -82,7 +82,7 @@ test: $(VENV)/.dev
 
 test-docs: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal \
-	  -m documentation tests/docs tests/test_examples.py
+	  -m documentation tests/docs tests/test_examples.py tests/typing/test_documentation.py
 
 quick: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal \

@@ -100,7 +100,13 @@ def mypy(folder: Path) -> list[str]:
     return re.findall(r"^.*: error:.*$", done.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("checker", [pyright, pytest.param(mypy, marks=pytest.mark.slow)])
+CHECKERS = [
+    pytest.param(pyright, marks=pytest.mark.documentation),
+    pytest.param(mypy, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
 def test_first_examples_are_typed(checker: Callable[[Path], list[str]], tmp_path: Path) -> None:
     examples = first_examples()
     assert len(examples) > 15
