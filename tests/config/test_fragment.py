@@ -95,8 +95,7 @@ def test_fragments_that_name_one_another_many_times_end(
         (tmp_path / f"m{number}.toml").write_text("size = 3\n")
     (tmp_path / "many.toml").write_text(f"extends = {[f'm{n}.toml' for n in range(300)]}\n")
     assert compose(Job, flags=["--batch.extends=f0.toml"]).resolve().batch.size == 3
-    problems = problems_of(lambda: compose(Job, flags=["--batch.extends=many.toml"]).resolve())
-    assert any(problem.message == "a configuration reads 256 files at most" for problem in problems)
+    assert compose(Job, flags=["--batch.extends=many.toml"]).resolve().batch.size == 3
 
 
 def test_a_file_that_several_extend_counts_once_before_them(here: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from setpoint.cli.options import Arguments
 from setpoint.cli.source import open_source
 from setpoint.cli.source import prepare as import_what_is_named
 from setpoint.config import (
     Composition,
-    Config,
     Document,
     Origin,
     SetpointError,
@@ -51,7 +50,6 @@ from setpoint.sweep.sweep_file import (
     read_space,
 )
 
-C = TypeVar("C", bound=Config)
 EXTENDS = "extends"
 
 

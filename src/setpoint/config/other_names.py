@@ -18,7 +18,7 @@ value with the words for it, or a function as in `OTHER_NAMES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from .draft.copying import draft_of
@@ -103,9 +103,6 @@ class ForeignKey:
                 if folded(str(unknown.path[-1])) == name:
                     return ForeignKey(name, unknown.value, self.editor)
         return None
-
-
-Converter = Callable[[ForeignKey], Replacement | str | None]
 
 
 def _guessed(value: object) -> object:

@@ -13,7 +13,7 @@ from ..values.node import Node
 from ..values.origin import FILE, Origin, short_name
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path, can_be_named
-from ..words.plain_data import MAX_FILES, MAX_NESTING, PlainScalar
+from ..words.plain_data import MAX_NESTING, PlainScalar
 from ..words.text import parse_list
 from .presets import PRESET_PREFIX, preset_named
 
@@ -33,7 +33,6 @@ class ExtendingFiles:
         self.root = root
         self.notes: list[str] = []
         self._open: list[str] = []
-        self._count = 0
         # The fragments that have been put onto a section, each once.
         self._applied: dict[Path, list[str]] = {}
 
@@ -45,7 +44,7 @@ class ExtendingFiles:
             at: the section whose fields it holds; the empty path for a whole configuration.
 
         Raises:
-            Invalid: if it is open already, or there are too many files.
+            Invalid: if it is open already, or files are nested too deeply.
             SetpointError: if it cannot be read.
         """
         real = os.path.realpath(file if isinstance(file, str) else file.name)
@@ -53,13 +52,10 @@ class ExtendingFiles:
             raise Invalid(f"extends itself: {' -> '.join(map(short_name, (*self._open, real)))}")
         if len(self._open) >= MAX_NESTING:
             raise Invalid(f"files that extend one another are {MAX_NESTING} at most")
-        if self._count >= MAX_FILES:
-            raise Invalid(f"a configuration reads {MAX_FILES} files at most")
         document = read_file(file) if isinstance(file, str) else file
         if HEADER in document.data:
             document, notes = migrated(self.root, document, at)
             self.notes.extend(notes)
-        self._count += 1
         self._open.append(real)
         return document
 

@@ -14,7 +14,6 @@ MAX_DEPTH = 64  # mappings and lists inside one another, the file itself being t
 MAX_DIGITS = 4300  # of a whole number; the bound of Python itself
 MAX_BITS = 14_284  # every number of so few bits has at most MAX_DIGITS digits
 MAX_COPIED = 100_000  # values that references and aliases to lists and mappings repeat
-MAX_FILES = 256  # of one configuration, with all that they extend
 MAX_NESTING = 16  # files that extend one another
 # The messages are shared by the readers, so that the same mistake reads the same everywhere.
 TOO_BIG = "is too large for a floating-point number"
