@@ -48,14 +48,14 @@ DIGEST = 32
 
 
 class Compiled:
-    """The compiled modules, and those of them that ran eagerly all the same."""
+    """Compiled modules, and those that ran eagerly nevertheless."""
 
     def __init__(self, names: Mapping[Any, str]) -> None:
         self.names = names
         self.ran_eagerly: set[Any] = set()
 
     def take(self) -> list[str]:
-        """Tell which modules ran as they are written, and forget it."""
+        """Return the modules that ran eagerly, and clear the list."""
         names = [name for part, name in self.names.items() if part in self.ran_eagerly]
         self.ran_eagerly.clear()
         return names
@@ -68,7 +68,7 @@ def compile_model(
     layers: Sequence[tuple[str, nn.Module]],
     splits_backward: bool = False,
 ) -> Compiled:
-    """Have the forward pass of a model, or of its layers, compiled when it is first called.
+    """Compile the forward pass of a model, or of its layers, at the first call.
 
     Hooks stay outside of what is compiled, so that those of a sharding engine, which gather
     weights, end no graph. Layers of one kind share their code, which is compiled once.
@@ -104,7 +104,7 @@ def compile_model(
 
 
 def compile_step(config: Compile, objective: Any) -> Compiled:
-    """Have the step of an objective compiled as one graph when it is first called.
+    """Compile forward, loss and backward of an objective as one graph at the first call.
 
     The graph holds what its method `share` computes, the model and its loss, with the backward pass
     from there: a part that no graph can hold is an error. What evaluations call, `sums` and
@@ -123,7 +123,7 @@ def compile_step(config: Compile, objective: Any) -> Compiled:
 def _compiled_class(
     config: Compile, kind: type[nn.Module], ran_eagerly: set[Any], splits_backward: bool
 ) -> type[nn.Module]:
-    """A class whose forward pass is compiled; copies of its modules are of the class before."""
+    """Create a class with a compiled forward pass; module copies keep the original class."""
 
     def reduce(module: nn.Module, protocol: SupportsIndex) -> Any:
         make, given, *state = kind.__reduce_ex__(module, protocol)
@@ -152,7 +152,7 @@ def _call(make: Callable[..., Any], *given: Any) -> Any:
 
 
 def _entrance(ran_eagerly: set[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the function that is compiled: it calls a module, and notes if Python itself runs it."""
+    """Create the function to compile: it calls a module, and notes eager runs."""
 
     def enter(module: Any, *args: Any, **kwargs: Any) -> Any:
         # Compiled code has left this out, whatever the reason why it does not run.
@@ -199,7 +199,7 @@ def _compile(
 
 
 def signature_of(layer: nn.Module) -> Hashable:
-    """Describe a layer by what compiled code is specialized on.
+    """Key of a layer by the properties that compiled code is specialized on.
 
     Layers that differ here would each compile code of their own under one name, and would use up
     the recompilation limit of that name together.
@@ -237,7 +237,7 @@ def compiling(
     fuses_messages: bool = False,
     rounds_as_eager: bool = False,
 ) -> Iterator[None]:
-    """Set what the code of a job is compiled under.
+    """Apply the compiler settings of a job.
 
     PyTorch compiles when a function is first called, and its backward pass when that is, so that
     the context stays open until the job has ended.
@@ -282,7 +282,7 @@ def compiling(
 
 
 def is_repeated(record: logging.LogRecord) -> bool:
-    """Say whether a line of PyTorch's log repeats what `Watch` reports, or warns of no harm."""
+    """True if a line of PyTorch's log repeats a report of `Watch` or is harmless."""
     repeated = record.levelno == logging.WARNING and str(record.msg).startswith(BEGINNINGS)
     return repeated or KEPT in record.getMessage()
 
@@ -291,7 +291,7 @@ def is_repeated(record: logging.LogRecord) -> bool:
 def quiet_compiler() -> Iterator[None]:
     """Keep PyTorch's own warnings about graphs and limits, 5 to 20 lines each, from the terminal.
 
-    Whoever sets TORCH_LOGS gets what is asked for.
+    TORCH_LOGS takes precedence.
 
     Returns:
         a context, after which the loggers are as before.
@@ -315,7 +315,7 @@ def quiet_compiler() -> Iterator[None]:
 
 @contextmanager
 def cached_in(folder: Path) -> Iterator[None]:
-    """Keep compiled code in a folder, although torch has been imported already."""
+    """Set the compile cache folder after torch has been imported."""
     path = str(folder.absolute())
     before = {name: os.environ.get(name) for name in (CACHE, KERNELS)}
     os.environ.update({CACHE: path, KERNELS: os.path.join(path, "triton")})
@@ -333,7 +333,7 @@ def cached_in(folder: Path) -> Iterator[None]:
 
 
 class Artifacts:
-    """The file of a job on one kind of machine.
+    """File of compile artifacts of a job on one kind of machine.
 
     PyTorch looks up each graph in it by what it was compiled from, so that a file of another
     configuration is of no use and does no harm.
@@ -362,7 +362,7 @@ class Artifacts:
         return None if cache is None else sum(len(each) for each in cache.artifacts.values())
 
     def save(self) -> bool:
-        """Write what was compiled or loaded so far; the file is there whole or as before.
+        """Write the artifacts so far, atomically.
 
         Returns:
             whether there was anything.
@@ -381,7 +381,7 @@ class Artifacts:
 
 
 def machine_key(device: torch.device) -> str:
-    """Twelve digits that stand for PyTorch, Python and the device."""
+    """Hash of PyTorch, Python and the device, in twelve digits."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:

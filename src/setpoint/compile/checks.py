@@ -1,4 +1,4 @@
-"""Checks of `[compile]`: names that PyTorch has, a machine that compiles, a folder."""
+"""Checks of `[compile]`: backend, options, the machine and cache folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERNAL = ("TESTING_ONLY", "minifier", "crossref", "accuracy")
 
 
 def name_problems(config: Compile) -> Iterator[Problem]:
-    """Look for a backend and options that PyTorch does not have."""
+    """Find an unknown backend and unknown options."""
     import torch
 
     everyone: Any = torch.compiler.list_backends(exclude_tags=())
@@ -89,7 +89,7 @@ def _is_of_type(value: object, before: object) -> bool:
 
 
 def machine_problems(config: Compile, device: str) -> Iterator[Problem]:
-    """Look for what inductor needs of the machine and does not find.
+    """Find missing requirements of inductor on this machine.
 
     Returns:
         problems of compile.backend, with paths from the root; none for other backends.
@@ -116,7 +116,7 @@ def machine_problems(config: Compile, device: str) -> Iterator[Problem]:
 
 
 def _missing_compiler() -> str | None:
-    """Why inductor cannot compile for a CPU."""
+    """Reason why inductor cannot compile for a CPU."""
     usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
     compiler = os.environ.get("CXX", usual)
     if shutil.which(compiler):
@@ -131,7 +131,7 @@ def _missing_triton() -> str | None:
 
 
 def flatten(options: Free, known: Collection[str]) -> dict[str, Any]:
-    """Write nested options by dotted names, as inductor has them: `triton.cudagraphs`.
+    """Flatten nested options to the dotted names of inductor: `triton.cudagraphs`.
 
     Arguments:
         known: names of options; the value of one is left as it is, even if it is a mapping.
@@ -151,7 +151,7 @@ def _flat(
 
 
 def cache_problems(config: Compile) -> Iterator[Problem]:
-    """Find that nothing can be kept in a folder of a section."""
+    """Report a folder of a section that cannot be used."""
     for name, folder in (("cache", config.cache), ("artifacts", config.artifacts)):
         reason = None if folder is None else why_unfit(folder)
         if reason is not None:
@@ -159,10 +159,10 @@ def cache_problems(config: Compile) -> Iterator[Problem]:
 
 
 def why_unfit(folder: Path) -> str | None:
-    """Find why nothing can be kept in a folder.
+    """Find the reason why a folder cannot be used.
 
     Returns:
-        the reason in words; None if something can.
+        the reason; None if it can be used.
     """
     there = folder.absolute()
     while not os.path.lexists(there) and there != there.parent:
@@ -175,10 +175,10 @@ def why_unfit(folder: Path) -> str | None:
 
 
 def make_folder(folder: Path, field: str = "cache") -> None:
-    """Make the folder of a field, unless it is there.
+    """Create the folder of a field if it does not exist.
 
     Raises:
-        SetpointError: it cannot be made or written to.
+        SetpointError: it cannot be created or written to.
     """
     reason = why_unfit(folder)
     if reason is None:

@@ -1,4 +1,4 @@
-"""The names of PyTorch's compiler that are not public; nothing else in Setpoint uses any.
+"""Private names of PyTorch's compiler; no other module of Setpoint uses any.
 
 What PyTorch publishes, `torch.compiler` and the options of `torch.compile`, tells neither how many
 graphs were compiled, nor why one was compiled again, nor where one ends. Its logs (TORCH_LOGS) are
@@ -19,7 +19,7 @@ from setpoint.config import SetpointError
 
 UTILS = "torch._dynamo.utils"
 RECORDS = 1024
-"""Records that PyTorch keeps; more may be compiled in a step than the 64 of its default."""
+"""Number of records that PyTorch keeps; a step may compile more than the default of 64."""
 
 
 def internal(module: str, name: str) -> Any:
@@ -49,7 +49,7 @@ def graph_breaks() -> Sequence[Any]:
 
 @contextmanager
 def more_records() -> Iterator[None]:
-    """Have more compilations remembered than by default."""
+    """Raise the number of remembered compilations."""
     limit = internal(UTILS, "set_compilation_metrics_limit")
     limit(RECORDS)
     try:
@@ -59,12 +59,12 @@ def more_records() -> Iterator[None]:
 
 
 def dynamo_config() -> Any:
-    """The settings of the part that captures graphs, of which `torch.compiler` has a few."""
+    """Settings of Dynamo."""
     return internal("torch._dynamo", "config")
 
 
 def inductor_config() -> Any:
-    """The settings of inductor; those that begin with _ are no options of `torch.compile`."""
+    """Settings of inductor; those that begin with _ are no options of `torch.compile`."""
     return internal("torch._inductor", "config")
 
 
@@ -74,7 +74,7 @@ def inductor_options() -> dict[str, Any]:
 
 
 def forget_compiled() -> None:
-    """Drop what inductor keeps in memory of the folder for compiled code."""
+    """Clear the in-memory caches of inductor."""
     internal("torch._inductor.utils", "clear_caches")()
 
 

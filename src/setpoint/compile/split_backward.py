@@ -1,4 +1,4 @@
-"""Compiled code whose gradients of inputs and of weights can be computed apart.
+"""Compiled backward passes split into input gradients and weight gradients.
 
 Zero-bubble schedules compute gradients of inputs first, which the stage before waits for, and those
 of weights later. A compiled block is one node of autograd, whose graph computes both at once; run
@@ -27,7 +27,7 @@ _now: Pass = "full"
 
 @contextmanager
 def backward_pass(which: Pass) -> Iterator[None]:
-    """Say which gradients are computed by backward passes in the block, in all threads."""
+    """Select the gradients computed by backward passes in the block, in all threads."""
     global _now  # autograd runs compiled code in a thread of the device
     before, _now = _now, which
     try:
@@ -38,7 +38,7 @@ def backward_pass(which: Pass) -> Iterator[None]:
 
 @contextmanager
 def kept_for_two_passes() -> Iterator[None]:
-    """Let compiled backward passes run twice: their inputs are no memory for their results.
+    """Let compiled backward passes run twice, by disabling the donation of their inputs.
 
     Returns:
         a context for all that is compiled and run.
@@ -50,7 +50,7 @@ def kept_for_two_passes() -> Iterator[None]:
 
 
 def splitting(backend: str, mode: str | None, options: dict[str, Any] | None, dynamic: Any) -> Any:
-    """Make a backend that divides backward graphs.
+    """Build a backend that splits backward graphs.
 
     Arguments:
         backend: one of `SPLIT`.
@@ -96,7 +96,7 @@ def _is_weight(value: Any) -> bool:
 
 
 class _Divided:
-    """A backward pass in two parts, as compilers call it: with one list, which is emptied.
+    """Split backward pass with the calling convention of compilers: one list, which is emptied.
 
     Arguments:
         weights: which of the results are gradients of weights.
@@ -175,7 +175,7 @@ def _divided(
 
 
 def _needed(results: Sequence[Any]) -> set[fx.Node]:
-    """The nodes that results are computed from, themselves included."""
+    """Find all nodes that results depend on, including themselves."""
     nodes: set[fx.Node] = set()
     left = [node for node in results if isinstance(node, fx.Node)]
     while left:
@@ -189,7 +189,7 @@ def _needed(results: Sequence[Any]) -> set[fx.Node]:
 def _part(
     whole: fx.GraphModule, places: Sequence[fx.Node], nodes: set[fx.Node], results: Sequence[Any]
 ) -> fx.GraphModule:
-    """A graph of some nodes of another, whose arguments are others of them."""
+    """Extract a graph of some nodes of another, with other nodes as arguments."""
     graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
     for place in places:
         made[place] = graph.placeholder(place.name)

@@ -1,4 +1,4 @@
-"""News of torch.compile: graphs, recompilations, fallbacks to eager; its errors in words."""
+"""Reports of torch.compile: graphs, recompilations, eager fallbacks and explained errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class News:
 
 
 class Watch:
-    """Looks at what PyTorch's compiler keeps count of, and at what ran without it.
+    """Watches the counters of PyTorch's compiler and eager fallbacks.
 
     Compiled code that silently gives way to Python is found by the module itself: what was to be
     compiled notes when Python runs it, whatever the reason. Why, the compiler's records tell.
@@ -129,10 +129,10 @@ def _listed(names: list[str]) -> str:
 
 
 def explain(error: Exception) -> RunError | None:
-    """Say what the compiler could not do.
+    """Explain an error of the compiler.
 
     Returns:
-        an error that says what to change; None for errors that are not the compiler's.
+        an error with advice; None for errors from elsewhere.
     """
     # By name: where nothing has been compiled its modules need not be there.
     if not any(cls.__module__.startswith(ERRORS) for cls in type(error).__mro__):
@@ -146,7 +146,7 @@ def explain(error: Exception) -> RunError | None:
 
 
 def reason_in(text: str) -> str:
-    """Take the reason out of what PyTorch's compiler says.
+    """Extract the reason from an error message of PyTorch's compiler.
 
     Arguments:
         text: paragraphs with explanations, hints, a place in the code and advice on debugging.

@@ -48,7 +48,7 @@ def _run_head(head: Any, *args: Any) -> Any:
 
 
 class Offload:
-    """Copies of tensors to host memory and back, one after the other.
+    """Synchronous copies of tensors to host memory and back.
 
     Arguments:
         device: of the tensors; on the CPU itself they are copied within its memory.
@@ -78,7 +78,7 @@ class Offload:
 
 
 class CudaOffload(Offload):
-    """Copies on a stream of their own, beside computation, to and from pinned memory."""
+    """Asynchronous copies to and from pinned memory on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -107,11 +107,11 @@ class CudaOffload(Offload):
 
 
 AHEAD = 4
-"""Storages that are fetched before they are asked for, in the order of the backward pass."""
+"""Number of storages prefetched in the order of the backward pass."""
 
 
 class Storage:
-    """The memory of saved tensors: of one, or of several that are views of it."""
+    """Storage of one saved tensor, or of several views."""
 
     __slots__ = ("__weakref__", "before", "host", "offload", "ready", "size", "tensor", "version")
 
@@ -217,7 +217,7 @@ class SavedTensors:
         self.bytes_on_device = sum(size for size, _ in self.on_device)
 
     def pack(self, tensor: Tensor) -> Any:
-        """Replace a tensor that autograd saves by its place; see `unpack`."""
+        """Replace a tensor saved by autograd by a handle; see `unpack`."""
         if not self._travels(tensor):
             return Stays(tensor)
         memory = tensor.untyped_storage()

@@ -21,7 +21,7 @@ MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_
 
 
 def machine_memory() -> int:
-    """Bytes that a process may take before the kernel kills it.
+    """Memory limit of a process, in bytes, before the kernel kills it.
 
     Returns:
         physical memory, or the lower limit of a control group of the process, plus swap.
@@ -65,7 +65,7 @@ def _text(file: Path) -> str:
 
 @contextmanager
 def retain_freed_memory() -> Iterator[None]:
-    """Let the C library keep freed memory for reuse, where it is glibc and the user set nothing.
+    """Make glibc keep freed memory for reuse, unless the user has configured it.
 
     By itself glibc returns the top of the heap to the system whenever a step has freed its
     activations, and the next step takes it again, page by page.
@@ -88,7 +88,7 @@ def retain_freed_memory() -> Iterator[None]:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """The C library of this process, where that is glibc; elsewhere nothing is to be set."""
+    """Load the C library of this process; None if it is not glibc."""
     if GLIBC not in os.confstr_names or not (os.confstr(GLIBC) or "").startswith("glibc"):
         return None
     return ctypes.CDLL(None)

@@ -22,7 +22,7 @@ from setpoint.shapes.torchao import import_torchao
 
 
 def gather_in_float8(units: Iterable[nn.Module]) -> int:
-    """Let FSDP2 gather the weights of linear layers that multiply in float8 as such.
+    """Make FSDP2 gather the weights of float8 linear layers in float8.
 
     Arguments:
         units: roots of FSDP2, in their memory.
@@ -63,7 +63,7 @@ def _is_product(param: Any) -> bool:
 
 
 class _Scales:
-    """Finds the scales of sharded weights."""
+    """Computes the scales of sharded weights."""
 
     def __init__(self, params: Sequence[Any]) -> None:
         self.params = params
@@ -113,7 +113,7 @@ class _Float8Param(FSDPParam):
 
 
 class _Shard:
-    """The stand-in for a tensor that tells FSDP2 how to gather a weight."""
+    """Tensor wrapper with the FSDP2 hooks for gathering a weight."""
 
     def __init__(self, param: Any) -> None:
         self.param = param

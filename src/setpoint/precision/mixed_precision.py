@@ -64,7 +64,7 @@ class LossScaler(torch.amp.GradScaler):
         return list(found.values())
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """Adjust the scale after each step whose gradients were unscaled, taken or not."""
+        """Adjust the scale after each step with unscaled gradients, taken or skipped."""
         if self.is_enabled():
             super().update(new_scale)
 
@@ -216,7 +216,7 @@ class OptimizerParams:
         return [held for held in self.held.values() if held.requires_grad]
 
     def grads_to_master(self) -> None:
-        """Bring the gradients to where the optimizer looks, in the format that it takes.
+        """Move the gradients to the optimizer's parameters, in their dtype.
 
         After the last backward pass of a step; the model's own gradients are given away one by
         one, so that no two copies of all are held.
@@ -226,7 +226,7 @@ class OptimizerParams:
             weight.grad = None
 
     def master_to_params(self) -> None:
-        """Let the model's weights follow those of the optimizer, after it has updated them."""
+        """Update the model's weights from those of the optimizer."""
 
     def state(self) -> dict[str, Tensor]:
         """Tensors that a checkpoint must hold beside the model's weights.
@@ -346,7 +346,7 @@ def store_in(
 def build_weights(
     config: Precision, model: nn.Module, full: dict[str, Tensor], is_sharded: bool = False
 ) -> OptimizerParams:
-    """Make what the optimizer is built over.
+    """Build the parameters of the optimizer.
 
     Arguments:
         is_sharded: whether FSDP2 shards weights.
@@ -363,7 +363,7 @@ def build_weights(
 
 
 def state_dtype(config: Precision) -> torch.dtype | None:
-    """The dtype that the optimizer keeps its state in, as it is asked to.
+    """Configured dtype of the optimizer state.
 
     Returns:
         the format; None: that of the weights it updates.
@@ -376,7 +376,7 @@ def convert_state(
     optimizer: torch.optim.Optimizer,
     others: Mapping[Tensor, torch.dtype] | None = None,
 ) -> None:
-    """Bring the state of an optimizer into the configured formats, where a checkpoint had others.
+    """Convert the optimizer state of a checkpoint to the configured dtypes.
 
     Arguments:
         optimizer: with the state of a checkpoint; counts of steps stay as they are.
@@ -408,7 +408,7 @@ def sharding_policy(config: Precision) -> MixedPrecisionPolicy:
 
 
 def shard_dtypes(config: Precision, model: nn.Module) -> Callable[[ShardedWeight], ShardDtypes]:
-    """Make what chooses the dtypes of the weights of a model that FSDP2 shards.
+    """Build the function that chooses the dtypes of FSDP2-sharded weights.
 
     A whole weight has the dtype, and its gradient adds up in the dtype, that they have on one rank;
     but those that products alone read are cast before they are gathered, not by autocast.
@@ -434,7 +434,7 @@ def _dtype(name: str | None) -> torch.dtype | None:
 
 
 def build_scaler(config: Precision, device: torch.device) -> LossScaler:
-    """Make what scales the loss.
+    """Build the loss scaler.
 
     Returns:
         the scaler, which does nothing unless fp16 is computed in.
@@ -443,7 +443,7 @@ def build_scaler(config: Precision, device: torch.device) -> LossScaler:
 
 
 def _product_weights(model: nn.Module) -> set[tuple[nn.Module, str]]:
-    """Find the parameters that are read by matrix products alone.
+    """Find the parameters used only in matrix products.
 
     Those of linear layers, and of modules that say so. A model that autocast does not compute in
     (`torch.autocast(enabled=False)`) reads the weights of its linear layers otherwise.

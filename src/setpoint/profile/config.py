@@ -64,7 +64,7 @@ class Profiling(Config, role=RUNTIME):
 
 
 def rank_problems(section: Profiling, parallel: Ranks) -> Iterator[Problem]:
-    """Look for ranks that are not there."""
+    """Check that all ranks exist."""
     size = parallel.world_size
     for index, rank in enumerate(section.ranks or ()):
         if rank >= size:
@@ -77,7 +77,7 @@ def rank_problems(section: Profiling, parallel: Ranks) -> Iterator[Problem]:
 
 
 def snapshot_problem(device: str) -> Problem:
-    """The finding that there is no GPU whose memory a snapshot could be of.
+    """Problem of a memory snapshot without a GPU.
 
     Arguments:
         device: why there is none: "the device is cpu".

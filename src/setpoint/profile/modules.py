@@ -1,4 +1,4 @@
-"""Statistics of what the modules of a model compute: outputs, gradients and weights."""
+"""Statistics of outputs, gradients and weights of the modules of a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Tally:
 
     @torch.no_grad()
     def add(self, tensor: Tensor) -> None:
-        """Count a tensor of real numbers."""
+        """Add a real tensor."""
         value = tensor.detach()
         finite = value.isfinite()
         good = value[finite].double()
@@ -45,7 +45,7 @@ class Tally:
             self.squares += float(good.square().sum())
 
     def to_json(self) -> dict[str, float | int | None]:
-        """Least, most, mean and root mean square; None where no element is finite."""
+        """Minimum, maximum, mean and root mean square; None without finite elements."""
         good = self.elements - self.bad
         figures = {
             "min": self.least,
@@ -74,7 +74,7 @@ class ModuleFigures:
     tallies: dict[Kind, Tally] = field(default_factory=dict)
 
     def tally(self, kind: Kind) -> Tally:
-        """That of a kind, made when it is first asked for."""
+        """Statistics of a kind, created at first use."""
         return self.tallies.setdefault(kind, Tally())
 
 
@@ -104,7 +104,7 @@ class ModuleWatch:
         self._hooks.close()
 
     def count_weights(self, gradients: Mapping[str, Tensor | None]) -> None:
-        """Count the parameters of each module itself, and their gradients by the model's names."""
+        """Add the direct parameters of each module, and their gradients by the model's names."""
         for name, module in self.model.named_modules():
             for own, weight in module.named_parameters(recurse=False, remove_duplicate=False):
                 self._count(name, module, "weight", weight)
@@ -134,7 +134,7 @@ class ModuleWatch:
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
-    """The tensors of real numbers in what a module returns."""
+    """Real tensors in the output of a module."""
     if isinstance(output, Tensor):
         if output.is_floating_point():
             yield output

@@ -27,7 +27,7 @@ from setpoint.files.atomic import replacing
 from setpoint.profile.config import Profiling
 
 CHATTER = b"USDT:"
-"""Beginnings of the lines that PyTorch's profiler prints whenever it starts and stops."""
+"""Prefixes of the lines that PyTorch's profiler prints at start and stop."""
 
 
 @contextmanager
@@ -57,11 +57,11 @@ def without_chatter() -> Iterator[None]:
 
 
 ENTRIES = 100_000
-"""Events that are kept, the youngest; one takes about a kilobyte with its stack."""
+"""Number of newest events kept; one takes about a kilobyte with its stack."""
 
 
 def begin_snapshot(section: Profiling, device: torch.device) -> None:
-    """Record from now on who allocates and frees.
+    """Start recording allocations and frees.
 
     Arguments:
         device: where the model lies; nothing is recorded but on a GPU.
@@ -71,7 +71,7 @@ def begin_snapshot(section: Profiling, device: torch.device) -> None:
 
 
 def write_snapshot(path: Path) -> Path:
-    """Write what has been recorded, whole or not at all.
+    """Write the recording atomically.
 
     Raises:
         OSError: if it cannot be written.
@@ -82,7 +82,7 @@ def write_snapshot(path: Path) -> Path:
 
 
 def end_snapshot(section: Profiling, device: torch.device) -> None:
-    """Record no longer, and drop what was recorded."""
+    """Stop recording, and drop the recording."""
     if section.snapshot and device.type == "cuda":
         torch.cuda.memory._record_memory_history(enabled=None)
 
@@ -93,7 +93,7 @@ LONGEST = 64
 
 
 def operator_table(seen: profile, section: Profiling, steps: int, unit: str = "steps") -> str:
-    """Tell which operators take the time.
+    """Format a table of operators by time.
 
     The time of an operator is its own, without what it calls: the rows add up to the whole. On a
     GPU the rows are ordered by its time, which is that of the kernels that an operator starts.
@@ -133,7 +133,7 @@ def operator_table(seen: profile, section: Profiling, steps: int, unit: str = "s
 
 
 def _is_operator(row: Any) -> bool:
-    """True if a row is no span, no function of Python, no kernel and no allocation."""
+    """True if a row is an operator: no span, Python function, kernel or allocation."""
     named = row.is_user_annotation or row.key.startswith(("ProfilerStep#", "[memory]"))
     return row.device_type.name == "CPU" and not named and not _PYTHON.match(row.key)
 
@@ -173,7 +173,7 @@ COUNTER = "allocated since the trace began"
 
 
 def write_trace(seen: profile, path: Path, memory: bool) -> Path:
-    """Write the trace of a profile, whole or not at all.
+    """Write the trace of a profile atomically.
 
     Arguments:
         path: ends in `.json.gz`; replaced if it is there.
@@ -205,7 +205,7 @@ def write_trace(seen: profile, path: Path, memory: bool) -> Path:
 
 
 def drop_staged(directory: Path) -> None:
-    """Remove what a killed process was about to write.
+    """Remove the partial files of a killed process.
 
     Raises:
         OSError: if it cannot be removed.
@@ -357,13 +357,13 @@ class StepProfiler:
             self.close()
 
     def rewind(self, step: int) -> None:
-        """Go back to a step; what a cycle recorded before stays in its trace."""
+        """Rewind to a step; earlier recordings of a cycle stay in its trace."""
         self._step = step
         if self._first is not None:
             self._first = min(self._first, step + 1)
 
     def close(self) -> None:
-        """End, and keep what a cycle has recorded so far; may be called twice."""
+        """Stop, and write the current cycle; may be called twice."""
         if self._profile is None:
             return
         running, self._profile = self._profile, None
@@ -371,14 +371,14 @@ class StepProfiler:
             running.stop()
 
     def _look(self) -> None:
-        """See whether a cycle begins to record with the next step."""
+        """Check whether the next step starts the recording of a cycle."""
         assert self._profile is not None
         if self._first is None and self._profile.current_action in RECORDING:
             self._first = self._step + 1
             begin_snapshot(self.section, self.device)
 
     def _keep(self, seen: profile) -> None:
-        """Write what a cycle has recorded. torch calls it when it ends."""
+        """Write the recording of a cycle; called by torch at its end."""
         first, last, self._first = self._first, self._step, None
         if first is None or last < first:
             # A step that an error broke off is no step.
@@ -407,7 +407,7 @@ class StepProfiler:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep away what the profiler says of its own accord; the configuration says it all."""
+    """Suppress warnings of the profiler about its own settings."""
     with warnings.catch_warnings(), without_chatter():
         warnings.filterwarnings("ignore", message="Profiler won't be using warmup")
         warnings.filterwarnings("ignore", message=".*Profiler clears events")

@@ -113,17 +113,17 @@ class Spike(Config, role=RUNTIME):
 
 
 class Heartbeat(Config, role=RUNTIME, owner="setpoint.ops.rank_health:HeartbeatCallback"):
-    """Heartbeat files: how far each rank is, in `heartbeats/rank-N.json` of the run directory."""
+    """Heartbeat files: progress of each rank, in `heartbeats/rank-N.json` of the run directory."""
 
     every: float = field(default=60.0, gt=0, lt=inf)
-    """Seconds between two writes, by a thread, so that they go on where a rank hangs."""
+    """Seconds between two writes, by a thread that continues while a rank hangs."""
 
 
 class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.stragglers:StragglersCallback"):
-    """Report of ranks whose own work takes longer than that of the others."""
+    """Report of stragglers: ranks that take longer than the others."""
 
     every: Period = Period("100 steps")
-    """Interval; compared are means over the steps since the last report."""
+    """Interval; the report compares means over the steps since the last one."""
 
     factor: float = field(default=1.3, gt=1, lt=inf)
     """Threshold as a multiple of the median time over all ranks: of reading data, forward, and
@@ -208,7 +208,7 @@ class TrainingResilience(Resilience, role=RUNTIME):
 
     @property
     def rollbacks(self) -> list[str]:
-        """The fields that ask for a rollback."""
+        """Fields with the policy rollback."""
         return [name for name, policy in self.policies.items() if isinstance(policy, RollBack)]
 
     @rule

@@ -1,4 +1,4 @@
-"""Manual garbage collection, for which all ranks pause together."""
+"""Manual garbage collection, synchronized over ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WHOLE = 2
 
 
 class PacedCollection:
-    """Collects in place of Python, from `start` to `close`."""
+    """Replaces automatic garbage collection from `start` to `close`."""
 
     def __init__(self, section: GarbageCollection) -> None:
         self.section = section
@@ -18,9 +18,9 @@ class PacedCollection:
         self._froze = False
 
     def start(self) -> None:
-        """Collect all there is, and set aside what stays, so that it is not looked at again.
+        """Run a full collection, and freeze the remaining objects.
 
-        Those are the objects of PyTorch and of the model, hundreds of thousands.
+        These are hundreds of thousands of objects of PyTorch and the model.
         """
         self._was_automatic = gc.isenabled()
         if not self.section.automatic:
@@ -35,7 +35,7 @@ class PacedCollection:
         gc.collect(self.section.generation)
 
     def close(self) -> None:
-        """Let Python collect as it did before; may be called twice."""
+        """Restore automatic collection; may be called twice."""
         if self._froze:
             gc.unfreeze()
         if self._was_automatic:

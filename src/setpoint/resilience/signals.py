@@ -1,14 +1,14 @@
 """Stops: what Ctrl-C (SIGINT), SIGTERM, SIGUSR1 and SIGHUP do in every phase of a command; SIGUSR2.
 
-Where nothing would be lost, a command leaves at once. Where steps have been trained that no
-checkpoint holds, the step is finished and saved first. Python runs handlers of signals between two
-of its own instructions only, and a step or a compilation may take minutes: a thread hears of
-signals at once, says what will happen, and sees to it that the grace period is kept. SIGUSR2 asks a
-run for a checkpoint, after which it goes on; other commands do nothing on it.
+If nothing would be lost, a command exits at once. If steps are not in a checkpoint yet, the current
+step is finished and saved first. Python runs signal handlers only between two instructions of its
+own, and a step or a compilation may take minutes: a thread receives signals at once, prints what
+will happen, and enforces the grace period. SIGUSR2 requests a checkpoint, after which the run
+continues; other commands ignore it.
 
 One request may reach a process several times (directly, and from a launcher), and the ranks of a
-job at different moments: after some of them have agreed on it and gone on. What all ranks agreed on
-answers the request of each of them, whenever its own signal comes.
+job at different times, even after the other ranks have agreed on it. The agreement of all ranks
+answers the request of each rank, whenever its own signal arrives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 INTERRUPTED, PREEMPTED, TERMINATED = 130, 75, 143
 PREEMPT = signal.SIGUSR1
-"""Notice of schedulers, such as Slurm with `--signal=USR1@120`."""
+"""Preemption notice of schedulers, such as Slurm with `--signal=USR1@120`."""
 NAMES = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
@@ -36,20 +36,20 @@ REPEATED = 2.0
 """Seconds within which one more signal of the same kind is taken for the same one: launchers pass
 on what the process group has got already, and ranks of several machines get it one by one."""
 UNWINDING = 5.0
-"""Seconds that the main thread gets to leave where it need not finish anything."""
+"""Seconds for the main thread to exit if it has nothing to finish."""
 LOOK = 0.2
-"""Seconds between two looks at the clock, once a stop was asked for."""
+"""Polling interval of the clock after a stop request, in seconds."""
 
 _active: StopRequest | None = None
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised in the main thread where a signal ends what it does.
+    """Raised in the main thread when a signal ends its work.
 
     Arguments:
-        lost: whether steps were trained that no checkpoint holds.
-        outlook: what that means, in words; empty where nothing is to be said.
-        cause: what has stopped it; the signal if empty.
+        lost: True if steps are lost that no checkpoint has.
+        outlook: explanation of the consequences; may be empty.
+        cause: cause of the stop; the signal if empty.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Stopped(KeyboardInterrupt):
 
 
 class Abandoned(Exception):
-    """Raised by `StopRequest.check` where a stop was asked for, in work that is done again."""
+    """Raised by `StopRequest.check` to abandon repeatable work after a stop request."""
 
 
 class StopRequest:
-    """A request to stop, and the way in which the process leaves then.
+    """Stop requests of a process, and its exit.
 
     Inside a `with` block SIGTERM, SIGUSR1 and SIGHUP ask for a stop as preemption and SIGINT
     (Ctrl-C) as an interruption. While `busy` is False the first signal raises `Stopped`; while it
@@ -86,27 +86,27 @@ class StopRequest:
         """Cause other than a signal, in words; None without one."""
         self.is_deaf = False
         self.busy = False
-        """True while steps have been trained that no checkpoint holds."""
+        """True while there are steps that no checkpoint has."""
         self.defers = False
-        """True if a step under way is finished in any case, as other ranks wait for this one."""
+        """True if the current step is always finished, as other ranks wait for this one."""
         self.saving = False
-        """True while a checkpoint is being saved, which the grace period does not cut short."""
+        """True while a checkpoint is being saved; the grace period does not interrupt it."""
         self.writing: Callable[[], bool] = lambda: False
-        """True while one is being written in the background, which is not cut short either."""
+        """True while one is being written in the background, which is not interrupted either."""
         self.keeps = True
         """True if the run saves checkpoints, so that a stop in the middle of training saves one."""
         self.resumable = False
         """True if the same command resumes later without a loss: SIGTERM gives status 75 then."""
         self.owns_process = False
-        """True in a process of Setpoint's own, which may be ended on the spot."""
+        """True in a process of the command line, which may exit immediately."""
         self.began: float | None = None
-        """The start of that process, in seconds since 1970; None where it began otherwise."""
+        """Start of that process, in seconds since 1970; None elsewhere."""
         self.grace = float("inf")
         """Seconds from a signal to the end of the step."""
         self.newest: Callable[[], str] = lambda: ""
         """Names the newest checkpoint in words."""
         self.outlook: Callable[[], str] = lambda: ""
-        """Says what a stop means while `busy` is False: what was trained, and what to type."""
+        """Describes a stop while `busy` is False: the progress, and the command to resume."""
         self.limits: Any = None
         """Its `SessionLimits`, which may ask for a stop; closed with the outermost block."""
         self._before: dict[int, Any] = {}
@@ -143,7 +143,7 @@ class StopRequest:
 
     @property
     def status(self) -> int:
-        """The exit status of a stop in order: 0 without a request, 130 for Ctrl-C, else 75."""
+        """Exit status of an orderly stop: 0 without a request, 130 for Ctrl-C, else 75."""
         return 0 if self.signal is None else self.status_of(self.signal, lost=False)
 
     def status_of(self, number: int, lost: bool) -> int:
@@ -157,12 +157,12 @@ class StopRequest:
         return PREEMPTED if self.resumable and not lost else TERMINATED
 
     def request(self, number: int = signal.SIGTERM) -> None:
-        """Ask to stop after the present step, with a checkpoint; from any thread."""
+        """Request a stop with a checkpoint after the current step; from any thread."""
         if self.signal is None:
             self.signal = number
 
     def ask(self, reason: str) -> None:
-        """Preempt the run as a signal does, for a reason other than one; from any thread."""
+        """Preempt the run like a signal, for another reason; from any thread."""
         if self.signal is not None:
             return
         self.reason = reason
@@ -172,7 +172,7 @@ class StopRequest:
             self.request(PREEMPT)
 
     def agree(self, number: int, reason: str | None) -> None:
-        """Stop for the request that all ranks stop for; this rank's own signal may be yet to come.
+        """Stop for the request agreed on by all ranks, even before this rank's own signal.
 
         Arguments:
             number, reason: `signal` and `reason` of the rank that was asked.
@@ -180,29 +180,29 @@ class StopRequest:
         self._agreed, self.signal, self.reason = True, number, reason
 
     def answer(self) -> None:
-        """Note that the step has ended: what remains to be done takes the time that it takes."""
+        """Note the end of the step, after which the grace period no longer applies."""
         self._since, self._answered = None, self.requested
 
     def answer_save(self) -> None:
-        """Note that all ranks save after this step: SIGUSR2 until now asked for that.
+        """Note that all ranks save after this step, which answers SIGUSR2 so far.
 
-        So does one that follows within `REPEATED` seconds.
+        A signal within the next `REPEATED` seconds is answered as well.
         """
         self._save_answered = time.monotonic()
 
     def check(self) -> None:
-        """Leave work that can be done again, such as an evaluation.
+        """Abandon repeatable work, such as an evaluation.
 
         Raises:
-            Abandoned: if a stop was asked for.
+            Abandoned: if a stop was requested.
         """
         if self.requested:
             raise Abandoned
 
     def watch(self) -> None:
-        """Start the thread that hears of signals while the main one is in a long operation.
+        """Start the thread that receives signals during long operations of the main thread.
 
-        Nothing happens where it runs already, or where no handlers could be installed.
+        No effect if it is running, or if no handlers could be installed.
         """
         if self._pipe is not None or not self._before:
             return
@@ -258,7 +258,7 @@ class StopRequest:
             self._pipe = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Answer a signal in the main thread."""
+        """Handle a signal in the main thread."""
         if self._agreed and not self._handled:
             self._comes_again(self._handled, number)
             return  # the first one here is what all ranks stop for already
@@ -288,10 +288,10 @@ class StopRequest:
             self._hear_save()
 
     def _hear_save(self) -> str:
-        """Take a request for a checkpoint.
+        """Handle a request for a checkpoint.
 
         Returns:
-            what is to be said of it.
+            the message about it.
         """
         now = time.monotonic()
         if now - self._save_answered < REPEATED:
@@ -300,7 +300,7 @@ class StopRequest:
         return "SIGUSR2: saving a checkpoint after this step, and going on" if is_new else ""
 
     def _watch(self, reading: int) -> None:
-        """Hear of signals, in a thread of its own."""
+        """Receive signals, in a separate thread."""
         import select
 
         heard = select.poll()  # `select.select` takes no descriptor beyond 1023
@@ -318,7 +318,7 @@ class StopRequest:
                     _say(said)
 
     def _hear(self, number: int) -> None:
-        """Say what a signal will lead to."""
+        """Print the effect of a signal."""
         if self._first is None:
             self._first = number
             # Where nothing has to be finished, the main thread is about to say that it has left.
@@ -339,13 +339,13 @@ class StopRequest:
                 )
 
     def _cause_of(self, number: int) -> str:
-        """Cause of a stop by a signal, which may stand for another reason."""
+        """Cause of a stop by a signal, which may represent another reason."""
         return self.reason if self.reason is not None and number == PREEMPT else named(number)
 
     def _comes_again(self, seen: dict[int, float], number: int) -> bool:
-        """True if a signal is meant to hurry, by those of its kind before it.
+        """True if a repeated signal asks for an immediate exit.
 
-        Another kind is not: Slurm sends a notice, and SIGTERM where that was not enough.
+        A signal of another kind does not: Slurm sends a notice before SIGTERM.
         """
         now = time.monotonic()
         late = now - seen.setdefault(number, now) >= REPEATED
@@ -364,7 +364,7 @@ class StopRequest:
         return f"stopping {what}; press Ctrl-C {more}to stop at once"
 
     def _keep_time(self) -> None:
-        """End the process where the main thread has not left in time."""
+        """Exit the process if the main thread has not left in time."""
         # The main thread may leave in order meanwhile, and take both back.
         since, first = self._since, self._first
         if since is None or first is None:
@@ -390,7 +390,7 @@ class StopRequest:
             self._leave(self.status_of(first, lost=self.busy))
 
     def _leave(self, status: int) -> None:
-        """End the process on the spot: nothing that it has written needs to be put in order."""
+        """Exit immediately: written files need no cleanup."""
         with suppress(OSError):
             if os.isatty(1):
                 os.write(1, b"\x1b[?25h")  # the cursor, which a progress bar hides
@@ -398,7 +398,7 @@ class StopRequest:
 
 
 def active() -> StopRequest | None:
-    """The request whose handlers are installed; None outside of blocks, and in other threads."""
+    """Request with installed handlers; None outside of blocks, and in other threads."""
     import threading
 
     return _active if threading.current_thread() is threading.main_thread() else None

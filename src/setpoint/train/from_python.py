@@ -150,7 +150,7 @@ def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict
 
 
 def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
-    """A preset, a file, a run directory or `module:function`, as the command line takes it."""
+    """Open a preset, a file, a run directory or `module:function`, as on the command line."""
     if can_be_path(source) and os.path.isdir(source) and is_record(source):
         draft, _ = read_record(Job, source)
         # The record of a point of a sweep, or of a checkpoint, is a configuration alone.
@@ -160,7 +160,7 @@ def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
 
 
 def _said(value: object) -> str:
-    """A wrong argument, for a message."""
+    """Describe a wrong argument for a message."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"a {type(value).__name__}" if isinstance(value, Config) else for_error(value)
@@ -194,12 +194,12 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
 
 
 def named(callback: Callback) -> str:
-    """The class of a callback, for the record."""
+    """Class name of a callback for the record."""
     return f"{type(callback).__module__}.{type(callback).__qualname__}"
 
 
 def _set_data(draft: Job, data: Iterable[Any]) -> tuple[str, ...]:
-    """Put data in memory in the place of the sources.
+    """Replace the sources by in-memory data.
 
     Returns:
         the paths of the source.

@@ -1,4 +1,4 @@
-"""Values of an adapter: its first ones, its update, the base beneath it, and merges (ReLoRA)."""
+"""Weights of adapters: initialization, update, base weights and merges (ReLoRA)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def start_adapter(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Give the parameters of adapters memory, where they lie on the meta device, and first values.
+    """Allocate adapter parameters on the meta device, and initialize them.
 
     The base has its own.
     """
@@ -56,7 +56,7 @@ def start_adapter(
 
 @torch.no_grad()
 def start_magnitudes(model: nn.Module) -> None:
-    """Set magnitudes to the lengths that rows have with the first update, so that it is all.
+    """Initialize magnitudes to the row norms with the initial update.
 
     Where ranks hold parts of a weight, all of them take part.
     """
@@ -94,7 +94,7 @@ def held_by_adapters(
 
 
 def whole_base(weight: Base) -> Tensor:
-    """A weight in fp32 at least, whole where ranks hold parts; all take part."""
+    """Gather a weight in fp32 or wider; a collective."""
     if isinstance(weight, QuantizedWeight):
         return weight.dense_whole()
     return _wide(whole_of(weight))
@@ -114,7 +114,7 @@ def replace_base(weight: Base, merged: Tensor) -> Tensor:
 
 
 def whole_update(adapter: LowRank, params: Mapping[str, nn.Parameter]) -> Tensor:
-    """The update of an adapter in fp32 at least, whole where ranks hold parts; all take part."""
+    """Gather the update of an adapter in fp32 or wider; a collective."""
     return adapter.delta_of(_wide(whole_of(params["a"])), _wide(whole_of(params["b"])))
 
 
@@ -131,7 +131,7 @@ def merge_adapters(
     step: int,
     optimizer_state: Literal["drop", "keep"] = "keep",
 ) -> None:
-    """Let weights be the merged ones, and adapters begin again, so that the function is the same.
+    """Merge adapters into the weights and reset them, without changing the function.
 
     W becomes W + scale * B A, with a magnitude m / |W + scale * B A| times that, row by row. A is
     drawn anew, by the seed, its name and the step, B is zero, and a magnitude is the length that

@@ -1,4 +1,4 @@
-"""Files that a checkpoint keeps beside its weights, and that stand in for those that are gone."""
+"""Companion files of checkpoints: tokenizer and model files, which replace missing originals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def companions_of(
     keys: Mapping[str, Any] | None = None,
     sources: Sequence[SourceConfig] = (),
 ) -> Companions:
-    """Read the files that the model and the tokenizer of a new run come from.
+    """Read the source files of the model and the tokenizer of a new run.
 
     Arguments:
         pretrained: what `start_from` returned; None for random weights.
@@ -130,7 +130,7 @@ def _read(files: Mapping[str, Path]) -> Companions:
 
 
 class FallbackFiles(NamedTuple):
-    """The checkpoint to read a file from whose original is gone; None: from the original.
+    """Checkpoints to read missing original files from; None: from the original.
 
     Arguments:
         tokenizer: in place of `tokenizer.path`.
@@ -148,7 +148,7 @@ class FallbackFiles(NamedTuple):
 
 
 def fallback_files(job: Job, path: str | Path) -> FallbackFiles:
-    """Find the files that are gone and that the newest whole checkpoint of a run keeps.
+    """Find missing files that the newest valid checkpoint of a run contains.
 
     Arguments:
         path: the run directory.

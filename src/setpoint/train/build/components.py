@@ -1,4 +1,4 @@
-"""From a resolved job to the objects that train it, in the order in which they need each other."""
+"""Construction of the components of a job, in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
 
 Empty = Callable[[nn.Module, torch.device, torch.dtype], None]
-"""Gives what lies on the meta device memory, as `materialize` does."""
+"""Allocates memory for tensors on the meta device, like `materialize`."""
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class Components:
         return sum(prod(param.shape) for param in self.all_trained)
 
     def data_position(self) -> dict[str, Any]:
-        """Where in the data the run is, the same on all ranks, which call it together."""
+        """Position in the data, equal on all ranks; a collective."""
         state = self.feed.state_dict()
         # Of replica groups each rank knows all, and the ranks of a group may not meet here.
         if not self.feed.sampler.is_dealt or self.replica_groups is not None:
@@ -190,7 +190,7 @@ def build_components(
     model_files: Path | None = None,
     world: World | None = None,
 ) -> Components:
-    """Build everything that a job needs; nothing is written.
+    """Build all components of a job; nothing is written.
 
     What is built works under `opening.settings_of(job)`, which the caller opens
     before, and closes when it has been trained.
@@ -239,7 +239,7 @@ def build_components(
 
 
 def _build_rows(job: Job, components: Components, show: Work) -> Sampler:
-    """Read the data, and cut it into rows of training and evaluation."""
+    """Read the data, and split it into training and evaluation rows."""
     components.corpora, kept_back = job.data.build(
         tokenizer=components.tokenizer, mixed=job.data.is_mixture, show=show
     )
@@ -255,7 +255,7 @@ def _build_rows(job: Job, components: Components, show: Work) -> Sampler:
 
 
 def _build_feeds(job: Job, components: Components, sampler: Sampler) -> None:
-    """Make what gives each step, and each evaluation, its micro-batches."""
+    """Build the feeds of micro-batches for training and evaluation."""
     world, loader = components.world, job.data.loader
     components.feed = Feed(
         components.train_data,
@@ -385,7 +385,7 @@ def build_model_parts(
     keys: Mapping[str, Any] | None = None,
     empty: Empty | None = None,
 ) -> tuple[dict[str, Tensor], list[Stage]]:
-    """Build a model, leave this rank its part of it, and give that its first weights.
+    """Build a model, reduce it to the part of this rank, and initialize its weights.
 
     Setpoint's own begins without memory, gets it on its device in the dtype that it is kept in, and
     is filled there, so that no copy of it exists anywhere else; what shards it has its place
@@ -476,7 +476,7 @@ def build_model_parts(
 
 
 def _use_float8(job: Job, model: nn.Module, device: torch.device) -> None:
-    """Let linear layers multiply in float8, where the job says so; before they are adapted."""
+    """Convert linear layers to float8 if configured, before adapters are added."""
     if job.precision.float8 is not None:
         from setpoint.precision.float8 import require_float8, use_float8
 
@@ -485,7 +485,7 @@ def _use_float8(job: Job, model: nn.Module, device: torch.device) -> None:
 
 
 def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
-    """Leave this rank its part of a model's parameters, where the job divides them.
+    """Parallelize a model by the degrees of the job.
 
     Returns:
         see `setpoint.parallel.divide.divide`.
@@ -516,7 +516,7 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
 
 
 def _set_gathers(job: Job, model: nn.Module, stages: Sequence[Stage]) -> None:
-    """Choose in which dtypes FSDP2 gathers and reduces each weight that it shards."""
+    """Set the dtypes in which FSDP2 gathers and reduces each sharded weight."""
     from setpoint.parallel.gather import set_dtypes
 
     set_dtypes(stages or [model], shard_dtypes(job.precision, model))
@@ -528,7 +528,7 @@ def _set_gathers(job: Job, model: nn.Module, stages: Sequence[Stage]) -> None:
 
 
 def _shards(job: Job, model: nn.Module, stages: Sequence[Stage]) -> list[nn.Parameter]:
-    """This rank's parts of the weights that FSDP2 shards."""
+    """Local shards of the weights sharded by FSDP2."""
     if not job.parallel.uses_fsdp:
         return []
     from setpoint.parallel.gather import sharded_weights
@@ -537,7 +537,7 @@ def _shards(job: Job, model: nn.Module, stages: Sequence[Stage]) -> list[nn.Para
 
 
 def data_line(job: Job, components: Components) -> str:
-    """The data in words: its size, its notes, and the epochs that the duration takes."""
+    """Describe the data: size, notes, and epochs in the duration."""
     corpora = [corpus for corpus in components.corpora if isinstance(corpus, Corpus)]
     phrases, held_out = streamed_sources(components.corpora), ""
     if components.held_out is not None:

@@ -1,4 +1,4 @@
-"""The data of a job: rows of training and evaluation, and what is said of them."""
+"""Data of a job: training and evaluation rows, and notes on them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def build_training_data(job: Job, corpora: Sequence[Corpus | Stream]) -> tuple[Sequences, Sampler]:
-    """Cut the training side into sequences, or pack it, and put them in order.
+    """Split the training side into sequences, or pack it, and order them.
 
     Arguments:
         corpora: one, or of a mixture one for each source.
@@ -93,7 +93,7 @@ def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, C
 def build_evaluation_rows(
     job: Job, corpus: Corpus, sources: Sequence[SourceConfig]
 ) -> DocumentRows:
-    """Lay a text that is evaluated into rows, as training reads it.
+    """Build evaluation rows of a text like those of training.
 
     Raises:
         SetpointError: see `evaluation_rows`.
@@ -185,7 +185,7 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
 
 
 def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
-    """Refuse a run that takes more rows than the epochs of its sources allow."""
+    """Refuse a run that needs more rows than the epochs of its sources allow."""
     steps, size, phases = job.total_steps(), job.batch.global_size, phases_of(job)
     have = planned_rows(phases, limits).total
     # Each part of a plan with phases may be a row per source off; the rest is found on the way.
@@ -202,11 +202,11 @@ def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
 
 
 COMPARED = 10_000_000
-"""Documents up to which it is looked up whether a text is trained on as well."""
+"""Maximum number of documents for the check of evaluated text in training."""
 
 
 def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict[str, DocumentRows]:
-    """Read and tokenize them, whole.
+    """Read and tokenize the evaluation data sets.
 
     Returns:
         each by its name, in the order given; empty without an evaluation.
@@ -226,7 +226,7 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
 
 
 def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[str]:
-    """Look for documents that are both evaluated and trained on."""
+    """Find documents that are in both training and evaluation."""
     if not datasets:
         return
     if train.identity.tokens is None:

@@ -1,4 +1,4 @@
-"""Parameters of a job: trained and frozen ones, their groups, and the bytes that they take."""
+"""Parameters of a job: trained and frozen, their groups, and their memory."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def trainable_parameters(job: Job, vocabulary: int) -> tuple[Sequence[Parameter]
 
 
 def add_adapter(job: Job, model: nn.Module) -> Described | None:
-    """Put the adapter of a job beneath its model, if it has one, and freeze what is not trained.
+    """Add the adapter of a job to its model, if any, and freeze other parameters.
 
     Arguments:
         model: whole, on the meta device or with its weights; before ranks divide it.
@@ -115,7 +115,7 @@ def add_adapter(job: Job, model: nn.Module) -> Described | None:
 
 
 def adapted(job: Job, vocabulary: int) -> Described | None:
-    """Say what the adapter of a job does to a model whose parameters are listed.
+    """Describe the adapter of a job from a list of parameters.
 
     Returns:
         None without an adapter, and where only building the model tells.
@@ -134,7 +134,7 @@ def adapted(job: Job, vocabulary: int) -> Described | None:
 
 
 def adapter_report(job: Job, adapter: Described) -> AdapterReport:
-    """Count what is adapted, trained and frozen, `optimizer.frozen` included."""
+    """Count adapted, trained and frozen parameters, including `optimizer.frozen`."""
     from setpoint.adapter.plan import report_of
 
     frozen = [param for param in adapter.trained if is_frozen(job.optimizer, param.name)]
@@ -146,7 +146,7 @@ def adapter_report(job: Job, adapter: Described) -> AdapterReport:
 
 
 def training_bytes(job: Job) -> int | None:
-    """Bytes of weights, gradients and optimizer state, on one rank that divides nothing.
+    """Bytes of weights, gradients and optimizer state on one rank without sharding.
 
     Returns:
         None where only the model knows its parameters.
@@ -216,7 +216,7 @@ def saved_by_quantizing(job: Job, vocabulary: int) -> int:
 def trained_parameters(
     model: nn.Module, named: Iterable[tuple[str, Tensor]] | None = None
 ) -> list[Parameter]:
-    """Say of the parameters of a model what decides which group they fall into.
+    """List the properties of parameters that decide their groups.
 
     Arguments:
         model: as it will be trained; also on the meta device.
@@ -303,7 +303,7 @@ def groups_of(
 def rows_of(
     config: OptimizerConfig, model: nn.Module, all_trained: Sequence[Parameter] | None = None
 ) -> list[GroupRow]:
-    """Tell which parameters of a model fell into which group.
+    """List the parameters of each group.
 
     Arguments:
         all_trained: all parameters of the model that this one is a part of; None: it is whole.

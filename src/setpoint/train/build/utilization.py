@@ -1,4 +1,4 @@
-"""MFU: the share of the hardware's peak that the operations a model needs would take."""
+"""Model FLOPs utilization (MFU)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Utilization:
 def utilization_of(
     job: Job, model: nn.Module, vocab_size: int, device: torch.device, parameters: int | None = None
 ) -> Utilization:
-    """Find what MFU is computed from.
+    """Find the inputs of MFU.
 
     Arguments:
         parameters: of the whole model, where `model` is a part of it; None: count them.

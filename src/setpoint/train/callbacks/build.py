@@ -99,10 +99,10 @@ def _operation(path: str, *given: object) -> Any:
 
 
 def package_callbacks(run: Run) -> list[Callback]:
-    """Build what the sections describe that packages have added to the job.
+    """Build the callbacks of sections added by packages.
 
     Raises:
-        SetpointError: if a section builds something else.
+        SetpointError: a section builds something else.
     """
     built: list[Callback] = []
     for name, section in added_sections(run.job).items():

@@ -1,4 +1,4 @@
-"""Evaluates the model, and ends training where it stops getting better."""
+"""Evaluation callback, with early stopping."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class EvaluateCallback(Callback):
-    """Evaluates when due and after the last step, and where asked for before the first one.
+    """Evaluates at an interval, after the last step, and before the first one if configured.
 
     Arguments:
         section: `evaluation` of the job.
-        events: records that training has stopped getting better.
+        events: records early stopping.
     """
 
     phase = Phase.EVALUATE
@@ -44,7 +44,7 @@ class EvaluateCallback(Callback):
         self.made_up = False
 
     def start(self, loop: Loop) -> None:
-        """Evaluate before the first step where asked for, and make up for what a stop cut short."""
+        """Evaluate before the first step if configured, or repeat an interrupted evaluation."""
         if self.best.due is not None:
             self.evaluate(loop, counts=self.best.due)
             self.made_up = self.best.due is None
@@ -71,12 +71,12 @@ class EvaluateCallback(Callback):
             self.evaluate(loop, counts=due)
 
     def rewound(self, loop: Loop) -> None:
-        """Make up for what a stop had cut short when the checkpoint was saved."""
+        """Repeat an evaluation that a stop interrupted before the checkpoint was saved."""
         if self.best.due is not None:
             self.evaluate(loop, counts=self.best.due)
 
     def finish(self, loop: Loop) -> None:
-        """Evaluate where the loop was ended after its last step."""
+        """Evaluate if the loop was ended after its last step."""
         evaluated = self.best.due is not None or self.best.step == loop.position.step
         if loop.end_reason and not evaluated:
             self.evaluate(loop, counts=False)
@@ -87,7 +87,7 @@ class EvaluateCallback(Callback):
             loop.components.eval_feed.close()
 
     def evaluate(self, loop: Loop, counts: bool) -> None:
-        """Evaluate, write a row, and end the loop where patience is over."""
+        """Evaluate, write a row, and end the loop if patience is exhausted."""
         section, step = self.section, loop.position.step
         began = time.perf_counter()
         try:

@@ -1,4 +1,4 @@
-"""Callbacks that watch the machine: profiles, compiler, caches, garbage and limits."""
+"""Callbacks for profiling, the compiler, GPU caches, garbage collection and limits."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class ProfileCallback(Callback):
         self.profiler = StepProfiler(section, directory, device, self.tell)
 
     def start(self, loop: Loop) -> None:
-        """Begin, and name the parts of a step from now on."""
+        """Start the profiler, and label the spans of steps."""
         loop.times.trace = record_function
         self.profiler.start(loop.position.step)
 
     def after_launch(self, loop: Loop) -> None:
-        """Go on; after the last cycle nothing stays behind."""
+        """Advance the profiler; remove it after the last cycle."""
         if self.profiler.is_over:
             return
         self.profiler.after_step(loop.position.step)
@@ -70,11 +70,11 @@ class ProfileCallback(Callback):
             loop.times.trace = nullcontext
 
     def rewound(self, loop: Loop) -> None:
-        """Number the steps from there."""
+        """Continue the step numbers from the rollback."""
         self.profiler.rewind(loop.position.step)
 
     def close(self, loop: Loop) -> None:
-        """Keep what was recorded of a cycle that the end of the session broke off."""
+        """Write the recording of a cycle interrupted by the end of the session."""
         loop.times.trace = nullcontext
         if self.profiler.is_over:
             return
@@ -88,7 +88,7 @@ class ProfileCallback(Callback):
             )
 
     def tell(self, cycle: Cycle) -> None:
-        """Record and show what a cycle left behind."""
+        """Record and print the results of a cycle."""
         files = {"trace": cycle.trace, "table": cycle.table_path, "snapshot": cycle.snapshot}
         named = {kind: self.name(path) for kind, path in files.items() if path is not None}
         reason = {} if cycle.lost is None else {"lost": cycle.lost}
@@ -106,7 +106,7 @@ class ProfileCallback(Callback):
             self.progress.note(f"{what} could not be written: {cycle.lost}")
 
     def name(self, path: Path) -> str:
-        """A file as events name it."""
+        """Path of a file in events."""
         return str(path.relative_to(self.run) if path.is_relative_to(self.run) else path)
 
 
@@ -213,7 +213,7 @@ def watch_compiler(
 
 
 class EmptyCacheCallback(Callback):
-    """Gives back the GPU memory that PyTorch's allocator caches and does not use."""
+    """Releases unused GPU memory cached by PyTorch's allocator."""
 
     phase = Phase.TIDY
 
@@ -221,13 +221,13 @@ class EmptyCacheCallback(Callback):
         self.every = every
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Give it back if it is due."""
+        """Release the cache if due."""
         if loop.is_due(self.every):
             torch.cuda.empty_cache()
 
 
 class CollectCallback(Callback):
-    """Collects every so often, counted from the start of the run, and once at the start."""
+    """Collects garbage at an interval counted from the start of the run, and once at the start."""
 
     phase = Phase.TIDY
 
@@ -240,7 +240,7 @@ class CollectCallback(Callback):
         self.garbage.start()
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Collect if it is due."""
+        """Collect if due."""
         if loop.is_due(self.section.every):
             self.garbage.collect()
 
@@ -250,7 +250,7 @@ class CollectCallback(Callback):
 
 
 class LimitsCallback(Callback):
-    """Measures from the end of a step to that of the next one, with all that follows it."""
+    """Measures the time between the ends of two steps."""
 
     phase = Phase.LAST
 
@@ -262,7 +262,7 @@ class LimitsCallback(Callback):
         self.since = time.monotonic()
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Let the limits know how long it was."""
+        """Report the duration to the limits."""
         now = time.monotonic()
         self.limits.step_took(now - self.since)
         self.since = now

@@ -1,4 +1,4 @@
-"""Evaluation of a model: the weights that it is evaluated with, its scores, and the best so far."""
+"""Evaluation of a model: evaluated weights, scores, and the best metric."""
 
 from __future__ import annotations
 
@@ -130,12 +130,12 @@ def eval_slice(job: Job, held_out: DocumentRows) -> Corpus:
 
 
 TRAINING = "training"
-"""The stem of the file of a checkpoint that holds the point that is trained."""
+"""File stem for the trained weights in a checkpoint."""
 
 
 @runtime_checkable
 class Averages(Protocol):
-    """An optimizer whose result is an average of the points that it goes through."""
+    """Optimizer whose result is an average of its iterates."""
 
     def averaged(self) -> AbstractContextManager[Mapping[Tensor, Tensor]]:
         """Put the average into the parameters, and bring them back bit for bit at the end.
@@ -148,7 +148,7 @@ class Averages(Protocol):
 
 @contextmanager
 def evaluation_point(components: Components) -> Iterator[dict[str, Tensor]]:
-    """Give the model the weights that it is evaluated, saved and used with.
+    """Switch the model to its evaluation weights, which are saved and used.
 
     Arguments:
         components: the objects of a job; for most optimizers nothing is done.
@@ -171,7 +171,7 @@ def evaluation_point(components: Components) -> Iterator[dict[str, Tensor]]:
 
 
 def go_on_from(components: Components, training: Named) -> None:
-    """Bring the weights back that are trained, after a model was loaded as it is evaluated.
+    """Restore the trained weights after loading the evaluation weights.
 
     Arguments:
         training: the weights that `evaluation_point` gave when they were saved.
@@ -189,7 +189,7 @@ KEYS = ("measure", "step", "best", "lowest", "evals_without_gain", "due")
 
 @dataclass(slots=True)
 class BestMetric:
-    """Follows the metric that selects the best; one that is to rise is negated.
+    """Tracks the metric that selects the best checkpoint, negated if higher is better.
 
     Arguments:
         measure: the metric and its data; only values of equal measures can be compared.
@@ -210,7 +210,7 @@ class BestMetric:
     lowest: float | None = None
 
     def observe(self, value: float, min_delta: float = 0.0) -> None:
-        """Take the value of one more evaluation.
+        """Add the value of an evaluation.
 
         Arguments:
             value: lower is better; NaN is never a gain.
@@ -293,5 +293,5 @@ def measure_of(job: Job, components: Components) -> dict[str, Any]:
 
 
 def best_metric_of(job: Job, components: Components) -> BestMetric:
-    """The metric of a run without evaluations yet."""
+    """Best metric of a run without evaluations yet."""
     return BestMetric({} if job.evaluation is None else measure_of(job, components))
