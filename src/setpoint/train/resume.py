@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -89,7 +89,7 @@ def resume(run: Run) -> None:
         if run.started.step:
             note(f"data position: {where_in_data(job, components.feed.state_dict())}")
     run.world.on_main(lambda: write_start(run))
-    run.world.on_main(lambda: _open_trackers(run))
+    run.world.on_main(lambda: run.trackers.open(facts_of(run), run.started.step, note))
     if not run.had_nothing_left and run.best.changed:
         changed = ", ".join(run.best.changed)
         note(f"best metric reset: its measure has changed: {changed}")
@@ -148,26 +148,15 @@ def restore_or_load(
             return Position(), None
         loaded, position = warm_start(job, components, states, frozen, folder)
         return position, loaded
-    step = checkpoint.step
-
-    def rollbacks() -> dict[str, Mapping[str, Any]]:
-        return rollbacks_to(readable_rows(events), step)
-
-    state = checkpoint.state
-    for cause, event in components.world.on_main(rollbacks).items():
+    step, state = checkpoint.step, checkpoint.state
+    rollbacks = components.world.on_main(lambda: rollbacks_to(readable_rows(events), step))
+    for cause, event in rollbacks.items():
         policy = components.spikes if cause == "spike" else components.non_finite
         if policy is not None:
             policy.resume_after_rollbacks(step, event["rollbacks"])
         state = {**state, "loader": event["data"]}
     checkpoint = frozen.completed(replace(checkpoint, state=state))
     return restore(job, states, checkpoint), None
-
-
-def _open_trackers(run: Run) -> None:
-    if not run.world.is_main:
-        return
-    step = run.started.step
-    run.trackers.open(facts_of(run), step, run.progress.note)
 
 
 @contextmanager
