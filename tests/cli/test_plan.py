@@ -53,6 +53,6 @@ def test_bad_input_is_answered_in_words(cli: CommandLine) -> None:
 
 def test_where_nothing_fits_it_says_by_how_much_and_what_would(cli: CommandLine) -> None:
     text = cli.refused(f"{SMALL} --memory 100KiB")
-    assert "no layout of 4 ranks fits in 100 KiB: the one that needs least needs" in text
+    assert "no layout of 4 ranks fits into 100 KiB: the smallest needs" in text
     assert "KiB too much (weights" in text and "\nIt is: --parallel.pipeline=" in text
-    assert "against the largest part, " in text
+    assert "to reduce the largest part, " in text

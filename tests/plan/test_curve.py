@@ -69,7 +69,7 @@ def test_some_updates() -> None:
 
 
 def test_more_rows_than_anybody_reads_are_refused() -> None:
-    with pytest.raises(SetpointError, match="at least --every 10000000000000"):
+    with pytest.raises(SetpointError, match="Valid: --every 10000000000000"):
         draw_curve(job("duration=1e18"), every=1)
     assert len(draw_curve(job("duration=1e18"), most=50).points) < 60
 
@@ -114,17 +114,17 @@ def test_where_nobody_knows_how_many_steps_it_will_have(
 ) -> None:
     curve = draw_curve(job("duration=2 epochs", *flags))
     assert curve.unit == unit and curve.points[-1].step == steps - 1
-    assert "is not known before the run" in curve.notes[0] or "does not say" in curve.notes[0]
+    assert "is unknown before the run" in curve.notes[0] or "does not set" in curve.notes[0]
     assert draw_curve(job("duration=2 epochs", *flags), steps=9).unit == "steps"
 
 
 def test_what_a_drawing_does_not_show() -> None:
     (note,) = draw_curve(job("schedule=plateau", "evaluation.every=9 steps")).notes
-    assert "held_out.loss gets better at each evaluation; after more than 2 in a row" in note
+    assert "held_out.loss improves at every evaluation; after more than 2 in a row" in note
     (note,) = draw_curve(job("schedule.by=tokens", "batch.sequence_length=128")).notes
-    assert note == "by tokens: drawn for full batches of 1,024 tokens; fewer move it less"
+    assert note == "by tokens: drawn for full batches of 1,024 tokens; smaller ones advance it less"
     (note,) = draw_curve(job("schedule.by=epoch")).notes
-    assert "the rate stays at that of the first step of each epoch" in note
+    assert "the rate is constant within an epoch" in note
 
 
 def test_a_horizon_too_short_for_any_float() -> None:

@@ -157,7 +157,7 @@ def test_a_thousand_ranks_by_hand(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="there is no rank 2: the job has 1"):
+    with pytest.raises(SetpointError, match="rank 2 does not exist: the job has 1"):
         dry_run(small_job(tmp_path), 2)
     with pytest.raises(SetpointError, match=r"does not support parallel\.engine"):
         dry_run(small_job(tmp_path, "parallel={world_size: 2, engine: deepspeed}"))

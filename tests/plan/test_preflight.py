@@ -123,8 +123,8 @@ def test_the_size_of_a_model_with_experts_or_a_vocabulary_of_its_own(tmp_path: P
 def test_what_only_building_shows(tmp_path: Path) -> None:
     for flag, words in (
         ("tokenizer={type=huggingface, path=some/where}", "the vocabulary of the tokenizer"),
-        ("model.norm={type=import, target=torch.nn.LayerNorm}", "only the norm itself"),
-        ("model={type=import, target=torch.nn.Tanh}", "only the model itself"),
+        ("model.norm={type=import, target=torch.nn.LayerNorm}", "the imported norm"),
+        ("model={type=import, target=torch.nn.Tanh}", "only once the model is built"),
     ):
         found = preflight(small_job(tmp_path, flag))
         assert "parameters" not in found.facts

@@ -199,7 +199,7 @@ def test_isolated_documents_leave_the_pairs_within_them(tmp_path: Path, ideal: P
     rows, documents = took(Kernels.of(job)), took(Kernels(document=32))
     share = documents.parts["attention"] / rows.parts["attention"]
     assert share == pytest.approx((32 + 1) / (128 + 1))
-    assert any("documents: one a row" in each for each in rows.assumptions)
+    assert any("documents: one per row" in each for each in rows.assumptions)
     # Of prepared data they are known.
     cache = Prepare(folder=str(tmp_path / "cache"), above=ByteSize(0))
     data = Data(sources=(Random(documents=50, length=60),), held_out=0.0, prepare=cache)
@@ -221,6 +221,6 @@ def test_a_machine_without_the_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError) as raised:
         step_time(workload, Topology(), gpu, network)
     assert str(raised.value) == (
-        "precision.compute = bf16: the GPU, NVIDIA V100 SXM2 32 GB, has no peak in this "
+        "precision.compute = bf16: the GPU, NVIDIA V100 SXM2 32 GB, has no peak for this "
         "format\nValid: fp16, fp32, or its number in --gpu-file FILE"
     )

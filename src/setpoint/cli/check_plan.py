@@ -122,7 +122,7 @@ def make_plan(job: Job, rank: int = 0) -> PlanReport:
     topology = Topology.of(job)
     if rank >= topology.world_size:
         raise SetpointError(
-            f"there is no rank {rank}: the job has {topology.world_size}\n"
+            f"rank {rank} does not exist: the job has {topology.world_size} ranks\n"
             f"Valid: 0 to {topology.world_size - 1}"
         )
     vocabulary = vocabulary_of(job)

@@ -18,11 +18,13 @@ class Schedule(NamedTuple):
     """Properties of a schedule.
 
     Arguments:
-        torch: the name that `torch.distributed.pipelining` has for it.
-        stages: of a rank where none are asked for.
-        is_looped: whether a rank may hold another number of stages.
-        is_v: whether the stages go back over the ranks, the last with the first.
-        splits_backward: whether gradients of inputs are computed apart from those of weights.
+        torch: name in `torch.distributed.pipelining`.
+        stages: stages of a rank by default.
+        is_looped: whether the number of stages of a rank is free.
+        is_v: whether the second stages return over the ranks, so that the last is with the first.
+        splits_backward: whether gradients of inputs and of weights are computed separately.
+        is_filled: whether it starts with a micro-batch in each stage.
+        is_interleaved: whether it runs rounds of equal numbers of micro-batches.
     """
 
     torch: str
@@ -30,22 +32,21 @@ class Schedule(NamedTuple):
     is_looped: bool = False
     is_v: bool = False
     splits_backward: bool = False
+    is_filled: bool = False
+    is_interleaved: bool = False
 
 
 SCHEDULES = {
     "gpipe": Schedule("GPipe"),
-    "1f1b": Schedule("1F1B"),
+    "1f1b": Schedule("1F1B", is_filled=True),
     "looped_bfs": Schedule("LoopedBFS", 2, is_looped=True),
-    "interleaved_1f1b": Schedule("Interleaved1F1B", 2, is_looped=True),
+    "interleaved_1f1b": Schedule("Interleaved1F1B", 2, is_looped=True, is_interleaved=True),
     "interleaved_zero_bubble": Schedule(
-        "InterleavedZeroBubble", 2, is_looped=True, splits_backward=True
+        "InterleavedZeroBubble", 2, is_looped=True, splits_backward=True, is_interleaved=True
     ),
     "zbv_zero_bubble": Schedule("ZBVZeroBubble", 2, is_v=True, splits_backward=True),
-    "dual_pipe_v": Schedule("DualPipeV", 2, is_v=True, splits_backward=True),
+    "dual_pipe_v": Schedule("DualPipeV", 2, is_v=True, splits_backward=True, is_filled=True),
 }
-
-FILLED = ("1f1b", "dual_pipe_v")
-"""Schedules that begin with a micro-batch in each stage."""
 
 
 class Pipelining(
@@ -125,21 +126,21 @@ class Pipelining(
         """
         if self.fits(ranks, count):
             return None
-        if self.schedule in FILLED:
+        if self.known.is_filled:
             least = self.stages(ranks)
-            why = f"schedule = {self.schedule} needs one for each of {least} stages at least"
+            why = f"schedule = {self.schedule} needs at least {least}, one per stage"
             return why, [least]
         below = next(n for n in range(count - 1, 0, -1) if self.fits(ranks, n))
         above = next(n for n in range(count + 1, 2 * count + ranks) if self.fits(ranks, n))
         rounds = count // ranks
-        why = f"schedule = {self.schedule} takes them in {rounds} rounds of the same size"
+        why = f"schedule = {self.schedule} needs {rounds} rounds of equal size"
         return why, [below, above]
 
     def fits(self, ranks: int, count: int) -> bool:
         """True if the schedule can run this number of micro-batches per step."""
-        if self.schedule in FILLED:
+        if self.known.is_filled:
             return count >= self.stages(ranks)
-        if self.schedule in ("interleaved_1f1b", "interleaved_zero_bubble"):
+        if self.known.is_interleaved:
             # In rounds of at least one micro-batch a rank.
             return count % max(1, count // ranks) == 0
         return True

@@ -1,4 +1,4 @@
-"""The expected time of a step on GPUs that are named, and the cost of the run."""
+"""Expected step time on a named GPU, and the cost of a run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from setpoint.units.size import in_units
 UNPRICED = "unknown: no --price"
 HOUR = 3600.0
 PUE = 1.0
-"""Energy of a data center by that of its computers; 1: cooling and losses are not counted."""
+"""Power usage effectiveness (PUE) of the data center; 1: without cooling and losses."""
 
 
 class Cost(NamedTuple):
-    """The cost of a run on all its GPUs.
+    """Cost of a run on all its GPUs.
 
     Arguments:
-        steps: that it is expected to take.
+        steps: expected number of steps.
         money: in the currency of the price; None without a price.
-        kilowatt_hours: of the GPUs alone; None where their power is not known.
+        kilowatt_hours: of the GPUs only; None if their power is unknown.
     """
 
     steps: int
@@ -49,19 +49,19 @@ def cost_of(
     price: float | None = None,
     power: float | None = None,
 ) -> Cost | None:
-    """Compute what a run takes until the first of its limits.
+    """Compute the cost of a run up to the first of its limits.
 
     Arguments:
-        limits: of the duration, in steps and seconds; others are left out.
-        step: expected seconds of one.
-        price: of a GPU for an hour.
-        power: watts of a GPU.
+        limits: of the duration, in steps and seconds; other units are ignored.
+        step: expected seconds per step.
+        price: per GPU-hour.
+        power: watts per GPU.
 
     Returns:
-        None where neither steps nor seconds limit the run.
+        None if neither steps nor seconds limit the run.
 
     Raises:
-        SetpointError: the time is up before the first step has ended.
+        SetpointError: the time limit is shorter than the first step.
     """
     duration, steps = limits.get("seconds"), limits.get("steps")
     if duration is not None and duration < step:
@@ -82,7 +82,7 @@ def cost_of(
 
 
 class CostRequest(NamedTuple):
-    """A GPU with its network, price and power, typed or by the table; the timeline's file."""
+    """GPU with its network, price and power, and the file of the timeline."""
 
     name: str
     gpu: GpuSpec
@@ -108,12 +108,12 @@ class CostRequest(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The name of the GPU for people."""
+        """Display name of the GPU."""
         return self.gpu.title or self.name
 
 
 class CostEstimate(NamedTuple):
-    """The expected time of a step, and the cost of the run unless its duration is in tokens."""
+    """Expected step time, and the cost of the run unless its duration is in tokens."""
 
     request: CostRequest
     time: StepTime
@@ -122,7 +122,7 @@ class CostEstimate(NamedTuple):
     duration: str
 
     def to_json(self) -> dict[str, Any]:
-        """The estimate for machines."""
+        """The estimate as JSON."""
         time = self.time
         return {
             "gpu": self.request.name,
@@ -136,32 +136,32 @@ class CostEstimate(NamedTuple):
         }
 
     def facts(self) -> list[tuple[str, str]]:
-        """Names and values of the step and of the run."""
+        """Names and values of the step and the run."""
         time, cost = self.time, self.cost
         per_rank = time.tokens_per_second / time.ranks
         rows = [
             ("step", seconds(time.seconds)),
-            ("tokens per second", f"{time.tokens_per_second:,.0f}, {per_rank:,.0f} a GPU"),
+            ("tokens per second", f"{time.tokens_per_second:,.0f}, {per_rank:,.0f} per GPU"),
             ("MFU", f"{time.mfu:.1%} (formula palm)"),
         ]
         if self.memory is not None and not self.memory.unknown:
             size, has = self.memory.total, int(self.request.gpu.memory)
-            words = "of" if size <= has else "is more than the GPU's"
+            words = "of" if size <= has else "exceeds the GPU's"
             rows.append(("memory of a rank", f"{in_units(size)} {words} {in_units(has)}"))
         if cost is None:
-            return [*rows, ("run", f"unknown: duration = {self.duration} counts no steps or time")]
+            return [*rows, ("run", f"unknown: duration = {self.duration} is not in steps or time")]
         rows.append(("run", f"{cost.steps:,} steps, {_hours(cost.seconds)}"))
         rows.append(("GPU-hours", _number(cost.gpu_hours)))
         money = cost.money
         price = UNPRICED if money is None else f"{money:,.2f}" if money >= 1 else f"{money:.3g}"
         rows.append(("price", price))
         if cost.kilowatt_hours is not None:
-            power = f"at {self.request.power:g} W a GPU, without cooling (PUE 1)"
+            power = f"at {self.request.power:g} W per GPU, without cooling (PUE 1)"
             rows.append(("energy", f"{_number(cost.kilowatt_hours)} kWh {power}"))
         return rows
 
     def write(self, title: str) -> None:
-        """Draw the step into the file of --timeline."""
+        """Write the timeline of the step to the file of --timeline."""
         path = self.request.timeline
         if path is None:
             return

@@ -1,4 +1,4 @@
-"""The learning rate of a job over its run, before there is one."""
+"""Learning-rate curve of a job before it runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ROWS = 100_000  # more than anybody reads
 
 
 class Point(NamedTuple):
-    """One step.
+    """Point of the curve.
 
     Attributes:
-        step: its number, the first is 0.
-        at: where it begins, in the unit of the curve.
-        factor: on the peak learning rate.
-        lr: the learning rate.
+        step: number of the step, from 0.
+        at: start of the step, in the unit of the curve.
+        factor: multiple of the peak learning rate.
+        lr: learning rate.
     """
 
     step: int
@@ -36,14 +36,14 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """The learning rate of a job.
+    """Learning-rate curve of a job.
 
     Attributes:
-        length: how long it is drawn.
-        unit: of places on it: `"steps"`, or that of the duration where steps are not known.
-        points: some of them, the first and the last among them.
-        highest: the first step with the highest learning rate.
-        notes: what the drawing leaves out, in words.
+        length: length of the curve.
+        unit: unit of positions: `"steps"`, or that of the duration if the steps are unknown.
+        points: sampled points, including the first and the last.
+        highest: first step with the highest learning rate.
+        notes: effects that the curve does not show.
     """
 
     length: Duration
@@ -54,24 +54,24 @@ class Curve(NamedTuple):
 
 
 def draw_curve(job: Job, steps: int | None = None, every: int = 0, most: int = 1000) -> Curve:
-    """Compute the learning rate of a job's steps.
+    """Compute the learning rate of a job step by step.
 
-    Where the number of steps is known only from the data, or only from the clock, the curve is
-    drawn over the duration in its own unit, as if it had as many steps as are drawn.
+    If only the data or the clock determines the number of steps, the curve spans the duration in
+    its own unit, with an assumed number of steps.
 
     Arguments:
-        steps: how many; None: those of the run, as far as its duration tells.
-        every: take each step whose number is a multiple of this; 0: so many, evenly spread, and
-            those where the curve turns.
+        steps: number of steps; None: those of the run, if its duration tells.
+        every: sample steps that are multiples of this; 0: evenly spaced steps, and those where the
+            curve turns.
 
     Raises:
-        SetpointError: for more rows than anybody reads.
+        SetpointError: there would be too many rows.
     """
     run = _Run(job, steps)
     if every and run.steps // every > ROWS:
         raise SetpointError(
-            f"--every {every} of {run.steps} steps are more than {ROWS:,} rows; at least "
-            f"--every {ceil(run.steps / ROWS)}"
+            f"--every {every} of {run.steps} steps gives more than {ROWS:,} rows\nValid: --every "
+            f"{ceil(run.steps / ROWS)} or more"
         )
     last = run.steps - 1
     count = min(run.steps, most)
@@ -83,7 +83,7 @@ def draw_curve(job: Job, steps: int | None = None, every: int = 0, most: int = 1
     merge = None if job.adapter is None else job.adapter.merge
 
     def extra_factor(step: int) -> float:
-        """The factor of the phase of the data and of merges."""
+        """Factor of the data phase and of adapter merges."""
         begun = [phase_factor for start, phase_factor in phases if start <= step]
         phase_factor = begun[-1] if begun else 1.0
         return phase_factor * (1.0 if merge is None else merge.rate_factor(step))
@@ -104,10 +104,10 @@ def draw_curve(job: Job, steps: int | None = None, every: int = 0, most: int = 1
 
 
 class _Run:
-    """A run as it may be: so many steps, all of which are as long as each other.
+    """A run with an assumed number of steps of equal length.
 
     Arguments:
-        steps: how many; None: as far as the duration tells.
+        steps: number of steps; None: as the duration tells.
     """
 
     def __init__(self, job: Job, steps: int | None) -> None:
@@ -155,20 +155,20 @@ class _Run:
             return
         if self.guessed and used <= {self.unit}:
             yield (
-                f"a duration of {self.job.duration} does not say how many steps there will be; "
-                f"drawn over it, --steps N takes N steps"
+                f"a duration of {self.job.duration} does not set the number of steps; the curve "
+                "spans it, and --steps N assumes N steps"
             )
             return
         used |= {self.unit}
         others = " and ".join(sorted(used - {"steps", "tokens"}))
         yield (
-            f"how many {others} a step has is not known before the run; drawn as if the run had "
-            f"{self.steps:,} steps, --steps N takes others"
+            f"the number of {others} per step is unknown before the run; the curve assumes "
+            f"{self.steps:,} steps, --steps N sets another number"
         )
 
 
 def _turns(job: Job, run: _Run) -> list[int]:
-    """The steps around which the curve turns."""
+    """Steps at which the curve turns."""
     section = job.schedule
     unit, whole, end = "steps", run.steps, run.place(run.steps)
     if section.runs_over is not None:
@@ -186,22 +186,24 @@ def _turns(job: Job, run: _Run) -> list[int]:
 
 
 def _notes(job: Job) -> list[str]:
-    """Notes on effects that a curve over the steps cannot show."""
+    """Effects that a curve over the steps cannot show."""
     section = job.schedule
     if isinstance(section, Plateau):
         floor = f", down to {section.floor:g} of the peak" if section.floor else ""
         return [
-            f"drawn for a run whose {section.monitor} gets better at each evaluation; after more "
-            f"than {section.patience} in a row without a gain the rate is multiplied by "
+            f"drawn for a run whose {section.monitor} improves at every evaluation; after more "
+            f"than {section.patience} in a row without improvement the rate is multiplied by "
             f"{section.factor:g}{floor}"
         ]
     if section.moved_by == "tokens":
         tokens = job.batch.global_size * job.batch.sequence_length
-        return [f"by tokens: drawn for full batches of {tokens:,} tokens; fewer move it less"]
+        return [
+            f"by tokens: drawn for full batches of {tokens:,} tokens; smaller ones advance it less"
+        ]
     if section.moved_by == "epoch":
         first = job.optimizer.lr * job.schedule.build()(_Run(job, None).place(0))
         return [
-            f"by epoch: in the run the rate stays at that of the first step of each epoch, all "
-            f"through the first epoch at {first:.4g}; drawn as if an epoch had one step"
+            f"by epoch: in the run the rate is constant within an epoch, {first:.4g} in the "
+            "first one; drawn as if an epoch had one step"
         ]
     return []

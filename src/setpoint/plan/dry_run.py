@@ -1,9 +1,9 @@
-"""The dry run: a step of a job on one of its ranks, without their memory or their devices.
+"""Dry run: a step of a job on one of its ranks, without memory or devices.
 
-The model is built and divided by what trains it, over a process group that sends nothing (torch's
-`fake`), and its steps are taken with fake tensors, which have shapes but no memory: what they
-allocate, compute and send is counted operator by operator. Kernels are those of a CPU. An
-allocator's rounding and caches, the contexts of devices, and the buffers of NCCL are not in it.
+The trainer's own code builds and divides the model over a process group that sends nothing (torch's
+`fake`) and takes steps with fake tensors, which have shapes but no memory: allocations, FLOPs and
+messages are counted operator by operator. Kernels are those of a CPU. Allocator rounding and
+caches, device contexts and NCCL buffers are not included.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 def even_loads(model: nn.Module) -> None:
-    """Let as many rows of each layer go to the experts of each rank; those left to the first."""
+    """Distribute the rows of each layer evenly over the ranks of experts; the rest to the first."""
     # Layers share one exchange.
     used = (getattr(module, "dispatcher", None) for module in model.modules())
     for exchange in {each for each in used if each is not None}:
@@ -82,7 +82,7 @@ def even_loads(model: nn.Module) -> None:
 
 @contextmanager
 def plain_products() -> Iterator[None]:
-    """Let experts of transformers multiply by an operator that has a shape in any dtype."""
+    """Let experts of transformers use a matrix product that has a shape function for any dtype."""
     moe: Any = sys.modules.get("transformers.integrations.moe")
     if moe is None:
         yield
@@ -96,7 +96,7 @@ def plain_products() -> Iterator[None]:
 
 
 def rows_by_rank(rank: int, ranks: int) -> Any:
-    """Make a stand-in for `AllToAllDispatcher.rows_by_rank`: all experts have as many tokens."""
+    """Make a replacement of `AllToAllDispatcher.rows_by_rank` with equal loads of all experts."""
 
     def told(leaving: Any, arriving: Any, rows: int) -> tuple[list[int], list[int]]:
         del leaving, arriving
@@ -120,8 +120,8 @@ def _share_of(peers: Peers) -> Any:
 
 
 WARM = 2
-"""Steps before the one that is measured: the first makes the optimizer's state, the second has the
-gathered weights where those after it have them."""
+"""Steps before the measured one: the first creates the optimizer state, the second leaves gathered
+weights where later steps have them."""
 
 
 class DryRun(NamedTuple):
@@ -130,13 +130,13 @@ class DryRun(NamedTuple):
     Arguments:
         degrees: of each axis.
         at: coordinates of the rank.
-        held: bytes between two steps.
-        peak: bytes at the moment of the step when there were most.
+        held: bytes between steps.
+        peak: bytes at the peak of the step.
         flops: of matrix products and attention, forward, backward and recomputed.
-        seconds: that the dry run took.
-        layers: of two models of fewer layers, from whose steps this one follows; None where all
-            layers were gone through.
-        even_loads: whether experts are divided, and as many rows were sent to those of each rank.
+        seconds: duration of the dry run.
+        layers: of the two smaller models from which the result is extrapolated; None if all layers
+            were run.
+        even_loads: whether experts are divided, with equal numbers of rows per rank assumed.
     """
 
     rank: int
@@ -152,28 +152,30 @@ class DryRun(NamedTuple):
     even_loads: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The dry run for machines."""
+        """The dry run as JSON."""
         traffic = [{**row._asdict(), "sent": row.sent} for row in self.traffic]
         peak = {**self.peak._asdict(), "total": self.peak.total}
         return {**self._asdict(), "peak": peak, "traffic": traffic}
 
 
 def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
-    """Take a step of a job as one of `parallel.world_size` ranks.
+    """Run a step of a job as one of `parallel.world_size` ranks.
 
-    Nothing is read, written or sent, and no rank is started.
+    Nothing is read, written or sent, and no other rank is started.
 
     Arguments:
-        whole: whether all layers and micro-batches are gone through, those that are alike as well.
+        whole: whether to run all layers and micro-batches, including equal ones.
 
     Raises:
-        SetpointError: there is no such rank, this process has ranks already, or the job has a part
-            that a dry run does not support: DeepSpeed, torchft, nvfp4, DeepEP, experts that are not
-            packed or have a capacity.
+        SetpointError: the rank does not exist, this process has ranks already, or the job uses a
+            feature that a dry run does not support: DeepSpeed, torchft, nvfp4, DeepEP, experts that
+            are not packed or have a capacity.
     """
     size = job.parallel.world_size
     if not 0 <= rank < size:
-        raise SetpointError(f"there is no rank {rank}: the job has {size}\nValid: 0 to {size - 1}")
+        raise SetpointError(
+            f"rank {rank} does not exist: the job has {size} ranks\nValid: 0 to {size - 1}"
+        )
     _refuse(job)
     began, device = time.perf_counter(), job.parallel.device
     job, vocabulary = _on_cpu(job), vocabulary_of(job)
@@ -212,8 +214,8 @@ def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Me
         buckets = _buckets(components)
         if not meter.now:
             raise SetpointError(
-                f"model: a {type(components.model).__name__} is built with its weights, so that no "
-                f"step of it can be planned\nValid: a model of type = transformer"
+                f"model: a {type(components.model).__name__} is built with its weights, so a dry "
+                "run cannot replace them by fake tensors\nValid: a model of type = transformer"
             )
         measured = _measured(job, world, components, meter, is_fake=True, whole=whole)
         del buckets
@@ -275,7 +277,7 @@ def _measured(
 
 
 def _mark_layers(meter: Meter, model: nn.Module) -> None:
-    """Begin a window of the meter at each layer, forward and backward."""
+    """Start a window of the meter at each layer, forward and backward."""
 
     def mark(layer: nn.Module, number: int) -> None:
         def before(_: nn.Module, given: Any) -> None:
@@ -295,9 +297,9 @@ def _mark_layers(meter: Meter, model: nn.Module) -> None:
 
 
 def _buckets(components: Components) -> list[Tensor]:
-    """The memory into which DDP gathers gradients for its sums, for as long as there is a run.
+    """Buckets of DDP gradients, which exist for the whole run.
 
-    DDP itself would read values of the weights, and is not built among fake tensors.
+    DDP reads values of the weights and cannot be built with fake tensors.
     """
     if not components.replicas.sums_by_hand:
         return []
@@ -308,9 +310,9 @@ def _buckets(components: Components) -> list[Tensor]:
 
 
 class _Once(dict[Any, Any]):
-    """Gives what it has once, and has no weak references.
+    """Returns each entry once and holds no weak references.
 
-    With one to it, no parameter among fake tensors can change its format.
+    With a weak reference to it no fake parameter could change its dtype.
     """
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -340,11 +342,13 @@ def _refuse(job: Job) -> None:
             name = job.model.pretrained
             raise SetpointError(f"model.pretrained = {name}: {problem.message}")
     if distributed.is_initialized():
-        raise SetpointError("a dry run is a command of one process, and this one is among ranks")
+        raise SetpointError(
+            "a dry run needs a process without ranks, but this one is in a process group"
+        )
 
 
 def _on_cpu(job: Job) -> Job:
-    """The job on a CPU, whose kernels fake tensors stand for; compiled code is not seen inside."""
+    """The job on a CPU, whose kernels fake tensors use; compiled code is not traced."""
     draft: Any = draft_of(job)
     draft.parallel.device, draft.parallel.backend, draft.compile = "cpu", None, None
     if draft.precision.float8 is not None:
@@ -367,7 +371,7 @@ def _on_cpu(job: Job) -> Job:
 
 @contextmanager
 def _kernels_of(device: str) -> Iterator[None]:
-    """Let norms and attention of fake tensors be those of a device, which decides what is kept."""
+    """Use norms and attention of a device for fake tensors, which decide what is kept."""
     fp32, others = (torch.float32,), (torch.float32, torch.bfloat16, torch.float16)
     FUSED[FakeTensor] = fp32 if device == "cpu" else others
     if device != "cpu":
@@ -407,7 +411,7 @@ def _ranks(job: Job, vocabulary: int, rank: int, size: int) -> Iterator[None]:
 
 
 def _names_of_stages(job: Job, vocabulary: int) -> list[dict[str, bool]]:
-    """Names of the parameters of each rank of a pipeline, with True for trained ones."""
+    """Parameter names of each pipeline rank, with True for trained ones."""
     model = skeleton(job.model, vocabulary)
     add_adapter(job, model)
     config, ranks = job.parallel.pipelining, job.parallel.degrees["pipeline"]
@@ -442,7 +446,7 @@ def _naming(world: World) -> Callable[[ProcessGroup | None], tuple[str, int]]:
 
 
 def _fixed(components: Components) -> dict[str, int]:
-    """Bytes of what is there between steps, by part."""
+    """Bytes between steps, by part."""
     model = components.model
     params = list(model.parameters())
     param_ids = {id(param) for param in params}
@@ -454,7 +458,7 @@ def _fixed(components: Components) -> dict[str, int]:
 
 
 def _mark_gradients(meter: Meter, components: Components) -> None:
-    """Let the meter find gradients."""
+    """Let the meter measure gradients."""
     params = {
         id(param): param
         for param in (*components.model.parameters(), *components.weights.parameters())
@@ -466,7 +470,7 @@ def _mark_gradients(meter: Meter, components: Components) -> None:
 def _stepping(
     job: Job, world: World, made: Components, step: StepBatch, meter: Meter, is_fake: bool
 ) -> Callable[[], None]:
-    """Make a function that steps the job's engine, whose phases are windows of the meter."""
+    """Make a function that takes a step with the job's engine, with its phases as windows."""
     made.train_data, made.spikes = cast("Any", SimpleNamespace(sources=("data",))), None
     engine: Any = engine_of(job, made)
     if is_fake:  # there are no numbers: zeros are finite, and report no overflow and no stop

@@ -1,4 +1,4 @@
-"""Fit of a job to a GPU: cautions about memory and kernels, and the settings with which it fits."""
+"""Fit of a job to a GPU: cautions about memory and kernels, and settings that make it fit."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ EXCEEDS = "memory-exceeds-gpu"
 LACKS = "gpu-lacks-kernels"
 """Codes of the cautions."""
 BF16 = 8.0
-"""The first CUDA compute capability with products of bf16."""
+"""First CUDA compute capability with bf16 matrix products."""
 MAX_RANKS = 2**16
-"""The most ranks that are tried."""
+"""Largest number of ranks to try."""
 RECOMPUTE = "--memory.activation_checkpointing"
 
 
 class Gpu(NamedTuple):
-    """A GPU that a job is to run on, and its bytes of memory."""
+    """GPU of a job, with its memory in bytes."""
 
     title: str
     memory: int
 
 
 def gpu_of(spec: GpuSpec | None, name: str, job: Job) -> Gpu | None:
-    """The chosen GPU, or the one of this machine where torch is imported anyway."""
+    """The chosen GPU, or the GPU of this machine if torch is imported already."""
     if spec is not None:
         return Gpu(spec.title or name, int(spec.memory))
     torch: Any = sys.modules.get("torch")
@@ -49,14 +49,14 @@ def gpu_of(spec: GpuSpec | None, name: str, job: Job) -> Gpu | None:
 
 
 def job_memory(job: Job, rank: int = 0) -> RankMemory:
-    """The planned memory of a rank."""
+    """Planned memory of a rank."""
     return rank_memory(Workload.of(job), Topology.of(job), rank)
 
 
 def memory_caution(
     job: Job, memory: RankMemory, gpu: Gpu, change: Callable[[list[str]], Job]
 ) -> Caution | None:
-    """A caution with settings that fit, if a rank needs more memory than a GPU is known to have."""
+    """Caution that a rank needs more memory than its GPU has, with settings that fit."""
     limit = usable(gpu.memory)
     if memory.unknown or memory.total <= limit or EXCEEDS in job.silence:
         return None
@@ -74,14 +74,14 @@ def memory_caution(
     return Caution(
         EXCEEDS,
         "memory",
-        f"a rank takes {in_units(memory.total)}, and tensors have {in_units(limit)} of the "
-        f"{in_units(gpu.memory)} of a GPU ({gpu.title}): the run would end out of memory",
+        f"a rank needs {in_units(memory.total)}, but tensors can use only {in_units(limit)} of "
+        f"the {in_units(gpu.memory)} of a GPU ({gpu.title}): the run would end out of memory",
         hint=f"{hint}.",
     )
 
 
 def hardware_cautions(job: Job, spec: GpuSpec) -> Iterator[Caution]:
-    """Name number formats and kernels of a job that a GPU does not have."""
+    """Number formats and kernels of a job that a GPU lacks."""
     capability = spec.capability
     if capability is None or LACKS in job.silence:
         return
@@ -89,15 +89,15 @@ def hardware_cautions(job: Job, spec: GpuSpec) -> Iterator[Caution]:
     precision = job.precision
     if precision.compute == "bf16" and capability < BF16:
         yield Caution(
-            LACKS, "precision.compute", f"bf16 has no products on {named}",
-            hint=f"It needs {BF16} or more: compute in fp16 or fp32.",
+            LACKS, "precision.compute", f"{named} has no bf16 matrix products",
+            hint=f"It needs {BF16} or higher: compute in fp16 or fp32.",
         )  # fmt: skip
     if precision.float8 is not None and not precision.float8.emulate:
         needed, generation = precision.float8.capability
         if capability < float(f"{needed[0]}.{needed[1]}"):
             yield Caution(
                 LACKS, "precision.float8.recipe",
-                f"{precision.float8.recipe} has no products on {named}",
+                f"{named} has no {precision.float8.recipe} matrix products",
                 hint=f"It needs {generation} or newer.",
             )  # fmt: skip
     if isinstance(job.model, TransformerConfig) and job.model.attention_backend in HARDWARE:
@@ -106,15 +106,15 @@ def hardware_cautions(job: Job, spec: GpuSpec) -> Iterator[Caution]:
             bound = f"{least} or more" if most == inf else f"{least} to {most}"
             yield Caution(
                 LACKS, "model.attention_backend",
-                f"{job.model.attention_backend} has no kernels for {named}",
-                hint=f"It needs {bound}; auto chooses by the GPU.",
+                f"{named} has no kernels of {job.model.attention_backend}",
+                hint=f"It needs {bound}; auto chooses a backend for the GPU.",
             )  # fmt: skip
 
 
 def settings_that_fit(
     job: Job, limit: int, change: Callable[[list[str]], Job]
 ) -> tuple[list[str], int] | None:
-    """The fewest overrides with which a rank fits, cheapest in time first, and its bytes then."""
+    """Find the fewest overrides with which a rank fits, fastest first, and its bytes with them."""
     texts: list[str] = []
     for step in _steps(job):
         # Of a field the last one holds.
@@ -137,7 +137,7 @@ def settings_that_fit(
 def ranks_that_fit(
     job: Job, limit: int, change: Callable[[list[str]], Job]
 ) -> tuple[int, list[str]] | None:
-    """The number of ranks, a power of two, that fit by sharding the weights, and the overrides."""
+    """Find a power of two of ranks that fit with sharded weights, and the overrides they need."""
     texts: list[str] = []
     for step in _steps(job):
         path = step[0].partition("=")[0]
@@ -157,7 +157,7 @@ def ranks_that_fit(
 
 
 def _steps(job: Job) -> Iterator[list[str]]:
-    """Overrides that save memory, each with those before it."""
+    """Overrides that reduce memory, each applied after the ones before."""
     if type(job.loss) is CrossEntropy:
         yield ["--loss=chunked_cross_entropy"]
     ranks, moe = job.parallel.world_size, getattr(job.model, "moe", None)
@@ -182,7 +182,7 @@ def _steps(job: Job) -> Iterator[list[str]]:
 
 
 def _total(texts: list[str], change: Callable[[list[str]], Job]) -> int | None:
-    """Bytes of a rank with overrides; None where rules refuse them, or it is not known."""
+    """Bytes of a rank with overrides; None if a rule refuses them or the memory is unknown."""
     try:
         memory = job_memory(change(texts))
     except ConfigError:

@@ -1,13 +1,13 @@
-"""GPUs, nodes and networks by name: peaks, time of collectives, and the cost of a run.
+"""GPUs, nodes and networks by name, and the time of collectives on them.
 
-The table is `gpus.toml`, beside this file. A file of the user's has the same form: its entries
-are added, or change fields of existing ones; `like` starts an entry from another one.
+The table is `gpus.toml` in this folder. A user's file has the same form: its entries are added, or
+change fields of existing ones; `like` starts an entry from another one.
 
-A collective of n ranks in a ring sends (n - 1) / n of its message from each rank, an all-reduce
-twice that, in as many steps of one latency each (Thakur, Rabenseifner and Gropp, 2005; NCCL's rings
-are these). Where a group spans nodes, its ranks within a node share what goes between nodes, each
-over its own network card, while the links of the node pass it round: the slower of both decides. An
-all-reduce takes a tree between nodes where that has fewer latencies.
+In a ring of n ranks a collective sends (n - 1) / n of its message from each rank, and an all-reduce
+twice that, with one latency per step (Thakur, Rabenseifner and Gropp, 2005; as in NCCL). If a group
+spans nodes, the ranks of a node share the traffic between nodes, each over its own network card,
+while the links of the node pass it on: the slower of the two decides. Between nodes an all-reduce
+uses a tree if that has fewer latencies.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 
 CALL = 8.4e-6
-"""Seconds that a collective takes to begin (NCCL, src/graph/tuning.cc, rings and trees)."""
+"""Startup time of a collective in seconds (NCCL, src/graph/tuning.cc, rings and trees)."""
 
 
 class RankGroup(NamedTuple):
-    """Ranks that communicate.
+    """Communicating ranks.
 
     Arguments:
-        local: of them in one node.
+        local: number of them in one node.
     """
 
     ranks: int
@@ -53,17 +53,17 @@ class RankGroup(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """The number of nodes of the group."""
+        """Number of nodes of the group."""
         return ceil(self.ranks / self.local)
 
 
 def group_of(degrees: Mapping[str, int], axes: str, ranks: int, node: int) -> RankGroup:
-    """Place the ranks that axes join on nodes.
+    """Place the ranks of some axes on nodes.
 
     Arguments:
-        degrees: of all axes, the outermost first.
+        degrees: of all axes, outermost first.
         axes: joined by "+".
-        node: ranks of a node, which hold neighbouring numbers.
+        node: number of ranks of a node, which are consecutive.
     """
     local = 1
     for axis in axes.split("+"):
@@ -73,11 +73,11 @@ def group_of(degrees: Mapping[str, int], axes: str, ranks: int, node: int) -> Ra
 
 
 class Links(NamedTuple):
-    """The links of a GPU: to those of its node, and to other nodes.
+    """Links of a GPU within its node and to other nodes.
 
     Arguments:
-        fast, slow: bytes per second that collectives reach in one direction.
-        near, far: seconds of a step of a ring.
+        fast, slow: achieved bytes per second of collectives in one direction.
+        near, far: latency of a ring step in seconds.
     """
 
     node: int
@@ -88,7 +88,7 @@ class Links(NamedTuple):
 
     @classmethod
     def of(cls, gpu: GpuSpec, network: Network) -> Links:
-        """The links of a GPU, as far as they are assumed to be used."""
+        """Links of a GPU at their assumed utilization."""
         inside = gpu.node
         return cls(
             inside.ranks,
@@ -99,11 +99,11 @@ class Links(NamedTuple):
         )
 
     def seconds(self, kind: str, group: RankGroup, calls: int, size: float) -> float:
-        """Seconds of messages of one kind, one after another.
+        """Seconds of consecutive collectives of one kind.
 
         Arguments:
-            kind: as the rows of `setpoint.plan.traffic` have it.
-            size: bytes of all whole messages together.
+            kind: as in rows of `setpoint.plan.traffic`.
+            size: total bytes of all whole messages.
         """
         ranks, local, nodes = group.ranks, group.local, group.nodes
         if ranks < 2 or not calls:
@@ -132,133 +132,133 @@ KNOWN = Path(__file__).with_name("gpus.toml")
 FORMATS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 
 SHARE = 0.9
-"""Of the memory of a GPU: the rest is for the device's context, NCCL and an allocator's gaps."""
+"""Share of GPU memory for tensors; the rest is for the CUDA context, NCCL and fragmentation."""
 
 
 def usable(memory: int) -> int:
-    """Bytes of a GPU's memory that tensors may take."""
+    """Bytes of GPU memory that tensors can use."""
     return int(memory * SHARE)
 
 
 class Network(Config, role=RUNTIME):
-    """A link of a GPU to others.
+    """Link of a GPU to others.
 
-    A message over it takes `latency` and its bytes over `bandwidth * achieved`.
+    A message takes `latency` plus its bytes over `bandwidth * achieved`.
     """
 
     bandwidth: float = field(gt=0, lt=inf)
-    """Bytes per second of one GPU in one direction, by the maker's sheet."""
+    """Bytes per second of one GPU in one direction, by the data sheet."""
 
     latency: float = field(ge=0, lt=1)
-    """Seconds of one step of a ring."""
+    """Latency of one ring step in seconds."""
 
     achieved: float = field(default=0.8, gt=0, le=1)
-    """Share of `bandwidth` that collectives of large messages reach."""
+    """Share of `bandwidth` that large collectives reach."""
 
     source: str = ""
     """Source of the numbers."""
 
 
 class NodeLinks(Network):
-    """The ranks that the fastest links join, and these links."""
+    """Links between the GPUs of a node."""
 
     ranks: int = field(ge=1)
-    """GPUs that are joined; the others are reached over `network`."""
+    """GPUs per node; others are reached over `network`."""
 
 
 class PeakFlops(Config, role=RUNTIME):
-    """Operations per second in dense matrix products, without sparsity, by number format."""
+    """FLOPs per second of dense matrix products, without sparsity, by number format."""
 
     bf16: float | None = field(default=None, gt=0, lt=inf)
-    """bfloat16 with sums in fp32."""
+    """bfloat16 with fp32 accumulation."""
 
     fp16: float | None = field(default=None, gt=0, lt=inf)
-    """float16 with sums in fp32."""
+    """float16 with fp32 accumulation."""
 
     fp8: float | None = field(default=None, gt=0, lt=inf)
-    """8 bits with sums in fp32."""
+    """8-bit floats with fp32 accumulation."""
 
     tf32: float | None = field(default=None, gt=0, lt=inf)
     """TensorFloat-32."""
 
     fp32: float | None = field(default=None, gt=0, lt=inf)
-    """float32, without matrix units."""
+    """float32, without tensor cores."""
 
 
 class Assumed(Config, role=RUNTIME):
-    """Share of its peaks that a GPU is assumed to reach in training."""
+    """Assumed utilization of a GPU in training."""
 
     matmul: float = field(default=0.7, gt=0, le=1)
     """Share of `peak` in large matrix products."""
 
     half_size: float = field(default=150.0, ge=0, lt=inf)
-    """Size of a matrix product at which half of `matmul` is reached: 1 / (1/m + 1/n + 1/k)."""
+    """Matrix size at which half of `matmul` is reached, as 1 / (1/m + 1/n + 1/k)."""
 
     attention: float = field(default=0.45, gt=0, le=1)
-    """Share of `peak` in attention that keeps no scores, forward and backward together."""
+    """Share of `peak` in fused attention, forward and backward together."""
 
     memory: float = field(default=0.8, gt=0, le=1)
-    """Share of `bandwidth` in operators that move more than they compute."""
+    """Share of `bandwidth` in memory-bound operators."""
 
     launch: float = field(default=5e-6, ge=0, lt=1)
-    """Seconds that the host takes for an operator."""
+    """Launch overhead of an operator on the host in seconds."""
 
     contention: float = field(default=0.1, ge=0, le=1)
-    """Seconds by which a second of messages slows the computation beside it."""
+    """Seconds by which a second of communication slows the computation that overlaps it."""
 
 
 class GpuSpec(Config, role=RUNTIME):
-    """A GPU, the node that it stands in, and the network between nodes."""
+    """GPU with its node and the network between nodes."""
 
     like: str | None = None
-    """The GPU whose values this one has where it does not give its own."""
+    """GPU from which missing values are taken."""
 
     title: str = ""
-    """The maker's name."""
+    """Name of the product."""
 
     capability: float | None = field(default=None, gt=0, lt=100)
     """CUDA compute capability, such as 9.0; null: unknown."""
 
     memory: ByteSize = field(gt=0)
-    """Memory of a GPU."""
+    """Memory of the GPU."""
 
     bandwidth: float = field(gt=0, lt=inf)
-    """Bytes per second of its memory."""
+    """Memory bandwidth in bytes per second."""
 
     power: float | None = field(default=None, gt=0, lt=inf)
-    """Watts of a GPU at full load."""
+    """Power of a GPU at full load in watts."""
 
     price: float | None = field(default=None, ge=0, lt=inf)
-    """Price of a GPU for an hour, in any currency; null: unknown."""
+    """Price per GPU-hour, in any currency; null: unknown."""
 
     network: str
-    """The network between nodes, by its name in `networks`."""
+    """Network between nodes, by its name in `networks`."""
 
     peak: PeakFlops = field(factory=PeakFlops)
-    """Operations per second in matrix products."""
+    """FLOPs per second in matrix products."""
 
     node: NodeLinks
-    """The ranks that the fastest links join."""
+    """Links within a node."""
 
     assumed: Assumed = field(factory=Assumed)
-    """Share of the peaks that is assumed to be reached."""
+    """Assumed utilization of the peaks."""
 
     source: str = ""
     """Source of the numbers."""
 
     @property
     def usable(self) -> int:
-        """Bytes of memory that tensors of a rank may take."""
+        """Bytes of memory that the tensors of a rank can use."""
         return usable(self.memory)
 
     @rule
     def _check_peak(self) -> Iterator[Problem]:
         if all(getattr(self.peak, name) is None for name in FORMATS):
-            yield Problem("peak", "has no number of any format", valid=FORMATS)
+            yield Problem("peak", "has no number format", valid=FORMATS)
 
 
 class GpuTable(Config, role=RUNTIME):
-    """A file of GPUs."""
+    """File of GPUs."""
 
     networks: dict[str, Network] = field(factory=dict)
     """Networks by name."""
@@ -272,7 +272,7 @@ class GpuTable(Config, role=RUNTIME):
             if gpu.network not in self.networks:
                 yield Problem(
                     f"gpus.{name}.network",
-                    f"there is no network {gpu.network!r}",
+                    f"unknown network {gpu.network!r}",
                     valid=tuple(self.networks),
                     hint=did_you_mean(gpu.network, self.networks),
                 )
@@ -280,13 +280,13 @@ class GpuTable(Config, role=RUNTIME):
 
 @lru_cache(maxsize=8)
 def gpu_table(file: str | None = None) -> GpuTable:
-    """All GPUs that are known.
+    """Read the table of GPUs.
 
     Arguments:
-        file: of the user's, whose entries are added and changed.
+        file: a user's file, whose entries are added or changed.
 
     Raises:
-        SetpointError: the file cannot be read, or says what cannot be; with file and line.
+        SetpointError: the file cannot be read or is invalid; with file and line.
     """
     if file is None:
         return compose(GpuTable, files=[KNOWN]).resolve()
@@ -306,7 +306,7 @@ _Table = dict[str, dict[str, object]]
 def _filled(
     document: Document, table: str, given: dict[str, object], known: _Table
 ) -> dict[str, object]:
-    """The entries of a file, each on top of the one that it changes or is like."""
+    """Entries of a file, each merged with the entry that it changes or is like."""
     made: dict[str, object] = {}
     for name, entry in given.items():
         base: object = known.get(name, {})
@@ -315,7 +315,7 @@ def _filled(
             if like not in before:
                 close = did_you_mean(like, before, " ")
                 raise SetpointError(
-                    f"{document.where((table, name, 'like'))}: {table}.{name}.like: there is no "
+                    f"{document.where((table, name, 'like'))}: {table}.{name}.like: no entry "
                     f"{like!r} before it.{close}\nValid: {', '.join(before)}"
                 )
             base = before[like]
@@ -330,10 +330,10 @@ def _merged(base: object, entry: object) -> object:
 
 
 def gpu_named(name: str, file: str | None = None) -> tuple[GpuSpec, Network]:
-    """A GPU and the network between its nodes.
+    """Find a GPU and the network between its nodes by name.
 
     Raises:
-        SetpointError: there is none of this name.
+        SetpointError: the name is unknown.
     """
     known = gpu_table(file)
     gpu = known.gpus.get(name) or known.gpus.get(name.lower())

@@ -1,9 +1,9 @@
-"""The memory of one rank, part by part, at the moment of a step when it is highest.
+"""Peak memory of one rank in a step, by parts.
 
-Activations are looked up: `activations.json` holds, for each kind of piece of a model, how many
-bytes it keeps for backward and how many are alive at its highest moments, as sums of products of
-sizes whose coefficients were measured (`python -m tests.plan.activations`). Pieces that are not in
-the table are unknown: a dry run measures them.
+Activations come from a table: for each kind of model piece `activations.json` has the bytes kept
+for the backward pass and those alive at its peaks, as polynomials of sizes with measured
+coefficients (`python -m tests.plan.activations`). Pieces that are not in the table are unknown; a
+dry run measures them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from setpoint.memory.config import CheckpointedParts, Full
 from setpoint.parallel.config import CONTEXT
+from setpoint.parallel.pipelining import SCHEDULES
 from setpoint.plan.pieces import ModelPiece
 from setpoint.plan.topology import (
     Shards,
@@ -45,19 +46,19 @@ WORDS = {
     "ulysses": "sequences divided by ulysses",
     "apart": "unpacked experts",
     "packed": "packed experts",
-    "plain": "norms of a CPU",
+    "plain": "norms on a CPU",
     "inside": "hidden states in the compute format",
 }
-"""Terms for the words of keys that do not explain themselves."""
+"""Readable terms for words of keys."""
 
 
 class Held(NamedTuple):
-    """Bytes of one part of a model, of one micro-batch on one rank.
+    """Bytes of one part of a model for one micro-batch on one rank.
 
     Arguments:
-        kept: from the forward pass to the backward pass.
-        again: beside it, when what was not kept is computed again.
-        work: of the backward pass beside these, for a moment.
+        kept: from the forward to the backward pass.
+        again: in addition, when dropped activations are recomputed.
+        work: in addition, for a moment of the backward pass.
     """
 
     kept: int
@@ -66,7 +67,7 @@ class Held(NamedTuple):
 
 
 def in_words(key: str) -> str:
-    """Spell out the key of a piece for people."""
+    """Spell out the key of a piece."""
     first, *rest = key.split()
     words = dict(WORDS)
     words["shared"] = "shared experts" if first == "experts" else "shared key-value heads"
@@ -81,7 +82,7 @@ def in_words(key: str) -> str:
 
 
 def value_of(monomial: str, sizes: dict[str, int]) -> int:
-    """Multiply the sizes that a word of letters names."""
+    """Multiply the sizes that the letters of a monomial name."""
     product = 1
     for letter in monomial:
         if letter != "1":
@@ -91,12 +92,12 @@ def value_of(monomial: str, sizes: dict[str, int]) -> int:
 
 @cache
 def known_keys() -> dict[str, dict[str, Any]]:
-    """The table: of each key what is kept, the highest moments, and results of products."""
+    """The table: kept bytes, peaks and results of matrix products of each key."""
     return json.loads(TABLE.read_text(encoding="utf-8"))
 
 
 def peak_of(entry: dict[str, Any], sizes: dict[str, int]) -> int:
-    """Bytes alive at the highest moment of a piece, what it keeps included."""
+    """Peak bytes of a piece, including what it keeps."""
     return max(_sum(curve, sizes) for curve in entry["peaks"])
 
 
@@ -108,9 +109,9 @@ class _PieceBytes(NamedTuple):
     """Bytes of a piece on a rank.
 
     Arguments:
-        peak: alive at its highest moment, what it keeps included.
+        peak: alive at its peak, including what it keeps.
         products, kernel: results of its matrix products, and of attention as one operator.
-        read: results of products that are read on the rank, and not only sent to others.
+        read: results of products that are read on the rank, not only sent to others.
     """
 
     role: str
@@ -123,33 +124,29 @@ class _PieceBytes(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def missing(workload: Workload, topology: Topology) -> str:
-    """Reason for which the kept activations are unknown; empty where they are known."""
+    """Reason why the kept activations are unknown; empty if they are known."""
     if workload.unknown:
         return workload.unknown
     for kind in workload.kinds:
         for piece in kind.pieces:
             key = _key(piece, _sizes(piece, workload, topology), topology)
             if key not in known_keys():
-                return f"what this keeps was never measured: {in_words(key)}"
+                return f"the kept activations of this were never measured: {in_words(key)}"
     return ""
 
 
 def held_by(kind: Kind, workload: Workload, topology: Topology, number: int) -> Held:
-    """Look up what a part keeps, where nothing is `missing`.
+    """Look up the activations of a part, if nothing is `missing`.
 
     Arguments:
-        number: of the layer among those of its stage, by which some are recomputed.
+        number: index of the layer in its stage, by which some are recomputed.
     """
-    return _held_by(kind, workload, _of_micro_batch(topology), number % topology.every)
+    return _held_by(kind, workload, _canonical(topology), number % topology.every)
 
 
 @lru_cache(maxsize=65536)
-def _of_micro_batch(topology: Topology) -> Topology:
-    """The same without what a micro-batch on one rank does not depend on."""
-    return topology._replace(
-        pipeline=1, replicate=1, shard=2 if topology.uses_fsdp else 1, accumulation=1,
-        reshard=None, schedule="1f1b", stages_per_rank=1, split=None,
-    )  # fmt: skip
+def _canonical(topology: Topology) -> Topology:
+    return topology.of_micro_batch()._replace(shard=2 if topology.uses_fsdp else 1)
 
 
 @lru_cache(maxsize=65536)
@@ -192,7 +189,7 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
 
 
 def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
-    """Bytes of what a layer's exchanges save: rows, weights of choices, counts, sums of results."""
+    """Bytes saved of a layer's exchanges: rows, router weights, counts, and sums of results."""
     sizes = next((dict(piece.sizes) for piece in kind.pieces if piece.role == "experts"), None)
     if sizes is None:
         return 0
@@ -203,7 +200,7 @@ def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
 
 
 def _beside(workload: Workload, topology: Topology) -> int:
-    """Tokens of what lies between the matrices that `tensor` divides."""
+    """Tokens of activations between matrices that `tensor` divides."""
     tokens = tokens_of(workload, topology)
     return tokens // topology.tensor if topology.sequence_parallel else tokens
 
@@ -232,7 +229,7 @@ def _casts_of_weights(
     kept: dict[str, float],
     sizes: dict[str, int],
 ) -> int:
-    """Bytes of weights that autocast casts and keeps, unless FSDP2 casts them beforehand."""
+    """Bytes of cast weights that autocast keeps, unless FSDP2 casts them beforehand."""
     formats, is_tied = workload.formats, piece.role == "output" and workload.tied
     if not topology.uses_fsdp or formats.gathered == formats.params or is_tied:
         return 0
@@ -252,7 +249,7 @@ def _key(piece: ModelPiece, sizes: dict[str, int], topology: Topology) -> str:
 
 
 def _sizes(piece: ModelPiece, workload: Workload, topology: Topology) -> dict[str, int]:
-    """The sizes that a piece has on a rank."""
+    """Sizes of a piece on a rank."""
     sizes, ranks = dict(piece.sizes), topology.tensor
     tokens = tokens_of(workload, topology)
     sizes |= {"B": topology.micro_size, "T": tokens, "S": workload.length // topology.context}
@@ -278,20 +275,19 @@ def _sizes(piece: ModelPiece, workload: Workload, topology: Topology) -> dict[st
 
 
 class RankMemory(NamedTuple):
-    """Bytes of one rank at its peak, by what they are for.
+    """Bytes of one rank at its peak, by purpose.
 
     Arguments:
-        masters: second copies of the weights, which the optimizer updates.
-        optimizer: its whole state, wherever it lies.
-        gradients: as they add up, and those of layers in work.
-        activations: kept for backward passes, of all micro-batches on their way; logits apart.
-        recomputed: of the layer that is computed again, and what a backward pass needs for a
-            moment.
-        logits: of a micro-batch and of its loss.
-        gathered: whole weights of the layers in work, and the messages of their gradients.
-        on_host: of what is listed here, what lies in host memory.
+        masters: master weights, which the optimizer updates.
+        optimizer: its whole state, on the device or the host.
+        gradients: accumulated ones, and those of layers in work.
+        activations: kept for backward passes of all micro-batches in flight, without logits.
+        recomputed: activations of the recomputed layer, and temporaries of a backward pass.
+        logits: of a micro-batch and its loss.
+        gathered: whole weights of the layers in work, and messages of their gradients.
+        on_host: bytes of the above in host memory.
         moment: `loss`, `backward`, `end` of the backward pass, or `update`.
-        unknown: why there are no activations; empty where they are known.
+        unknown: reason why activations are unknown; empty if they are known.
     """
 
     weights: int
@@ -309,17 +305,17 @@ class RankMemory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Bytes on the device, of what is known."""
+        """Known bytes on the device."""
         return sum(self[:9]) - self.on_host
 
     def to_json(self) -> dict[str, object]:
-        """The memory for machines."""
+        """The memory as JSON."""
         return {**self._asdict(), "total": self.total}
 
 
 @lru_cache(maxsize=65536)
 def rank_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMemory:
-    """Count what one rank holds at its peak."""
+    """Peak memory of one rank."""
     fixed = update_memory(workload, topology, rank)
     if fixed.unknown:
         return fixed
@@ -333,7 +329,7 @@ def rank_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMe
 
 
 def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMemory:
-    """Count what one rank holds when the optimizer steps: exact, as no activations are left."""
+    """Memory of one rank in the optimizer update: exact, as no activations are left."""
     formats = workload.formats
     shards = shards_of(workload, topology, rank)
     return RankMemory(
@@ -353,14 +349,14 @@ def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> Rank
 
 
 def kept_for_backward(workload: Workload, topology: Topology) -> int:
-    """Count what one micro-batch keeps on rank 0 for its backward pass, logits included."""
+    """Bytes that one micro-batch keeps on rank 0 for its backward pass, including logits."""
     stages = stages_of(workload, topology)[0]
     kept_parts = (kept for stage in stages for _, kept in _held(workload, topology, stage))
     return sum(kept.kept for kept in kept_parts)
 
 
 def _masters(workload: Workload, topology: Topology, shards: Shards) -> int:
-    """Masters beside the weights; shards of FSDP2 are masters themselves."""
+    """Separate master weights; FSDP2 shards are masters themselves."""
     return 0 if topology.uses_fsdp else shards.padded * workload.formats.master
 
 
@@ -375,7 +371,7 @@ NOTHING = Held(0, 0, 0)
 
 
 def _held(workload: Workload, topology: Topology, stage: tuple[int, ...]) -> KeptParts:
-    """Bytes that each part of a stage keeps for backward."""
+    """Kept bytes of each part of a stage."""
     kept_parts: KeptParts = []
     layer = 0
     for part in stage:
@@ -393,7 +389,7 @@ def _moments(
     held: list[KeptParts],
     at: int,
 ) -> list[RankMemory]:
-    """The moments of a step that may be its peak."""
+    """Moments of a step that may be its peak."""
     layers = [layer for parts in held for name, layer in parts if name == "layer"]
     output = next((part for parts in held for name, part in parts if name == "output"), NOTHING)
     first = next((part for parts in held for name, part in parts if name == "embedding"), NOTHING)
@@ -482,7 +478,7 @@ _NO_UNIT = Unit("around", 0, 0, 0)
 
 
 def _gathered(topology: Topology, units: list[Unit]) -> int:
-    """Gathered weights of the layers that exist at once."""
+    """Gathered weights of layers that exist at the same time."""
     if topology.pipeline > 1 or topology.reshard is False:
         return sum(unit.gathered for unit in units)
     sizes = sorted((unit.gathered for unit in units), reverse=True)
@@ -490,14 +486,14 @@ def _gathered(topology: Topology, units: list[Unit]) -> int:
 
 
 def _bucket(workload: Workload, topology: Topology, shards: Shards) -> int:
-    """Memory into which replicas gather gradients for their sums: none with DDP, or a bucket."""
+    """Bucket in which replicas sum gradients; none with DDP."""
     formats = workload.formats
     size = shards.padded * formats.reduce
     return 0 if formats.reduce == formats.params else min(size, topology.bucket)
 
 
 def _received(workload: Workload, topology: Topology) -> int:
-    """Receive buffers of a pipeline, one for each micro-batch."""
+    """Receive buffers of a pipeline, one per micro-batch."""
     if topology.pipeline == 1:
         return 0
     tokens = tokens_of(workload, topology)
@@ -505,21 +501,17 @@ def _received(workload: Workload, topology: Topology) -> int:
 
 
 def _in_flight(topology: Topology, at: int) -> list[int]:
-    """Micro-batches of each stage of a rank between forward and backward, at most."""
+    """Maximum micro-batches in flight of each stage of a rank."""
     ranks, count, held = topology.pipeline, topology.accumulation, topology.stages_per_rank
     if ranks == 1:
         return [1]
     later = ranks - at
-    match topology.schedule:
-        case "gpipe" | "looped_bfs":
-            most = count * held
-        case "1f1b":
-            most = later * held
-        case "zbv_zero_bubble":
-            most = 2 * ranks
-        case "dual_pipe_v":
-            most = 2 * ranks + 1
-        case _:
-            most = (held - 1) * ranks + 2 * (later - 1) + 1
+    schedule = SCHEDULES[topology.schedule]
+    if schedule.is_v:
+        most = 2 * ranks + schedule.is_filled
+    elif schedule.is_interleaved:
+        most = (held - 1) * ranks + 2 * (later - 1) + 1
+    else:
+        most = later * held if schedule.is_filled else count * held
     most = min(most, count * held)
     return [most // held + (number < most % held) for number in range(held)]

@@ -1,12 +1,11 @@
-"""Counts of a step of fake tensors, operator by operator, extended from few layers to many.
+"""Counts of a step with fake tensors, operator by operator, extrapolated from few layers to many.
 
-The memory, traffic and FLOPs of a layer do not depend on how many stand beside it. A step is
-parted into windows, such as the backward pass of a layer. Within one all moments hold equally many
-layers' weights, gradients and activations, so that its peak is an affine function of the number of
-layers; between two layers in the middle it goes from one to the other in equal steps, and is
-highest at the ends. Two steps that differ by one period of layers give each function, and the peak
-is the highest of them. Traffic and FLOPs are affine, too. Of micro-batches that only add up their
-gradients, all between the first and the last are alike.
+The memory, traffic and FLOPs of a layer do not depend on the number of layers. A step is split into
+windows, such as the backward pass of a layer. Within a window the number of live weights, gradients
+and activations of layers is constant, so its peak is an affine function of the number of layers;
+between layers in the middle it changes in equal steps and is highest at the ends. Two steps that
+differ by one period of layers determine each function, and the peak is the highest of them. Traffic
+and FLOPs are affine, too. Micro-batches between the first and the last are all alike.
 """
 
 from __future__ import annotations
@@ -60,15 +59,15 @@ _NAMES = {
     "send": "send",
     "recv_": "recv",
 }
-"""Operators of `c10d` and `_c10d_functional`, whose names begin so, by what they do."""
+"""Collectives by the names of operators of `c10d` and `_c10d_functional`."""
 _MOVES_NOTHING = {"wait_tensor", "barrier", "monitored_barrier_", "recv"}
 
 
 class PeakMemory(NamedTuple):
-    """Bytes of tensors at the moment when there were most.
+    """Bytes of tensors at the peak.
 
     Arguments:
-        rest: activations, whole weights that were gathered, and what operators need for a moment.
+        rest: activations, gathered weights, and temporaries of operators.
     """
 
     weights: int
@@ -86,12 +85,12 @@ class PeakMemory(NamedTuple):
 
 @dataclass(slots=True)
 class Window:
-    """A part of a step, such as the forward pass of a layer.
+    """Window of a step, such as the forward pass of a layer.
 
     Arguments:
-        label: what is done in it, and the number of the layer; -1 where it is of none.
-        peak: bytes at the moment when there were most.
-        gradients: bytes of gradients among them.
+        label: kind of the window, and the index of the layer; -1: no layer.
+        peak: bytes at the peak.
+        gradients: bytes of gradients at the peak.
     """
 
     label: tuple[str, int]
@@ -101,51 +100,51 @@ class Window:
 
 @dataclass(slots=True)
 class Meter:
-    """Counts storages from their first use to their end.
+    """Counts storages from first use to release.
 
     Arguments:
-        name_of: from a process group to the axes of its ranks, and their number.
+        name_of: maps a process group to the axes of its ranks and their number.
     """
 
     name_of: Callable[[Any], tuple[str, int]]
     now: int = 0
-    """Bytes of all storages that are alive."""
+    """Bytes of all live storages."""
     flops: int = 0
     windows: list[Window] = field(default_factory=list)
-    """Of the step, one after another."""
+    """Windows of the step, in order."""
     gradients: Callable[[], int] = lambda: 0
-    """Bytes of gradients, asked at a peak."""
+    """Returns the bytes of gradients, called at a peak."""
     _sizes: dict[int, int] = field(default_factory=dict)
     _expected: list[int] = field(default_factory=list)
-    """Peaks of the step before, below which nobody asks what they are made of."""
+    """Peaks of the previous step, below which gradients are not measured."""
     _found: dict[tuple[str, str, int], list[int]] = field(
         default_factory=lambda: defaultdict(lambda: [0, 0])
     )
 
     def traffic(self) -> list[Traffic]:
-        """Messages sent since `begin`, most bytes first."""
+        """Messages since `begin`, most bytes first."""
         return sorted_rows(Traffic(*key, *sums) for key, sums in self._found.items())
 
     def begin(self) -> None:
-        """Measure from here."""
+        """Start a measurement."""
         self._expected = [window.peak for window in self.windows]
         self.windows, self.flops = [], 0
         self._found.clear()
         self.enter("begin")
 
     def end(self) -> None:
-        """Measure the step to here."""
+        """End the measurement."""
         if self.windows and self.windows[-1].gradients < 0:
             self.windows[-1].gradients = self.gradients()
 
     def enter(self, what: str, layer: int = -1) -> None:
-        """Begin a window of the step."""
+        """Start a window of the step."""
         self.end()
         self.windows.append(Window((what, layer)))
         self._grew()
 
     def hold(self, tensor: Tensor) -> None:
-        """Count the storage of a tensor that was made, unless it is on the meta device."""
+        """Count the storage of a new tensor, unless it is on the meta device."""
         if tensor.device.type == "meta":
             return
         if is_traceable_wrapper_subclass(tensor) and not isinstance(tensor, DTensor):
@@ -164,7 +163,7 @@ class Meter:
         self._grew()
 
     def resize(self, storage: torch.UntypedStorage, size: int) -> None:
-        """Count a storage that has become larger or smaller."""
+        """Count a storage that was resized."""
         key = id(storage)
         if key not in self._sizes:
             weakref.finalize(storage, self._drop, key)
@@ -185,7 +184,7 @@ class Meter:
             window.gradients = self.gradients()
 
     def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Count what an operator has computed or sent."""
+        """Count the FLOPs or traffic of an operator."""
         packet = func._overloadpacket
         if func.namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
             self._send(packet.__name__, args, kwargs, out)
@@ -215,7 +214,7 @@ class Meter:
 
 
 def sorted_rows(rows: Iterable[Traffic]) -> list[Traffic]:
-    """Rows of traffic, those first of which this rank sends most."""
+    """Rows of traffic, most sent bytes first."""
     return sorted(rows, key=lambda row: -row.sent)
 
 
@@ -231,7 +230,7 @@ def size_of(tensors: Iterable[Tensor]) -> int:
 
 
 def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The process group, or its name, that an operator is called with."""
+    """Process group of an operator, or its name."""
     names = [value for value in (*args, *kwargs.values()) if isinstance(value, str)]
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):
@@ -242,7 +241,7 @@ def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _heads_alike(query: Tensor, *others: Tensor) -> Iterator[tuple[int, ...]]:
-    """Shapes with as many heads as the query has: torch 2.11 counts no shared keys and values."""
+    """Shapes with the heads of the query: torch 2.11 does not count shared keys and values."""
     for tensor in (query, *others):
         yield (tensor.shape[0], query.shape[1], *tensor.shape[2:])
 
@@ -277,11 +276,11 @@ _GROUPED = {
     "transformers::grouped_mm_fallback": 1,
     "transformers::grouped_mm_fallback_backward": 2,
 }
-"""Products of the experts of a layer, and how many an operator computes."""
+"""Grouped products of experts, with the number of products of an operator."""
 
 
 class _Seeing(TorchDispatchMode):
-    """Shows a meter all operators, those that DTensors are made of in place of theirs."""
+    """Shows a meter all operators; DTensor operators as those on their local tensors."""
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
@@ -305,7 +304,7 @@ class _Seeing(TorchDispatchMode):
 
 @contextmanager
 def metering(meter: Meter) -> Iterator[None]:
-    """Let a meter see what is done in the block, among fake tensors."""
+    """Meter all operators in the block, on fake tensors."""
     kind = cast("Any", torch.UntypedStorage)
     before = kind.resize_
 
@@ -324,10 +323,10 @@ def metering(meter: Meter) -> Iterator[None]:
 
 
 def axes_of(degrees: dict[str, int], ranks: Sequence[int]) -> str:
-    """Name the axes along which ranks of a job differ.
+    """Name the axes along which ranks differ.
 
     Arguments:
-        degrees: of each axis, the first one the outermost.
+        degrees: of each axis, outermost first.
     """
     sizes, differs = list(degrees.values()), []
     for number, axis in enumerate(degrees):
@@ -338,17 +337,17 @@ def axes_of(degrees: dict[str, int], ranks: Sequence[int]) -> str:
 
 
 MICRO_BATCHES = 3
-"""The first one of a step makes its gradients, the last one sends them, and one is between."""
+"""Micro-batches of a metered step: one creates gradients, one accumulates, one sends them."""
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)\.(.*)")
 _WORTH = 0.75
-"""Two steps of few layers are taken where they have fewer than this share of all layers."""
+"""Extrapolate if two steps of few layers have less than this share of all layers."""
 
 
 class Measured(NamedTuple):
-    """Measurements of a step, in parts that can be extended.
+    """Measurements of a step, for extrapolation.
 
     Arguments:
-        fixed: bytes of what is there between steps, by part.
+        fixed: bytes between steps, by part.
     """
 
     held: int
@@ -359,13 +358,13 @@ class Measured(NamedTuple):
 
 
 class Few(NamedTuple):
-    """Two jobs that are a job but for their number of layers.
+    """Two jobs that differ from a job only in their number of layers.
 
     Arguments:
         jobs: the one with fewer layers first.
-        layers: of each of them.
-        ends: layers at the beginning, and at the end, whose windows are told apart.
-        times: the differences between them that lie between the first and the whole job.
+        layers: number of layers of each.
+        ends: layers at the start and at the end with windows of their own.
+        times: number of differences between the two from the first to the whole job.
     """
 
     jobs: tuple[Job, Job]
@@ -375,11 +374,11 @@ class Few(NamedTuple):
 
 
 def few_layers(job: Job, vocabulary: int) -> Few | None:
-    """Find jobs of few layers from which a job follows; None where all are to be planned.
+    """Find jobs of few layers from which a job can be extrapolated; None if there are none.
 
-    Those are jobs whose stages, buckets of gradients or units of FSDP2 are not made layer by layer,
-    those whose ranks deal the matrices of all layers among them (Muon), and jobs without enough
-    layers that are alike.
+    Excluded are jobs whose stages, gradient buckets or FSDP2 units do not repeat by layer, jobs
+    with Muon on several ranks, which deal out matrices of all layers, and jobs with too few equal
+    layers.
     """
     model, parallel = job.model, job.parallel
     if not isinstance(model, TransformerConfig) or not model.parameters_known:
@@ -420,7 +419,7 @@ def _with_layers(job: Job, layers: int) -> Job:
 
 
 def _are_alike(job: Job, vocabulary: int, first: int, period: int) -> bool:
-    """True if layers from one on are trained alike, whatever patterns of names say."""
+    """True if all layers from one on are trained alike, by the patterns of names."""
     layers: dict[int, set[Any]] = defaultdict(set)
     for group in gather(job.optimizer, trained(job, vocabulary)):
         for param in group.parameters:
@@ -436,7 +435,7 @@ def _are_alike(job: Job, vocabulary: int, first: int, period: int) -> bool:
 
 
 def extended(few: Few, fewer: Measured, more: Measured) -> Measured | None:
-    """Measurements of a step of all layers; None where two steps differ by more than layers."""
+    """Extrapolate to all layers; None if two steps differ in more than their layers."""
     windows = [
         _told_apart(step.windows, few.ends, layers)
         for step, layers in zip((fewer, more), few.layers, strict=True)
@@ -470,7 +469,7 @@ def extended(few: Few, fewer: Measured, more: Measured) -> Measured | None:
 def _told_apart(
     windows: Sequence[Window], ends: tuple[int, int], layers: int
 ) -> list[tuple[tuple[str, int], Window]]:
-    """Windows of the first and the last layers, these counted from the end, and of none."""
+    """Windows of the first layers, of the last ones, counted from the end, and of no layer."""
     labelled: list[tuple[tuple[str, int], Window]] = []
     for window in windows:
         what, layer = window.label
@@ -482,7 +481,7 @@ def _told_apart(
 
 
 class Marked(list[Any]):
-    """Micro-batches of which each says when it begins."""
+    """Micro-batches that report when they start."""
 
     def __init__(self, given: Sequence[Any], begins: Callable[[], None]) -> None:
         super().__init__(given)
@@ -495,18 +494,18 @@ class Marked(list[Any]):
 
 
 class Counts(NamedTuple):
-    """FLOPs and messages until some moment of a step."""
+    """FLOPs and messages up to a moment of a step."""
 
     flops: int
     rows: dict[tuple[str, str, int], tuple[int, int]]
 
     @classmethod
     def of(cls, flops: int, traffic: Sequence[Traffic]) -> Counts:
-        """FLOPs, with traffic by its kind, axes and ranks."""
+        """FLOPs, and traffic by kind, axes and ranks."""
         return cls(flops, {row[:3]: (row.calls, row.bytes) for row in traffic})
 
     def repeated(self, first: Counts, second: Counts, times: int) -> tuple[int, list[Traffic]]:
-        """These, and the difference of two others a number of times more."""
+        """These counts plus some times the difference of two others."""
         none = (0, 0)
         rows: list[Traffic] = []
         for key, (calls, size) in self.rows.items():

@@ -1,8 +1,8 @@
-"""The expected time of a part of a model: an embedding, a layer, or the output with the loss.
+"""Expected time of a part of a model: an embedding, a layer, or the output with the loss.
 
-Matrix products and attention take their FLOPs over what of the peak a GPU is assumed to reach,
-all other operators the bytes that they move over the bandwidth of its memory, and messages what
-`setpoint.plan.gpus` says of them.
+Matrix products and attention take their FLOPs over the achieved share of the peak of a GPU, all
+other operators their bytes over the memory bandwidth, and communication the times of
+`setpoint.plan.gpus`.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 ATTENTION_BACKWARD = 2.5
-"""FLOPs of the backward pass of attention by those of its forward pass: it computes scores anew."""
+"""FLOPs of the backward pass of attention relative to the forward pass: it recomputes scores."""
 BACKWARD_BYTES = 2.0
-"""Bytes of other operators in the backward pass, by those of the forward pass."""
+"""Bytes of other operators in the backward pass relative to the forward pass."""
 UNFUSED = ("eager", "aot_eager")
-"""Backends of torch.compile that fuse nothing."""
+"""torch.compile backends that fuse nothing."""
 SAMPLE = 100_000
-"""Documents of a folder of prepared data whose lengths are read."""
+"""Documents per folder of prepared data whose lengths are read."""
 UNKNOWN_SIZE = 4096
-"""Size of matrices in models whose parts are not known."""
+"""Assumed size of matrices of models with unknown parts."""
 
 
 class Kernels(NamedTuple):
-    """Kernels of the operators, which the arithmetic of memory need not know.
+    """Kernels of a job, which do not matter for memory.
 
     Arguments:
-        compiled: whether torch.compile fuses operators that move more than they compute.
-        document: tokens of the document that a token is in, on average, where documents are
-            isolated; 0: they are, and it is not known; None: rows are documents.
-        float8_experts: whether packed experts compute in 8 bits, which pads their rows.
+        compiled: whether torch.compile fuses memory-bound operators.
+        document: mean length of the document around a token, if documents are isolated; 0:
+            isolated, but unknown; None: rows are documents.
+        float8_experts: whether packed experts compute in float8, which pads their rows.
     """
 
     compiled: bool = False
@@ -63,9 +63,9 @@ class Kernels(NamedTuple):
 
 
 def document_length(job: Job) -> float | None:
-    """Tokens of the document that a token is in, on average; see `Kernels`.
+    """Mean length of the document around a token; see `Kernels`.
 
-    Known of prepared data, whose index is read, its first 100,000 documents at most.
+    Known for prepared data, from the index of its first 100,000 documents.
     """
     if not job.data.packing.isolate:
         return None
@@ -87,15 +87,15 @@ def document_length(job: Job) -> float | None:
 
 
 class _Passes(NamedTuple):
-    """Reads and writes of an element of a token by operators other than matrix products.
+    """Reads and writes per element and token of operators other than matrix products.
 
     Arguments:
-        norm: and the sum with the residual stream: of the model dim, for each of two parts.
+        norm: with the residual sum, per element of the model dim, for each of two parts.
         rotary: of queries and keys.
         gated, plain: of the inner width of feed-forward networks.
-        scores: of attention that holds them: mask, softmax, dropout.
-        logits: bytes of each logit until its gradient, in the loss.
-        launches: operators of a layer's forward pass.
+        scores: of attention that materializes them: mask, softmax, dropout.
+        logits: bytes per logit up to its gradient, in the loss.
+        launches: operators in the forward pass of a layer.
     """
 
     norm: float
@@ -108,19 +108,19 @@ class _Passes(NamedTuple):
 
 
 EAGER = _Passes(5, 8, 5, 2, 6, 28, 32)
-"""A kernel of its own for each operator: a norm reads and writes once, a sum reads twice; rotation
-multiplies by two tables and adds; SiLU and product read three times and write twice."""
+"""One kernel per operator: a norm reads and writes once, a sum reads twice; rotation multiplies by
+two tables and adds; SiLU and product read three times and write twice."""
 COMPILED = _Passes(4, 2, 3, 2, 4, 12, 14)
-"""Neighbours fused into one kernel, which reads each input and writes each output once."""
+"""Fused kernels, which read each input and write each output once."""
 
 
 class TimeSpent(NamedTuple):
-    """Seconds of one rank in one pass of one micro-batch, by what they are spent on.
+    """Seconds of one rank in one pass of one micro-batch, by category.
 
     Arguments:
-        moving: operators that move more than they compute.
-        messages: of activations, which are waited for.
-        host: what the device waits for operators to be launched.
+        moving: memory-bound operators.
+        messages: exposed communication of activations.
+        host: waiting for operators to be launched.
     """
 
     products: float = 0.0
@@ -135,14 +135,14 @@ class TimeSpent(NamedTuple):
         return sum(self)
 
     def plus(self, other: TimeSpent, times: float = 1.0) -> TimeSpent:
-        """The sum with another one that is spent so many times."""
+        """The sum with a multiple of another one."""
         return TimeSpent(
             *(first + times * second for first, second in zip(self, other, strict=True))
         )
 
 
 class WeightMessages(NamedTuple):
-    """Seconds of messages of the weights of a layer: gathered, reduced, and summed over copies."""
+    """Seconds of the weight traffic of a layer: gathered, reduced, and summed over copies."""
 
     gather: float = 0.0
     reduce: float = 0.0
@@ -150,13 +150,13 @@ class WeightMessages(NamedTuple):
 
 
 class PartTime(NamedTuple):
-    """Seconds of a part of a model for a micro-batch.
+    """Seconds of a part of a model per micro-batch.
 
     Arguments:
         again: recomputation in the backward pass.
         weight: seconds of `backward` for gradients of weights.
-        beside: seconds of messages that attention hides.
-        experts: messages of weights of experts that ranks divide by axes of their own.
+        beside: seconds of communication that attention hides.
+        experts: weight traffic of experts that are divided along their own axes.
     """
 
     is_layer: bool
@@ -169,7 +169,7 @@ class PartTime(NamedTuple):
 
     @property
     def back(self) -> float:
-        """Seconds of the backward pass with what it recomputes."""
+        """Seconds of the backward pass with recomputation."""
         return self.again.total + self.backward.total
 
 
@@ -193,7 +193,7 @@ class PartTimes:
         self._parts: dict[tuple[int, bool], PartTime] = {}
 
     def part(self, number: int, recomputed: bool) -> PartTime:
-        """A part by its kind; alike ones are computed once."""
+        """Time of a part; equal ones are computed once."""
         key = (self.workload.order[number], recomputed)
         part_time = self._parts.get(key)
         if part_time is None:
@@ -250,7 +250,7 @@ class PartTimes:
         return spent._replace(host=max(0.0, launching - spent.total))
 
     def _products(self, kind: Kind) -> tuple[float, float]:
-        """Seconds of matrix products in the forward pass: of attention, and of all else."""
+        """Seconds of matrix products in the forward pass: of attention, and of the rest."""
         tensor, tokens = self.topology.tensor, self.tokens
         of: dict[str, int] = {}
         for piece in kind.pieces:
@@ -284,14 +284,14 @@ class PartTimes:
         return peak * assumed.matmul * size / (size + half)
 
     def _is_dense(self, kind: Kind) -> bool:
-        """True if attention computes all pairs of positions, masked ones as well."""
+        """True if attention computes masked pairs of positions as well."""
         return self._composed(kind) or not _words(kind).isdisjoint({"masked", "window"})
 
     def _composed(self, kind: Kind) -> bool:
         return not _words(kind).isdisjoint(COMPOSED.values())
 
     def _moved(self, kind: Kind) -> float:
-        """Bytes that operators other than products move in the forward pass of a micro-batch."""
+        """Bytes moved by operators other than products in the forward pass of a micro-batch."""
         w, t, p = self.workload, self.topology, self.passes
         tokens, inner, stream = self.tokens, w.formats.compute, w.formats.params
         along = t.tensor if t.sequence_parallel else 1
@@ -332,7 +332,7 @@ class PartTimes:
         return moved
 
     def _messages(self, kind: Kind, again: int) -> tuple[float, float]:
-        """Seconds of messages of activations of a micro-batch: all but the ring's, and its own."""
+        """Seconds of activation traffic of a micro-batch: all but the ring, and the ring."""
         once = self.topology._replace(accumulation=1)
         rows = [
             *tensor_rows(self.workload, once, kind, self.tokens, again),
@@ -358,7 +358,7 @@ class PartTimes:
         return self.links.seconds(kind, group, calls, size)
 
     def _experts(self, kind: Kind) -> WeightMessages:
-        """Messages of the weights of experts of a layer that have axes of their own."""
+        """Weight traffic of the experts of a layer that have their own axes."""
         t = self.topology
         gathered, trained = expert_weights(t, kind)
         if not gathered:
@@ -378,7 +378,7 @@ def _words(kind: Kind) -> set[str]:
 
 
 def _trained_share(kind: Kind) -> float:
-    """The share of matrix products whose weights need gradients."""
+    """Share of matrix products whose weights need gradients."""
     matrices = [weight for weight in kind.weights if len(weight.shape) > 1]
     numbers = sum(matrix.numbers * matrix.times for matrix in matrices)
     trained = sum(matrix.numbers * matrix.times for matrix in matrices if matrix.is_trained)
@@ -400,13 +400,13 @@ def peak_of(gpu: GpuSpec, computes: str) -> float:
     """FLOPs per second of a GPU in a format.
 
     Raises:
-        SetpointError: its maker names none.
+        SetpointError: the data sheet has no number for it.
     """
     peak: float | None = getattr(gpu.peak, computes, None)
     if peak is None:
         has = [name for name in FORMATS if getattr(gpu.peak, name) is not None]
         raise SetpointError(
-            f"precision.compute = {computes}: the GPU, {gpu.title or 'of --gpu'}, has no "
-            f"peak in this format\nValid: {', '.join(has)}, or its number in --gpu-file FILE"
+            f"precision.compute = {computes}: the GPU, {gpu.title or 'of --gpu'}, has no peak "
+            f"for this format\nValid: {', '.join(has)}, or its number in --gpu-file FILE"
         )
     return peak

@@ -1,7 +1,7 @@
-"""The pieces of a model whose activations add up: what decides what each keeps, and its sizes.
+"""Pieces of a model whose activations add up: the key and the sizes of each.
 
-A piece has a key, which names all that decides which tensors its code keeps for the backward pass,
-and sizes, which decide how large these are. The table of `setpoint.plan.memory` knows keys.
+The key of a piece names everything that decides which tensors its code keeps for the backward pass;
+the sizes decide how large these are. `setpoint.plan.memory` looks up keys in its table.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 Role = Literal["norm", "attention", "feed_forward", "experts", "dropout", "embedding", "output"]
 SIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 COMPOSED = {"eager": "eager", "sdpa_math": "math"}
-"""Words for backends of attention that hold the weights of all pairs of positions."""
+"""Key words of attention backends that materialize the weights of all pairs of positions."""
 REPEATING = ("sdpa", "sdpa_efficient")
 """Backends that repeat shared key-value heads under a mask on a GPU, whose kernels share none."""
 
 
 class ModelPiece(NamedTuple):
-    """A piece of a layer, or of what lies around the layers.
+    """Piece of a layer, or of the model around the layers.
 
     Arguments:
-        key: what the table has it by.
-        sizes: by the letters of the design: D model dim, H heads, K key-value heads, Q head dim,
-            F inner width, E experts, U experts that a token chooses, G width of shared experts,
-            V rows of the vocabulary, P learned positions, C tokens of a chunk; of latent attention
-            N, R, W head dims without and with rotation and of values, L, M ranks of keys and of
-            queries. On a rank come B sequences, S their length, T tokens.
+        key: key in the table of activations.
+        sizes: by letter: D model dim, H heads, K key-value heads, Q head dim, F inner width,
+            E experts, U experts per token, G width of shared experts, V vocabulary rows, P learned
+            positions, C tokens per chunk; of latent attention N, R, W head dims without and with
+            rotation and of values, L, M ranks of keys and of queries. A rank adds B sequences, S
+            their length, T tokens.
     """
 
     role: Role
@@ -44,7 +44,7 @@ class ModelPiece(NamedTuple):
 
 
 def layer_pieces(job: Job, c: TransformerConfig, layer: int) -> Iterator[ModelPiece]:
-    """The pieces of a layer, in the order in which it computes them."""
+    """Pieces of a layer, in order of computation."""
     before, after = c.norm_placement in ("pre", "both"), c.norm_placement in ("post", "both")
     formats = _formats(job)
     # What stands behind a part gets its result, in the compute format under autocast.
@@ -64,7 +64,7 @@ def layer_pieces(job: Job, c: TransformerConfig, layer: int) -> Iterator[ModelPi
 def outer_pieces(
     job: Job, c: TransformerConfig, vocabulary: int, name: str
 ) -> Iterator[ModelPiece]:
-    """The pieces of the embedding, or of the output with its norm and the loss."""
+    """Pieces of the embedding, or of the output with its norm and the loss."""
     formats = _formats(job)
     rows = embedding_rows(c, vocabulary)
     if name == "embedding":
@@ -92,7 +92,7 @@ def outer_pieces(
 
 
 def _masks(job: Job, c: TransformerConfig) -> list[str]:
-    """Key words for the masks that all layers share, made beside the embedding."""
+    """Key words of the masks that all layers share and the embedding makes."""
     backends: list[Backend] = [_backend(job, c, layer) for layer in range(c.layers)]
     words = ["eager"] if "eager" in backends else []
     if any(_holds_documents(job, backend) for backend in backends):
@@ -106,7 +106,7 @@ def _masks(job: Job, c: TransformerConfig) -> list[str]:
 
 
 def _backend(job: Job, c: TransformerConfig, layer: int) -> Backend:
-    """The attention backend of a layer, on a GPU unless the job names the CPU."""
+    """Attention backend of a layer, on a GPU unless the job sets the CPU."""
     device = "cpu" if job.parallel.device == "cpu" else "cuda"
     masked = bool(job.data.packing.isolate) or _has_window(job, c, layer)
     ring = job.parallel.degrees["ring"] > 1
@@ -119,7 +119,7 @@ def _holds_documents(job: Job, backend: Backend) -> bool:
 
 
 def _is_dense(backend: Backend) -> bool:
-    """True if masking more than later positions takes a mask of all pairs."""
+    """True if any mask but the causal one is a mask of all pairs of positions."""
     return LIMITS[backend].masks in ("dense", "causal")
 
 

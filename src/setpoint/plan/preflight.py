@@ -16,11 +16,13 @@ from setpoint.train.rules.model import known_vocabulary
 from setpoint.train.run_name import run_directory_of
 
 WRITTEN = (COMMAND_LINE, ENVIRONMENT, FILE)
-UNNAMED = "named after the seed, which is null here and drawn at the start"
+COMPILER = "setpoint.train.rules.run:compiler_problems"
+MEMORY = "setpoint.plan.this_machine:memory_problems"
+UNNAMED = "named after the seed, which is null and drawn at the start"
 
 
 class Preflight:
-    """The findings of a preflight."""
+    """Findings of a preflight."""
 
     __slots__ = ("calls_for_torch", "cautions", "facts", "problems", "skipped")
 
@@ -34,9 +36,10 @@ class Preflight:
         # Values that were set call for torch. A large model on device = auto does not, as most of
         # those are not for this machine.
         self.calls_for_torch = any(
-            check.needs == ("torch",) and (compiles or "compile" not in str(check))
+            check.needs == ("torch",)
+            and (compiles or (check.name != COMPILER and check.path != "compile"))
             for check in verification.skipped
-            if check.name != "setpoint.plan.this_machine:memory_problems"
+            if check.name != MEMORY
         )
 
     def __repr__(self) -> str:
@@ -44,13 +47,13 @@ class Preflight:
         return f"Preflight({self.facts}, {counts})"
 
     def to_json(self) -> dict[str, object]:
-        """The findings for machines."""
+        """The findings as JSON."""
         cautions = [caution.to_json() for caution in self.cautions]
         return {"facts": self.facts, "cautions": cautions, "skipped": self.skipped}
 
 
 def preflight(job: Job, needs: Collection[Need] = ("files",)) -> Preflight:
-    """Look at a resolved job from outside."""
+    """Check a resolved job."""
     batch = job.batch
     tokens = batch.global_size * batch.sequence_length
     ranks = job.parallel.data_ranks
@@ -85,20 +88,17 @@ def _on_hub(model: ModelConfig) -> Iterator[str]:
 
 
 def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
-    """Add how large the model is, or say why that is not known."""
+    """Add the size of the model to the facts, or return why it is unknown."""
     model = job.model
     if not isinstance(model, TransformerConfig):
-        return "the number of parameters, which only the model itself knows"
+        return "the number of parameters is known only once the model is built"
     vocabulary = known_vocabulary(job.tokenizer)
     if vocabulary is None:
         vocabulary = model.vocab_size
     if vocabulary is None:
-        return "the number of parameters, which the vocabulary of the tokenizer decides"
+        return "the number of parameters depends on the vocabulary of the tokenizer"
     if not model.parameters_known:
-        return (
-            "the number of parameters, since only the norm itself (model.norm) knows how many "
-            "it has"
-        )
+        return "the number of parameters depends on the imported norm (model.norm)"
     length = job.batch.sequence_length
     counts = count_parameters_of(model, vocabulary)
     facts["parameters"] = counts.parameters

@@ -1,13 +1,13 @@
-"""The schedules of a pipeline without torch: what each rank computes in which order, and when.
+"""Pipeline schedules without torch: the order of actions on each rank, and their times.
 
-The orders are those of `torch.distributed.pipelining`, which a test compares action by action. A
-simulation gives each action the first moment at which its rank is free and what it needs is there;
-the bubble is what a rank waits.
+The orders equal those of `torch.distributed.pipelining`, as a test compares action by action. The
+simulation starts each action as soon as its rank is free and its inputs have arrived; the idle time
+of a rank is its bubble.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,11 +18,11 @@ FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
 """Kinds of actions: forward, backward, and its parts, for gradients of inputs and of weights."""
 
 _DIRECT = 6
-"""Micro-batches a stage up to which all are simulated; with more, the rest is the steady state."""
+"""Micro-batches per stage up to which all are simulated; beyond, the steady state is repeated."""
 
 
 class Action(NamedTuple):
-    """One pass of one micro-batch through one stage."""
+    """Pass of one micro-batch through one stage."""
 
     kind: str
     stage: int
@@ -30,11 +30,10 @@ class Action(NamedTuple):
 
 
 class StageTimes(NamedTuple):
-    """Seconds that a stage takes for one micro-batch.
+    """Seconds of a stage per micro-batch.
 
     Arguments:
-        weight: the part of `backward` that computes gradients of weights, for schedules that
-            split it.
+        weight: part of `backward` for gradients of weights, for schedules that split it.
     """
 
     forward: float
@@ -42,7 +41,7 @@ class StageTimes(NamedTuple):
     weight: float = 0.0
 
     def of(self, kind: str) -> float:
-        """Seconds of an action."""
+        """Seconds of an action by its kind."""
         if kind == FORWARD:
             return self.forward
         if kind == BACKWARD:
@@ -51,7 +50,7 @@ class StageTimes(NamedTuple):
 
 
 class TimedAction(NamedTuple):
-    """An action with its times, in seconds from the beginning of a step."""
+    """Action with start and end, in seconds from the start of the step."""
 
     action: Action
     start: float
@@ -59,10 +58,10 @@ class TimedAction(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """The passes of a step on all ranks of a pipeline.
+    """Simulated step on all ranks of a pipeline.
 
     Arguments:
-        ranks: the events of each rank, in order.
+        ranks: events of each rank, in order.
         seconds: from the first action to the end of the last one.
     """
 
@@ -74,10 +73,10 @@ class Simulation(NamedTuple):
         return sum(event.end - event.start for event in self.ranks[rank])
 
     def critical(self) -> list[tuple[int, TimedAction]]:
-        """The chain of events that decides how long it takes: ranks and events, first to last.
+        """The critical path: ranks and events, first to last.
 
-        An event follows on the one whose end it waited for; where that came over the network, it
-        begins later than that ended.
+        An event follows the one whose end it waited for; a result from another rank arrives after
+        that end.
         """
         events = [(rank, event) for rank, row in enumerate(self.ranks) for event in row]
         if not events:
@@ -102,44 +101,24 @@ class Simulation(NamedTuple):
             chain.append(max(causes, key=lambda item: (item[1].end, item[0] == rank)))
 
 
-def order_of(schedule: str, ranks: int, stages_per_rank: int, count: int) -> list[list[Action]]:
-    """Actions of each rank of a pipeline in a step, in order.
+def _gpipe(ranks: int, stages_per_rank: int, count: int, rank: int) -> list[Action]:
+    return _breadth_first(ranks, stages_per_rank, count, rank, range(count))
 
-    Arguments:
-        schedule: a name of `parallel.pipelining.schedule`.
-        each: stages a rank.
-        count: micro-batches, as many as the schedule can run.
-    """
-    match schedule:
-        case "gpipe" | "looped_bfs":
-            return [
-                _breadth_first(ranks, stages_per_rank, count, rank, schedule)
-                for rank in range(ranks)
-            ]
-        case "1f1b":
-            return [_one_by_one(ranks, count, rank) for rank in range(ranks)]
-        case "interleaved_1f1b" | "interleaved_zero_bubble":
-            splits = SCHEDULES[schedule].splits_backward
-            return [
-                _interleaved(ranks, stages_per_rank, count, rank, splits) for rank in range(ranks)
-            ]
-        case "zbv_zero_bubble":
-            return [_zero_bubble_v(ranks, count, rank) for rank in range(ranks)]
-        case _:
-            return [_dual_pipe_v(ranks, count, rank) for rank in range(ranks)]
+
+def _looped_bfs(ranks: int, stages_per_rank: int, count: int, rank: int) -> list[Action]:
+    return _breadth_first(ranks, stages_per_rank, count, rank, range(count - 1, -1, -1))
 
 
 def _breadth_first(
-    ranks: int, stages_per_rank: int, count: int, rank: int, schedule: str
+    ranks: int, stages_per_rank: int, count: int, rank: int, backward: Sequence[int]
 ) -> list[Action]:
+    """All micro-batches stage by stage, then `backward` in reverse order of stages."""
     stages = range(rank, ranks * stages_per_rank, ranks)
     forward = [Action(FORWARD, stage, number) for stage in stages for number in range(count)]
-    numbers = range(count) if schedule == "gpipe" else range(count - 1, -1, -1)
-    back = [Action(BACKWARD, stage, number) for stage in reversed(stages) for number in numbers]
-    return forward + back
+    return forward + [Action(BACKWARD, stage, n) for stage in reversed(stages) for n in backward]
 
 
-def _one_by_one(ranks: int, count: int, rank: int) -> list[Action]:
+def _one_by_one(ranks: int, stages_per_rank: int, count: int, rank: int) -> list[Action]:
     ahead = min(count, ranks - 1 - rank)
     actions = [Action(FORWARD, rank, number) for number in range(ahead)]
     for number in range(count):
@@ -150,9 +129,9 @@ def _one_by_one(ranks: int, count: int, rank: int) -> list[Action]:
 
 
 def _interleaved(
-    ranks: int, stages_per_rank: int, count: int, rank: int, splits: bool
+    ranks: int, stages_per_rank: int, count: int, rank: int, splits: bool = False
 ) -> list[Action]:
-    """Rounds of about as many micro-batches as ranks, which go through all stages of a rank."""
+    """Rounds of about as many micro-batches as ranks, which pass through all stages of a rank."""
     size = count // max(1, count // ranks)
     total = stages_per_rank * count
     ahead = min(total, (stages_per_rank - 1) * size + (1 if splits else 2) * (ranks - 1 - rank))
@@ -176,14 +155,18 @@ def _interleaved(
     return actions
 
 
+def _interleaved_split(ranks: int, stages_per_rank: int, count: int, rank: int) -> list[Action]:
+    return _interleaved(ranks, stages_per_rank, count, rank, splits=True)
+
+
 class _Counting:
-    """Actions of one rank whose micro-batches are numbered as they come, by stage and kind."""
+    """Actions of one rank, with micro-batches numbered by stage and kind as they are added."""
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
         self.counts: dict[tuple[str, int], int] = {}
         self.pending: list[tuple[int, int]] = []
-        """Stages and micro-batches whose gradients of weights are still to be computed."""
+        """Stages and micro-batches whose weight gradients are pending."""
 
     def add(self, kind: str, stage: int) -> None:
         key = (INPUT if kind == BACKWARD else kind, stage)
@@ -198,8 +181,8 @@ class _Counting:
             self.actions.append(Action(WEIGHT, *self.pending.pop(0)))
 
 
-def _zero_bubble_v(ranks: int, count: int, rank: int) -> list[Action]:
-    """ZB-V of Qi et al., 2024: laid out for a full pipeline, from which what is not there goes."""
+def _zero_bubble_v(ranks: int, stages_per_rank: int, count: int, rank: int) -> list[Action]:
+    """ZB-V (Qi et al., 2024): laid out for a full pipeline, then without missing micro-batches."""
     full = max(2 * ranks - 1, count)
     down, up = rank, 2 * ranks - 1 - rank
     row = _Counting()
@@ -235,8 +218,8 @@ def _zero_bubble_v(ranks: int, count: int, rank: int) -> list[Action]:
     return [action for action in row.actions if action.microbatch < count]
 
 
-def _dual_pipe_v(ranks: int, count: int, rank: int) -> list[Action]:
-    """DualPipeV (DeepSeek-AI, 2024): a forward and a backward pass of other stages in turn."""
+def _dual_pipe_v(ranks: int, stages_per_rank: int, count: int, rank: int) -> list[Action]:
+    """DualPipeV (DeepSeek-AI, 2024): forward and backward passes of different stages alternate."""
     down, up = rank, 2 * ranks - 1 - rank
     after = ranks - rank - 1
     row = _Counting()
@@ -274,22 +257,45 @@ def _dual_pipe_v(ranks: int, count: int, rank: int) -> list[Action]:
     return row.actions
 
 
+ORDERS: dict[str, Callable[[int, int, int, int], list[Action]]] = {
+    "gpipe": _gpipe,
+    "1f1b": _one_by_one,
+    "looped_bfs": _looped_bfs,
+    "interleaved_1f1b": _interleaved,
+    "interleaved_zero_bubble": _interleaved_split,
+    "zbv_zero_bubble": _zero_bubble_v,
+    "dual_pipe_v": _dual_pipe_v,
+}
+"""Actions of a rank by schedule, from ranks, stages per rank, micro-batches and the rank."""
+
+
+@lru_cache(maxsize=256)
+def order_of(schedule: str, ranks: int, stages_per_rank: int, count: int) -> list[list[Action]]:
+    """Actions of each rank of a pipeline in a step, in order.
+
+    Arguments:
+        schedule: a value of `parallel.pipelining.schedule`.
+        count: number of micro-batches, which the schedule must support.
+    """
+    return [ORDERS[schedule](ranks, stages_per_rank, count, rank) for rank in range(ranks)]
+
+
 def simulate(
     schedule: str, times: Sequence[StageTimes], ranks: int, count: int, send: float = 0.0
 ) -> Simulation:
-    """Run the passes of a step in time.
+    """Simulate the passes of a step.
 
     Arguments:
-        times: of all stages, in the order of the model.
-        count: micro-batches.
-        send: seconds from the end of a pass to the moment when the next rank has its result.
+        times: of all stages, in model order.
+        count: number of micro-batches.
+        send: seconds to send a result to the next rank.
 
     Raises:
-        AssertionError: ranks wait for each other forever, which no schedule here lets them.
+        AssertionError: a deadlock, which no schedule here has.
     """
     stages = len(times)
     places = ranks_of_stages(ranks, stages, SCHEDULES[schedule].is_v)
-    orders = _order(schedule, ranks, stages // ranks, count)
+    orders = order_of(schedule, ranks, stages // ranks, count)
     # What must have ended: by stage and micro-batch. A gradient is there when its input part is.
     ends: dict[Action, float] = {}
     rows: list[list[TimedAction]] = [[] for _ in range(ranks)]
@@ -327,7 +333,7 @@ def simulate(
 
 
 def _needs(action: Action, stages: int) -> list[Action]:
-    """Actions that must have ended before one; of a backward pass its input part is enough."""
+    """Actions that must end before one; a backward pass needs only the input part of the next."""
     kind, stage, number = action
     if kind == FORWARD:
         needs = [] if stage == 0 else [Action(FORWARD, stage - 1, number)]
@@ -340,18 +346,13 @@ def _needs(action: Action, stages: int) -> list[Action]:
     return needs
 
 
-@lru_cache(maxsize=256)
-def _order(schedule: str, ranks: int, stages_per_rank: int, count: int) -> list[list[Action]]:
-    return order_of(schedule, ranks, stages_per_rank, count)
-
-
 def pipeline_seconds(
     schedule: str, times: Sequence[StageTimes], ranks: int, count: int, send: float = 0.0
 ) -> float:
-    """Seconds of the passes of a step, in a time that does not grow with the micro-batches.
+    """Seconds of the passes of a step, in time independent of the number of micro-batches.
 
-    Where there are many, two shorter steps are simulated: in between, each round of one micro-batch
-    a rank takes the same time.
+    For many micro-batches two shorter steps are simulated: between them every round of one
+    micro-batch per rank takes the same time.
     """
     stages = len(times)
     if count <= _DIRECT * stages or (count - _DIRECT * stages // 2) % ranks:

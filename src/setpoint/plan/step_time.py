@@ -1,10 +1,10 @@
-"""The expected time of a step on a GPU that is not here, and what it is made of.
+"""Expected step time on a GPU that is not present, and its parts.
 
-What its parts take is `setpoint.plan.part_time`'s. Messages of weights go on beside computing as
-FSDP2 lets them: the weights of a layer are gathered while the one before it is computed, and
-gradients are reduced behind the backward pass; what does not fit behind is waited for. Messages of
-activations along `tensor` and `ulysses` are waited for, those of `ring` go on beside attention.
-Stages of a pipeline follow their schedule, action by action.
+The time of a part of the model comes from `setpoint.plan.part_time`. Communication of weights
+overlaps computation as in FSDP2: the weights of a layer are gathered while the layer before is
+computed, and gradients are reduced during the backward pass; only the excess is waited for.
+Communication of activations along `tensor` and `ulysses` is exposed, that of `ring` overlaps
+attention. Pipeline stages follow their schedule action by action.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from setpoint.plan.traffic import expert_turns, weight_turns
 from setpoint.plan.workload import Workload
 
 NOTHING = 1e-12
-"""Seconds that rounding leaves."""
+"""Seconds below which a time counts as rounding error."""
 SLOWED = "slowed by messages beside it"
-"""A part of a step: computing that shares the device with messages."""
+"""Part of a step: computation slowed by communication on the same device."""
 KINDS = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
-"""Names of the actions of a schedule in a drawing."""
+"""Names of schedule actions in a drawing."""
 
 
 class StepEvent(NamedTuple):
-    """Something that a rank does, from its beginning to its end in seconds.
+    """Event of a rank, with start and end in seconds.
 
     Arguments:
-        critical: whether the step would be shorter if it were.
+        critical: whether it is on the critical path.
     """
 
     row: str
@@ -47,13 +47,13 @@ class StepEvent(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class StepTime:
-    """The expected time of a step.
+    """Expected time of a step.
 
     Arguments:
-        parts: seconds by what the slowest rank spends them on; they add up to `seconds`.
-        hidden: seconds of messages beside computing, by what they are.
-        tokens: of a step.
-        flops: of a step by the formula `palm`, over all ranks.
+        parts: seconds of the slowest rank by category; they add up to `seconds`.
+        hidden: seconds of overlapped communication by category.
+        tokens: tokens per step.
+        flops: FLOPs per step by the formula `palm`, over all ranks.
         peak: FLOPs per second of all ranks, in the format of matrix products.
         draw: makes the events of the step.
     """
@@ -70,12 +70,12 @@ class StepTime:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens per second of all ranks together."""
+        """Tokens per second over all ranks."""
         return self.tokens / self.seconds
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilization, by the formula `palm`."""
+        """Model FLOPs utilization by the formula `palm`."""
         return self.flops / self.seconds / self.peak
 
 
@@ -86,7 +86,7 @@ def step_time(
     network: Network,
     kernels: Kernels = Kernels(),  # noqa: B008 - a value
 ) -> StepTime:
-    """Compute how long a step takes.
+    """Compute the expected time of a step.
 
     Raises:
         SetpointError: the GPU has no peak for the format of matrix products.
@@ -101,7 +101,7 @@ def seconds_of_passes(
     network: Network,
     kernels: Kernels = Kernels(),  # noqa: B008 - a value
 ) -> float:
-    """Seconds of one micro-batch through all parts, forward and backward, without the weights.
+    """Seconds of one micro-batch through all parts, forward and backward, without weight traffic.
 
     Raises:
         SetpointError: as `step_time`.
@@ -115,12 +115,12 @@ def seconds_of_passes(
 def _passes(
     schedule: str, times: tuple[StageTimes, ...], ranks: int, count: int, hop: float
 ) -> float:
-    """`pipeline_seconds`, which a search asks for again with weights divided otherwise."""
+    """Cached `pipeline_seconds`: layouts that differ only in sharding share it."""
     return pipeline_seconds(schedule, times, ranks, count, hop)
 
 
 class _Step(PartTimes):
-    """One topology on one GPU."""
+    """Step of one topology on one GPU."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,7 +128,7 @@ class _Step(PartTimes):
         self.stages = [self._stage(number) for number in range(self.topology.pipeline)]
 
     def _stage(self, rank: int) -> list[list[PartTime]]:
-        """The parts of each stage of a rank of the pipeline."""
+        """Parts of each stage of a pipeline rank."""
         topology, stages = self.topology, []
         for stage in stages_of(self.workload, topology)[rank]:
             parts, layer = [], 0
@@ -143,7 +143,7 @@ class _Step(PartTimes):
     # What weights take.
 
     def _units(self, shards: Shards) -> tuple[list[WeightMessages], dict[Place, WeightMessages]]:
-        """Messages of the weights of each layer, and of other units by their place."""
+        """Communication of the weights of each layer, and of other units by their place."""
         per_unit = self.topology.layers_per_unit
         messages: list[WeightMessages] = []
         others: dict[Place, WeightMessages] = {}
@@ -160,7 +160,7 @@ class _Step(PartTimes):
         return messages, others
 
     def _unit(self, unit: Unit) -> WeightMessages:
-        """Messages of weights that are gathered together."""
+        """Communication of weights that are gathered together."""
         t = self.topology
         summed = unit.trained * self.workload.formats.reduce
         across = "+".join(axis for axis in t.copying_axes if t.degrees[axis] > 1)
@@ -182,7 +182,7 @@ class _Step(PartTimes):
         )
 
     def _optimizer(self, shards: Shards) -> float:
-        """Seconds of clipping and of the update, which read and write what they need."""
+        """Seconds of gradient clipping and the optimizer update, which are memory-bound."""
         formats = self.workload.formats
         stored = formats.master or formats.params
         per_number = 2 * stored + 4 * formats.gradient + (formats.params if formats.master else 0)
@@ -216,7 +216,7 @@ class _Step(PartTimes):
         )
 
     def _spent(self, parts: Sequence[PartTime], times: int) -> dict[str, float]:
-        """Seconds of all passes of parts, by what they are spent on."""
+        """Seconds of all passes through some parts, by category."""
         total, again = TimeSpent(), 0.0
         for part in parts:
             total = total.plus(part.forward, times).plus(part.backward, times)
@@ -231,7 +231,7 @@ class _Step(PartTimes):
         }
 
     def _flat(self) -> tuple[float, dict[str, float], dict[str, float]]:
-        """A step without a pipeline: micro-batches one after another."""
+        """Step without a pipeline: micro-batches one after another."""
         (stage,) = self.stages[0]
         shards = shards_of(self.workload, self.topology)
         count = self.topology.accumulation
@@ -249,7 +249,7 @@ class _Step(PartTimes):
         return seconds + update, parts, hidden
 
     def _flows(self, stage: Sequence[PartTime], shards: Shards) -> list[tuple[_Flow, int]]:
-        """Micro-batches, and how many are alike: the first, those between, and the last one."""
+        """Distinct micro-batches with their counts: the first, those between, and the last."""
         count = self.topology.accumulation
         kinds = {}
         for number in sorted({0, min(1, count - 1), count - 1}):
@@ -272,7 +272,7 @@ class _Step(PartTimes):
         reduces = layer.sums == t.accumulation or last
 
         def in_this(turns: int) -> bool:
-            """True if an event of so many times a step happens in this micro-batch."""
+            """True if an event with so many turns per step is in this micro-batch."""
             return turns == t.accumulation or (turns > 0 and first)
 
         flow = _Flow()
@@ -312,7 +312,7 @@ class _Step(PartTimes):
         return flow
 
     def _stage_times(self) -> list[StageTimes]:
-        """Times of all stages, in the order of the model."""
+        """Times of all stages, in model order."""
         t = self.topology
         order = stages_of(self.workload, t)
         stage_times: dict[int, StageTimes] = {}
@@ -329,7 +329,7 @@ class _Step(PartTimes):
 
     @property
     def _hop(self) -> float:
-        """Seconds that a micro-batch takes from a rank of the pipeline to the next."""
+        """Seconds to send a micro-batch to the next pipeline rank."""
         w, t = self.workload, self.topology
         tokens = self.tokens // (t.tensor if t.sequence_parallel else 1)
         size = tokens * w.dim * w.formats.transfer
@@ -338,7 +338,7 @@ class _Step(PartTimes):
         return self.links.seconds("send", group._replace(local=1) if far else group, 1, size)
 
     def _slowest(self) -> int:
-        """The rank of the pipeline that computes longest."""
+        """Pipeline rank with the longest computation."""
         sums = [
             sum(part.forward.total + part.back for stage in each for part in stage)
             for each in self.stages
@@ -346,7 +346,7 @@ class _Step(PartTimes):
         return max(range(len(sums)), key=lambda rank: sums[rank])
 
     def _piped(self) -> tuple[float, dict[str, float], dict[str, float]]:
-        """A step of a pipeline."""
+        """Step of a pipeline."""
         t = self.topology
         count, slowest = t.accumulation, self._slowest()
         stage_parts = [part for stage in self.stages[slowest] for part in stage]
@@ -365,15 +365,15 @@ class _Step(PartTimes):
         return passes + waited + update, parts, hidden
 
     def _optimizer_of(self, rank: int) -> float:
-        """Seconds of the update on a rank of the pipeline."""
+        """Seconds of the update on a pipeline rank."""
         place = rank * stride(self.topology.degrees, "pipeline")
         return self._optimizer(shards_of(self.workload, self.topology, place))
 
     def _around_passes(self, rank: int) -> tuple[float, float, float]:
-        """Messages of weights of a rank of a pipeline: before the passes, after, and all.
+        """Weight communication of a pipeline rank: before the passes, after them, and in total.
 
-        Weights are gathered as the first micro-batch needs them; gradients go between ranks when
-        the last micro-batch has gone back through a stage.
+        Weights are gathered when the first micro-batch needs them; gradients are reduced after the
+        backward pass of the last one.
         """
         t = self.topology
         shards = shards_of(self.workload, t, rank * stride(t.degrees, "pipeline"))
@@ -467,38 +467,39 @@ class _Step(PartTimes):
         ]
         document = self.kernels.document
         if document is not None:
-            known = f"a token is in a document of {document:,.0f}, by the prepared data"
+            known = f"{document:,.0f} tokens on average, weighted by length, in the prepared data"
             assumptions.append(
-                f"documents: {known if document else 'one a row, as none is prepared'}"
+                f"documents: {known if document else 'one per row, as no data is prepared'}"
             )
         if t.world_size > 1:
             assumptions.append(
-                f"links: {m.node.ranks} ranks a node at {m.node.bandwidth / 1e9:g} GB/s, "
+                f"links: {m.node.ranks} ranks per node at {m.node.bandwidth / 1e9:g} GB/s, "
                 f"{m.node.achieved:.0%} reached"
                 + (
-                    f"; between nodes {n.bandwidth / 1e9:g} GB/s a rank, {n.achieved:.0%} reached"
+                    f"; between nodes {n.bandwidth / 1e9:g} GB/s per rank, {n.achieved:.0%} reached"
                     if t.world_size > m.node.ranks
                     else ""
                 )
             )
             assumptions.append(
-                "weights are gathered and gradients reduced behind computing, which each second of "
-                f"that slows by {a.contention:g} s; tensor and Ulysses messages are waited for"
+                "gathers of weights and reductions of gradients overlap computation, which each "
+                f"second of them slows by {a.contention:g} s; tensor and Ulysses communication "
+                "is exposed"
             )
         if t.pipeline > 1:
             assumptions.append(
                 f"schedule {t.schedule}, simulated action by action; gradients are reduced after "
-                f"the last micro-batch"
+                "the last micro-batch"
             )
         if self.workload.kinds[0].name == "model":
             assumptions.append(
-                "the parts of this model are known to its own code only: counted are its weights, "
-                "each as a product with all tokens, so that a step takes longer"
+                "only the code of this model knows its parts: each of its weights is counted as "
+                "a product with all tokens, which overestimates the step"
             )
         if self.workload.optimizer == "muon":
             assumptions.append("without the matrix products of Muon's orthogonalization")
         if self.workload.weights_on_host:
-            assumptions.append("as if nothing were copied to and from host memory")
+            assumptions.append("without copies to and from host memory")
         return assumptions
 
 
@@ -511,22 +512,22 @@ def _sum(one: WeightMessages, other: WeightMessages) -> WeightMessages:
 
 
 class _Flow:
-    """One micro-batch on a rank: computing, and messages of weights beside it."""
+    """One micro-batch on a rank: computation, and overlapped communication of weights."""
 
     def __init__(self) -> None:
         self.events: list[StepEvent] = []
         self.now = self.link = self.sent = 0.0
 
     def wait(self, kind: str, label: str, seconds: float) -> None:
-        """A message that computing waits for."""
+        """Communicate while computation waits."""
         self.message(kind, label, seconds)
         self.finish()
 
     def message(self, kind: str, label: str, seconds: float, after: float = 0.0) -> float:
-        """Send something beside computing, when the link is free.
+        """Communicate in parallel to computation, when the link is free.
 
         Returns:
-            when it has arrived.
+            time of arrival.
         """
         if not seconds:
             return after
@@ -537,7 +538,7 @@ class _Flow:
         return self.link
 
     def run(self, steps: Sequence[tuple[float, float, float]], kind: str) -> None:
-        """Compute parts, each behind its gathered weights: seconds, gather, reduce."""
+        """Compute parts after their weights arrive; a step is its seconds, gather and reduce."""
         arrived = [0.0] * len(steps)
         began = self.now
         if steps:
@@ -557,24 +558,24 @@ class _Flow:
             self.message("reduce", f"{kind} {number}", reduce, self.now)
 
     def finish(self) -> None:
-        """Wait for what is still on its way."""
+        """Wait for pending communication."""
         self._mark(self.now, self.link)
         self.now = max(self.now, self.link)
 
     def _mark(self, start: float, end: float) -> None:
-        """Mark messages as critical that go on while nothing is computed."""
+        """Mark communication as critical while nothing is computed."""
         for number, event in enumerate(self.events):
             if event.row == "messages" and event.start < end and event.end > start:
                 self.events[number] = event._replace(critical=True)
 
     @property
     def seconds(self) -> float:
-        """Seconds of the step."""
+        """Seconds of the micro-batch."""
         return self.now
 
 
 def palm_flops(workload: Workload) -> float:
-    """FLOPs to train on a token by the formula `palm`, in which attention is not causal."""
+    """FLOPs to train on a token by the formula `palm`, which counts attention as not causal."""
     return 6 * sum(
         sum(kind.products) + kind.pair * kind.window
         for kind in (workload.kinds[number] for number in workload.order)

@@ -1,4 +1,4 @@
-"""The memory of a job against that of this machine: a check of the root of a training job."""
+"""Memory of a job against the memory of this machine: a rule of training jobs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 SURE = 0.9
-"""Share of the estimated activations that a micro-batch takes in any case."""
+"""Share of the estimated activations that a micro-batch needs in any case."""
 
 
 @rule(needs=memory_needs, when=may_be_large)
 def memory_problems(job: Job) -> Iterator[Problem]:
-    """A job without a GPU that takes more memory than this machine has."""
+    """A job without a GPU that exceeds the memory of this machine."""
     from setpoint.memory.host_memory import machine_memory
     from setpoint.plan.memory import kept_for_backward, update_memory
     from setpoint.plan.topology import Topology
@@ -40,11 +40,11 @@ def memory_problems(job: Job) -> Iterator[Problem]:
     if weights > available:
         yield Problem(
             "model",
-            f"its parameters, gradients and optimizer state take at least {_gib(weights)} whatever "
-            f"the batch is, and this machine has {_gib(available)}",
+            f"its parameters, gradients and optimizer state take at least {_gib(weights)} for "
+            f"any batch size, but this machine has {_gib(available)}",
             also=("optimizer", "precision.params"),
-            hint="What helps: a smaller model, precision.params = bf16, or an optimizer that keeps "
-            "less state.",
+            hint="What helps: a smaller model, precision.params = bf16, or an optimizer with a "
+            "smaller state.",
         )
         return
     if plan.unknown or job.compile is not None:  # a compiler does without some activations
@@ -56,8 +56,8 @@ def memory_problems(job: Job) -> Iterator[Problem]:
         yield Problem(
             "batch.micro_size",
             f"activations and logits of {batch.micro_size} sequences of {batch.sequence_length} "
-            f"tokens take at least {_gib(needed)} beside {_gib(kept)} of weights and optimizer "
-            f"state, and this machine has {_gib(available)}",
+            f"tokens take at least {_gib(needed)} in addition to {_gib(kept)} of weights and "
+            f"optimizer state, but this machine has {_gib(available)}",
             also=("batch.sequence_length", "model"),
             hint=f"What helps: {'; '.join(memory_suggestions(job))}.",
         )

@@ -1,4 +1,4 @@
-"""The events of a step as a drawing: in characters, or as a page of HTML that runs no script."""
+"""Timeline of a step: drawn in characters, or as an HTML page without scripts."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ SIGNS = {
     "reduce": "R",
     "optimizer": "O",
 }
-"""Letters of kinds of events; lower case where the step would not be shorter without."""
+"""Letters of event kinds; lower case off the critical path."""
 WORDS = {
     "forward": "forward pass",
-    "backward": "backward pass, with what it recomputes",
+    "backward": "backward pass with recomputation",
     "weight": "gradients of weights",
-    "gather": "weights are gathered",
-    "reduce": "gradients are reduced",
+    "gather": "weight all-gather",
+    "reduce": "gradient reduction",
     "optimizer": "update",
 }
 IDLE = "."
 SEEN = 0.2
-"""Share of the time in which nothing happens that an event must have to be drawn in its place."""
+"""Minimum share of an event in an otherwise idle column to be drawn."""
 ROWS = 16
-"""Rows of a drawing in characters, at most."""
+"""Maximum rows of a drawing in characters."""
 RECTANGLES = 20_000
-"""Of a page, at most: rows that are too many are left out."""
+"""Maximum rectangles of a page; further rows are left out."""
 
 
 def draw(events: Sequence[StepEvent], width: int = 100) -> str:
-    """Draw events in characters: a row each rank or stream, time from left to right.
+    """Draw events in characters: one row per rank or stream, time from left to right.
 
-    Each column has the letter of what takes most of its time, if that is enough to be seen. Where
-    columns hold several kinds, as of many micro-batches, these alternate by their shares.
+    A column shows the kind that takes most of its time, unless it is mostly idle. Kinds that share
+    columns, as with many micro-batches, alternate by their shares.
     """
     names = list(dict.fromkeys(event.row for event in events))
     end = max((event.end for event in events), default=0.0)
@@ -58,9 +58,9 @@ def draw(events: Sequence[StepEvent], width: int = 100) -> str:
     used = {event.kind for event in events}
     legend = ", ".join(f"{SIGNS[kind]} {WORDS[kind]}" for kind in SIGNS if kind in used)
     if any(not event.critical for event in events):
-        legend += "; in small letters off the critical path"
+        legend += "; lower case: off the critical path"
     if any(count > columns for count in Counter(event.row for event in events).values()):
-        legend += "; where columns hold several, these alternate by their shares"
+        legend += "; kinds that share a column alternate by their shares"
     return "\n".join([*lines, *_folded(legend, margin, width)])
 
 
@@ -114,7 +114,7 @@ def _folded(text: str, margin: int, width: int) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """A time with three digits and its unit."""
+    """Format a time with three digits and its unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if value >= size:
             return f"{value / size:.3g} {unit}" if value < 1000 else f"{value:,.0f} s"
@@ -122,11 +122,11 @@ def seconds(value: float) -> str:
 
 
 class Page(NamedTuple):
-    """The contents of the page of a timeline.
+    """Contents of the timeline page.
 
     Arguments:
         facts: names and values.
-        parts: seconds of a step by what they are spent on.
+        parts: seconds of a step by category.
     """
 
     title: str
@@ -163,7 +163,7 @@ line { stroke: var(--line); }
 
 
 def html_of(page: Page) -> str:
-    """The page: HTML and SVG alone, which the browser's own colour scheme makes light or dark."""
+    """Make the page: HTML and SVG that follow the light or dark scheme of the browser."""
     policy = f"default-src 'none'; style-src '{hash_of(STYLE)}'; base-uri 'none'"
     facts = "".join(
         f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in page.facts
@@ -205,7 +205,7 @@ def html_of(page: Page) -> str:
 
 
 def _drawing(events: Sequence[StepEvent]) -> tuple[str, str]:
-    """The events as SVG, and what is to be said of it."""
+    """The events as SVG, and a note about the drawing."""
     names = list(dict.fromkeys(event.row for event in events))
     end = max((event.end for event in events), default=0.0) or 1.0
     note = "Paler: off the critical path. Point at a bar for its name and times."

@@ -1,11 +1,11 @@
-"""The topology of a job in numbers: its mesh, the stages of its pipeline, the shards of a rank."""
+"""The topology of a job in numbers: mesh, pipeline stages, and shards of a rank."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from setpoint.config import SetpointError
 from setpoint.memory.config import CheckpointedParts, CheckpointingConfig, Operators
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 8
-"""Ranks of a line of the drawing, at most."""
+"""Maximum ranks per line of the drawing."""
 
 
 def coordinates(degrees: Mapping[str, int], rank: int) -> dict[str, int]:
@@ -35,18 +35,18 @@ def coordinates(degrees: Mapping[str, int], rank: int) -> dict[str, int]:
 
 
 def stride(degrees: Mapping[str, int], axis: str) -> int:
-    """Distance in ranks between neighbours on an axis."""
+    """Distance in ranks between neighbors on an axis."""
     names = list(degrees)
     return prod(degrees[name] for name in names[names.index(axis) + 1 :])
 
 
 def span(degrees: Mapping[str, int], axes: Sequence[str]) -> int:
-    """Number of consecutive ranks that contain any group of ranks that some axes join."""
+    """Number of consecutive ranks that span any group along some axes."""
     return 1 + sum((degrees[axis] - 1) * stride(degrees, axis) for axis in axes)
 
 
 def index_along(degrees: Mapping[str, int], axes: Sequence[str], rank: int) -> int:
-    """The number of a rank among those that differ from it on these axes only."""
+    """Index of a rank in its group along some axes."""
     position, index = coordinates(degrees, rank), 0
     for axis, degree in degrees.items():
         if axis in axes:
@@ -55,7 +55,7 @@ def index_along(degrees: Mapping[str, int], axes: Sequence[str], rank: int) -> i
 
 
 def members(degrees: Mapping[str, int], axes: Sequence[str], rank: int) -> list[int]:
-    """The ranks that differ from one on some axes only, itself among them, in order."""
+    """Ranks of the group of a rank along some axes, in order."""
     position = coordinates(degrees, rank)
     first = rank - sum(position[axis] * stride(degrees, axis) for axis in axes)
     ranks = [first]
@@ -67,11 +67,11 @@ def members(degrees: Mapping[str, int], axes: Sequence[str], rank: int) -> list[
 
 
 def draw(degrees: Mapping[str, int], rank: int) -> list[tuple[str, str, str, str]]:
-    """Draw the mesh around a rank, outermost axis first; axes of one rank are left out.
+    """Draw the mesh around a rank, outermost axis first, without axes of one rank.
 
     Returns:
-        rows of the axis, its degree, the rank's coordinate, and the ranks that it joins this rank
-        with, of which the middle ones of many are left out.
+        rows of axis, degree, coordinate of the rank, and the ranks of its group, of which the
+        middle ones of many are left out.
     """
     position = coordinates(degrees, rank)
     rows: list[tuple[str, str, str, str]] = []
@@ -90,7 +90,7 @@ def _marked(number: int, rank: int) -> str:
 
 
 def _some(count: int, position: int) -> list[int]:
-    """The first, the last and those around one's own; a gap is a number far below zero."""
+    """Indices to draw: the first, the last and those around a position; large negative: a gap."""
     if count <= SHOWN:
         return list(range(count))
     near = sorted({0, 1, max(0, position - 1), position, min(count - 1, position + 1), count - 1})
@@ -104,10 +104,10 @@ def _some(count: int, position: int) -> list[int]:
 
 
 class Recompute(NamedTuple):
-    """A policy of activation checkpointing; none by default, and false then.
+    """Activation checkpointing policy; false without one, the default.
 
     Arguments:
-        kind: the class of its section.
+        kind: class of its section.
         names: parts (`CheckpointedParts`) or saved operators (`Operators`), sorted.
         matmul_every: as in `Operators`.
     """
@@ -118,7 +118,7 @@ class Recompute(NamedTuple):
 
     @classmethod
     def of(cls, section: CheckpointingConfig | None) -> Recompute:
-        """The policy of a section."""
+        """Policy of a section."""
         match section:
             case None:
                 return cls()
@@ -140,15 +140,15 @@ class Recompute(NamedTuple):
         return f"{self.kind.__setpoint__.tag}{':' * bool(self.names)}{'+'.join(self.names)}{every}"
 
     def recomputes(self, part: str) -> bool:
-        """True if `attention` or `feed_forward` runs again, but for operators that are saved."""
+        """True if `attention` or `feed_forward` is recomputed, except for saved operators."""
         return bool(self) and (self.kind is not CheckpointedParts or part in self.names)
 
     def saves(self, operator: str) -> bool:
-        """True if the results of `matmul`, `attention` or `exchange` are saved by name."""
+        """True if the results of `matmul`, `attention` or `exchange` are saved."""
         return self.kind is Operators and operator in self.names
 
     def overrides(self, every: int) -> list[str]:
-        """Fields that set it, for one of so many layers."""
+        """Overrides that set the policy for every n-th layer."""
         path = "memory.activation_checkpointing"
         if self.kind is None:
             return [f"{path}=null"]
@@ -160,14 +160,14 @@ class Recompute(NamedTuple):
 
 
 class _Fields(NamedTuple):
-    """The fields of `Topology`.
+    """Fields of `Topology`.
 
     Arguments:
-        micro_size: sequences of a micro-batch of a rank.
-        accumulation: micro-batches of a step.
-        every: of how many layers one is recomputed.
+        micro_size: sequences per micro-batch of a rank.
+        accumulation: micro-batches per step.
+        every: one of this many layers is recomputed.
         reshard: as `parallel.reshard`.
-        layers_per_unit: that FSDP2 gathers together.
+        layers_per_unit: layers that FSDP2 gathers together.
         accumulation_of: as `parallel.sharding.accumulation`.
         bucket: bytes of gradients that replicas sum in one message.
     """
@@ -197,13 +197,13 @@ class _Fields(NamedTuple):
 
 
 class Topology(_Fields, DerivedDegrees):
-    """The layout of a job over ranks, and the share of a step of each of them."""
+    """Layout of a job over ranks, and the share of a step of each rank."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, job: Job) -> Topology:
-        """The topology that a job has."""
+        """Topology of a job."""
         parallel, batch = job.parallel, job.batch
         pipelining, ranks = parallel.pipelining, parallel.degrees["pipeline"]
         section = job.memory.activation_checkpointing
@@ -227,10 +227,19 @@ class Topology(_Fields, DerivedDegrees):
             bucket=int(parallel.bucket_size * 2**20),
         )
 
+    def of_micro_batch(self) -> Topology:
+        """Reset the fields that do not change a micro-batch on one rank to their defaults."""
+        names = (
+            "pipeline", "replicate", "shard", "accumulation", "reshard", "schedule",
+            "stages_per_rank", "split",
+        )  # fmt: skip
+        return self._replace(**{name: self._field_defaults[name] for name in names})
+
     @property
     def degrees(self) -> dict[str, int]:
-        """The degree of each axis, in the order of AXES."""
-        return {axis: getattr(self, axis) for axis in AXES}
+        """Degree of each axis, in the order of AXES."""
+        degrees = cast("tuple[int, ...]", self[: len(AXES)])  # the first fields, in this order
+        return dict(zip(AXES, degrees, strict=True))
 
     @property
     def world_size(self) -> int:
@@ -239,22 +248,22 @@ class Topology(_Fields, DerivedDegrees):
 
     @property
     def shards_experts(self) -> bool:
-        """True if several ranks share each expert by FSDP2, as `Parallel.shards_experts`."""
+        """True if FSDP2 shards each expert among several ranks, as `Parallel.shards_experts`."""
         return self.divides_experts and self.expert_shards * self.expert_replicas > 1
 
     @property
     def accumulates_whole(self) -> bool:
-        """True if FSDP2 reduces gradients once a step, as `Parallel.accumulates_whole`."""
+        """True if FSDP2 reduces gradients once per step, as `Parallel.accumulates_whole`."""
         several = self.accumulation_of == "unsharded" and self.accumulation > 1
         return self.uses_fsdp and (several or self.pipeline > 1)
 
     @property
     def stages(self) -> int:
-        """Number of stages of the pipeline, on all its ranks; 1 without one."""
+        """Number of pipeline stages on all ranks; 1 without a pipeline."""
         return self.pipeline * self.stages_per_rank
 
     def overrides(self) -> list[str]:
-        """Command line arguments that set it; none that has no effect."""
+        """Command line arguments that set the topology, without those of no effect."""
         fields = [f"parallel.{axis}={degree}" for axis, degree in self.degrees.items()]
         if self.divides_experts:
             fields += [
@@ -278,17 +287,17 @@ class Topology(_Fields, DerivedDegrees):
 
 
 def tokens_of(workload: Workload, topology: Topology) -> int:
-    """Tokens of a micro-batch that a rank computes with, before `tensor` divides any."""
+    """Tokens of a micro-batch on a rank, before `tensor` divides them."""
     return topology.micro_size * workload.length // topology.context
 
 
 @lru_cache(maxsize=4096)
 def stages_of(workload: Workload, topology: Topology) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Cut a model into the stages of a pipeline, as the builder does.
+    """Cut a model into pipeline stages as the builder does.
 
     Returns:
-        for each rank of the pipeline the parts, by their numbers in `Workload.order`, of each of
-        its stages, in the order of the model.
+        for each pipeline rank and each of its stages the parts, by index in `Workload.order`, in
+        model order.
     """
     ranks, count = topology.pipeline, topology.stages
     if ranks == 1:
@@ -308,8 +317,8 @@ def _cut(
 ) -> tuple[tuple[int, ...], ...]:
     if workload.kinds[0].name == "model":
         raise SetpointError(
-            "parallel.pipeline: how the model is cut into stages is known when it is built only\n"
-            "Valid: 1, or a model of type = transformer"
+            "parallel.pipeline: the parts of this model are known only once it is built\nValid: "
+            "1, or a model of type = transformer"
         )
     names = part_names(workload.layers)
     numbers = {name: number for number, name in enumerate(names)}
@@ -317,8 +326,8 @@ def _cut(
         return tuple(tuple(numbers[name] for name in stage) for stage in split)
     if count > len(names):
         raise SetpointError(
-            f"parallel.pipeline: the model has {len(names)} parts, and there are {count} stages\n"
-            f"Valid: {len(names)} stages or fewer"
+            f"parallel.pipeline: {count} stages exceed the {len(names)} parts of the "
+            f"model\nValid: {len(names)} stages or fewer"
         )
     sizes = [
         workload.kinds[kind].size._replace(name=name)
@@ -328,16 +337,16 @@ def _cut(
 
 
 Place = Literal["first", "layer", "last", "around"]
-"""Of a unit in the model: before the layers, among them, behind them, or on both sides."""
+"""Place of a unit in the model: before, among or after the layers, or both before and after."""
 
 
 class Unit(NamedTuple):
     """Weights that FSDP2 gathers together.
 
     Arguments:
-        gathered: bytes of all of them, padded so that all ranks have as much.
-        trained: numbers of those that are trained, padded.
-        largest: numbers of the largest matrix.
+        gathered: total bytes, padded to equal shards.
+        trained: trained elements, padded.
+        largest: elements of the largest matrix.
     """
 
     place: Place
@@ -347,17 +356,17 @@ class Unit(NamedTuple):
 
 
 class Shards(NamedTuple):
-    """The shards of a rank, of the weights of all its stages.
+    """Shards of a rank, of the weights of all its stages.
 
     Arguments:
-        stored: bytes, padding included.
-        numbers: that are trained, without padding; `padded` with it.
+        stored: bytes, including padding.
+        numbers: trained elements without padding; `padded`: with it.
         state: bytes of optimizer state.
-        units: layers in the order of the model, then what lies around them.
-        trained_tensors: numbers of each trained tensor here, in the order of the model.
-        terms: numbers of whole weights of whose gradients each rank of `tensor` has a term.
-        tied: numbers of the embedding where another stage has it as its output matrix.
-        replicated: trained numbers of what FSDP2 leaves whole, whose gradients are summed beside.
+        units: layers in model order, then what is around them.
+        trained_tensors: elements of each local trained tensor, in model order.
+        terms: elements of whole weights whose gradient is summed over `tensor`.
+        tied: elements of the embedding if another stage has it as its output matrix.
+        replicated: trained elements that FSDP2 leaves whole, whose gradients are summed separately.
     """
 
     stored: int
@@ -373,7 +382,7 @@ class Shards(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def shards_of(workload: Workload, topology: Topology, rank: int = 0) -> Shards:
-    """Find what a rank holds of the weights."""
+    """Compute the shards of a rank."""
     degrees = topology.degrees
     position = coordinates(degrees, rank)
     shard = index_along(degrees, topology.sharding_axes, rank)
@@ -386,7 +395,7 @@ def shards_of(workload: Workload, topology: Topology, rank: int = 0) -> Shards:
 
 
 class _LocalWeight(NamedTuple):
-    """One weight on a rank: bytes stored, numbers here, with padding, gathered whole, and state.
+    """Weight on a rank: stored bytes, elements, padded elements, whole elements, and state bytes.
 
     Arguments:
         in_unit: whether FSDP2 gathers it together with others.
@@ -432,10 +441,10 @@ def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Local
 
 
 def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[int, ...]:
-    """The shape that a rank has of a weight before FSDP2 divides it.
+    """Local shape of a weight before FSDP2 shards it.
 
     Arguments:
-        tensor: the rank's coordinate on the axis `tensor`.
+        tensor: coordinate of the rank on the axis `tensor`.
     """
     shape, ranks = weight.shape, topology.tensor
     if weight.division == "experts" and topology.divides_experts:
@@ -470,7 +479,7 @@ def _shards(
     parts = [part for stage in stages for part in stage]
     tied = 0
     sums: dict[int, _Sums] = {}
-    """By kinds, of which most layers have the same."""
+    """By kind, which most layers share."""
     for stage in stages:
         around: dict[Place, list[tuple[Weight, _LocalWeight]]] = {}
         layers: list[tuple[int, list[tuple[Weight, _LocalWeight]]]] = []
@@ -521,13 +530,13 @@ def _shards(
 
 
 def place_of(kind: str, tied: bool) -> Place:
-    """The place of a part; see `setpoint.model.parameters.units_around_layers`."""
+    """Place of a part; see `setpoint.model.parameters.units_around_layers`."""
     places: dict[str, Place] = {"layer": "layer", "embedding": "first", "output": "last"}
     return places.get(kind, "around") if kind == "layer" or not tied else "around"
 
 
 class _Sums(NamedTuple):
-    """The weights of one part, and over them what `Shards` has of all."""
+    """Weights of one part, with the sums of `Shards`."""
 
     held: list[tuple[Weight, _LocalWeight]]
     stored: int
@@ -573,7 +582,7 @@ def _unit(weights: list[tuple[Weight, _LocalWeight]], place: Place) -> Unit:
 
 
 def _has_terms(weight: Weight, topology: Topology) -> bool:
-    """True if each rank of `tensor` computes a term of the gradient of a whole weight."""
+    """True if ranks of `tensor` compute partial gradients of a whole weight."""
     if topology.tensor == 1:
         return False
     if weight.division == "experts":

@@ -1,10 +1,10 @@
-"""The fastest topologies of a job on so many GPUs, within the memory of one.
+"""Search of the fastest topologies of a job on a number of GPUs that fit into memory.
 
-Gone through are all meshes whose degrees multiply to the number of ranks and divide what they have
-to, and for each of them micro-batches, recomputation, and schedules of a pipeline. Each has a lower
-bound of its step time, from what its ranks compute, how long its pipeline fills and drains, and
-what its links carry of weights. The lowest is looked at first, and the search ends where no bound
-is below the best that were found: so few of them are timed.
+The search covers all meshes whose degrees multiply to the number of ranks and divide the model and
+the batch, with all micro-batches, recomputation policies and pipeline schedules. Each topology has
+a lower bound of its step time, from its computation, the filling and draining of its pipeline, and
+the traffic of its weights. Branch and bound: the lowest bound is expanded first, and the search
+ends when no bound is below the best results, so that few topologies are timed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from setpoint.config import Composition, ConfigError, SetpointError, chain_of
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE, Recorded
 from setpoint.memory.config import SAVE, Full, Operators
 from setpoint.parallel.config import AXES, REST, Parallel
-from setpoint.parallel.pipelining import FILLED, SCHEDULES
+from setpoint.parallel.pipelining import SCHEDULES
 from setpoint.plan.gpus import GpuSpec, Links, Network, group_of
 from setpoint.plan.memory import RankMemory, rank_memory
 from setpoint.plan.step_time import Kernels, StepTime, seconds_of_passes, step_time
@@ -33,31 +33,31 @@ from setpoint.units.size import in_units
 POLICIES = (Recompute(), Recompute(Operators, tuple(sorted(SAVE))), Recompute(Full))
 """Policies to search: no recomputation, all but products and attention, whole layers."""
 TRIED = (("1f1b", 1), ("interleaved_1f1b", 2), ("interleaved_1f1b", 4), ("zbv_zero_bubble", 2))
-"""Schedules that are tried, and stages of a rank; others where they are fixed."""
+"""Schedules and stages per rank to try, unless they are fixed."""
 FILLING = 0.9
-"""Share of the time in which a balanced pipeline fills and drains that any one takes."""
+"""Lower bound of the share of the filling and draining time of a balanced pipeline."""
 MOST_ROWS = 64
-"""Sequences of a micro-batch, at most."""
+"""Maximum sequences of a micro-batch."""
 SPARE = 5
-"""Topologies that are found beside those that are wanted, since rules may refuse some."""
+"""Spare results, as rules may refuse some."""
 MOST_STAGES = 16
-"""Ranks of a pipeline, at most, where it is not fixed: simulating longer ones takes seconds."""
+"""Maximum pipeline ranks, unless fixed: simulating longer pipelines takes seconds."""
 LAYERS = 0.8
-"""Share of the weights that is gathered anew for each pass: what is around the layers is not."""
+"""Share of the weights that is gathered in each pass: those around the layers are not."""
 ROUNDED = 0.99
-"""Share of the activations of larger micro-batches that is certain from those of smaller ones."""
+"""Share of the activations of a micro-batch that scales with its size for certain."""
 LOOKED_AT = 300
-"""Meshes that are looked at for the least memory where none fits."""
+"""Meshes to try for the least memory if none fits."""
 LARGER = 6
-"""Doublings of the number of ranks in search of one that fits, at most."""
+"""Maximum doublings of the number of ranks in search of one that fits."""
 
 
 class SearchSpace(NamedTuple):
-    """The space of a search.
+    """Space of a search.
 
     Arguments:
-        start: where values come from that are not searched.
-        fixed: fields of a topology that stay as they are.
+        start: values that are not searched.
+        fixed: fields of a topology that the user has set.
         limit: bytes of a rank.
     """
 
@@ -71,15 +71,15 @@ class SearchSpace(NamedTuple):
     limit: int
 
     def options(self, name: str, free: Sequence[Any]) -> Sequence[Any]:
-        """The values that a field may have."""
+        """Values of a field to search."""
         return (self.fixed[name],) if name in self.fixed else free
 
 
 class Candidate(NamedTuple):
-    """A topology that fits.
+    """Topology that fits.
 
     Arguments:
-        memory: of the rank that holds most.
+        memory: of the rank with the highest peak.
     """
 
     topology: Topology
@@ -88,13 +88,13 @@ class Candidate(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """The result of a search.
+    """Result of a search.
 
     Arguments:
-        best: the fastest first.
-        meshes: that there are.
-        timed: topologies whose step was timed.
-        unknown: why the memory of some is not known, which are left out; empty where it is.
+        best: fastest first.
+        meshes: number of meshes.
+        timed: number of topologies whose step was timed.
+        unknown: reason why topologies of unknown memory were left out; empty if none was.
     """
 
     best: list[Candidate]
@@ -104,10 +104,10 @@ class SearchResult(NamedTuple):
 
 
 class Least(NamedTuple):
-    """The topology that needs least memory, where none fits.
+    """Topology with the least memory, if none fits.
 
     Arguments:
-        ranks: of which there would be enough; None where more do not help.
+        ranks: a number that is enough; None if more do not help.
     """
 
     topology: Topology
@@ -119,10 +119,10 @@ def search(space: SearchSpace, wanted: int) -> SearchResult:
     """Find the fastest topologies that fit.
 
     Arguments:
-        wanted: how many; some more are found where there are.
+        wanted: number of results; some more are returned if they exist.
 
     Raises:
-        SetpointError: no mesh fits the model, the batch and what is fixed, or the state of the
+        SetpointError: no mesh fits the model, the batch and the fixed values, or the state of the
             optimizer is unknown.
     """
     _require_known_state(space)
@@ -165,7 +165,7 @@ def search(space: SearchSpace, wanted: int) -> SearchResult:
 
 
 def least_memory(space: SearchSpace) -> Least:
-    """Find the topology that needs least memory, and how many ranks would be enough."""
+    """Find the topology with the least memory, and a number of ranks that is enough."""
     best = _least(space)
     ranks, size = None, space.world_size
     for _ in range(LARGER):
@@ -182,7 +182,10 @@ def least_memory(space: SearchSpace) -> Least:
 
 def _require_known_state(space: SearchSpace) -> None:
     if not space.workload.state_is_known:
-        raise SetpointError("the memory of a step is not known here: what the optimizer keeps")
+        raise SetpointError(
+            "the memory of a step is unknown: the optimizer is imported, and so "
+            "is the size of its state"
+        )
 
 
 def _least(space: SearchSpace) -> tuple[Topology, RankMemory]:
@@ -199,24 +202,25 @@ def _least(space: SearchSpace) -> tuple[Topology, RankMemory]:
     memories = [(_at_ends(space, leaf), leaf) for leaf in leaves]
     known = [(memory.total, leaf) for memory, leaf in memories if not memory.unknown]
     if not known:
-        raise SetpointError(f"the memory of a step is not known here: {memories[0][0].unknown}")
+        raise SetpointError(f"the memory of a step is unknown: {memories[0][0].unknown}")
     topology = min(known, key=lambda pair: (pair[0], pair[1].accumulation))[1]
     return topology, most_memory(space.workload, topology)
 
 
 def meshes(space: SearchSpace) -> Iterator[Topology]:
-    """All meshes of a number of ranks that the model and the batch allow.
+    """All meshes that the model and the batch allow.
 
     Raises:
-        SetpointError: a degree that is fixed does not divide the number of ranks.
+        SetpointError: a fixed degree does not divide the number of ranks.
     """
     w, start = space.workload, space.start
     fixed = {axis: space.fixed[axis] for axis in AXES if axis in space.fixed}
     if space.world_size % prod(fixed.values()):
         given = " * ".join(f"{degree} (parallel.{axis})" for axis, degree in fixed.items())
         raise SetpointError(
-            f"--world-size: {given} is fixed, and {space.world_size} ranks cannot be divided by "
-            f"{prod(fixed.values())}\nValid: multiples of it, or these axes left free"
+            f"--world-size: {space.world_size} ranks cannot be divided by the fixed degrees, "
+            f"{given} = {prod(fixed.values())}\nValid: multiples of {prod(fixed.values())}, or "
+            "fewer fixed axes"
         )
     node = space.gpu.node.ranks
     heads = [
@@ -254,7 +258,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def _cuts_badly(w: Workload, tensor: int) -> bool:
-    """True if heads or inner widths do not divide evenly."""
+    """True if `tensor` divides heads or inner widths unevenly."""
     if w.heads % tensor or (w.kv_heads % tensor and tensor % w.kv_heads):
         return True
     widths = [
@@ -268,7 +272,7 @@ def _cuts_badly(w: Workload, tensor: int) -> bool:
 
 
 def _contexts(space: SearchSpace, left: int, tensor: int) -> Iterator[tuple[int, int, int]]:
-    """Degrees of `ring` and `ulysses`, and the ranks that they leave."""
+    """Degrees of `ring` and `ulysses`, with the remaining ranks."""
     w = space.workload
     for ring in space.options("ring", divisors(left)):
         halves = 2 if ring > 1 else 1
@@ -288,7 +292,7 @@ def _divides_sequences(space: SearchSpace, tensor: int, ring: int, ulysses: int)
 
 
 def _rows(space: SearchSpace, mesh: Topology) -> Iterator[int]:
-    """Sequences that a micro-batch of a mesh may have."""
+    """Valid numbers of sequences of a micro-batch of a mesh."""
     sequences = space.workload.tokens // space.workload.length
     if sequences % mesh.data_ranks:
         return
@@ -316,7 +320,7 @@ def _leaves(space: SearchSpace, mesh: Topology) -> Iterator[Topology]:
 
 
 def _schedules(space: SearchSpace, batch: Topology) -> Iterator[tuple[str, int]]:
-    """Schedules that run so many micro-batches, and stages of a rank."""
+    """Schedules that support the number of micro-batches, with stages per rank."""
     if batch.pipeline == 1:
         yield space.start.schedule, 1
         return
@@ -330,9 +334,9 @@ def _schedules(space: SearchSpace, batch: Topology) -> Iterator[tuple[str, int]]
         stages = given[1] or stages
         if ranks * stages > space.workload.layers:
             continue
-        if count < ranks * (stages if schedule in FILLED else 1):
+        if count < ranks * (stages if SCHEDULES[schedule].is_filled else 1):
             continue  # ranks would wait from beginning to end
-        if schedule.startswith("interleaved") and count % (count // ranks):
+        if SCHEDULES[schedule].is_interleaved and count % (count // ranks):
             continue
         yield schedule, stages
 
@@ -347,7 +351,7 @@ def _experts(space: SearchSpace, batch: Topology) -> Sequence[int]:
 
 
 def _at_ends(space: SearchSpace, topology: Topology) -> RankMemory:
-    """The memory of the first or of the last rank of a pipeline, whichever has more."""
+    """Memory of the first or the last pipeline rank, whichever is larger."""
     memories = [rank_memory(space.workload, topology, rank) for rank in _ends(topology)]
     return max(memories, key=lambda memory: memory.total)
 
@@ -359,14 +363,14 @@ def _ends(topology: Topology) -> tuple[int, ...]:
 
 
 def most_memory(workload: Workload, topology: Topology) -> RankMemory:
-    """The memory of the rank that holds most: those of other axes hold as much as each other."""
+    """Memory of the rank with the highest peak; only the pipeline rank matters."""
     step = stride(topology.degrees, "pipeline")
     ranks = (rank_memory(workload, topology, stage * step) for stage in range(topology.pipeline))
     return max(ranks, key=lambda memory: memory.total)
 
 
 class _Bounds:
-    """Seconds and bytes that no step of a mesh, or of a topology, is below."""
+    """Lower bounds of the seconds and bytes of a step."""
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
@@ -385,8 +389,8 @@ class _Bounds:
 
         self.unknown = ""
         self.active: dict[Topology, float] = {}
-        """Bytes of activations for each sequence of a micro-batch, of topologies that differ in
-        its size and in what divides weights only."""
+        """Activation bytes per sequence of a micro-batch, by topology without its size and without
+        the sharding of weights."""
         kept = not w.weights_on_host
         self.fixed = sum(
             weight.times
@@ -395,10 +399,10 @@ class _Bounds:
         )
 
     def fits(self, topology: Topology) -> bool:
-        """True if the first and the last rank of a pipeline have room.
+        """True if the first and the last pipeline rank fit.
 
-        What ranks hold of activations grows with the micro-batch, and does not depend on who
-        divides weights with them: once it is known, most of what is too large is known to be so.
+        Activations grow with the micro-batch and do not depend on the sharding of weights, so one
+        known size rules out most topologies that do not fit.
         """
         space = self.space
         key = topology._replace(
@@ -422,41 +426,36 @@ class _Bounds:
         return True
 
     def mesh(self, mesh: Topology) -> float:
-        """Lower bound of a mesh: that of its largest micro-batch, without recomputation."""
+        """Lower bound of a mesh: its largest micro-batch, without recomputation."""
         rows = max(_rows(self.space, mesh))
         policy = self.space.options("recompute", (Recompute(),))[0]
         share = self.space.workload.tokens // self.space.workload.length // mesh.data_ranks
-        leaf = mesh._replace(
-            micro_size=rows, accumulation=share // rows, recompute=policy,
-            schedule="zbv_zero_bubble",
-        )  # fmt: skip
-        return self._computing(leaf)
+        leaf = mesh._replace(micro_size=rows, accumulation=share // rows, recompute=policy)
+        return self._computing(leaf, fills=False)
 
     def leaf(self, topology: Topology) -> float:
-        """Seconds of computation of the average rank, slowed by its messages, and of the update."""
-        computing, sent = self._computing(topology), self._sent(topology)
+        """Seconds of an average rank: computation slowed by communication, and the update."""
+        fills = not SCHEDULES[topology.schedule].splits_backward
+        computing, sent = self._computing(topology, fills), self._sent(topology)
         slowed = computing + self.space.gpu.assumed.contention * sent
         ranks = topology.pipeline * topology.tensor * topology.shards
         return max(slowed, sent) + self.update / ranks
 
-    def _computing(self, topology: Topology) -> float:
+    def _computing(self, topology: Topology, fills: bool) -> float:
         # Only axes within a micro-batch, whose ranks are neighbours, change what it takes.
-        key = topology._replace(
-            pipeline=1, replicate=1, shard=1, accumulation=1, reshard=None, schedule="1f1b",
-            stages_per_rank=1, split=None, expert=1,
-        )  # fmt: skip
+        key = topology.of_micro_batch()._replace(expert=1)
         if key not in self.passes:
             space = self.space
             self.passes[key] = seconds_of_passes(
                 space.workload, key, space.gpu, space.network, space.kernels
             )
         turns = float(topology.accumulation)
-        if not SCHEDULES[topology.schedule].splits_backward:
+        if fills:
             turns += FILLING * (topology.pipeline - 1) / topology.stages_per_rank
         return self.passes[key] * turns / topology.pipeline
 
     def _sent(self, t: Topology) -> float:
-        """Seconds of messages of weights, those of experts left out."""
+        """Seconds of weight communication, without experts."""
         if not t.uses_fsdp or t.shards == 1:
             return 0.0
         key = t._replace(micro_size=1, recompute=Recompute(), every=1, expert=1)
@@ -481,34 +480,36 @@ def _no_mesh(space: SearchSpace) -> str:
     return (
         f"no mesh of {space.world_size} ranks divides {sequences} sequences of {w.length} tokens, "
         f"{w.heads} heads and {w.layers} layers{fixed and f' with {fixed} fixed'}\n"
-        f"Valid: another --world-size, a batch.global_size that more ranks divide, or fewer fixed "
+        f"Valid: another --world-size, a batch.global_size with more divisors, or fewer fixed "
         f"values"
     )
 
 
 WRITTEN = (FILE, ENVIRONMENT, COMMAND_LINE)
-"""Layers of values that the user has written, which the search keeps."""
+"""Layers of values written by the user, which the search keeps."""
 
 
 def search_space(
     composition: Composition[Job], gpu: GpuSpec, network: Network, limit: int
 ) -> tuple[Job, SearchSpace]:
-    """The job on one rank, and the layouts to search: what the user has written is kept.
+    """The job on one rank, and the layouts to search around the values written by the user.
 
     Raises:
-        SetpointError: if nothing can be searched, or the traffic or memory of the job is not known.
+        SetpointError: nothing can be searched, or the traffic or memory of the job is unknown.
     """
     draft = composition.draft
     parallel, batch, section = draft.parallel, draft.batch, draft.memory.activation_checkpointing
     size = parallel.world_size
     if size < 2:
         raise SetpointError(
-            "--world-size N is missing, or 1: a layout divides a job among GPUs\n"
-            "Valid: 2 or more; `setpoint check --plan --gpu` estimates the step of one GPU"
+            "--world-size N is missing or 1: a layout divides a job among GPUs\nValid: 2 or "
+            "more; `setpoint check --plan --gpu` estimates the step of one GPU"
         )
     for field, is_used in (("engine", parallel.uses_deepspeed), ("torchft", parallel.torchft)):
         if is_used:
-            raise SetpointError(f"parallel.{field}: its traffic is not known. Leave it out")
+            raise SetpointError(
+                f"parallel.{field}: the traffic of this engine is unknown\nValid: null"
+            )
     fixed = _fixed(draft)
     start = Topology(
         recompute=fixed.get("recompute", Recompute()),
@@ -530,14 +531,14 @@ def search_space(
     workload = Workload.of(job)._replace(weights_on_host=parallel.sharding.offload)
     if workload.unknown:
         raise SetpointError(
-            f"the memory of a step is not known here: {workload.unknown}\n"
-            f"Valid: `setpoint check --fake-step` of one layout, which may know"
+            f"the memory of a step is unknown: {workload.unknown}\nValid: `setpoint check "
+            "--fake-step` of one layout, which may know"
         )
     return job, SearchSpace(workload, size, start, fixed, gpu, network, Kernels.of(job), limit)
 
 
 def _fixed(draft: Any) -> dict[str, Any]:
-    """The axes, sizes and settings that the user has written, which are not searched."""
+    """Axes, sizes and settings written by the user, which are not searched."""
     axes = (*AXES, "expert", "expert_tensor", "sequence_parallel", "reshard")
     fixed = {
         name: value
@@ -551,8 +552,8 @@ def _fixed(draft: Any) -> dict[str, Any]:
     }
     if {"micro_size", "accumulation"} & fixed.keys() and not chain_of(draft.batch, "global_size"):
         raise SetpointError(
-            "batch.global_size is not given, and would be another for each layout\nValid: the "
-            "sequences of a step, with micro_size and accumulation left free"
+            "batch.global_size is not given and would differ between layouts\nValid: the "
+            "sequences per step, without micro_size and accumulation"
         )
     section = draft.memory.activation_checkpointing
     fields = () if section is None else section.__setpoint__.fields
@@ -564,7 +565,7 @@ def _fixed(draft: Any) -> dict[str, Any]:
 
 
 def _is_written(section: Any, name: str) -> bool:
-    """True if a file, the environment or an override has set a field."""
+    """True if a file, the environment or an override sets a field."""
     return any(
         origin.layer in WRITTEN and not isinstance(origin, Recorded)
         for origin, _ in chain_of(section, name)
@@ -577,17 +578,17 @@ DEFAULTS = (
     "parallel.expert_tensor=1",
     "activation_checkpointing=null",
 )
-"""Ends of overrides that are needed only where a preset sets something else."""
+"""Endings of overrides that are needed only if a preset sets another value."""
 
 
 class Layout(NamedTuple):
-    """A candidate as overrides of the job, which all rules accept."""
+    """Candidate as overrides of the job, which all rules accept."""
 
     overrides: list[str]
     candidate: Candidate
 
     def to_json(self) -> dict[str, Any]:
-        """The layout for machines."""
+        """The layout as JSON."""
         time, memory = self.candidate.time, self.candidate.memory
         return {
             "overrides": self.overrides,
@@ -601,13 +602,13 @@ class Layout(NamedTuple):
 def valid_layouts(
     result: SearchResult, space: SearchSpace, count: int, change: Callable[[list[str]], Job]
 ) -> list[Layout]:
-    """The first layouts that all rules accept, with as few overrides as give them.
+    """Layouts that all rules accept, fastest first, each with as few overrides as possible.
 
     Arguments:
-        change: the job with more overrides.
+        change: applies overrides to the job.
 
     Raises:
-        ConfigError: if there is none: the problems of the first.
+        ConfigError: there is none; with the problems of the first candidate.
     """
     best: list[Layout] = []
     refused: ConfigError | None = None
@@ -632,12 +633,12 @@ def valid_layouts(
 
 
 def _shape(topology: Topology) -> tuple[Any, ...]:
-    """The degrees, micro-batch and recomputation, which overrides set."""
+    """Degrees, micro-batch size and recomputation, which overrides set."""
     return (*topology.degrees.values(), topology.micro_size, topology.recompute)
 
 
 def _is_known(override: str, space: SearchSpace) -> bool:
-    """True if an override sets a field that is fixed already."""
+    """True if an override sets a fixed field."""
     path = override.removeprefix("--").partition("=")[0]
     if path.startswith("memory.activation_checkpointing"):
         return "recompute" in space.fixed
@@ -645,7 +646,7 @@ def _is_known(override: str, space: SearchSpace) -> bool:
 
 
 def too_large(space: SearchSpace) -> str:
-    """The message that no layout fits: by how much, and the setting that would help most."""
+    """Message that no layout fits, with the excess and the setting that helps most."""
     topology, memory, ranks = least_memory(space)
     parts = {
         "weights": memory.weights + memory.gathered,
@@ -666,8 +667,8 @@ def too_large(space: SearchSpace) -> str:
     sizes = ", ".join(f"{name} {in_units(size)}" for name, size in parts.items() if size)
     over = memory.total - space.limit
     return (
-        f"no layout of {space.world_size:,} ranks fits in {in_units(space.limit)}: the one that "
-        f"needs least needs {in_units(memory.total)}, {in_units(over)} too much ({sizes})\n"
-        f"It is: {' '.join(map(shlex.quote, topology.overrides()))}\n"
-        f"Valid: {more}against the largest part, {largest}: {helps}"
+        f"no layout of {space.world_size:,} ranks fits into {in_units(space.limit)}: the "
+        f"smallest needs {in_units(memory.total)}, {in_units(over)} too much ({sizes})\nIt is: "
+        f"{' '.join(map(shlex.quote, topology.overrides()))}\nValid: {more}to reduce the largest "
+        f"part, {largest}: {helps}"
     )

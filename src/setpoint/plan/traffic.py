@@ -1,4 +1,4 @@
-"""The traffic of a rank in a step, collective by collective, by arithmetic."""
+"""Communication of a rank in a step, by collective, as closed formulas."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from setpoint.plan.topology import (
 from setpoint.plan.workload import Kind, Workload
 
 CHOICE = 4
-"""Bytes of the weight of a choice, which travels to the expert with its row."""
+"""Bytes of a router weight, which is sent to the expert with its row."""
 WIDE = 4
-"""Bytes of a number in fp32, in which losses, ring attention and terms of gradients are summed."""
+"""Bytes of an fp32 number, the format of sums of losses, ring attention and partial gradients."""
 
 
 class Traffic(NamedTuple):
-    """Collectives of one kind along the same axes, within one step of one rank.
+    """Collectives of one kind along the same axes in one step of one rank.
 
     Arguments:
-        axes: of the mesh whose ranks take part, joined by "+"; of experts that ranks divide
-            `expert` and `expert_shard`.
-        ranks: that take part.
-        bytes: of whole messages: what is gathered, what is scattered before, what is summed.
+        axes: of the mesh, joined by "+"; `expert` and `expert_shard` for divided experts.
+        ranks: size of the group.
+        bytes: of whole messages: gathered, before scattering, or summed.
     """
 
     kind: str
@@ -47,16 +46,16 @@ class Traffic(NamedTuple):
 
     @property
     def sent(self) -> int:
-        """Bytes that this rank sends, in algorithms that send least (rings)."""
+        """Bytes that this rank sends in a ring algorithm."""
         n = self.ranks
         share = {"all_reduce": 2 * (n - 1) / n, "send": 1.0, "recv": 0.0, "broadcast": 1.0}
         return round(self.bytes * share.get(self.kind, (n - 1) / n))
 
 
 def traffic(workload: Workload, topology: Topology, rank: int = 0) -> list[Traffic]:
-    """Collectives of one rank in a step, most bytes first.
+    """Collectives of one rank in a step, largest first.
 
-    The loss, counts and norms of a step, some hundred bytes in all, are one row of all ranks.
+    The loss, counts and norms of a step, some hundred bytes in all, are one row over all ranks.
     """
     totals: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
     shards = shards_of(workload, topology, rank)
@@ -87,7 +86,7 @@ def _joined(topology: Topology, axes: tuple[str, ...]) -> str:
 
 
 class Turns(NamedTuple):
-    """Number of times a step gathers the weights of a unit of FSDP2, and reduces its gradients."""
+    """Number of gathers of the weights of an FSDP2 unit, and of gradient reductions, per step."""
 
     forwards: int
     backwards: int
@@ -95,7 +94,7 @@ class Turns(NamedTuple):
 
 
 def weight_turns(topology: Topology, place: Place, is_first_layer: bool = False) -> Turns:
-    """The messages of a unit in a step; see `setpoint.parallel.sharding.FirstUnits`."""
+    """Communication of a unit in a step; see `setpoint.parallel.sharding.FirstUnits`."""
     is_cut, count = topology.pipeline > 1, topology.accumulation
     sums = 1 if topology.accumulates_whole else count
     reshard = _reshard(topology, place)
@@ -113,7 +112,7 @@ def _reshard(topology: Topology, place: Place) -> bool | int:
 
 
 def _of_weights(workload: Workload, topology: Topology, shards: Shards) -> Iterator[Row]:
-    """Weights that are gathered, and gradients that are summed."""
+    """Weight gathers and gradient sums."""
     formats = workload.formats
     ranks, copies = topology.shards, topology.copies
     if topology.uses_fsdp:
@@ -149,7 +148,7 @@ def _of_weights(workload: Workload, topology: Topology, shards: Shards) -> Itera
 
 
 def _buckets(sizes: list[int], room: int) -> int:
-    """In how many messages gradients are summed, filled from the last one on."""
+    """Number of messages in which gradients are summed, in reverse order of tensors."""
     count, left = 1, room
     is_empty = True
     for size in reversed(sizes):
@@ -161,7 +160,7 @@ def _buckets(sizes: list[int], room: int) -> int:
 
 
 def _of_layers(workload: Workload, topology: Topology, rank: int) -> Iterator[Row]:
-    """Messages of the parts of layers: of `tensor`, the ring, Ulysses and experts."""
+    """Communication of layers along `tensor`, `ring`, `ulysses` and experts."""
     pipeline_rank = coordinates(topology.degrees, rank)["pipeline"]
     tokens = tokens_of(workload, topology)
     for stage in stages_of(workload, topology)[pipeline_rank]:
@@ -182,11 +181,11 @@ def _of_layers(workload: Workload, topology: Topology, rank: int) -> Iterator[Ro
 def tensor_rows(
     workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
 ) -> Iterator[Row]:
-    """Messages of the axis `tensor` in a step, for one part.
+    """Communication of one part along `tensor` in a step.
 
     Arguments:
-        tokens: of a micro-batch.
-        again: 2 where the part is recomputed, else 1.
+        tokens: per micro-batch.
+        again: 2 if the part is recomputed, else 1.
     """
     ranks, count = topology.tensor, topology.accumulation
     if ranks == 1:
@@ -225,15 +224,14 @@ def tensor_rows(
 
 
 def _divided_parts(kind: Kind) -> int:
-    """Parts of a layer whose matrices are divided: attention, and what follows but for experts."""
+    """Divided parts of a layer: attention, and the feed-forward network unless it has experts."""
     return 2 - any(piece.role == "experts" for piece in kind.pieces)
 
 
 def _again(policy: Recompute, kind: Kind) -> tuple[int, int]:
-    """Number of times recomputation enters and leaves a divided part of a layer again.
+    """Number of times recomputation enters and leaves a divided part of a layer.
 
-    It ends before the last result of what is computed again, unless that is an input of a norm
-    or of dropout.
+    It skips the end of the last part, unless that is the input of a norm or dropout.
     """
     if policy.kind is not CheckpointedParts:
         is_last = kind.pieces[-1].role == "feed_forward"
@@ -245,7 +243,7 @@ def _again(policy: Recompute, kind: Kind) -> tuple[int, int]:
 def context_rows(
     workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
 ) -> Iterator[Row]:
-    """Messages of the axes `ring` and `ulysses` in a step, for one layer; see `tensor_rows`."""
+    """Communication of one layer along `ring` and `ulysses` in a step; see `tensor_rows`."""
     if topology.context == 1 or not kind.pair:
         return
     attention = next(piece for piece in kind.pieces if piece.role == "attention")
@@ -278,10 +276,10 @@ def context_rows(
 def expert_rows(
     workload: Workload, topology: Topology, kind: Kind, tokens: int, again: int
 ) -> Iterator[Row]:
-    """Messages of expert parallelism in a step, for one layer; see `tensor_rows`.
+    """Communication of expert parallelism of one layer in a step; see `tensor_rows`.
 
-    As if all experts got as many tokens. Ranks of `tensor` take a share of the tokens each, or
-    all of them where they divide the width of experts.
+    All experts are assumed to get equally many tokens. Ranks of `tensor` take a share of the tokens
+    each, or all of them if they divide the width of experts.
     """
     experts = next((piece for piece in kind.pieces if piece.role == "experts"), None)
     if experts is None:
@@ -313,10 +311,10 @@ def expert_rows(
 
 
 def expert_weights(topology: Topology, kind: Kind) -> tuple[int, int]:
-    """Weights of the experts of a layer that a rank gathers, where they have axes of their own.
+    """Weights of the experts of a layer that a rank gathers along axes of experts.
 
     Returns:
-        bytes, and trained numbers.
+        bytes, and trained elements.
     """
     if not topology.divides_experts:
         return 0, 0
@@ -330,14 +328,14 @@ def expert_weights(topology: Topology, kind: Kind) -> tuple[int, int]:
 
 
 def expert_turns(topology: Topology) -> Turns:
-    """The messages of the experts of a layer in a step, which are freed in pipelines, too."""
+    """Communication of the experts of a layer in a step; pipelines free them after each pass."""
     count = topology.accumulation
     sums = 1 if topology.accumulates_whole else count
     return Turns(1, 0, sums) if topology.reshard is False else Turns(count, count, sums)
 
 
 def _of_experts(workload: Workload, topology: Topology, kind: Kind) -> Iterator[Row]:
-    """The weights of the experts of a layer, where ranks divide these by axes of their own."""
+    """Weight traffic of the experts of a layer, if they are divided along their own axes."""
     gathered, trained = expert_weights(topology, kind)
     if not gathered:
         return
@@ -350,7 +348,7 @@ def _of_experts(workload: Workload, topology: Topology, kind: Kind) -> Iterator[
 
 
 def _of_stages(workload: Workload, topology: Topology, rank: int) -> Iterator[Row]:
-    """The residual stream and its gradients, from stage to stage."""
+    """The residual stream and its gradients between stages."""
     ranks = topology.pipeline
     if ranks == 1:
         return

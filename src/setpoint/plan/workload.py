@@ -1,7 +1,7 @@
-"""The work of a job in numbers, whatever its topology: its parts, parameters and formats.
+"""Work of a job in numbers, independent of its topology: parts, parameters and formats.
 
-The arithmetic of `setpoint.plan` reads this small value and a `Topology`, and no configuration, so
-that a search goes through thousands of topologies of one job without resolving any.
+The arithmetic of `setpoint.plan` reads this small value and a `Topology` but no configuration, so
+that a search evaluates thousands of topologies of one job without resolving any.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 
 
 Division = Literal["whole", "rows", "columns", "vocabulary", "heads", "experts"]
-"""Division of a weight by the ranks of the axis `tensor`: not at all, along its first dimension,
-along its second one, by rows of a vocabulary (the last rank may have fewer), by heads where these
-come out even and else not at all; `experts` have axes of their own."""
+"""Division of a weight along the axis `tensor`: none, its first dimension, its second one, rows of
+the vocabulary (fewer on the last rank), or heads if they divide evenly; `experts` have their own
+axes."""
 
 
 class Weight(NamedTuple):
-    """Parameters of one shape that are held alike.
+    """Parameters of equal shape and storage.
 
     Arguments:
-        shape: whole, of one of `times`.
-        heads: of projections one above the other, by which `heads` are divided: their number, and
-            whether several ranks may share one.
-        inner: of packed experts, the dimension of their inner width; 0: it has none.
-        stored: bytes of one of them on a rank that has it whole; `sharded` of what FSDP2 divides,
-            and `gathered` of what it gathers.
-        state: bytes that the optimizer keeps for each number, and for each tensor; those of a
-            factored state are counted from the shape instead, in bytes of a number.
-        is_replicated: whether FSDP2 leaves it whole, as `parallel.sharding.replicated` says.
+        shape: whole shape of one of `times`.
+        heads: of stacked projections: the number of heads of each, by which `heads` are divided,
+            and whether several ranks may share one.
+        inner: dimension of the inner width of packed experts; 0: none.
+        stored: bytes of a whole one on a rank; `sharded`: of what FSDP2 divides; `gathered`: of
+            what it gathers.
+        state: optimizer bytes per element and per tensor; a factored state is counted from the
+            shape, in bytes per number.
+        is_replicated: whether FSDP2 leaves it whole (`parallel.sharding.replicated`).
     """
 
     shape: tuple[int, ...]
@@ -76,7 +76,7 @@ class Weight(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """The number of elements of one of them."""
+        """Number of elements of one of them."""
         return prod(self.shape)
 
 
@@ -90,8 +90,8 @@ def weight_of(
     """Describe the storage of a parameter.
 
     Arguments:
-        model: None where its parts are not known.
-        quantized: bytes of those that are, by their names.
+        model: None if its parts are unknown.
+        quantized: bytes of quantized parameters by name.
     """
     numbers = prod(param.shape)
     division, heads, inner = ("whole", (), 0) if model is None else _division(model, param)
@@ -131,7 +131,7 @@ def _gathered_in_float8(job: Job, param: Parameter) -> bool:
 def _division(
     c: TransformerConfig, param: Parameter
 ) -> tuple[Division, tuple[tuple[int, bool], ...], int]:
-    """Division of a parameter by the ranks of `tensor`; see `tensor_plan` of the modules."""
+    """Division of a parameter along `tensor`; see `tensor_plan` of the modules."""
     name = re.sub(r"^layers\.\d+\.", "", param.name)
     path, _, leaf = name.rpartition(".")
     if path.endswith(".adapter") or path == "embedding.adapter":
@@ -179,17 +179,17 @@ def _division(
 
 
 class Kind(NamedTuple):
-    """Parts of a model that are alike: its embedding, layers, or its output.
+    """Equal parts of a model: its embedding, layers of one kind, or its output.
 
     Arguments:
-        products: numbers in matrix products of one token, in attention and in all else; experts
-            that a token does not choose are left out.
-        float8: those of `products` that are computed in 8 bits.
-        pair: elements of a query and a value of all heads: 2 FLOPs each for every position met.
-        window: positions that one meets at most; 0 without attention.
-        length: positions of a sequence.
-        pieces: by which activations are looked up.
-        size: parameters and FLOPs by which stages of a pipeline are balanced.
+        products: multiply-adds per token in matrix products, of attention and of the rest, without
+            experts that a token does not choose.
+        float8: those of `products` in 8 bits.
+        pair: elements of a query and a value of all heads, with 2 FLOPs each per attended position.
+        window: maximum number of attended positions; 0 without attention.
+        length: sequence length.
+        pieces: keys by which activations are looked up.
+        size: parameters and FLOPs by which pipeline stages are balanced.
     """
 
     name: Literal["embedding", "layer", "output", "model"]
@@ -208,11 +208,11 @@ class Kind(NamedTuple):
 
     @property
     def reach(self) -> float:
-        """Positions that one meets on average under a causal mask."""
+        """Mean number of attended positions under a causal mask."""
         return self.reach_within(self.length)
 
     def reach_within(self, length: float) -> float:
-        """Positions that one meets on average in documents of a length."""
+        """Mean number of attended positions in documents of a length."""
         if not self.window:
             return 0.0
         s, w = length, min(self.window, length)
@@ -220,24 +220,24 @@ class Kind(NamedTuple):
 
     @property
     def forward_flops(self) -> float:
-        """FLOPs of one token in the forward pass; the backward pass takes twice that."""
+        """FLOPs per token in the forward pass; the backward pass takes twice that."""
         return 2 * sum(self.products) + self.attention_flops
 
     @property
     def attention_flops(self) -> float:
-        """FLOPs of one token's scores and mix of values in the forward pass, with a causal mask."""
+        """FLOPs per token of scores and weighted values in the forward pass, with a causal mask."""
         return 2 * self.pair * self.reach
 
 
 class Formats(NamedTuple):
-    """Bytes of a number.
+    """Bytes per number.
 
     Arguments:
-        compute: in matrix products.
-        master: 0 without masters.
-        reduce: of gradients as they are summed.
-        gradient: of gradients as the optimizer gets them.
-        transfer: of what stages of a pipeline send.
+        compute: of matrix products.
+        master: of master weights; 0 without.
+        reduce: of gradients in reductions.
+        gradient: of gradients in the optimizer.
+        transfer: of activations between pipeline stages.
         gathered: of matrices that FSDP2 gathers.
     """
 
@@ -251,21 +251,21 @@ class Formats(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """The work of a job, whatever its topology.
+    """Work of a job, independent of its topology.
 
     Arguments:
-        order: the kind of each part of the model, in the order in which tokens go through them.
-        tokens: of a step, padding included.
-        length: of a sequence.
-        rows: of the embedding, and of the output matrix.
-        tied: whether these are one.
-        computes: the format of matrix products, as `precision.compute`.
-        from_hidden: whether the loss never holds all logits.
-        takes_columns: whether the loss computes with the logits of a part of the vocabulary.
-        weights_on_host: whether weights, gradients and optimizer state lie in host memory.
-        averaged: bytes of a number of the copy that is made while averaged weights are evaluated.
-        unknown: why what is kept for the backward pass is not known; empty where it is.
-        steps: of the whole run; None where that is not counted in steps.
+        order: kind of each part of the model, in forward order.
+        tokens: tokens per step, including padding.
+        length: sequence length.
+        rows: rows of the embedding and of the output matrix.
+        tied: whether these are one matrix.
+        computes: format of matrix products, as `precision.compute`.
+        from_hidden: whether the loss never stores all logits.
+        takes_columns: whether the loss supports logits of a part of the vocabulary.
+        weights_on_host: whether weights, gradients and optimizer state are in host memory.
+        averaged: bytes per number of the copy made to evaluate averaged weights.
+        unknown: reason why kept activations are unknown; empty if they are known.
+        steps: steps of the run; None if its duration is in other units.
     """
 
     kinds: tuple[Kind, ...]
@@ -294,17 +294,17 @@ class Workload(NamedTuple):
 
     @property
     def layers(self) -> int:
-        """The number of layers."""
+        """Number of layers."""
         return sum(self.kinds[number].name == "layer" for number in self.order)
 
     @property
     def parameters(self) -> int:
-        """All numbers of the model, tied ones once."""
+        """Elements of all parameters, tied ones once."""
         return sum(self._count(kind) for kind in self.order)
 
     @property
     def trained(self) -> int:
-        """Numbers that are trained."""
+        """Elements of trained parameters."""
         return sum(self._count(kind, trained=True) for kind in self.order)
 
     def _count(self, kind: int, trained: bool = False) -> int:
@@ -316,7 +316,7 @@ class Workload(NamedTuple):
 
     @property
     def flops_per_token(self) -> float:
-        """To train on one token, without what is recomputed; attention under a causal mask."""
+        """FLOPs to train on one token, without recomputation; attention under a causal mask."""
         return 3 * sum(self.kinds[kind].forward_flops for kind in self.order)
 
     @classmethod
@@ -324,10 +324,10 @@ class Workload(NamedTuple):
         """Count a job.
 
         Arguments:
-            vocabulary: its size; None: see `vocabulary_of`.
+            vocabulary: vocabulary size; None: see `vocabulary_of`.
 
         Raises:
-            SetpointError: only building the model tells its parameters, and that fails.
+            SetpointError: only the built model tells its parameters, and building it fails.
         """
         return _workload_of(job, vocabulary_of(job) if vocabulary is None else vocabulary)
 
@@ -341,16 +341,16 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         experts = 0 if model.moe is None else model.moe.experts
     else:
         kinds, order = (_whole_model(job, vocabulary),), (0,)
-        unknown = "only the model itself knows what it keeps"
+        unknown = "the activations of this type of model"
         tied, rows, dim, heads, kv_heads, experts = False, vocabulary, 0, 0, 0, 0
     formats, memory = job.precision, job.memory
     stored = formats.updated
     if not unknown and job.adapter is not None:
-        unknown = "what an adapter keeps"
+        unknown = "the activations of an adapter"
     if not unknown and memory.activation_offload is not None:
-        unknown = "what memory.activation_offload leaves on the device"
+        unknown = "the activations that memory.activation_offload leaves on the device"
     if not unknown and formats.float8 is not None and formats.float8.recipe == "nvfp4":
-        unknown = "what products in nvfp4 keep"  # inputs in 4 bits; others keep bf16
+        unknown = "the activations of nvfp4 products"  # inputs in 4 bits; others keep bf16
     return Workload(
         kinds=kinds,
         order=order,
@@ -386,7 +386,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
 def _kinds_of(
     job: Job, model: TransformerConfig, vocabulary: int
 ) -> tuple[tuple[Kind, ...], tuple[int, ...], str]:
-    """The kinds of parts of a transformer, and which each of its parts is of."""
+    """Kinds of parts of a transformer, and the kind of each part."""
     parameters, quantized = _all_parameters(job, model, vocabulary)
     held: dict[str, dict[Weight, int]] = {}
     products: dict[str, list[int]] = {}
@@ -439,7 +439,7 @@ def _kinds_of(
 def _all_parameters(
     job: Job, model: TransformerConfig, vocabulary: int
 ) -> tuple[list[tuple[Parameter, bool]], Mapping[str, int]]:
-    """All parameters and whether each is trained, and the bytes of those that are quantized."""
+    """All parameters with True for trained ones, and the bytes of quantized ones."""
     adapter = adapted(job, vocabulary)
     if adapter is None:
         base = list(parameters_of(model, vocabulary))
@@ -449,7 +449,7 @@ def _all_parameters(
 
 
 def _whole_model(job: Job, vocabulary: int) -> Kind:
-    """A model whose parts are not known: one, of all its parameters."""
+    """A model of unknown parts, as one kind with all its parameters."""
     parameters, others = trainable_parameters(job, vocabulary)
     fast = sum(prod(param.shape) for param in parameters if in_float8(job, param))
     weights: dict[Weight, int] = {}
@@ -467,17 +467,17 @@ def _whole_model(job: Job, vocabulary: int) -> Kind:
 
 
 def vocabulary_of(job: Job) -> int:
-    """Size of the vocabulary of the tokenizer, or else of the model.
+    """Vocabulary size of the tokenizer, or else of the model.
 
     Raises:
-        SetpointError: neither is known here.
+        SetpointError: neither is known.
     """
     vocabulary = known_vocabulary(job.tokenizer)
     if vocabulary is None and isinstance(job.model, TransformerConfig):
         vocabulary = job.model.vocab_size
     if vocabulary is None:
         raise SetpointError(
-            "the groups of parameters cannot be counted: the vocabulary of the tokenizer, which "
-            "is not here, decides how large the model is"
+            "the parameters cannot be counted: the vocabulary of the tokenizer, which decides "
+            "the size of the model, is not available"
         )
     return vocabulary
