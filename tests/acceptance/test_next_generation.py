@@ -204,7 +204,7 @@ def test_ng_13_30_39_checks_stand_beside_the_fields_and_span_sections(cli: Comma
         "check small.toml --model.max_sequence_length 8 --model.kv_heads 3 "
         "--precision.compute fp8 --batch.global_size 7"
     )
-    assert "16 tokens do not fit a model that takes 8" in text  # batch against model
+    assert "16 tokens exceed the model's maximum of 8" in text  # batch against model
     assert "2 heads cannot be shared evenly by 3 key-value heads" in text
     assert "is not one of the valid values: got fp8" in text  # a Literal
     assert "7 sequences cannot be divided by 2" in text

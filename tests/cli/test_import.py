@@ -39,7 +39,7 @@ def test_what_is_written_is_a_source_and_part_of_one(cli: CommandLine) -> None:
     # The architecture that the weights ask for is held against what is configured.
     answer = cli("check llama.toml --model.layers 3")
     assert answer.status == 2
-    assert "the weights to start from have 2" in answer.err
+    assert "the pretrained weights have 2" in answer.err
 
 
 def test_a_run_is_imported_as_well(cli: CommandLine) -> None:

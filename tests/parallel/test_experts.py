@@ -68,7 +68,8 @@ RANKS = ("parallel.world_size=8", "batch.global_size=16", "batch.accumulation=1"
         (("shard=2", "tensor=4", "expert_tensor=2"), "parallel.expert_tensor",
          "2 ranks cannot divide experts where 4 divide matrices", ("1", "4")),
         (("shard=8", "expert=2"), "parallel.expert",
-         "leaves 4 ranks to shard 3 experts, and divides neither these nor dim = 18 by 4", ("1",)),
+         "leaves 4 ranks to shard 3 experts, but 4 divides neither this number nor dim = 18",
+         ("1",)),
     ],
 )  # fmt: skip
 def test_degrees_that_do_not_fit_are_refused(

@@ -104,17 +104,17 @@ def test_too_few_layers_and_micro_batches_are_refused_with_numbers(tmp_path: Pat
     found = problems(tmp_path, "model.layers=3", "parallel.pipelining.schedule=dual_pipe_v",
                      "batch.accumulation=2")  # fmt: skip
     assert found == {
-        "parallel.pipeline": "2 ranks with 2 stages each = 4 stages are more than the model has "
+        "parallel.pipeline": "2 ranks with 2 stages each = 4 stages exceed the number of "
         "layers, 3; ('1',)",
-        "batch.accumulation": "2 micro-batches a step: schedule = dual_pipe_v needs one for each "
-        "of 4 stages at least; ('4',)",
+        "batch.accumulation": "2 micro-batches per step: schedule = dual_pipe_v needs at least "
+        "4, one per stage; ('4',)",
     }
 
 
 def test_numbers_of_micro_batches_are_named_that_divide_the_batch(tmp_path: Path) -> None:
     found = problems(tmp_path, "parallel.world_size=3", "parallel.pipeline=3", "batch.micro_size=8",
                      "batch.accumulation=1")  # fmt: skip
-    assert "needs one for each of 3 stages at least; ('4', '8')" in found["batch.accumulation"]
+    assert "needs at least 3, one per stage; ('4', '8')" in found["batch.accumulation"]
 
 
 @pytest.mark.parametrize(

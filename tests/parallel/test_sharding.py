@@ -43,7 +43,7 @@ def test_inner_units_come_first() -> None:
         (("parallel.sharding.units=[output]",), "matches output, which is a unit already"),
         (
             ("parallel.sharding.units=[embedding]", "model.tie_embeddings=true"),
-            "matches embedding, with whose weights the loss",
+            "matches embedding, whose weights the loss",
         ),
         (
             ("parallel.sharding.units=['.*experts.0']", "model.moe={experts=4, packed=false}"),
@@ -57,7 +57,7 @@ def test_inner_units_come_first() -> None:
                 "model.moe={experts=4}",
                 "parallel.expert=2",
             ),
-            "of experts that the ranks divide",
+            "an expert weight that is divided among ranks",
         ),
         (("parallel.shard=1", "parallel.sharding.layers_per_unit=2"), "no weights are sharded"),
         (("parallel.bucket_size=2",), "FSDP2 sums the gradients of each unit by itself"),

@@ -59,14 +59,14 @@ def test_a_run_goes_on_with_its_matrices_on_other_ranks(before: str, after: str)
         (("model.heads=6", "model.dim=24"), "parallel.tensor",
          "4 ranks cannot divide 6 heads", ("3", "2", "6")),
         (("model.heads=12", "model.dim=24", "model.kv_heads=6"), "parallel.tensor",
-         "4 ranks can neither divide the 6 key-value heads nor share them", ("3", "2", "6")),
+         "4 ranks cannot divide the 6 key-value heads, nor share them", ("3", "2", "6")),
         (("model.heads=4", "model.ffn_dim=30"), "parallel.tensor",
-         "4 ranks cannot divide 30 inner components", ("3", "5", "2")),
+         "4 ranks cannot divide 30 feed-forward dimensions", ("3", "5", "2")),
         (("model.heads=4", "model.moe={experts: 2, shared_experts: 1, expert_dim: 6}"),
-         "parallel.tensor", "4 ranks cannot divide 6 inner components of shared experts",
+         "parallel.tensor", "4 ranks cannot divide 6 feed-forward dimensions of shared experts",
          ("3", "2", "6")),
         (("model.heads=4", "batch.sequence_length=18", "parallel.sequence_parallel=true"),
-         "batch.sequence_length", "18 tokens do not fall into 4 equal parts", ("16", "20")),
+         "batch.sequence_length", "18 tokens are not a multiple of 4", ("16", "20")),
     ],
 )  # fmt: skip
 def test_what_does_not_divide_is_refused(

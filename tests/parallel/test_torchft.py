@@ -144,9 +144,9 @@ def test_a_part_of_a_tensor_is_for_the_same_part_alone() -> None:
     [
         (
             ("batch.micro_size=4",),
-            "1 micro-batches of a step cannot be divided by 2",
+            "2 replica groups do not divide the 1 micro-batches",
         ),
-        (("seed=null",), "each replica group would draw another one"),
+        (("seed=null",), "each replica group would draw a different seed"),
         (("parallel.torchft.replica_id=2",), "2 is no number of 2 groups"),
         (("parallel.torchft.min_replica_size=3",), "3 groups are more than there are, 2"),
         (
@@ -164,7 +164,7 @@ def test_a_part_of_a_tensor_is_for_the_same_part_alone() -> None:
         ),
         (
             ("resilience.non_finite=rollback", "checkpoint.at_start=true"),
-            "rollback goes to a checkpoint that the other replica groups may not have",
+            "rollback needs a checkpoint that all replica groups have",
         ),
     ],
 )

@@ -39,5 +39,5 @@ def test_dense_models_do_not_care(tmp_path: Path) -> None:
 
 
 def test_parts_must_fit(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="of 2 sequences do not fall into parts of 3"):
+    with pytest.raises(ConfigError, match="3 does not divide the 2 sequences of a micro-batch"):
         small_job(tmp_path, *EXPERTS, "model.moe.load_sequences=3")

@@ -41,7 +41,7 @@ def test_too_little_memory_is_said_in_words(tmp_path: Path, error: Exception) ->
 def test_what_helps_is_what_is_not_done_yet(tmp_path: Path) -> None:
     plain = memory_suggestions(small_job(tmp_path / "plain", "parallel.device=cpu"))
     assert [lever.split(",")[0] for lever in plain] == [
-        "a smaller batch.micro_size (batch.accumulation makes up for it)",
+        "a smaller batch.micro_size (with a larger batch.accumulation)",
         "loss.type = chunked_cross_entropy",
         "memory.activation_checkpointing.type = full",
         "a shorter batch.sequence_length",

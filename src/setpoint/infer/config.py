@@ -326,7 +326,7 @@ class Inference(
         if self.evaluation is not None and self.batch.sequence_length > longest:
             yield Problem(
                 "batch.sequence_length",
-                f"{self.batch.sequence_length} tokens do not fit a model that takes {longest}",
+                f"{self.batch.sequence_length} tokens exceed the model's maximum of {longest}",
                 valid=(str(longest),),
                 also=("model.max_sequence_length",),
             )

@@ -80,18 +80,18 @@ class NamesParts(Protocol):
 
 
 WORDS: dict[str, str] = {
-    "shared_input": "its parts read the same input, and its output is their sum",
-    "shared_output": "its output is read by divided modules",
-    "column": "linear layer: each rank has some of its outputs",
-    "column_gathered": "the same, and all outputs are put together",
-    "vocabulary_columns": "linear layer: each rank has the logits of some tokens",
-    "row": "linear layer: each rank has some of its inputs, and outputs are summed",
-    "row_whole_input": "the same, of inputs that all ranks have",
-    "part": "parameter: each rank has its share of the first dimension",
-    "vocabulary_rows": "embedding: each rank has the vectors of some tokens",
-    "sequence": "each rank keeps its part of the sequence of the output (sequence parallel)",
-    "whole": "all ranks compute the same with the whole sequence",
-    "sum_gradients": "its parameters are whole, and their gradients are summed over the ranks",
+    "shared_input": "submodules read the same input; their outputs are summed",
+    "shared_output": "output that divided modules read",
+    "column": "linear layer: each rank computes a slice of the outputs",
+    "column_gathered": "as `column`, with the outputs gathered",
+    "vocabulary_columns": "linear layer: each rank computes logits of a slice of the vocabulary",
+    "row": "linear layer: each rank reads a slice of the inputs; outputs are summed",
+    "row_whole_input": "as `row`, with the whole input on all ranks",
+    "part": "parameter: each rank has a slice of the first dimension",
+    "vocabulary_rows": "embedding: each rank has the vectors of a slice of the vocabulary",
+    "sequence": "each rank keeps its part of the output sequence (sequence parallelism)",
+    "whole": "all ranks compute the same on the whole sequence",
+    "sum_gradients": "whole parameters whose gradients are summed over ranks",
 }
 """The words of a tensor plan."""
 

@@ -227,13 +227,13 @@ def test_check_refuses_what_train_refuses(tmp_path: Path) -> None:
     weights = base(tmp_path, "llama")
     few = "model.overrides.vocab_size"
     cases = {
-        "294 rows of the embedding do not hold the 296": theirs(tmp_path, weights, f"{few}=294"),
+        "294 embedding rows are fewer than the 296": theirs(tmp_path, weights, f"{few}=294"),
         "is a token of": theirs(tmp_path, weights, "tokenizer.added=[<|endoftext|>]"),
-        "the weights to start from have 294": small_job(
+        "the pretrained weights have 294": small_job(
             tmp_path, *SHORT, "tokenizer=bytes", "model={type: huggingface, pretrained: "
             f"{weights}, overrides: {{vocab_size: 260}}}}", without=THEIRS
         ),
-        "the weights to start from have 294, and the tokenizer has 257 tokens": small_job(
+        "the pretrained weights have 294, but the tokenizer has 257 tokens": small_job(
             tmp_path, *SHORT, "model=" + json.dumps({
                 **to_minimal(config_from_pretrained(weights)), "type": "transformer",
                 "pretrained": str(weights), "vocab_size": None,

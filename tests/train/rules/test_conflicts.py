@@ -240,7 +240,7 @@ def test_the_axes_that_a_job_has_are_shown(tmp_path: Path) -> None:
     ]  # fmt: skip
     (problem,) = refused(tmp_path, (*TENSOR, "parallel.expert_tensor=2"))
     assert problem.path == "parallel.expert_tensor"
-    assert problem.message == "has nothing to divide: the model has no experts"
+    assert problem.message == "has no effect: the model has no experts"
 
 
 @pytest.mark.parametrize("flags", WITHOUT_GPU)

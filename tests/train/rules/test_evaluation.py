@@ -42,7 +42,7 @@ def test_how_many_evaluations_count(
         enough = small_job(tmp_path, *flags, f"{STOP}={evaluations - 1}")
         assert said(enough, PATIENCE) is None
     beyond = small_job(tmp_path, *flags, f"{STOP}={max(evaluations, 1)}")
-    assert str(said(beyond, PATIENCE)).endswith(f" and {evaluations} are made before the last step")
+    assert str(said(beyond, PATIENCE)).endswith(f"only {evaluations} before its last step")
 
 
 def test_a_run_does_count_so_many(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_how_many_evaluations_a_plateau_sees_in_time(
     enough = small_job(tmp_path, *FOLLOWS, *flags, f"schedule.patience={patience}")
     assert said(enough, PLATEAU) is None
     beyond = small_job(tmp_path, *FOLLOWS, *flags, f"schedule.patience={patience + 1}")
-    assert f"and {before_the_end} are made before the last step" in str(said(beyond, PLATEAU))
+    assert f"only {before_the_end} before its last step" in str(said(beyond, PLATEAU))
 
 
 def test_a_run_lowers_the_rate_just_in_time(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ WEB = "evaluation.datasets=[{name: web.1, sources: [{type: random}]}]"
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("evaluation=null",), "is never computed: nothing is evaluated"),
-        (("schedule.monitor=web.loss",), "web is no data set of the evaluation"),
-        (("schedule.monitor=held_out.los",), "los is no metric of the evaluation"),
+        (("evaluation=null",), "is never computed: evaluation is null"),
+        (("schedule.monitor=web.loss",), "web is not a data set of the evaluation"),
+        (("schedule.monitor=held_out.los",), "los is not a metric of the evaluation"),
         (("schedule.monitor=held_out.accuracy",), "Set evaluation.accuracy = true."),
         (
             ("schedule.monitor=held_out.accuracy", "evaluation.every=last_step"),
-            "there is one evaluation, after the last step",
+            "but no evaluation takes place before the last step",
         ),
         (
             ("schedule.monitor=web.loss", WEB, "evaluation.accuracy=true"),

@@ -78,9 +78,9 @@ def test_prepared_data_has_to_be_of_the_tokenizer_and_whole(tmp_path: Path) -> N
     (tmp_path / "tokenizer.json").write_text(TOKENIZER)
     other = (f"tokenizer={{type=huggingface, path={tmp_path}}}", "tokenizer.separator=<end>")
     (said,) = tokens_problems(folder, *other)
-    assert said.startswith("data.sources.0.paths: ") and "with the tokenizer bytes, and the" in said
+    assert said.startswith("data.sources.0.paths: ") and "with the tokenizer bytes, but the" in said
     (said,) = tokens_problems(folder, "data.sources.0.separator=257")
-    assert said == "data.sources.0.separator: is no token of the tokenizer, which has 257"
+    assert said == "data.sources.0.separator: is not a token of the tokenizer, which has 257"
     (said,) = tokens_problems(folder, "data.sources.0.token_dtype=uint16")
     assert "token_dtype: has no effect: the prepared data in" in said
     shard = folder / "train-00000.tokens.npy"

@@ -63,7 +63,7 @@ def value_problems(
     if None not in (rows, vocab_size) and rows < vocab_size:
         yield Problem(
             "overrides.vocab_size",
-            f"{rows} rows of the embedding do not hold the {vocab_size} tokens of the tokenizer",
+            f"{rows} embedding rows are fewer than the {vocab_size} tokens of the tokenizer",
             valid=(str(vocab_size),),
             also=("config",),
             hint="Rows of new tokens begin as the mean of those of pretrained weights."

@@ -102,7 +102,7 @@ def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
         for found in different:
             yield Problem(
                 found.field,
-                f"the weights to start from have {found.stored}",
+                f"the pretrained weights have {found.stored}",
                 valid=() if found.stored in SECTIONS.values() else (found.stored,),
                 also=("pretrained",),
                 hint=f"`setpoint import {place.name}` writes a configuration for them.",

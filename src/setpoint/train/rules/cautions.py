@@ -1,4 +1,4 @@
-"""Cautions: legal values that are seldom meant; each has a code to silence it."""
+"""Cautions: valid settings that are rarely intended; each has a code that silences it."""
 
 from __future__ import annotations
 
@@ -21,32 +21,39 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 CAUTIONS = {
-    "fp32-without-tf32": "fp32 products on a GPU are several times as fast in TF32",
-    "float8-without-compile": "float8 is slower than bf16 where nothing is compiled",
-    "warmup-longer-than-run": "the warm-up is as long as the run, or longer",
-    "warmup-longer-than-horizon": "the warm-up ends after the learning-rate curve does",
+    "fp32-without-tf32": "fp32 matrix products on a GPU are several times slower than in TF32",
+    "float8-without-compile": "float8 is slower than bf16 without compile",
+    "warmup-longer-than-run": "the warm-up is as long as the run or longer",
+    "warmup-longer-than-horizon": "the warm-up ends after the learning-rate curve",
     "saved-only-at-the-end": "a long run saves no checkpoint before its end",
-    "saved-after-the-end": "a step that a checkpoint is to be saved after lies beyond the run",
-    "evaluated-but-not-saved": "most evaluated weights are not saved, so they cannot be the best",
-    "best-is-the-worst": "what is kept as the best is the worst by its metric",
-    "patience-beyond-run": "the run is over before early stopping could end it",
-    "plateau-beyond-run": "the run is over before a plateau could lower the learning rate",
-    "horizon-differs-from-run": "the learning-rate curve ends before the run does, or after it",
-    "learning-rate-high": "the peak learning rate is far above what is usual",
-    "schedule-free-with-decay": "the learning rate falls, in place of which the optimizer averages",
-    "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
-    "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
-    "larger-than-any-machine": "weights, or activations of a micro-batch, fit no machine",
-    "conversations-cut": "rows cut conversations, and answers are trained without their questions",
-    "conversations-not-isolated": "conversations that share a row attend to each other",
-    "positions-never-trained": "some learned positions lie beyond every training sequence",
-    "adapter-on-random-weights": "an adapter is trained on weights that nothing has trained",
-    "added-tokens-frozen": "an adapter leaves the rows of added tokens as they begin",
-    "mup-without-adam": "muP's learning rates are those for Adam, and the optimizer is another one",
-    "memory-exceeds-gpu": "a rank is planned to take more memory than a GPU has",
-    "gpu-lacks-kernels": "--gpu names a GPU without the number format or attention of the job",
+    "saved-after-the-end": "checkpoint.at names a step after the end of the run",
+    "evaluated-but-not-saved": "most evaluated weights are never saved, so they cannot be kept "
+    "as the best",
+    "best-is-the-worst": "the direction of the best checkpoint selects the worst value of its "
+    "metric",
+    "patience-beyond-run": "the run ends before early stopping could end it",
+    "plateau-beyond-run": "the run ends before the plateau schedule could lower the learning rate",
+    "horizon-differs-from-run": "the learning-rate curve ends before or after the run",
+    "learning-rate-high": "the peak learning rate is far above the usual range",
+    "schedule-free-with-decay": "the learning rate decays, although the optimizer averages "
+    "weights instead",
+    "muon-learning-rate-low": "the learning rate is usual for AdamW and too low for Muon with "
+    "adjust_lr = original",
+    "lion-learning-rate-high": "the learning rate is usual for AdamW and too high for Lion",
+    "larger-than-any-machine": "weights, or activations of a micro-batch, exceed the memory of "
+    "any machine",
+    "conversations-cut": "rows cut conversations, so answers are trained without their questions",
+    "conversations-not-isolated": "conversations packed into one row attend to each other",
+    "positions-never-trained": "some learned positions lie beyond the training sequence length",
+    "adapter-on-random-weights": "an adapter is trained on randomly initialized base weights",
+    "added-tokens-frozen": "an adapter freezes the embedding rows of added tokens at their "
+    "initial values",
+    "mup-without-adam": "muP's learning-rate rules are for Adam, and the optimizer is a "
+    "different one",
+    "memory-exceeds-gpu": "a rank needs more memory than the GPU has",
+    "gpu-lacks-kernels": "the GPU of --gpu lacks the number format or attention kernel of the job",
 }
-"""Meaning of each code; the last two are of `check --plan` and `check --gpu`."""
+"""Meaning of each code; the last two belong to `check --plan` and `check --gpu`."""
 # Peaks of published runs lie two orders of magnitude below; a slip such as 3e4 lies above.
 UNUSUAL_RATE = 0.1
 # The largest memory that one machine has, which the largest accelerators have a hundredth of.
@@ -60,13 +67,13 @@ MOST_LION_RATE = 1e-3
 
 @rule(cautions=CAUTIONS)
 def precision_cautions(job: Job) -> Iterator[Caution]:
-    """Formats that are slower than they need be."""
+    """Number formats that are slower than necessary."""
     precision = job.precision
     if precision.compute == "fp32" and precision.tf32 is None and job.parallel.device == "cuda":
         yield Caution(
             "fp32-without-tf32",
             "precision.compute",
-            "matrix products in fp32 take 4 to 16 times as long on a GPU as in bf16 or TF32",
+            "fp32 matrix products take 4 to 16 times as long on a GPU as in bf16 or TF32",
             valid=("bf16",),
             also=("precision.tf32",),
             hint="Or set precision.tf32 to true, or to false to keep fp32 exact.",
@@ -84,14 +91,14 @@ def precision_cautions(job: Job) -> Iterator[Caution]:
 
 @rule(cautions=CAUTIONS)
 def warmup_cautions(job: Job) -> Iterator[Caution]:
-    """A warm-up that is longer than the run or the curve."""
+    """A warm-up that outlasts the run or the learning-rate curve."""
     warmup = _share_of_run(job, job.schedule.rises_over)
     if warmup is not None and warmup >= 1:
         yield Caution(
             "warmup-longer-than-run",
             "schedule.warmup",
-            f"{job.schedule.rises_over} of warm-up in a run of {job.duration}: the peak learning "
-            f"rate is reached at its very end or never",
+            f"a warm-up of {job.schedule.rises_over} in a run of {job.duration} reaches the peak "
+            "learning rate at the very end or never",
             valid=("5 %",) if job.schedule.runs_over is not None else (),
             also=("duration",),
         )
@@ -99,8 +106,9 @@ def warmup_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "warmup-longer-than-horizon",
             "schedule.warmup",
-            f"{job.schedule.warmup} of warm-up, and the curve ends at {job.schedule.horizon}: the "
-            f"learning rate falls from the peak to the floor at once",
+            f"a warm-up of {job.schedule.warmup} outlasts the curve, which ends at "
+            f"{job.schedule.horizon}: the learning rate drops from the peak to the floor in one "
+            "step",
             valid=(str(job.schedule.horizon),),
             also=("schedule.horizon",),
         )
@@ -108,7 +116,7 @@ def warmup_cautions(job: Job) -> Iterator[Caution]:
 
 @rule(when=lambda job: job.checkpoint.save and job.total_steps() is not None, cautions=CAUTIONS)
 def checkpoint_cautions(job: Job) -> Iterator[Caution]:
-    """Checkpoints that are saved too late, or not of the weights that are evaluated."""
+    """Checkpoints that are saved too late, or at other steps than evaluations."""
     steps = job.total_steps()
     assert steps is not None
     yield from _seldom_saved(job, steps)
@@ -117,7 +125,7 @@ def checkpoint_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "saved-after-the-end",
             "checkpoint.at",
-            f"the run ends at step {steps}, before it comes to step {max(named)}",
+            f"step {max(named)} is never reached: the run ends at step {steps}",
             also=("duration",),
         )
     every = job.checkpoint.every
@@ -128,14 +136,15 @@ def checkpoint_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "saved-only-at-the-end",
             "checkpoint.every",
-            f"nothing is saved before the end of {steps} steps; a crash would lose them all",
+            f"no checkpoint is saved before the end of {steps} steps; a crash would lose all of "
+            "them",
             valid=(f"{max(steps // 10, 1)} steps",),
             also=("duration",),
         )
 
 
 def _share_of_run(job: Job, length: Length | Duration) -> float | None:
-    """Length as a share of the run; above 1 where it exceeds the run."""
+    """Length as a share of the run; above 1 if it exceeds the run."""
     if isinstance(length, Length):
         if not length:
             return 0.0
@@ -155,15 +164,15 @@ def _share_of_run(job: Job, length: Length | Duration) -> float | None:
 
 @rule(when=lambda job: job.evaluation is not None, cautions=CAUTIONS)
 def best_cautions(job: Job) -> Iterator[Caution]:
-    """A selection that goes the wrong way."""
+    """A best checkpoint that is selected in the wrong direction."""
     assert job.evaluation is not None
     best = job.evaluation.best
     if best.direction != best.usual_direction:
-        word = "less" if best.usual_direction == "min" else "more"
+        word = "a lower" if best.usual_direction == "min" else "a higher"
         yield Caution(
             "best-is-the-worst",
             "evaluation.best.direction",
-            f"{word} {best.metric} is better, and {best.direction} selects the worst model",
+            f"{word} {best.metric} is better, so {best.direction} selects the worst model",
             valid=(best.usual_direction,),
             also=("evaluation.best.metric",),
         )
@@ -171,7 +180,7 @@ def best_cautions(job: Job) -> Iterator[Caution]:
 
 @rule(cautions=CAUTIONS)
 def patience_cautions(job: Job) -> Iterator[Caution]:
-    """Early stopping or a plateau whose patience is longer than the run."""
+    """Early stopping or a plateau schedule whose patience exceeds the run."""
     section, steps = job.evaluation, job.total_steps()
     if section is None or steps is None or section.every.unit not in ("steps", "tokens"):
         return
@@ -192,8 +201,8 @@ def patience_cautions(job: Job) -> Iterator[Caution]:
             yield Caution(
                 code,
                 path,
-                f"{what} after {patience} evaluations without a gain, after the first, and {count} "
-                f"are made before the last step",
+                f"{what} after {patience} evaluations without improvement, the first not counted, "
+                f"but the run makes only {count} before its last step",
                 also=("evaluation.every", "duration"),
             )
 
@@ -214,8 +223,8 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
     yield Caution(
         "evaluated-but-not-saved",
         "checkpoint.every",
-        f"the best is one that is evaluated and saved, and of {evaluated} evaluations before the "
-        f"end {saved} are of weights that are saved",
+        f"the best checkpoint must be both evaluated and saved, but of {evaluated} evaluations "
+        f"before the end only {saved} coincide with a save",
         valid=(str(section.every),),
         also=("evaluation.every", "checkpoint.keep_best"),
     )
@@ -223,14 +232,14 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
 
 @rule(cautions=CAUTIONS)
 def horizon_cautions(job: Job) -> Iterator[Caution]:
-    """A schedule that ends where the run does not."""
+    """A schedule that does not end with the run."""
     section, end = job.schedule, job.schedule.end
     share = None if end is None else _share_of_run(job, end)
     stated = isinstance(section, Spanning) and section.horizon_share is not None
     if end is None or share is None or share == 1 or stated:
         return
     path, valid = "schedule.horizon", (str(job.duration),)
-    effect = "the learning rate never comes down to the floor"
+    effect = "the learning rate never reaches the floor"
     if share < 1:
         effect = "the rest of the run trains at the floor"
     if isinstance(section, Piecewise):
@@ -252,12 +261,12 @@ def horizon_cautions(job: Job) -> Iterator[Caution]:
 
 @rule(cautions=CAUTIONS)
 def optimizer_cautions(job: Job) -> Iterator[Caution]:
-    """Learning rates that are unusual, or belong to another optimizer."""
+    """Learning rates that are unusual or meant for another optimizer."""
     if job.optimizer.lr > UNUSUAL_RATE:
         yield Caution(
             "learning-rate-high",
             "optimizer.lr",
-            f"a peak learning rate above {UNUSUAL_RATE:g} is unusual for type = "
+            f"peak learning rates above {UNUSUAL_RATE:g} are unusual for optimizer.type = "
             f"{type(job.optimizer).__setpoint__.tag}",
         )
     optimizer, schedule = job.optimizer, job.schedule
@@ -266,8 +275,8 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "schedule-free-with-decay",
             "schedule",
-            "schedule_free_adamw averages its weights instead of lowering the learning rate; "
-            "where the rate falls as well, the average moves ever less",
+            "schedule_free_adamw averages weights instead of decaying the learning rate; with a "
+            "decaying rate the average moves less and less",
             valid=("constant", "none"),
             also=("optimizer",),
         )
@@ -276,8 +285,8 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "muon-learning-rate-low",
             "optimizer.lr",
-            f"Muon's updates are orthogonal matrices, and below {LEAST_MUON_RATE:g} they are "
-            f"small; with adjust_lr = match_rms_adamw they are as large as AdamW's",
+            f"with adjust_lr = original a learning rate below {LEAST_MUON_RATE:g} makes Muon's "
+            "updates very small; with match_rms_adamw they are as large as AdamW's",
             valid=("0.02",),
             also=("optimizer.adjust_lr",),
             hint="Set lr to 0.02, or adjust_lr to match_rms_adamw.",
@@ -286,8 +295,8 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "lion-learning-rate-high",
             "optimizer.lr",
-            f"all elements move by lr, and rates are three to ten times below AdamW's; above "
-            f"{MOST_LION_RATE:g} is unusual",
+            "every element moves by lr in each step, so Lion's rates are three to ten times "
+            f"lower than AdamW's; above {MOST_LION_RATE:g} is unusual",
             valid=(f"{optimizer.lr / 10:g}",),
             also=("optimizer",),
         )
@@ -295,7 +304,7 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
 
 @rule(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
 def size_cautions(job: Job) -> Iterator[Caution]:
-    """Weights and activations that exceed any machine whatever else is chosen."""
+    """Weights and activations that exceed the memory of any machine."""
     model, batch, ranks = job.model, job.batch, job.parallel.world_size
     assert isinstance(model, TransformerConfig)
     bound = ANY_MACHINE * ranks
@@ -309,7 +318,7 @@ def size_cautions(job: Job) -> Iterator[Caution]:
                 "larger-than-any-machine",
                 "model",
                 f"parameters, gradients and optimizer state take at least {weights / 2**40:,.1f} "
-                f"TiB, and {ranks} of the largest machines hold {bound / 2**40:,.0f} TiB together",
+                f"TiB, but {ranks} of the largest machines have {bound / 2**40:,.0f} TiB together",
             )
     width = 4 if job.precision.compute == "fp32" else 2
     hidden = batch.micro_size * batch.sequence_length * model.dim * width
@@ -317,25 +326,25 @@ def size_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "larger-than-any-machine",
             "batch.micro_size",
-            f"the output of one layer for {batch.micro_size} sequences of {batch.sequence_length} "
-            f"tokens takes {hidden / 2**40:,.1f} TiB, and no machine has more than "
-            f"{ANY_MACHINE / 2**40:,.0f} TiB",
+            f"the output of one layer for {batch.micro_size} sequences of "
+            f"{batch.sequence_length} tokens takes {hidden / 2**40:,.1f} TiB, but no machine has "
+            f"more than {ANY_MACHINE / 2**40:,.0f} TiB",
             also=("batch.sequence_length", "model.dim"),
-            hint="batch.accumulation divides the global batch into smaller ones.",
+            hint="batch.accumulation splits the global batch into smaller micro-batches.",
         )
 
 
 @rule(when=lambda job: job.data.has_answers, cautions=CAUTIONS)
 def packing_cautions(job: Job) -> Iterator[Caution]:
-    """Questions apart from their answers, and beside those of other conversations."""
+    """Packing that cuts conversations, or lets them attend to each other."""
     packing = job.data.packing
     methods = ("next_fit", "first_fit_decreasing") if job.model.takes_documents else ()
     if packing.method == "concatenate":
         yield Caution(
             "conversations-cut",
             "data.packing.method",
-            "rows of concatenated conversations end anywhere, so answers are trained without their "
-            "questions",
+            "rows of concatenated conversations end anywhere, so some answers are trained "
+            "without their questions",
             valid=(*methods, "none"),
             also=("data.sources",),
         )
@@ -343,7 +352,7 @@ def packing_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "conversations-not-isolated",
             "data.packing.isolate",
-            "conversations attend to those before them in their row",
+            "conversations attend to earlier ones in the same row",
             valid=("true",) if methods else (),
             also=("data.packing.method", "data.sources"),
             hint="" if methods else "Or set data.packing.method to none.",
@@ -366,7 +375,7 @@ def _reaches_embedding(adapter: AdapterConfig) -> bool:
     cautions=CAUTIONS,
 )
 def new_row_cautions(job: Job) -> Iterator[Caution]:
-    """Rows of tokens that the weights beneath an adapter do not have, where it freezes them."""
+    """Embedding rows of new tokens that the adapter leaves frozen."""
     from setpoint.data.tokenizers.vocabulary import vocabulary_size
     from setpoint.model.pretrained.check import vocabulary_of
     from setpoint.model.pretrained.locate import locate_here
@@ -385,8 +394,8 @@ def new_row_cautions(job: Job) -> Iterator[Caution]:
     yield Caution(
         "added-tokens-frozen",
         "adapter.train",
-        f"the rows of {size - rows} tokens that the weights lack stay as they begin: the adapter "
-        f"freezes the embedding",
+        f"the rows of {size - rows} tokens that the weights lack keep their initial values: the "
+        "adapter freezes the embedding",
         valid=("[^embedding, ^output]",) if isinstance(job.model, TransformerConfig) else (),
         also=("model.pretrained", "tokenizer"),
     )
@@ -394,7 +403,7 @@ def new_row_cautions(job: Job) -> Iterator[Caution]:
 
 @rule(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
 def model_cautions(job: Job) -> Iterator[Caution]:
-    """Positions that are never trained, adapters of random weights, and muP without Adam."""
+    """Positions that are never trained, adapters on random weights, and muP without Adam."""
     model, length = job.model, job.batch.sequence_length
     assert isinstance(model, TransformerConfig)
     rows = model.max_sequence_length
@@ -402,8 +411,8 @@ def model_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "positions-never-trained",
             "model.max_sequence_length",
-            f"of {rows} learned positions only the first {length} occur in training; the others "
-            f"stay random",
+            f"only the first {length} of {rows} learned positions occur in training; the others "
+            "stay random",
             valid=(str(length),),
             also=("batch.sequence_length", "model.positions"),
         )
@@ -416,17 +425,17 @@ def model_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "adapter-on-random-weights",
             "adapter",
-            "the base weights are random and stay frozen",
+            "the base weights are randomly initialized and stay frozen",
             also=("model.pretrained", "checkpoint.load"),
-            hint="Set model.pretrained to the model that it is to adapt.",
+            hint="Set model.pretrained to the model to adapt.",
         )
     added = job.tokenizer.added if isinstance(job.tokenizer, HuggingFace) else ()
     if added and job.adapter is not None and not _reaches_embedding(job.adapter):
         yield Caution(
             "added-tokens-frozen",
             "adapter.train",
-            f"the rows of {', '.join(added[:3])}{' ...' * (len(added) > 3)} stay as they begin: "
-            f"the adapter freezes the embedding",
+            f"the rows of {', '.join(added[:3])}{' ...' * (len(added) > 3)} keep their initial "
+            "values: the adapter freezes the embedding",
             valid=("[^embedding, ^output]",),
             also=("tokenizer.added",),
         )
@@ -439,7 +448,6 @@ def model_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "mup-without-adam",
             "model.mup.base_dim",
-            f"its learning rates are those for Adam and its kin, and the optimizer is {name}, for "
-            f"which widths may need others",
+            f"muP scales learning rates by the rules for Adam; {name} may need other rules",
             also=("optimizer",),
         )

@@ -1,4 +1,4 @@
-"""Settings that do not go together: a table of conditions, each with its message.
+"""Conflicting settings: a table of conditions, each with its message.
 
 Conditions and messages read the job through `NullSafe`; the docs print the conditions' source.
 """
@@ -16,9 +16,9 @@ from setpoint.track.config import NORMS
 
 
 class NullSafe:
-    """A config in which a field of a null section, or of another variant, is null and false.
+    """A null-safe view of a config: fields of null sections and of other variants read as null.
 
-    `type` is the tag of a variant, and `job["a.b"]` is `job.a.b`.
+    Null is false. `type` is the tag of a variant, and `job["a.b"]` is `job.a.b`.
     """
 
     __slots__ = ("_section",)
@@ -57,16 +57,17 @@ NULL = NullSafe(None)
 
 
 class Conflict(NamedTuple):
-    """A setting that is refused beside others.
+    """A setting that is refused in combination with others.
 
     Arguments:
-        applies: the condition, of a `NullSafe` job.
-        path: the field that is refused.
-        message: why; `{section.field}` stands for a value, `{device}` for why the device is a CPU.
-        valid: values that would do, with the same placeholders.
-        also: the other fields that take part; `parallel`: the axes that divide a copy of the model.
-        on_cpu: True if it is refused only on a CPU: with `device = cpu`, and with `auto` where
-            PyTorch sees no GPU.
+        applies: condition on a `NullSafe` job.
+        path: the refused field.
+        message: reason; `{section.field}` is replaced by the value, `{device}` by why the device is
+            a CPU.
+        valid: accepted values, with the same placeholders.
+        also: other fields involved; `parallel`: the axes that divide a copy of the model.
+        on_cpu: True if refused only on a CPU: with `device = cpu`, and with `auto` where PyTorch
+            sees no GPU.
     """
 
     applies: Callable[[Any], Any]
@@ -79,11 +80,11 @@ class Conflict(NamedTuple):
 
     @property
     def is_about_ranks(self) -> bool:
-        """True if it conflicts only with how ranks divide the work."""
+        """True if all fields involved are those of `[parallel]`."""
         return bool(self.also) and all(path.startswith("parallel") for path in self.also)
 
     def problem(self, job: NullSafe, device: str) -> Problem:
-        """The finding; `device` stands for `{device}`."""
+        """Build the problem; `device` replaces `{device}`."""
         message = self.message.replace("{device}", device).format_map(job)
         also = [*self.also, "parallel.device"] if self.on_cpu else self.also
         return Problem(
@@ -96,7 +97,7 @@ class Conflict(NamedTuple):
 
 
 def _axes(job: NullSafe, path: str) -> list[str]:
-    """The fields that a path is about: of `parallel`, those that divide a copy of the model."""
+    """Expand `parallel` to the axes that divide a copy of the model; other paths stand alone."""
     parallel = job.parallel
     experts = [name for name in ("expert", "expert_tensor") if getattr(parallel, name) > 1]
     if path == "parallel":
@@ -108,10 +109,10 @@ def _axes(job: NullSafe, path: str) -> list[str]:
 
 @rule
 def conflicts(job: Any) -> Iterator[Problem]:
-    """Settings that do not go together: the list above.
+    """Conflicting settings: see the list above.
 
-    Where a setting does not go with several axes of the ranks, and one value would put that right,
-    only the first is reported.
+    Of several conflicts of one field with parallel axes that have the same valid values, only the
+    first is reported.
     """
     safe, on_cpu, seen = NullSafe(job), job.parallel.device == "cpu", set[Any]()
     for row in CONFLICTS:
@@ -124,14 +125,14 @@ def conflicts(job: Any) -> Iterator[Problem]:
 
 
 def may_need_gpu(job: Any) -> bool:
-    """True if `device = auto` must find a GPU."""
+    """True if the rule must look for a GPU: device = auto, and a conflict applies only on a CPU."""
     safe = NullSafe(job)
     return job.parallel.device == "auto" and any(r.on_cpu and r.applies(safe) for r in CONFLICTS)
 
 
 @rule(needs="torch", when=may_need_gpu)
 def conflicts_without_gpu(job: Any) -> Iterator[Problem]:
-    """Settings that need a GPU, where there is none."""
+    """Settings that need a GPU, on a machine without one."""
     safe = NullSafe(job)
     if not sees_gpu():
         for row in CONFLICTS:
@@ -147,13 +148,13 @@ def sees_gpu() -> bool:
 
 
 def saves(job: NullSafe, name: str) -> bool:
-    """True if activation checkpointing names results to save, and this is one of them."""
+    """True if activation checkpointing saves this operator and not all of them."""
     names = job.memory.activation_checkpointing.save
     return name in names and set(names) != set(SAVE)
 
 
 def switched_on(options: Any, before: str = "") -> Iterator[str]:
-    """The options of inductor that are not false, by dotted names."""
+    """Dotted names of the inductor options that are on."""
     for key, value in options.items():
         if is_mapping(value):
             yield from switched_on(value, f"{before}{key}.")
@@ -168,85 +169,90 @@ SCHEDULE = "parallel.pipelining.schedule"
 CONTEXT_PATHS = ("parallel.ring", "parallel.ulysses")
 TENSOR = ("parallel.tensor", "parallel.sequence_parallel")
 
-ON_HOST = "has no effect: the model is computed on the CPU, whose memory is the host's already"
-FASTEST = "takes the kernel that was fastest, which is another one in another run"
+ON_HOST = "has no effect: the model runs on the CPU and is in host memory already"
+FASTEST = "selects kernels by their measured time, which varies from run to run"
 OTHER_MASK = (
-    "eager gives wrong gradients with activation checkpointing and dropout: what is recomputed "
-    "drops other activations than the forward pass did"
+    "eager gives wrong gradients with activation checkpointing and dropout: recomputation drops "
+    "other activations than the forward pass did"
 )  # measured: off by half to all of their size, and no error
 TIMING_OPTIONS = (
     "max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning",
     "triton.autotune_pointwise", "triton.autotune_cublasLt", "triton.multi_kernel",
 )  # fmt: skip
-"""Options of inductor that time kernels and take the fastest."""
+"""Inductor options that time kernels and select the fastest."""
 # Sections and fields that must be null or empty beside parallel.engine = deepspeed.
 DEEPSPEED = {
-    "optimizer.clip_value": "clips gradients by their norm: optimizer.clip_norm",
-    "optimizer.frozen_spans": "updates all weights together, and cannot leave some out for a while",
-    "precision.float8": "divides weights that are stored in fp32",
+    "optimizer.clip_value": "clips gradients by norm only: optimizer.clip_norm",
+    "optimizer.frozen_spans": "updates all weights together and cannot freeze some of them for "
+    "part of a run",
+    "precision.float8": "shards weights that are stored in fp32",
     "compile": "hooks into modules, which breaks compiled graphs",
-    "model.moe": "expects a gradient of each weight on each rank, and experts without tokens have "
-    "none",
+    "model.moe": "needs a gradient of every weight on every rank, which experts without tokens "
+    "lack",
     "resilience.spike": "clips and updates in one call, before the loss of all ranks is known",
     OFFLOAD: "frees weights that saved activations refer to",
-    "adapter": "divides all weights of the model alike, and an adapter freezes most",
+    "adapter": "shards all weights alike, but an adapter freezes most of them",
 }
 
 CONFLICTS = (
     # The model and its loss.
     Conflict(lambda job: job.batch.sequence_length > job.model.max_sequence_length,
-        "batch.sequence_length", "{batch.sequence_length} tokens do not fit a model that takes "
+        "batch.sequence_length", "{batch.sequence_length} tokens exceed the model's maximum of "
         "{model.max_sequence_length}", ("{model.max_sequence_length}",),
         ("model.max_sequence_length",)),
     Conflict(lambda job: job.model.type == "import" and job.loss.from_hidden,
-        "loss", "type = {loss.type} needs hidden states, and a model of type = {model.type} gives "
-        "logits only", ("cross_entropy",), ("model",)),
+        "loss", "type = {loss.type} needs hidden states, but a model of type = {model.type} "
+        "returns only logits", ("cross_entropy",), ("model",)),
     Conflict(lambda job: job.model.logit_soft_cap and not job.loss.soft_caps,
-        "loss", "type = {loss.type} cannot cap logits, and the model caps them at "
-        "{model.logit_soft_cap:g}", ("chunked_cross_entropy", "cross_entropy"),
+        "loss", "type = {loss.type} does not support the model's soft cap on logits "
+        "({model.logit_soft_cap:g})", ("chunked_cross_entropy", "cross_entropy"),
         ("model.logit_soft_cap",)),
     Conflict(lambda job: job.parallel.divides_matrices and job.loss.from_hidden
         and not job.loss.takes_columns,
-        "loss", "type = {loss.type} multiplies with the whole output matrix, of which each rank "
-        "holds a part", ("chunked_cross_entropy", "cross_entropy"), ("parallel.tensor",)),
+        "loss", "type = {loss.type} needs the whole output matrix, but tensor parallelism leaves "
+        "each rank only a part of it", ("chunked_cross_entropy", "cross_entropy"),
+        ("parallel.tensor",)),
     Conflict(lambda job: job.model.attention_backend == "flex_attention",
-        "model.attention_backend", "computes no gradients on a CPU, and {device}",
+        "model.attention_backend", "has no backward pass on the CPU, and {device}",
         ("auto", "eager"), on_cpu=True),
     Conflict(lambda job: job.model.type == "huggingface"
         and job.model.attention_backend == "flash_attention_2",
-        "model.attention_backend", "has kernels for GPUs alone, and {device}", ("auto", "eager"),
+        "model.attention_backend", "runs on GPUs only, and {device}", ("auto", "eager"),
         on_cpu=True),
     Conflict(lambda job: job.data.packing.isolate and job.model.attention_backend == "sdpa_flash"
         and job.parallel.device != "cpu",
-        "data.packing.isolate", "needs a mask, and sdpa_flash takes none on a GPU", ("false",),
-        ("model.attention_backend", "parallel.device"), "Or set model.attention_backend to auto, "
-        "flex, varlen or flash_attention_2."),
+        "data.packing.isolate", "needs an attention mask, which sdpa_flash does not support on "
+        "GPUs", ("false",), ("model.attention_backend", "parallel.device"), "Or set "
+        "model.attention_backend to auto, flex, varlen or flash_attention_2."),
     Conflict(lambda job: job.model.attention_backend == "sdpa_flash"
         and job.parallel.device != "cpu" and job.model.sliding_window
         and job.model.sliding_window < job.batch.sequence_length,
-        "model.attention_backend", "takes no mask on a GPU, which a window narrower than the rows "
-        "needs", ("auto", "flex", "varlen", "flash_attention_2"),
+        "model.attention_backend", "does not support masks on GPUs, but model.sliding_window = "
+        "{model.sliding_window} needs one for sequences of {batch.sequence_length} tokens",
+        ("auto", "flex", "varlen", "flash_attention_2"),
         ("model.sliding_window", "parallel.device")),
     # The adapter.
     Conflict(lambda job: job.adapter.quantize and job.precision.float8,
-        "adapter.quantize", "stores weights in its own format and dequantizes them to bf16",
-        ("null",), ("precision.float8",), "Or set precision.float8 to null."),
+        "adapter.quantize", "cannot be combined with float8: quantized weights are dequantized to "
+        "bf16 for matrix products", ("null",), ("precision.float8",), "Or set precision.float8 to "
+        "null."),
     *(Conflict(
         lambda job, path=path: job.adapter.quantize.noise and job[path] in (True, "graph"),
-        path, "cannot trace quantization noise: its RNG is outside the graph",
-        (valid,), ("adapter.quantize.noise",), "Or set adapter.quantize.noise to null.")
+        path, "cannot trace quantization noise: its RNG is outside the graph", (valid,),
+        ("adapter.quantize.noise",), "Or set adapter.quantize.noise to null.")
         for path, valid in (("compile.fullgraph", "false"), ("compile.scope", "block"))),
     Conflict(lambda job: job.adapter.dropout and job.parallel.divides_matrices
         and not job.parallel.sequence_parallel,
-        "adapter.dropout", "would drop the same inputs in the parts of all ranks, which draw the "
-        "same random numbers without sequence parallelism", ("0",), TENSOR, "Or set "
+        "adapter.dropout", "would drop the same inputs on all tensor-parallel ranks, whose random "
+        "numbers are equal without sequence parallelism", ("0",), TENSOR, "Or set "
         "parallel.sequence_parallel to true."),
     Conflict(lambda job: job.adapter.merge and not job.checkpoint.save_frozen,
-        "checkpoint.save_frozen", "leaves out the base, and merges change it: what was merged "
-        "would be lost", ("true",), ("adapter.merge",)),
+        "checkpoint.save_frozen", "false omits the base weights from checkpoints, but "
+        "adapter.merge changes them: merged updates would be lost", ("true",), ("adapter.merge",)),
     Conflict(lambda job: job.adapter.merge and job.optimizer.type == "schedule_free_adamw",
-        "adapter.merge", "replaces weights that type = {optimizer.type} averages over the whole "
-        "run", (), ("optimizer",), "Choose optimizer.type = adamw, or adapter.type = lora."),
+        "adapter.merge", "replaces weights during the run, but optimizer.type = {optimizer.type} "
+        "averages them over the whole run", (), ("optimizer",), "Choose optimizer.type = adamw, "
+        "or adapter.type = lora."),
     # Frozen parameters.
     Conflict(lambda job: not job.checkpoint.save_frozen and not job.optimizer.frozen
         and not job.adapter,
@@ -254,98 +260,99 @@ CONFLICTS = (
         ("true",), ("optimizer.frozen", "adapter")),
     Conflict(lambda job: not job.checkpoint.save_frozen and job.adapter.quantize
         and job.model.type != "transformer",
-        "checkpoint.save_frozen", "false quantizes frozen parameters again, from tensors whose "
-        "names are known, and a model of type = {model.type} has names of its own", ("true",),
-        ("adapter.quantize", "model"),
-        "Quantized weights take a quarter of the bytes of bf16, or half of them."),
+        "checkpoint.save_frozen", "false quantizes the frozen parameters of model.pretrained "
+        "again on resume, which a model of type = {model.type} does not support", ("true",),
+        ("adapter.quantize", "model"), "Quantized weights take a quarter to a half of the bytes "
+        "of bf16."),
     Conflict(lambda job: not job.checkpoint.save_frozen and not job.model.pretrained,
-        "checkpoint.save_frozen", "false leaves out frozen parameters, which are taken again from "
-        "model.pretrained, and that is null", ("true",), ("model.pretrained",)),
+        "checkpoint.save_frozen", "false omits frozen parameters, which a resume would read from "
+        "model.pretrained, but that is null", ("true",), ("model.pretrained",)),
     # Number formats and the optimizer.
     Conflict(lambda job: job.precision.compute == "fp16" and job.parallel.device != "cuda",
         "precision.compute", FP16_ON_CPU, ("bf16", "fp32"), ("parallel.device",), ON_A_GPU),
     Conflict(lambda job: job.precision.tf32,
-        "precision.tf32", "has no effect: TF32 is for GPUs, and {device}", ("null", "false"),
+        "precision.tf32", "has no effect: only GPUs have TF32, and {device}", ("null", "false"),
         on_cpu=True),
     Conflict(lambda job: job.precision.tf32 and job.deterministic,
-        "precision.tf32", "rounds products, whose sums depend on how a kernel divides them",
-        ("null", "false"), ("deterministic",)),
+        "precision.tf32", "true makes the rounding of matrix products depend on how the kernel "
+        "splits their sums", ("null", "false"), ("deterministic",)),
     Conflict(lambda job: job.precision.float8 and not job.precision.float8.emulate
         and job.parallel.device != "cuda",
-        "precision.float8", "has kernels for GPUs alone: recipe = {precision.float8.recipe}",
-        ("null",), ("parallel.device",), f"{ON_A_GPU} Or set precision.float8.emulate to true."),
+        "precision.float8", "recipe = {precision.float8.recipe} runs on GPUs only", ("null",),
+        ("parallel.device",), f"{ON_A_GPU} Or set precision.float8.emulate to true."),
     Conflict(lambda job: job.precision.float8.experts and job.model.type == "huggingface",
-        "precision.float8.experts", "multiplies packed experts of model.moe, and transformers "
-        "computes those of its models", ("false",), ("model",)),
+        "precision.float8.experts", "applies to the packed experts of model.moe, but transformers "
+        "computes the experts of a model of type = huggingface", ("false",), ("model",)),
     Conflict(lambda job: job.precision.float8.experts and job.model.moe.packed
         and job.model.moe.implementation == "loop",
-        "model.moe.implementation", "computes expert by expert in bf16, and "
-        "precision.float8.experts asks for grouped products", ("auto", "grouped"),
+        "model.moe.implementation", "computes expert by expert in bf16, but "
+        "precision.float8.experts needs grouped products", ("auto", "grouped"),
         ("precision.float8.experts",)),
     Conflict(lambda job: job.precision.optimizer_state and job.optimizer.type == "import",
-        "precision.optimizer_state", "cannot be given for {optimizer.target}, which chooses the "
-        "dtype of its state", ("null",), ("optimizer",)),
+        "precision.optimizer_state", "does not apply to {optimizer.target}, which chooses the "
+        "dtype of its state itself", ("null",), ("optimizer",)),
     Conflict(lambda job: job.precision.optimizer_state and not job.optimizer.keeps_state,
-        "precision.optimizer_state",
-        "has no effect: {optimizer.type} keeps no state between steps", ("null",), ("optimizer",)),
+        "precision.optimizer_state", "has no effect: {optimizer.type} keeps no state between "
+        "steps", ("null",), ("optimizer",)),
     Conflict(lambda job: job.precision.optimizer_state and job.optimizer.keeps_state
         and job.optimizer.type != "import" and not job.optimizer.state_formats
         and job.precision.optimizer_state != job.precision.updated,
-        "precision.optimizer_state", "{optimizer.type} keeps its state in the format of the "
-        "weights that it updates, {precision.updated}", ("null",),
-        ("optimizer", "precision.params", "precision.master"), "Another format is for "
-        "anyprecision_adamw, lion and muon."),
+        "precision.optimizer_state", "optimizer.type = {optimizer.type} keeps its state in the "
+        "dtype of the weights it updates, {precision.updated}", ("null",),
+        ("optimizer", "precision.params", "precision.master"), "anyprecision_adamw, lion and muon "
+        "support other dtypes."),
     Conflict(lambda job: job.optimizer.type == "sgd" and job.optimizer.implementation == "fused"
         and job.precision.params == job.precision.updated == "bf16",
         "optimizer.implementation", "PyTorch's fused SGD does not update bf16 weights on a CPU",
         ("auto", "foreach", "loop"), ("precision.params",), on_cpu=True),
     Conflict(lambda job: job.optimizer.type == "sgd" and job.optimizer.implementation == "fused"
         and (job.parallel.uses_fsdp or job.parallel.divides_matrices),
-        "optimizer.implementation", "PyTorch's fused SGD does not update divided weights",
+        "optimizer.implementation", "PyTorch's fused SGD does not support sharded weights",
         ("auto", "foreach", "loop"), ("parallel",)),
     # DeepSpeed.
     Conflict(lambda job: job.parallel.uses_deepspeed and (job.parallel.divides_experts
         or job.parallel.degrees["replicate"] < job.parallel.world_size),
-        "parallel.engine", "divides the state of replicas, and goes with no axis that divides "
-        "weights or sequences", ("torch",), ("parallel",), "Or let all ranks be replicas: ZeRO "
-        "divides among them by its stage."),
+        "parallel.engine", "shards the state of replicas (ZeRO) and does not support other axes "
+        "that divide weights or sequences", ("torch",), ("parallel",), "Or make all ranks "
+        "replicas: ZeRO shards among them by its stage."),
     Conflict(lambda job: job.parallel.uses_deepspeed
         and job.optimizer.type not in ("adamw", "lion", "sgd"),
-        "parallel.engine", "shards weights at arbitrary elements, and type = "
-        "{optimizer.type} is no elementwise optimizer", ("torch",),
-        ("optimizer",), "Or choose optimizer.type = adamw, lion or sgd."),
+        "parallel.engine", "shards weights at arbitrary elements, but optimizer.type = "
+        "{optimizer.type} is not elementwise", ("torch",), ("optimizer",), "Or choose "
+        "optimizer.type = adamw, lion or sgd."),
     Conflict(lambda job: job.parallel.uses_deepspeed and job.precision.params != "fp32",
-        "parallel.engine", "updates fp32 weights of its own, and precision.master says whether "
-        "there are any", ("torch",), ("precision.params",), "Or set precision.params to fp32; "
-        "precision.compute may be bf16."),
+        "parallel.engine", "keeps its own fp32 master weights and needs fp32 parameters",
+        ("torch",), ("precision.params",), "Or set precision.params to fp32; precision.compute "
+        "may be bf16."),
     Conflict(lambda job: job.parallel.uses_deepspeed and job.precision.compute == "fp16",
-        "parallel.engine", "uses its own loss scale and ignores precision.loss_scale",
-        ("torch",), ("precision.compute",), "Or set precision.compute to bf16."),
+        "parallel.engine", "uses its own loss scale and ignores precision.loss_scale", ("torch",),
+        ("precision.compute",), "Or set precision.compute to bf16."),
     *(Conflict(
         lambda job, path=path: job.parallel.uses_deepspeed and job[path],
-        "parallel.engine", why, ("torch",), (path,), f"Or leave out {path}.")
+        "parallel.engine", why, ("torch",), (path,), f"Or remove {path}.")
         for path, why in DEEPSPEED.items()),
     Conflict(lambda job: job.parallel.uses_deepspeed and job.precision.reduce == "bf16",
-        "parallel.engine", "sums gradients in the dtype of the weights", ("torch",),
-        ("precision.reduce",), "Or leave out precision.reduce."),
+        "parallel.engine", "reduces gradients in the dtype of the weights", ("torch",),
+        ("precision.reduce",), "Or remove precision.reduce."),
     Conflict(lambda job: job.parallel.uses_deepspeed and job.precision.optimizer_state == "bf16",
         "parallel.engine", "keeps the optimizer state in fp32", ("torch",),
-        ("precision.optimizer_state",), "Or leave out precision.optimizer_state."),
+        ("precision.optimizer_state",), "Or remove precision.optimizer_state."),
     *(Conflict(
         lambda job, path=f"tracking.metrics.{name}": job.parallel.uses_deepspeed and job[path],
-        f"tracking.metrics.{name}", "cannot be measured: DeepSpeed holds gradients and weights in "
-        "a form of its own", ("[]",), ("parallel.engine",)) for name in NORMS),
+        f"tracking.metrics.{name}", "cannot be measured: DeepSpeed keeps gradients and weights in "
+        "flat buffers", ("[]",), ("parallel.engine",)) for name in NORMS),
     Conflict(lambda job: job.parallel.uses_deepspeed and job.parallel.engine.offload != "none",
         "parallel.engine.offload", ON_HOST, ("none",), on_cpu=True),
     # Replica groups (torchft).
     Conflict(lambda job: job.parallel.torchft and job.parallel.divides_layers,
-        "parallel.pipeline", "the ranks of a replica group give each other their state, and stages "
-        "gather theirs", ("1",), ("parallel.torchft",)),
+        "parallel.pipeline", "is not supported with replica groups: their ranks exchange the "
+        "state one by one, but pipeline stages gather theirs together", ("1",),
+        ("parallel.torchft",)),
     Conflict(lambda job: job.parallel.torchft and job.parallel.uses_deepspeed,
-        "parallel.engine", "DeepSpeed sums and holds gradients by itself, beside those of replica "
-        "groups", ("torch",), ("parallel.torchft",)),
+        "parallel.engine", "type = deepspeed reduces and stores gradients itself and cannot leave "
+        "this to replica groups", ("torch",), ("parallel.torchft",)),
     Conflict(lambda job: job.parallel.torchft and type(job.seed) is not int,
-        "seed", "each replica group would draw another one",
+        "seed", "must be set: each replica group would draw a different seed",
         ("a number, the same in all groups",), ("parallel.torchft",)),
     Conflict(lambda job: job.parallel.torchft.process_group == "nccl"
         and job.parallel.device == "cpu",
@@ -354,188 +361,198 @@ CONFLICTS = (
     # Sharding.
     Conflict(lambda job: job.parallel.load_weights == "broadcast"
         and not job.model.pretrained,
-        "parallel.load_weights", "has no effect: no weights are read from files", ("every_rank",),
-        ("model.pretrained",)),
+        "parallel.load_weights", "has no effect: model.pretrained is null, so no weights are read "
+        "from files", ("every_rank",), ("model.pretrained",)),
     Conflict(lambda job: job.parallel.backend == "nccl" and job.parallel.sharding.offload,
-        "parallel.backend", "cannot sum what lies in the host's memory",
+        "parallel.backend", "cannot reduce gradients that are in host memory",
         ("null", "cpu:gloo,cuda:nccl"), ("parallel.sharding.offload",)),
     Conflict(lambda job: job.parallel.sharding.replicated and job.parallel.sharding.offload,
-        "parallel.sharding.replicated", "stay beside the sharded weights, in the host's memory, "
-        "and are not copied to the device", ("[]",), ("parallel.sharding.offload",)),
+        "parallel.sharding.replicated", "selects parameters that would stay in host memory: only "
+        "sharded weights are copied to the device", ("[]",), ("parallel.sharding.offload",)),
     Conflict(lambda job: job.parallel.sharding.replicated and job.optimizer.type == "import",
-        "parallel.sharding.replicated", "leave PyTorch's optimizers whole parameters beside "
-        "sharded ones, which they do not take", ("[]",), ("optimizer",)),
+        "parallel.sharding.replicated", "mixes whole and sharded parameters, which PyTorch's "
+        "optimizers (optimizer.type = import) do not support", ("[]",), ("optimizer",)),
     # Tensor parallelism.
     Conflict(lambda job: job.parallel.loss_parallel and not job.loss.takes_columns
         and not job.loss.from_hidden,
-        "parallel.loss_parallel", "a loss of type = {loss.type} needs the logits of the whole "
+        "parallel.loss_parallel", "loss.type = {loss.type} needs the logits of the whole "
         "vocabulary", ("null", "false"), ("loss",)),
     Conflict(lambda job: job.parallel.loss_parallel and job.model.type == "import",
-        "parallel.loss_parallel", "a model of type = {model.type} gives the logits of the whole "
+        "parallel.loss_parallel", "a model of type = {model.type} returns the logits of the whole "
         "vocabulary", ("null",), ("model",)),
     Conflict(lambda job: job.parallel.sequence_parallel
         and job.model.type in ("import", "huggingface"),
-        "parallel.sequence_parallel", "a model of type = {model.type} does not say where its "
-        "sequences can be divided", ("false",), ("model",)),
+        "parallel.sequence_parallel", "is not supported by a model of type = {model.type}, which "
+        "does not declare where its sequences can be split", ("false",), ("model",)),
     Conflict(lambda job: job.parallel.sequence_parallel and job.parallel.divides_layers,
-        "parallel.sequence_parallel", "is not supported between the stages of a pipeline, which "
-        "send whole sequences", ("false",), ("parallel.pipeline",)),
+        "parallel.sequence_parallel", "is not supported with a pipeline, whose stages send whole "
+        "sequences", ("false",), ("parallel.pipeline",)),
     Conflict(lambda job: job.parallel.async_tensor_parallel and job.parallel.divides_matrices
         and not job.compile,
-        ASYNC, "has no effect: compiled code fuses messages with products, and nothing is compiled",
-        ("false",), ("compile",), "Or set compile to {}."),
+        ASYNC, "has no effect: only compiled code fuses communication with matrix products, and "
+        "compile is null", ("false",), ("compile",), "Or set compile to {}."),
     Conflict(lambda job: job.parallel.async_tensor_parallel and job.parallel.divides_matrices
         and job.compile and job.compile.backend != "inductor",
-        ASYNC, "has no effect: inductor fuses messages with products, and the backend is "
-        "{compile.backend}", ("false",), ("compile.backend",)),
+        ASYNC, "has no effect: only backend = inductor fuses communication with matrix products, "
+        "not {compile.backend}", ("false",), ("compile.backend",)),
     Conflict(lambda job: job.parallel.async_tensor_parallel and job.parallel.divides_matrices
         and not job.parallel.sequence_parallel,
-        ASYNC, "has no effect: it fuses the gathers and scatters of sequence parallelism with "
-        "products", ("false",), ("parallel.sequence_parallel",), "Or set "
-        "parallel.sequence_parallel to true."),
+        ASYNC, "has no effect: it fuses matrix products with the all-gathers and reduce-scatters "
+        "of sequence parallelism, which is off", ("false",), ("parallel.sequence_parallel",),
+        "Or set parallel.sequence_parallel to true."),
     Conflict(lambda job: job.parallel.async_tensor_parallel and job.parallel.divides_matrices,
-        ASYNC, "needs GPUs that read each other's memory, and {device}", ("false",), on_cpu=True),
+        ASYNC, "needs GPUs with peer-to-peer memory access, and {device}", ("false",),
+        on_cpu=True),
     Conflict(lambda job: job.model.attention_dropout and job.parallel.divides_matrices
         and not job.parallel.sequence_parallel,
-        "model.attention_dropout", "would drop the same weights in the heads of all ranks, which "
-        "draw the same random numbers without sequence parallelism", ("0",), TENSOR,
+        "model.attention_dropout", "would drop the same attention weights on all tensor-parallel "
+        "ranks, whose random numbers are equal without sequence parallelism", ("0",), TENSOR,
         "Or set parallel.sequence_parallel to true."),
     # Parts of sequences.
     Conflict(lambda job: job.model.moe.capacity_factor and job.parallel.divides_sequences,
-        "model.moe.capacity_factor", "drops the last choices of whole sequences, of which each "
-        "rank has a part", ("null",), CONTEXT_PATHS),
+        "model.moe.capacity_factor", "drops the last choices of whole sequences, but each rank "
+        "has only a part of each sequence", ("null",), CONTEXT_PATHS),
     Conflict(lambda job: job.model.attention_dropout and job.parallel.degrees["ring"] > 1,
-        "model.attention_dropout", "cannot be drawn again for the keys and values that come round "
-        "the ring", ("0",), ("parallel.ring",), "Or divide sequences by parallel.ulysses."),
+        "model.attention_dropout", "is not supported by ring attention, whose backward pass "
+        "cannot redraw the dropped weights", ("0",), ("parallel.ring",), "Or divide sequences by "
+        "parallel.ulysses."),
     Conflict(lambda job: job.model.attention_sinks and job.parallel.degrees["ring"] > 1,
-        "parallel.ring", "adds up blocks of attention, and attention sinks are in none of them",
-        ("1",), ("model.attention_sinks",), "Or divide sequences by parallel.ulysses."),
+        "parallel.ring", "merges blocks of attention by their log-sum-exp and does not support "
+        "attention sinks", ("1",), ("model.attention_sinks",), "Or divide sequences by "
+        "parallel.ulysses."),
     Conflict(lambda job: job.model.attention_backend == "flex" and job.parallel.degrees["ring"] > 1,
-        "model.attention_backend", "{model.attention_backend} does not return the log-sum-exp by "
-        "which ring attention adds up blocks", ("auto", "sdpa", "varlen"), ("parallel.ring",),
-        "Or divide sequences by parallel.ulysses."),
+        "model.attention_backend", "{model.attention_backend} does not return the log-sum-exp "
+        "that ring attention needs to merge blocks", ("auto", "sdpa", "varlen"),
+        ("parallel.ring",), "Or divide sequences by parallel.ulysses."),
     Conflict(lambda job: job.model.attention_backend in ("flash_attention_2", "flash_attention_3")
         and job.model.attention_soft_cap and job.parallel.degrees["ring"] > 1,
-        "model.attention_backend", "does not cap the scores of the blocks of ring attention",
-        ("auto", "eager"), ("parallel.ring", "model.attention_soft_cap"),
-        "Or divide sequences by parallel.ulysses."),
+        "model.attention_backend", "does not support an attention soft cap in ring attention",
+        ("auto", "eager"), ("parallel.ring", "model.attention_soft_cap"), "Or divide sequences by "
+        "parallel.ulysses."),
     Conflict(lambda job: job.compile.scope == "model" and job.parallel.divides_sequences,
-        "compile.scope", "finds the messages between ranks in the middle of its graph", ("block",),
-        CONTEXT_PATHS),
+        "compile.scope", "does not support context parallelism, which communicates in the middle "
+        "of the graph", ("block",), CONTEXT_PATHS),
     Conflict(lambda job: job.compile.fullgraph and job.parallel.divides_sequences,
-        "compile.fullgraph", "would fail: graphs end at the messages between ranks", ("false",),
-        CONTEXT_PATHS),
+        "compile.fullgraph", "would fail: communication between ranks breaks the graph",
+        ("false",), CONTEXT_PATHS),
     # Experts.
     Conflict(lambda job: job.parallel.divides_experts and job.model.type == "transformer"
         and not job.model.moe,
-        "parallel.expert", "has nothing to divide: the model has no experts", ("1",),
-        ("model.moe",), "Or set model.moe."),
+        "parallel.expert", "has no effect: the model has no experts", ("1",), ("model.moe",),
+        "Or set model.moe."),
     Conflict(lambda job: job.parallel.divides_experts and job.model.moe.packed is False,
-        "parallel.expert", "divides packed experts only", ("1",), ("model.moe.packed",),
-        "Or store experts as one tensor: model.moe.packed = true."),
+        "parallel.expert", "supports packed experts only", ("1",), ("model.moe.packed",), "Or "
+        "store experts as one tensor: model.moe.packed = true."),
     Conflict(lambda job: job.model.moe.bias and job.parallel.expert_tensor > 1,
-        "parallel.expert_tensor", "divides experts without biases only", ("1",),
+        "parallel.expert_tensor", "supports experts without biases only", ("1",),
         ("model.moe.bias",)),
     Conflict(lambda job: job.parallel.divides_experts and type(job.parallel.reshard) is int,
-        "parallel.reshard", "{parallel.reshard} ranks keep weights of layers; experts have ranks "
-        "of their own", ("true", "false", "null"), ("parallel.expert",)),
+        "parallel.reshard", "a number of ranks ({parallel.reshard}) is not supported with experts "
+        "that ranks divide, which are sharded along axes of their own", ("true", "false", "null"),
+        ("parallel.expert",)),
     Conflict(lambda job: job.compile.fullgraph and job.parallel.divides_experts,
-        "compile.fullgraph", "compiles no layer whole: how many tokens come from other ranks is "
-        "known when they come", ("false",), ("parallel.expert",)),
+        "compile.fullgraph", "would fail: the number of tokens that arrive from other ranks is "
+        "known only at run time", ("false",), ("parallel.expert",)),
     Conflict(lambda job: job.parallel.dispatch.type == "deepep",
         "parallel.dispatch", "needs GPUs, and {device}", ("all_to_all",), on_cpu=True),
     Conflict(lambda job: job.parallel.dispatch.type == "deepep" and job.model.type == "huggingface",
-        "parallel.dispatch", "sends the rows of experts of model.moe", ("all_to_all",), ("model",)),
+        "parallel.dispatch", "supports experts of model.moe only, not those of a model of type = "
+        "huggingface", ("all_to_all",), ("model",)),
     Conflict(lambda job: job.parallel.dispatch.type == "deepep" and job.precision.compute != "bf16",
-        "parallel.dispatch", "sends bf16, and the model computes in {precision.compute}",
+        "parallel.dispatch", "sends bf16 only, but the model computes in {precision.compute}",
         ("all_to_all",), ("precision.compute",), "Or set precision.compute to bf16."),
     Conflict(lambda job: job.parallel.dispatch.type == "deepep" and job.model.moe.gradient_scale,
-        "parallel.dispatch", "sends each token once to a rank, where gradients of its experts "
-        "cannot be told apart", ("all_to_all",), ("model.moe.gradient_scale",)),
+        "parallel.dispatch", "sends each token once per rank, so that the gradients of its "
+        "experts there cannot be scaled separately", ("all_to_all",),
+        ("model.moe.gradient_scale",)),
     # Stages of a pipeline.
     Conflict(lambda job: job.parallel.divides_layers and job.parallel.pipelining.transfer == "fp32"
         and job.precision.params == "bf16",
         "parallel.pipelining.transfer", "has no effect: the residual stream is in bf16",
         ("null", "bf16"), ("precision.params",)),
     Conflict(lambda job: job.compile.scope in ("model", "graph") and job.parallel.divides_layers,
-        "compile.scope", "compiles a whole model, and each rank has stages of one", ("block",),
-        ("parallel.pipeline",)),
+        "compile.scope", "compiles a whole model, but each pipeline rank has only its stages",
+        ("block",), ("parallel.pipeline",)),
     Conflict(lambda job: job.memory.activation_checkpointing.type == "operators"
         and job.parallel.splits_backward and not job.compile,
-        CHECKPOINTING, "keeps results for one backward pass, and schedule = "
-        "{parallel.pipelining.schedule} runs one for gradients of inputs and one for those of "
-        "weights", ("full", "parts", "null"), (SCHEDULE, "compile"), "Or set compile to '{}', "
-        "which divides it as it compiles layers."),
+        CHECKPOINTING, "type = operators saves results for one backward pass, but schedule = "
+        "{parallel.pipelining.schedule} runs two: one for the gradients of inputs, one for those "
+        "of weights", ("full", "parts", "null"), (SCHEDULE, "compile"), "Or set compile to '{}': "
+        "compiled layers support both passes."),
     Conflict(lambda job: job.memory.activation_checkpointing.reentrant
         and job.parallel.splits_backward,
-        f"{CHECKPOINTING}.reentrant", "cannot compute gradients of inputs apart from those of "
-        "weights", ("false",), (SCHEDULE,)),
+        f"{CHECKPOINTING}.reentrant", "does not support schedule = "
+        "{parallel.pipelining.schedule}, which computes gradients of inputs and of weights "
+        "separately", ("false",), (SCHEDULE,)),
     Conflict(lambda job: job.memory.activation_offload and job.parallel.divides_layers,
-        OFFLOAD, "offloads the activations of one forward pass, and a stage of a pipeline has "
-        "several in flight", ("null",), ("parallel.pipeline",)),
+        OFFLOAD, "offloads the activations of one forward pass, but a pipeline stage has several "
+        "micro-batches in flight", ("null",), ("parallel.pipeline",)),
     Conflict(lambda job: job.model.tie_embeddings and job.parallel.divides_layers
         and job.parallel.pipelining.known.is_v and (job.parallel.uses_fsdp
         or job.parallel.divides_matrices),
-        "model.tie_embeddings", "puts one matrix into two stages of a rank, and each would divide "
-        "it anew", ("false",), (SCHEDULE, "parallel"), "Or choose a schedule whose first and last "
-        "stages are on different ranks."),
+        "model.tie_embeddings", "would shard one matrix twice: schedule = "
+        "{parallel.pipelining.schedule} puts the first and the last stage on the same rank",
+        ("false",), (SCHEDULE, "parallel"), "Or choose a schedule with these stages on different "
+        "ranks."),
     # Memory.
     *(Conflict(lambda job, path=path: job[path], path, ON_HOST, (valid,), on_cpu=True)
         for path, valid in ((OFFLOAD, "null"), ("parallel.sharding.offload", "false"))),
     Conflict(lambda job: job.memory.empty_cache.unit != "never",
-        "memory.empty_cache", "has no effect: the model is computed on the CPU, whose memory "
-        "PyTorch does not keep", ("never",), on_cpu=True),
+        "memory.empty_cache", "has no effect: the model runs on the CPU, where PyTorch caches no "
+        "memory", ("never",), on_cpu=True),
     Conflict(lambda job: job.memory.activation_checkpointing.reentrant and job.compile,
-        f"{CHECKPOINTING}.reentrant", "torch.compile cannot look into the older implementation, "
-        "and would leave out what is recomputed", ("false",), ("compile.scope",)),
+        f"{CHECKPOINTING}.reentrant", "torch.compile cannot trace reentrant checkpointing and "
+        "would skip the recomputation", ("false",), ("compile.scope",)),
     Conflict(lambda job: job.memory.activation_offload
         and job.memory.activation_checkpointing.type == "operators",
-        OFFLOAD, "cannot move what type = operators keeps, and its limit would not hold", ("null",),
-        (CHECKPOINTING,), "Or recompute whole layers or parts of them: type = full or parts."),
+        OFFLOAD, "cannot move the results that type = operators saves, so its memory limit would "
+        "be exceeded", ("null",), (CHECKPOINTING,), "Or recompute whole layers or parts of them: "
+        "type = full or parts."),
     Conflict(lambda job: job.memory.activation_offload and job.compile.scope in ("model", "graph"),
-        OFFLOAD, "works between compiled layers, and not within one compiled model", ("null",),
+        OFFLOAD, "works between compiled layers, not inside one compiled model", ("null",),
         ("compile.scope",), "Or set compile.scope to block."),
     Conflict(lambda job: saves(job, "attention") and job.model.attention_dropout,
-        f"{CHECKPOINTING}.save", "keeps no attention with dropout, which must draw its random "
+        f"{CHECKPOINTING}.save", "attention cannot be saved with dropout, which needs its random "
         "numbers again", ("[matmul]",), ("model.attention_dropout",)),
     Conflict(lambda job: saves(job, "attention") and not job.model.attention_dropout
         and job.model.attention_backend in ("eager", "sdpa_math"),
-        f"{CHECKPOINTING}.save", "finds no attention: {model.attention_backend} composes it of "
-        "matrix products", ("[matmul]",), ("model.attention_backend",)),
+        f"{CHECKPOINTING}.save", "attention is not an operator that can be saved: "
+        "{model.attention_backend} composes it of matrix products", ("[matmul]",),
+        ("model.attention_backend",)),
     Conflict(lambda job: saves(job, "attention") and not job.model.attention_dropout
         and job.model.attention_backend == "flash_attention_4",
-        f"{CHECKPOINTING}.save", "finds no attention: that of flash-attn-4 is no operator of "
-        "PyTorch's", ("[matmul]",), ("model.attention_backend",)),
+        f"{CHECKPOINTING}.save", "attention is not an operator that can be saved: flash-attn-4 is "
+        "not registered with PyTorch", ("[matmul]",), ("model.attention_backend",)),
     Conflict(lambda job: saves(job, "exchange") and job.parallel.expert == 1,
-        f"{CHECKPOINTING}.save", "finds no exchange: all experts are on each rank",
-        ("[matmul]", "[matmul, attention]"), ("parallel.expert",)),
+        f"{CHECKPOINTING}.save", "exchange has no effect: with parallel.expert = 1 each rank has "
+        "all experts", ("[matmul]", "[matmul, attention]"), ("parallel.expert",)),
     # Compiled code.
     Conflict(lambda job: job.compile.mode == "reduce-overhead",
-        "compile.mode", "has no effect: reduce-overhead records graphs of a GPU, and {device}",
+        "compile.mode", "has no effect: reduce-overhead records CUDA graphs, and {device}",
         ("null", "default"), on_cpu=True),
     Conflict(lambda job: job.compile.scope == "graph"
         and job.loss.type == "chunked_cross_entropy",
-        "compile.scope", "a graph cannot hold {loss.type}, which takes its gradients in the "
-        "forward pass", ("block", "model"), ("loss",), "Or choose loss.type = linear_cross_entropy "
-        "or cross_entropy."),
+        "compile.scope", "scope = graph does not support loss.type = {loss.type}, which computes "
+        "its gradients in the forward pass", ("block", "model"), ("loss",), "Or choose loss.type "
+        "= linear_cross_entropy or cross_entropy."),
     Conflict(lambda job: job.compile.scope == "graph" and job.model.moe.packed is False,
-        "compile.scope", "a graph cannot hold experts that are not packed, whose sizes are those "
-        "of the data", ("block", "model"), ("model.moe.packed",),
-        "Or set model.moe.packed to true."),
+        "compile.scope", "scope = graph does not support experts that are not packed: their "
+        "shapes depend on the data", ("block", "model"), ("model.moe.packed",), "Or set "
+        "model.moe.packed to true."),
     Conflict(lambda job: job.compile.scope == "graph" and job.model.moe.capacity_factor,
-        "compile.scope", "a graph cannot hold experts of limited capacity, which looks at the data",
-        ("block", "model"), ("model.moe.capacity_factor",), "Or set model.moe.capacity_factor to "
-        "null."),
+        "compile.scope", "scope = graph does not support a capacity of experts, which depends on "
+        "the data", ("block", "model"), ("model.moe.capacity_factor",), "Or set "
+        "model.moe.capacity_factor to null."),
     Conflict(lambda job: job.compile.scope == "graph" and (job.parallel.uses_fsdp
         or job.parallel.divides_layers or job.parallel.divides_sequences
         or job.parallel.divides_experts),
-        "compile.scope", "a graph cannot hold what gathers weights, cuts sequences, or divides "
-        "layers and experts among ranks", ("block",), ("parallel",), "A graph goes together with "
-        "replicas alone, and with parallel.tensor alone."),
+        "compile.scope", "scope = graph does not support FSDP2, pipelines, context parallelism or "
+        "expert parallelism", ("block",), ("parallel",), "It supports replicas alone, or "
+        "parallel.tensor alone."),
     Conflict(lambda job: job.compile.backend == "eager" and job.memory.activation_checkpointing
         and (job.model.dropout or job.model.attention_dropout),
-        "compile.backend", OTHER_MASK, ("inductor", "aot_eager"),
-        (CHECKPOINTING, "model.dropout", "model.attention_dropout")),
+        "compile.backend", OTHER_MASK, ("inductor", "aot_eager"), (CHECKPOINTING,
+        "model.dropout", "model.attention_dropout")),
     Conflict(lambda job: job.deterministic
         and job.compile.mode in ("max-autotune", "max-autotune-no-cudagraphs"),
         "compile.mode", FASTEST, ("null", "default", "reduce-overhead"), ("deterministic",)),
@@ -546,23 +563,23 @@ CONFLICTS = (
         for name in TIMING_OPTIONS),
     # The run.
     Conflict(lambda job: job.resilience.gpu_health,
-        "resilience.gpu_health", "looks at GPUs, and {device}", ("null",), on_cpu=True),
+        "resilience.gpu_health", "monitors GPUs, and {device}", ("null",), on_cpu=True),
     Conflict(lambda job: job.tracking.metrics.step_time == "device",
         "tracking.metrics.step_time", "measures with CUDA events, and {device}", ("host", "none"),
         on_cpu=True),
     Conflict(lambda job: job.checkpoint.mode == "async_pinned",
-        "checkpoint.mode", "locks memory for copies from a GPU, and {device}", ("sync", "async"),
+        "checkpoint.mode", "pins memory for copies from a GPU, and {device}", ("sync", "async"),
         on_cpu=True),
     Conflict(lambda job: job.profiling.snapshot,
         "profiling.snapshot", SNAPSHOT_ON_CPU, ("false",), on_cpu=True),
     Conflict(lambda job: job.schedule.monitor and not job.evaluation,
-        "schedule.monitor", "is never computed: nothing is evaluated", (), ("evaluation",),
-        "Add an evaluation, or choose a schedule that needs none."),
+        "schedule.monitor", "is never computed: evaluation is null", (), ("evaluation",), "Add an "
+        "evaluation, or choose a schedule without a metric."),
     Conflict(lambda job: job.schedule.monitor
         and job.evaluation.every.unit in ("last_step", "never"),
-        "evaluation.every", "leaves the schedule nothing to act on: there is one evaluation, after "
-        "the last step", ("100 steps",), ("schedule.monitor",)),
+        "evaluation.every", "the schedule reads a metric during the run, but no evaluation takes "
+        "place before the last step", ("100 steps",), ("schedule.monitor",)),
     Conflict(lambda job: job.evaluation and job.data.held_out == 0 and not job.data.validation,
-        "data.held_out", "leaves no held-out text to evaluate on",
-        hint="Give data.validation sources of text to evaluate on, or set evaluation = null."),
+        "data.held_out", "0 leaves no text to evaluate on", hint="Add data.validation, or set "
+        "evaluation to null."),
 )  # fmt: skip

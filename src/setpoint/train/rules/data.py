@@ -33,13 +33,13 @@ S = TypeVar("S", bound=SourceConfig)
 
 @rule(when=lambda job: isinstance(job.model, TransformerConfig) and job.model.moe is not None)
 def load_problems(job: Job) -> Iterator[Problem]:
-    """Micro-batches that do not fall into the parts that experts are balanced over."""
+    """Micro-batches that the load-balancing groups of experts do not divide."""
     assert isinstance(job.model, TransformerConfig) and job.model.moe is not None
     size, micro = job.model.moe.load_sequences, job.batch.micro_size
     if size is not None and micro % size:
         yield Problem(
             "model.moe.load_sequences",
-            f"micro-batches of {micro} sequences do not fall into parts of {size}",
+            f"{size} does not divide the {micro} sequences of a micro-batch",
             valid=[str(divisor) for divisor in nearest_divisors(micro, size)],
             also=("batch.micro_size",),
         )
@@ -47,7 +47,7 @@ def load_problems(job: Job) -> Iterator[Problem]:
 
 @rule(when=lambda job: not job.batch.sizes_match(job.parallel.data_ranks))
 def sum_problems(job: Job) -> Iterator[Problem]:
-    """Batch sizes whose product is not the global size."""
+    """Batch sizes whose product is not the global batch size."""
     batch, ranks = job.batch, job.parallel.data_ranks
     if prod(job.parallel.degrees.values()) != job.parallel.world_size:
         return  # which is reported; so many ranks for data were not asked for
@@ -80,7 +80,7 @@ def sum_problems(job: Job) -> Iterator[Problem]:
 
 @rule(when=lambda job: bool(job.data.all_phases))
 def phase_problems(job: Job) -> Iterator[Problem]:
-    """Phases of a mixture that do not start after the one before, or not within the run."""
+    """Phases of a mixture that are out of order or start after the end of the run."""
     end, before, last = job.total_steps(), 0, "the run"
     phases = [(f"data.phases.{index}", phase) for index, phase in enumerate(job.data.phases)]
     if job.data.anneal is not None:
@@ -90,7 +90,8 @@ def phase_problems(job: Job) -> Iterator[Problem]:
         if step <= before:
             yield Problem(
                 f"{path}.start",
-                f"is step {step}, and {last} starts at step {before}; starts must rise",
+                f"starts at step {step}, but must start after {last}, which starts at step "
+                f"{before}",
                 valid=(f"{before + 1} steps",) if end is None or before + 1 < end else (),
                 also=("batch.global_size", "batch.sequence_length")
                 if phase.start.unit == "tokens"
@@ -99,7 +100,7 @@ def phase_problems(job: Job) -> Iterator[Problem]:
         elif end is not None and step >= end:
             yield Problem(
                 f"{path}.start",
-                f"is step {step}, and the run ends after {end} steps",
+                f"starts at step {step}, but the run has only {end} steps",
                 valid=(f"{end - 1} steps",) if end - 1 > before else (),
                 also=("duration",),
             )
@@ -108,17 +109,19 @@ def phase_problems(job: Job) -> Iterator[Problem]:
 
 @rule(when=lambda job: bool(job.data.streams))
 def stream_problems(job: Job) -> Iterator[Problem]:
-    """Values in epochs, whose length is not known of streamed data."""
+    """Values in epochs with streamed data, whose length is unknown."""
     index = next(i for i, source in enumerate(job.data.sources) if source.is_streamed)
     for path, counts in _in_epochs(job, ""):
         if path.startswith("schedule."):
-            message = "is in epochs, and how many steps an epoch of streamed data has is not known"
+            message = "is in epochs, but the number of steps per epoch of streamed data is unknown"
             valid = ("10000 steps", "1e9 tokens")
         elif job.data.is_mixture:
-            message = "is in epochs, which have no end in a mixture with a streamed source"
+            message = "is in epochs, but a mixture with a streamed source has no epochs"
             valid = ("10000 steps", "1e9 tokens")
         elif any(count != int(count) for count in counts):
-            message = "is part of an epoch, and of streamed data only the end of an epoch is known"
+            message = (
+                "is a fraction of an epoch, but of streamed data only the end of an epoch is known"
+            )
             valid = ("1 epochs",)
         else:
             continue
@@ -128,7 +131,7 @@ def stream_problems(job: Job) -> Iterator[Problem]:
 
 
 def _in_epochs(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
-    """The values that are counted in epochs, by their paths."""
+    """Values in epochs, with their paths."""
     for name in fields_of(section):
         value = getattr(section, name)
         items = value if isinstance(value, tuple) else (value,)
@@ -145,7 +148,7 @@ def _in_epochs(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
 
 @rule(needs="files", when=lambda job: job.data.held_out and not job.data.validation)
 def held_out_problems(job: Job) -> Iterator[Problem]:
-    """A number of held-out documents that leaves none to train on."""
+    """A number of held-out documents that leaves none for training."""
     counts = [_documents(source) for source in job.data.sources]
     known = [count for count in counts if count is not None]
     total = sum(known)
@@ -153,15 +156,17 @@ def held_out_problems(job: Job) -> Iterator[Problem]:
         return
     if job.data.held_out < 1:
         if total == 1 and job.data.has_answers:
-            message = "is a share of one conversation, which is not cut"
-            yield Problem("data.held_out", message, hint="Give more, or data.validation.")
+            message = "is a share of a single conversation, which is not split"
+            yield Problem(
+                "data.held_out", message, hint="Add more conversations, or data.validation."
+            )
         return
     if job.data.held_out < total:
         return
     yield Problem(
         "data.held_out",
-        f"{job.data.held_out:.15g} of {total} document{'s' * (total != 1)} would leave none to "
-        f"train on",
+        f"{job.data.held_out:.15g} of {total} document{'s' * (total != 1)} would leave none for "
+        "training",
         valid=(f"1 to {total - 1}", "a share below 1") if total > 1 else ("a share below 1",),
         also=("data.sources",),
     )
@@ -179,29 +184,29 @@ def _documents(source: SourceConfig) -> int | None:
 
 @dead("evaluation.baselines")
 def baselines_are_dead(job: Job) -> str | None:
-    """N-gram baselines of data or tokens that are not counted."""
+    """N-gram baselines that do not apply to the data or the loss."""
     if job.data.streams:
-        return "n-grams are counted in whole data, and a source is streamed"
+        return "n-grams are counted over complete data, but a source is streamed"
     path = leaves_out(job)
-    return path and f"{path} leaves tokens out, which n-gram models would count"
+    return path and f"{path} excludes tokens from the loss, which n-gram models would count"
 
 
 @rule(needs=tokenizer_needs, when=lambda job: any(tokens_named(job.loss)))
 def unknown_tokens(job: Job) -> Iterator[Problem]:
-    """Tokens that the loss names and the tokenizer does not have."""
+    """Token ids of the loss that the tokenizer does not have."""
     size = known_vocabulary(job.tokenizer)
     for field, token in tokens_named(job.loss):
         if size is not None and token >= size:
             yield Problem(
                 field,
-                f"the tokenizer has no token {token}: its vocabulary is {size}",
+                f"token {token} does not exist: the tokenizer has {size} tokens",
                 valid=(f"0 to {size - 1}",),
                 also=("tokenizer",),
             )
 
 
 def leaves_out(job: Job) -> str | None:
-    """Find what makes the loss, and with it each metric, leave tokens out.
+    """Find the setting that excludes tokens from the loss, and so from all metrics.
 
     Returns:
         the path of the field; None if all tokens count.
@@ -216,10 +221,10 @@ def leaves_out(job: Job) -> str | None:
 @rule(
     needs="files",
     when=lambda job: any(sources_of(job, Conversations)),
-    cautions={"no-stop-token": "no token that ends an answer is trained"},
+    cautions={"no-stop-token": "answers end without a control token that training could learn"},
 )
 def template_problems(job: Job) -> Iterator[Problem]:
-    """Chat templates that are not there, or write tokens that the tokenizer does not have."""
+    """Chat templates that are missing, or write tokens that the tokenizer lacks."""
     from setpoint.data.sources.chat import fitting_template
     from setpoint.data.tokenizers.vocabulary import chat_facts
 
@@ -233,8 +238,8 @@ def template_problems(job: Job) -> Iterator[Problem]:
                 yield Caution(
                     "no-stop-token",
                     f"{path}.template",
-                    f"{template.title} writes no control token of {facts.title} behind an answer, "
-                    "so that none is trained that ends generation",
+                    f"{template.title} ends answers without a control token of {facts.title}, so "
+                    "the model never learns to stop",
                     also=("tokenizer",),
                     hint="End the assistant's messages with a control token, such as eos_token.",
                 )
@@ -245,7 +250,7 @@ def template_problems(job: Job) -> Iterator[Problem]:
 
 @rule(needs="files", when=lambda job: any(sources_of(job, Tokens)))
 def token_problems(job: Job) -> Iterator[Problem]:
-    """Prepared data, or a separator, of another tokenizer."""
+    """Prepared data, or separators, that do not match the tokenizer."""
     from setpoint.data.sources.tokens import prepared_folders
     from setpoint.data.store import read_facts
     from setpoint.data.tokenizers.vocabulary import tokenizer_name, vocabulary_size
@@ -256,7 +261,7 @@ def token_problems(job: Job) -> Iterator[Problem]:
         if size is not None and source.separator is not None and source.separator >= size:
             yield Problem(
                 f"{path}.separator",
-                f"is no token of the tokenizer, which has {size:,}",
+                f"is not a token of the tokenizer, which has {size:,}",
                 valid=("null", f"0 to {size - 1}"),
                 also=("tokenizer",),
             )
@@ -265,15 +270,15 @@ def token_problems(job: Job) -> Iterator[Problem]:
             if name is not None and facts is not None and facts.tokenizer != name:
                 yield Problem(
                     f"{path}.paths",
-                    f"{folder} was prepared with the tokenizer {_brief(facts.tokenizer)}, and the "
-                    f"job's is {_brief(name)}",
-                    hint="Use that tokenizer, or prepare the data with this one.",
+                    f"{folder} was prepared with the tokenizer {_brief(facts.tokenizer)}, but "
+                    f"the job's is {_brief(name)}",
+                    hint="Use that tokenizer, or prepare the data again.",
                     also=("tokenizer",),
                 )
 
 
 def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
-    """Find ids that are no tokens, or parts of them, among the first ones of each file."""
+    """Find ids outside the vocabulary, or files of another dtype, at the start of each file."""
     if size is None:
         return
     from setpoint.data.sources.tokens import find_wrong_ids, layout_of, token_files
@@ -294,7 +299,7 @@ def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
 
 @rule(when=lambda job: isinstance(job.tokenizer, TokenIds))
 def text_problems(job: Job) -> Iterator[Problem]:
-    """Text, and documents to pack, where tokenizer.type = ids."""
+    """Text sources, and packing without a separator, with tokenizer.type = ids."""
     assert isinstance(job.tokenizer, TokenIds)
     for path, source in sources_of(job, SourceConfig):
         fields: str = getattr(source, "field", "")
@@ -302,14 +307,14 @@ def text_problems(job: Job) -> Iterator[Problem]:
             if source.separator is not None and source.separator != job.tokenizer.separator:
                 yield Problem(
                     f"{path}.separator",
-                    "is not the separator of tokenizer, which stands between documents",
+                    "differs from tokenizer.separator, the token between documents",
                     valid=("null",),
                     also=("tokenizer.separator",),
                 )
         elif not isinstance(source, Conversations) and fields.rpartition(".")[2] != "input_ids":
             yield Problem(
                 f"{path}.type",
-                "is text, and tokenizer.type = ids makes no tokens of it",
+                "is text, but tokenizer.type = ids cannot tokenize text",
                 valid=("tokens",),
                 also=("tokenizer",),
             )
@@ -317,20 +322,20 @@ def text_problems(job: Job) -> Iterator[Problem]:
     if packed and job.tokenizer.separator is None and any(sources_of(job, Tokens)):
         yield Problem(
             "data.packing.method",
-            "packs documents, and nothing separates those of token files",
+            "packs documents, but token files without a separator do not mark their ends",
             valid=("concatenate",),
             also=("tokenizer.separator",),
         )
 
 
 def _brief(name: str) -> str:
-    """The name of a tokenizer with the start of its hash."""
+    """Name of a tokenizer with an abbreviated hash."""
     kind, *more = name.split()
     return " ".join([kind, *(word[:12] for word in more)])
 
 
 def sources_of(job: Job, kind: type[S]) -> Iterator[tuple[str, S]]:
-    """The sources of a kind, with their paths."""
+    """Sources of a kind, with their paths."""
     sections = [("data.sources", job.data.sources), ("data.validation", job.data.validation)]
     if job.evaluation is not None:
         for number, dataset in enumerate(job.evaluation.datasets):
@@ -342,7 +347,7 @@ def sources_of(job: Job, kind: type[S]) -> Iterator[tuple[str, S]]:
 
 
 def needs_template(source: Conversations) -> bool:
-    """True if a source's first row is messages, and not tokens."""
+    """True if the first row of a source is messages, not tokens."""
     from setpoint.data.sources.conversations import ConversationsSource
     from setpoint.hub.fetch import is_url
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 FACTOR = 4
 MANY = 2**20
-"""Tokens, where it is not known how many there are."""
+"""Assumed number of tokens if the vocabulary size is unknown."""
 LIKELY_VOCABULARY = 128 * 1024
-"""Stands for the size of a vocabulary that is not known here; the output has none in float8."""
+"""Assumed size of an unknown vocabulary; the output layer has no part in float8 rules."""
 
 
 def within(section: str, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Problems of a section, with paths from the job."""
+    """Prefix the paths of problems with their section."""
     for problem in problems:
         problem.path = f"{section}.{problem.path}".rstrip(".")
         problem.also = tuple(f"{section}.{path}" for path in problem.also)
@@ -36,10 +36,10 @@ def within(section: str, problems: Iterable[Problem]) -> Iterator[Problem]:
 
 
 def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
-    """Vocabulary size of a tokenizer, where it is known without building it.
+    """Vocabulary size of a tokenizer, if known without building it.
 
     Arguments:
-        tokenizer: its section; of one in files these are read, if they are here.
+        tokenizer: section of the tokenizer; one in files is read if these are local.
     """
     if isinstance(tokenizer, Bytes):
         return BYTES_VOCABULARY
@@ -49,17 +49,17 @@ def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
 
 
 def tokenizer_needs(job: Job) -> tuple[Need, ...]:
-    """Files, unless the tokenizer is known without."""
+    """Files, unless the tokenizer is bytes."""
     return () if isinstance(job.tokenizer, Bytes) else ("files",)
 
 
 def device_needs(job: Job) -> tuple[Need, ...]:
-    """Torch, where parallel.device = auto."""
+    """Torch, with parallel.device = auto."""
     return ("torch",) if job.parallel.device == "auto" else ()
 
 
 def has_rows(job: Job) -> bool:
-    """True if the embedding may have another number of rows than there are tokens."""
+    """True if the embedding may have more or fewer rows than the tokenizer has tokens."""
     model = job.model
     return (
         isinstance(model, TransformerConfig) and (model.vocab_size or model.vocab_multiple_of) != 1
@@ -70,11 +70,11 @@ def has_rows(job: Job) -> bool:
     needs=tokenizer_needs,
     when=has_rows,
     cautions={
-        "vocabulary-mostly-unused": "most rows of the embedding stand for no token of the tokenizer"
+        "vocabulary-mostly-unused": "most rows of the embedding belong to no token of the tokenizer"
     },
 )
 def vocabulary_problems(job: Job) -> Iterator[Problem]:
-    """A vocabulary of the model that does not hold the tokenizer's."""
+    """A model vocabulary smaller, or much larger, than the tokenizer's."""
     from setpoint.model.parameters import embedding_rows, vocab_error
 
     model = job.model
@@ -95,8 +95,8 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
         yield Caution(
             "vocabulary-mostly-unused",
             f"model.{field}",
-            f"of {rows} rows of the embedding only {tokens} stand for tokens of the tokenizer; the "
-            f"others cost memory and time",
+            f"only {tokens} of the {rows} rows of the embedding belong to tokens of the "
+            "tokenizer; the others waste memory and time",
             valid=("null",) if field == "vocab_size" else ("1", "64"),
             also=("tokenizer",),
         )
@@ -110,7 +110,7 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
     ),
 )
 def row_problems(job: Job) -> Iterator[Problem]:
-    """Rows of the embedding that fit neither the weights to start from nor the tokenizer."""
+    """An embedding that fits neither the pretrained weights nor the tokenizer."""
     from setpoint.model.pretrained import check
     from setpoint.model.pretrained.config_json import FieldDifference
     from setpoint.model.pretrained.locate import locate_here
@@ -129,8 +129,7 @@ def row_problems(job: Job) -> Iterator[Problem]:
             if rows is not None and tokens is not None and rows < tokens:
                 yield Problem(
                     "model.overrides.vocab_size",
-                    f"{rows} rows of the embedding do not hold the {tokens} tokens of the "
-                    f"tokenizer",
+                    f"{rows} embedding rows are fewer than the {tokens} tokens of the tokenizer",
                     valid=(str(tokens),),
                     also=also,
                 )
@@ -140,10 +139,10 @@ def row_problems(job: Job) -> Iterator[Problem]:
         return  # reported by a check of the model
     if different is not None:
         field, size, expected = different
-        given = f", and the tokenizer has {tokens} tokens" if size.startswith("null") else ""
+        given = f", but the tokenizer has {tokens} tokens" if size.startswith("null") else ""
         yield Problem(
             f"model.{field}",
-            f"the weights to start from have {expected}{given}",
+            f"the pretrained weights have {expected}{given}",
             valid=(expected,),
             also=also,
         )
@@ -151,7 +150,7 @@ def row_problems(job: Job) -> Iterator[Problem]:
 
 @rule(when=lambda job: names_attention_backend(job.model))
 def backend_problems(job: Job) -> Iterator[Problem]:
-    """Attention backends that do not go with the device, the dtype or deterministic = true."""
+    """Attention backends that conflict with the device, the dtype or deterministic = true."""
     from setpoint.model.attention.selection import determinism_problems, placement_problems
 
     assert isinstance(job.model, TransformerConfig)
@@ -171,7 +170,7 @@ def device_problems(job: Job) -> Iterator[Problem]:
 
 
 def dense_on_gpu(job: Job) -> Dense | None:
-    """The attention that holds tensors of all pairs of positions, if the device is a GPU."""
+    """The attention with a dense mask or dense scores, if the device is a GPU."""
     model = job.model
     if not isinstance(model, TransformerConfig):
         return None
@@ -189,11 +188,12 @@ def dense_on_gpu(job: Job) -> Dense | None:
     needs=device_needs,
     when=lambda job: job.parallel.device != "cpu" and dense_on_gpu(job) is not None,
     cautions={
-        "dense-attention": "attention on a GPU holds a mask or scores of all pairs of positions"
+        "dense-attention": "attention on a GPU materializes a mask or scores for all pairs of "
+        "positions"
     },
 )
 def mask_cautions(job: Job) -> Iterator[Caution]:
-    """Attention that holds tensors of all pairs of positions on a GPU."""
+    """Attention on a GPU that materializes a mask or scores for all pairs of positions."""
     from setpoint.model.attention.selection import LIMITS, able, demands_of, unplaced
 
     attention, model = dense_on_gpu(job), job.model
@@ -218,26 +218,26 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
     ]
     fields = ("model.attention_soft_cap", "model.attention_dropout", "model.sliding_window")
     also = [field for field in fields if getattr(model, field.partition(".")[2])]
-    tensors = "scores of all heads" if attention.scores else "a mask"
+    tensors = "the scores of all heads" if attention.scores else "a mask"
     yield Caution(
         "dense-attention",
         "model.attention_backend",
-        f"{attention.name} holds {tensors} of {length} x {length} positions for each row of a "
-        f"micro-batch on a GPU ({size / 2**20:,.1f} MiB), and skips nothing that is hidden",
+        f"{attention.name} materializes {tensors} of {length} x {length} positions per row of a "
+        f"micro-batch on a GPU ({size / 2**20:,.1f} MiB) and computes masked pairs as well",
         valid=tuple(better) if model.attention_backend != "auto" else (),
         also=(*also, "batch.sequence_length", "data.packing.isolate"),
-        hint="" if better else "Without model.attention_dropout auto needs no mask.",
+        hint="" if better else "Without model.attention_dropout, auto needs no mask.",
     )
 
 
 DENSE_LAYERS = {
-    "dense-layers-quantized": "layers that quantized files leave dense are quantized as well"
+    "dense-layers-quantized": "layers that are dense in quantized files are quantized as well"
 }
 
 
 @rule(when=lambda job: job.adapter is not None and job.model.parameters_known)
 def adapter_problems(job: Job) -> Iterator[Problem]:
-    """Patterns and ranks of the adapter that do not fit the modules of a transformer."""
+    """Adapter patterns and ranks that do not fit the modules of a transformer."""
     from setpoint.adapter import plan
     from setpoint.model.parameters import fused_parts_of, parameters_of
 
@@ -254,10 +254,10 @@ def adapter_problems(job: Job) -> Iterator[Problem]:
     if model.tie_embeddings and tied:
         yield Problem(
             "adapter.targets",
-            "adapts the embedding, which is the output matrix, too: once it is merged, the update "
-            "would change both",
+            "adapts the embedding, which is tied to the output matrix: merging the update would "
+            "change both",
             also=("model.tie_embeddings",),
-            hint="Leave the embedding out by adapter.exclude.",
+            hint="Exclude the embedding with adapter.exclude.",
         )
 
 
@@ -267,7 +267,7 @@ def adapter_problems(job: Job) -> Iterator[Problem]:
     cautions=DENSE_LAYERS,
 )
 def built_adapter_problems(job: Job) -> Iterator[Problem]:
-    """Patterns and ranks of the adapter that do not fit the modules of the model, once built."""
+    """Adapter patterns and ranks that do not fit the modules of the built model."""
     from setpoint.adapter.plan import adapter_problems
     from setpoint.model.build import build_outline
     from setpoint.train.build.job_parameters import add_adapter, trained_parameters
@@ -293,10 +293,10 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
 
 
 def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
-    """Find weights of a model of transformers that are not kept as its quantized files have them.
+    """Find weights of a transformers model that quantization changes from its quantized files.
 
-    These are experts that files hold one by one with scales that are not those of one matrix, and
-    layers that they hold dense.
+    These are experts that files store one by one with scales that do not fit one matrix, and layers
+    that files store dense.
     """
     from setpoint.adapter.plan import quantized_sites, sites_of
     from setpoint.adapter.quantize.config import UNJOINED, dense_layers, form_of, why_not_joined
@@ -337,12 +337,13 @@ def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
         and job.model.pretrained is not None
     ),
     cautions={
-        "base-rounded-again": "weights that files hold quantized are quantized in another format",
+        "base-rounded-again": "weights that files store quantized are quantized again in another "
+        "format",
         **DENSE_LAYERS,
     },
 )
 def base_problems(job: Job) -> Iterator[Problem]:
-    """A quantized base that does not keep the numbers of the files that it comes from."""
+    """A quantized base whose numbers differ from those of its files."""
     from setpoint.adapter.plan import quantized_sites, sites_of
     from setpoint.adapter.quantize.config import dense_layers, form_problems
     from setpoint.model.parameters import parameters_of
@@ -382,8 +383,8 @@ def base_problems(job: Job) -> Iterator[Problem]:
     if job.model.merge_qkv:
         yield Problem(
             "model.merge_qkv",
-            "true makes one weight of three, whose numbers would be rounded once more in place of "
-            "being kept as the files have them",
+            "true merges three weights into one, which is quantized again and loses the numbers "
+            "of the files",
             valid=("false",),
             also=("adapter.quantize", "model.pretrained"),
         )
@@ -391,33 +392,33 @@ def base_problems(job: Job) -> Iterator[Problem]:
 
 @dead("optimizer.rounding")
 def idle_rounding(job: Job) -> str | None:
-    """Rounding where the optimizer updates nothing in bf16."""
+    """Rounding for an optimizer that updates nothing in bf16."""
     state = job.precision.optimizer_state or job.precision.updated
     if "bf16" in (state, job.precision.updated):
         return None
-    return "the weights that it updates and its state are in fp32, and nothing is rounded"
+    return "weights and optimizer state are in fp32, so nothing is rounded"
 
 
 @dead("precision.gather")
 def idle_gather(job: Job) -> str | None:
-    """A dtype of gathered weights where no fp32 weights are gathered."""
+    """A dtype of gathered weights without fp32 weights to gather."""
     if job.precision.gather == job.precision.params:
         return None  # as weights are anyway
     if not job.parallel.uses_fsdp:
         return "no weights are sharded (shard = 1)"
-    return "weights in bf16 are gathered in bf16" if job.precision.params == "bf16" else None
+    return "bf16 weights are gathered in bf16" if job.precision.params == "bf16" else None
 
 
 @dead("parallel.sharding.accumulation")
 def idle_accumulation(job: Job) -> str | None:
-    """Accumulation of sharded gradients where a step has one micro-batch."""
+    """Accumulation of sharded gradients with one micro-batch per step."""
     counts = job.parallel.accumulates_whole and job.batch.accumulation == 1
-    return "a step has one micro-batch" if counts else None
+    return "a step has only one micro-batch" if counts else None
 
 
 @dead("precision.float8.gather", holds=(False,))
 def idle_float8_gather(job: Job) -> str | None:
-    """Weights to gather in float8 where none are gathered, or not in float8."""
+    """Float8 gathering of weights that are not gathered, or not in float8."""
     if not job.parallel.uses_fsdp:
         return "no weights are sharded (parallel.shard = 1)"
     reshard = job.parallel.reshard
@@ -428,7 +429,7 @@ def idle_float8_gather(job: Job) -> str | None:
 
 @rule(when=lambda job: job.precision.float8 is not None)
 def float8_problems(job: Job) -> Iterator[Problem]:
-    """Linear layers that cannot be computed in float8."""
+    """Linear layers that do not support float8."""
     from setpoint.precision.config import converted, layer_problems
 
     float8, model, path = job.precision.float8, job.model, "precision.float8"
@@ -444,7 +445,7 @@ def float8_problems(job: Job) -> Iterator[Problem]:
     if "output" in converted(float8, layers):
         yield Problem(
             f"{path}.skip",
-            "must match output: losses multiply with its matrix themselves, in bf16",
+            "must match output: the loss multiplies by its matrix in bf16",
             hint="Add '^output$'.",
         )
 
@@ -462,7 +463,7 @@ def packed_experts(model: TransformerConfig) -> dict[str, tuple[int, int]]:
 
 @rule(needs="torch", when=lambda job: job.precision.float8 is not None)
 def float8_device_problems(job: Job) -> Iterator[Problem]:
-    """A device that does not compute in float8."""
+    """A GPU without float8 support."""
     import torch
 
     from setpoint.precision.float8 import why_not
@@ -478,8 +479,7 @@ def linear_layers(model: TransformerConfig) -> dict[str, tuple[int, int]]:
     """List the linear layers of a transformer without building it.
 
     Returns:
-        (out, in) features by qualified name; none where only an imported norm itself knows what
-        parameters it has.
+        (out, in) features by qualified name; empty if only an imported norm knows its parameters.
     """
     from setpoint.model.parameters import parameters_of
 
@@ -494,7 +494,7 @@ def linear_layers(model: TransformerConfig) -> dict[str, tuple[int, int]]:
 
 @rule(needs=device_needs, when=lambda job: job.deterministic and job.parallel.device != "cpu")
 def workspace_problems(job: Job) -> Iterator[Problem]:
-    """An environment in which matrix products on a GPU are not deterministic."""
+    """An environment in which matrix products on a GPU are nondeterministic."""
     if job.parallel.device == "auto":
         from torch import cuda
 
@@ -504,15 +504,15 @@ def workspace_problems(job: Job) -> Iterator[Problem]:
     if value not in (None, *CUBLAS_WORKSPACES):
         yield Problem(
             "deterministic",
-            f"the environment has {CUBLAS_VARIABLE} = {value}, with which cuBLAS gives other sums "
-            f"in each run",
+            f"the environment has {CUBLAS_VARIABLE} = {value}, with which cuBLAS results vary "
+            "from run to run",
             hint=f"Unset it, or set it to {' or '.join(CUBLAS_WORKSPACES)}.",
         )
 
 
 @rule(when=lambda job: job.optimizer.has_patterns and job.model.parameters_known)
 def pattern_problems(job: Job) -> Iterator[Problem]:
-    """Patterns of the optimizer that match no parameter of a transformer."""
+    """Optimizer patterns that match no parameter of a transformer."""
     if _can_be_searched(job):
         yield from _unmatched(job, vocabulary=1)
 
@@ -522,7 +522,7 @@ def pattern_problems(job: Job) -> Iterator[Problem]:
     when=lambda job: job.optimizer.has_patterns and not job.model.parameters_known,
 )
 def built_pattern_problems(job: Job) -> Iterator[Problem]:
-    """Patterns of the optimizer that match no parameter of the model, once built."""
+    """Optimizer patterns that match no parameter of the built model."""
     try:
         yield from _unmatched(job, known_vocabulary(job.tokenizer) or 1)
     except SetpointError as error:
@@ -542,7 +542,7 @@ def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
 
 
 def _can_be_searched(job: Job) -> bool:
-    """True if all patterns are regular expressions, which the sections themselves check."""
+    """True if all patterns are valid regular expressions; their sections report others."""
     config = job.optimizer
     if job.adapter is not None and not job.adapter.can_be_searched:
         return False

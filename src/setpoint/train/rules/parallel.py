@@ -1,4 +1,4 @@
-"""Rules of `[parallel]`: divisibility by its axes, and jobs of replica groups."""
+"""Rules of `[parallel]`: divisibility by its axes, and replica groups."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TENSOR = "parallel.tensor"
 
 @rule(needs="import", when=lambda job: isinstance(job.model, HuggingFaceConfig))
 def family_problems(job: Job) -> Iterator[Problem]:
-    """Models that transformers does not make, or that ranks cannot divide.
+    """Models that transformers cannot build or ranks cannot divide.
 
-    An id of the hub is left alone, and files that cannot be read, as others say why.
+    Models on the hub are not checked; other checks report files that cannot be read.
     """
     from importlib.util import find_spec
 
@@ -59,7 +59,7 @@ def family_problems(job: Job) -> Iterator[Problem]:
 
 
 def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
-    """Find axes by which the model cannot be divided, with degrees by which it can."""
+    """Find axes that cannot divide the model, with degrees that can."""
     from setpoint.model.huggingface.builder import undivided
     from setpoint.train.build.job_parameters import add_adapter
 
@@ -70,7 +70,7 @@ def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
         return  # reported by the rule of the adapter
 
     def working(field: str, **others: int) -> list[str]:
-        """Degrees of an axis by which the model can be divided, and the whole job, too."""
+        """Degrees of an axis that divide the model and give a valid job."""
         present, fits = getattr(job.parallel, field), list[str]()
         for degree in nearest_divisors(job.parallel.world_size, present, 64):
             draft: Any = draft_of(job)
@@ -90,7 +90,7 @@ def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
         if field == "expert_tensor":
             degrees = [degree for degree in working("expert", expert_tensor=1) if degree != "1"]
             if degrees:
-                hint = f"Set it to 1, and divide the experts by parallel.expert = {degrees[0]}."
+                hint = f"Set it to 1 and divide the experts by parallel.expert = {degrees[0]}."
         also = ("model.config", *(("adapter",) if "adapters" in why else ()))
         yield Problem(f"parallel.{field}", why, valid=working(field), also=also, hint=hint)
         if field == "pipeline":
@@ -102,7 +102,7 @@ def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
 
 @rule(when=lambda job: job.parallel.torchft is not None)
 def torchft_problems(job: Job) -> Iterator[Problem]:
-    """Jobs that replica groups (torchft) cannot train."""
+    """Jobs that replica groups (torchft) do not support."""
     section, batch = job.parallel.torchft, job.batch
     assert section is not None
     if batch.accumulation % section.group_size:
@@ -110,15 +110,15 @@ def torchft_problems(job: Job) -> Iterator[Problem]:
                  if batch.global_size % (size * section.group_size) == 0]  # fmt: skip
         yield Problem(
             "batch.micro_size",
-            f"{batch.accumulation} micro-batches of a step cannot be divided by "
-            f"{section.group_size} replica groups",
+            f"{section.group_size} replica groups do not divide the {batch.accumulation} "
+            "micro-batches of a step",
             valid=[str(size) for size in sizes[::-1][:3]],
             also=("batch.global_size", "batch.accumulation", "parallel.torchft.group_size"),
         )
     for field in job.resilience.rollbacks:
         yield Problem(
             field,
-            "rollback goes to a checkpoint that the other replica groups may not have",
+            "rollback needs a checkpoint that all replica groups have, and the others may lack it",
             valid=("fail", "skip"),
             also=("parallel.torchft",),
         )
@@ -140,25 +140,25 @@ def tensor_problems(job: Job) -> Iterator[Problem]:
         fits = [n for n in valid if n % model.kv_heads == 0 or model.kv_heads % n == 0]
         yield Problem(
             TENSOR,
-            f"{ranks} ranks can neither divide the {model.kv_heads} key-value heads nor share them "
-            f"equally",
+            f"{ranks} ranks cannot divide the {model.kv_heads} key-value heads, nor share them "
+            "equally",
             valid=[str(n) for n in sorted(fits, key=lambda n: abs(n - ranks))[:3]],
             also=("model.kv_heads",),
         )
     moe = model.moe
     if moe is None or not all(moe.has_experts(layer) for layer in range(model.layers)):
-        yield from _undivided(ranks, model.ffn_dim, "inner components", "model.ffn_dim")
+        yield from _undivided(ranks, model.ffn_dim, "feed-forward dimensions", "model.ffn_dim")
     if moe is not None and moe.shared_experts:
         width = moe.shared_experts * moe.width(model.ffn_dim)
         yield from _undivided(
-            ranks, width, "inner components of shared experts", "model.moe.shared_experts"
+            ranks, width, "feed-forward dimensions of shared experts", "model.moe.shared_experts"
         )
     tokens = known_vocabulary(job.tokenizer)
     rows = 0 if tokens is None else embedding_rows(model, tokens)
     if rows and rows <= (ranks - 1) * -(-rows // ranks):
         yield Problem(
             TENSOR,
-            f"{ranks} ranks with {-(-rows // ranks)} rows of the embedding each leave none of the "
+            f"{ranks} ranks with {-(-rows // ranks)} embedding rows each leave none of the "
             f"{rows} for the last one",
             also=("model.vocab_size",),
         )
@@ -177,7 +177,7 @@ def _undivided(ranks: int, count: int, what: str, field: str) -> Iterator[Proble
 
 
 def _undivided_sequences(job: Job) -> Iterator[Problem]:
-    """Lengths of rows that do not fall into equal parts."""
+    """Sequence lengths that sequence parallelism cannot divide."""
     step = job.parallel.degrees["tensor"] * job.parallel.sequence_multiple
     lengths = {
         "batch.sequence_length": job.batch.sequence_length,
@@ -187,8 +187,8 @@ def _undivided_sequences(job: Job) -> Iterator[Problem]:
         if length is not None and length % step:
             yield Problem(
                 field,
-                f"{length} tokens do not fall into {step} equal parts, as sequence parallelism "
-                f"divides them",
+                f"{length} tokens are not a multiple of {step}, by which sequence parallelism "
+                "divides them",
                 valid=[str(size) for size in nearest_multiples(length, step)],
                 also=("parallel.sequence_parallel", TENSOR),
             )
@@ -196,7 +196,7 @@ def _undivided_sequences(job: Job) -> Iterator[Problem]:
 
 @rule(when=lambda job: job.parallel.divides_sequences)
 def context_problems(job: Job) -> Iterator[Problem]:
-    """Sequences and heads that do not divide by parallel.ring and parallel.ulysses."""
+    """Sequences and heads that parallel.ring and parallel.ulysses cannot divide."""
     parallel, length = job.parallel, job.batch.sequence_length
     degrees, multiple = parallel.degrees, parallel.sequence_multiple
     used = [axis for axis in CONTEXT if degrees[axis] > 1]
@@ -209,7 +209,7 @@ def context_problems(job: Job) -> Iterator[Problem]:
         total = f" = {multiple}" if len(factors) > 1 else ""
         yield Problem(
             "batch.sequence_length",
-            f"{length} tokens are no multiple of {' * '.join(factors)}{total}",
+            f"{length} tokens are not a multiple of {' * '.join(factors)}{total}",
             valid=[str(size) for size in nearest_multiples(length, multiple)],
             also=tuple(f"parallel.{axis}" for axis in used),
         )
@@ -225,13 +225,13 @@ def context_problems(job: Job) -> Iterator[Problem]:
             f"{where if tensor > 1 else 'of the model'}",
             valid=[str(size) for size in nearest_divisors(heads, ulysses)],
             also=("model.heads", *(("parallel.tensor",) if tensor > 1 else ())),
-            hint="parallel.ring divides sequences whatever the number of heads is.",
+            hint="parallel.ring divides sequences for any number of heads.",
         )
 
 
 @rule(when=lambda job: isinstance(job.model, TransformerConfig) and job.parallel.divides_layers)
 def stage_problems(job: Job) -> Iterator[Problem]:
-    """Stages of a pipeline without a layer each, or with other parts than the model's."""
+    """Pipeline stages without a layer, or with parts that the model lacks."""
     assert isinstance(job.model, TransformerConfig)
     pipelining, layers = job.parallel.pipelining, job.model.layers
     ranks = job.parallel.degrees["pipeline"]
@@ -247,7 +247,7 @@ def stage_problems(job: Job) -> Iterator[Problem]:
         fit = [n for n in range(1, most + 1) if job.parallel.world_size % n == 0]
         yield Problem(
             "parallel.pipeline",
-            f"{total} stages are more than the model has layers, {layers}",
+            f"{total} stages exceed the number of layers, {layers}",
             valid=[str(n) for n in sorted(fit, reverse=True)[:3]],
             also=("model.layers", "parallel.pipelining.schedule"),
         )
@@ -256,23 +256,23 @@ def stage_problems(job: Job) -> Iterator[Problem]:
 def split_problems(
     split: tuple[tuple[str, ...], ...], layers: int, field: str
 ) -> Iterator[Problem]:
-    """Find stages with other parts than the model's; `field` decides how many layers it has."""
+    """Find stages whose parts are not those of the model; `field` sets its number of layers."""
     from setpoint.model.parameters import part_names
 
     wanted, given = part_names(layers), [name for stage in split for name in stage]
     empty = [str(number) for number, stage in enumerate(split) if not stage]
     if empty:
         yield Problem(
-            f"parallel.pipelining.split.{empty[0]}", "is a stage without any part of the model"
+            f"parallel.pipelining.split.{empty[0]}", "is a stage without parts of the model"
         )
     elif given != wanted:
         missing = [name for name in wanted if name not in given]
         unknown = [name for name in given if name not in wanted]
         twice = sorted({name for name in given if given.count(name) > 1})
-        why = "does not name the parts in their order"
+        why = "does not list the parts in order"
         if missing or unknown or twice:
-            said = (("lacks", missing), ("has unknown", unknown), ("repeats", twice))
-            why = "; ".join(f"{word} {', '.join(names[:4])}" for word, names in said if names)
+            faults = (("lacks", missing), ("has unknown", unknown), ("repeats", twice))
+            why = "; ".join(f"{word} {', '.join(names[:4])}" for word, names in faults if names)
         yield Problem(
             "parallel.pipelining.split",
             why,
@@ -283,7 +283,7 @@ def split_problems(
 
 @rule(when=lambda job: job.parallel.divides_layers)
 def batch_problems(job: Job) -> Iterator[Problem]:
-    """Numbers of micro-batches that the schedule of a pipeline does not run."""
+    """Numbers of micro-batches that the pipeline schedule does not support."""
     pipelining, count = job.parallel.pipelining, job.batch.accumulation
     ranks, share = (
         job.parallel.degrees["pipeline"],
@@ -297,7 +297,7 @@ def batch_problems(job: Job) -> Iterator[Problem]:
         valid = sorted(even, key=lambda n: abs(n - count))[:2] or valid
         yield Problem(
             "batch.accumulation",
-            f"{count} micro-batch{'es' * (count != 1)} a step: {why}",
+            f"{count} micro-batch{'es' * (count != 1)} per step: {why}",
             valid=[str(number) for number in valid],
             also=("batch.micro_size", "batch.global_size", "parallel.pipelining.schedule"),
         )
@@ -311,7 +311,7 @@ def batch_problems(job: Job) -> Iterator[Problem]:
     )
 )
 def expert_problems(job: Job) -> Iterator[Problem]:
-    """Experts, and widths of experts, that the ranks cannot divide."""
+    """Experts, or widths of experts, that ranks cannot divide."""
     model, parallel = job.model, job.parallel
     assert isinstance(model, TransformerConfig) and model.moe is not None
     experts, width = model.moe.experts, model.moe.width(model.ffn_dim)
@@ -328,8 +328,7 @@ def expert_problems(job: Job) -> Iterator[Problem]:
         field = "model.ffn_dim" if model.moe.expert_dim is None else "model.moe.expert_dim"
         yield Problem(
             "parallel.expert_tensor",
-            f"the width of {width} of an expert cannot be divided among "
-            f"{parallel.expert_tensor} ranks",
+            f"{parallel.expert_tensor} ranks cannot divide the width {width} of an expert",
             valid=("1",),
             also=(field, "parallel.tensor"),
         )
@@ -339,8 +338,8 @@ def expert_problems(job: Job) -> Iterator[Problem]:
     if local % shards and model.dim % shards:
         yield Problem(
             "parallel.expert",
-            f"leaves {shards} ranks to shard {local} expert{'s' * (local != 1)}, and divides "
-            f"neither these nor dim = {model.dim} by {shards}",
+            f"leaves {shards} ranks to shard {local} expert{'s' * (local != 1)}, but {shards} "
+            f"divides neither this number nor dim = {model.dim}",
             valid=[
                 str(n)
                 for n in nearest_divisors(gcd(experts, ranks), parallel.expert, 8)
@@ -351,7 +350,7 @@ def expert_problems(job: Job) -> Iterator[Problem]:
 
 
 def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
-    """Find quantized experts of which ranks would have parts of blocks."""
+    """Find quantized experts whose blocks would be split between ranks."""
     model, ranks, adapter = job.model, job.parallel.expert_tensor, job.adapter
     if ranks == 1 or adapter is None or adapter.quantize is None or not adapter.can_be_searched:
         return
@@ -372,19 +371,19 @@ def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
         smaller = f"set adapter.quantize.group_size = {sizes[-1]}, or " if sizes else ""
         yield Problem(
             "parallel.expert_tensor",
-            f"leaves each of {ranks} ranks {width // ranks} of the {width} "
-            f"{'inputs' if into else 'outputs'} of {site.path}, and would cut its blocks of "
-            f"{block} quantized weights",
+            f"gives each of {ranks} ranks {width // ranks} of the {width} "
+            f"{'inputs' if into else 'outputs'} of {site.path}, which splits blocks of {block} "
+            "quantized weights",
             valid=["1", *(f"{n} (with parallel.tensor = {n})" for n in degrees)],
             also=("adapter.quantize", "parallel.tensor"),
-            hint=f"Or {smaller}leave it out by adapter.quantize.exclude.",
+            hint=f"Or {smaller}exclude it with adapter.quantize.exclude.",
         )
         return
 
 
 @rule(when=lambda job: bool(job.parallel.sharding.replicated))
 def replicated_problems(job: Job) -> Iterator[Problem]:
-    """Patterns of unsharded parameters that match none, or weights of divided experts."""
+    """Patterns of unsharded parameters that match none, or match divided experts."""
     from setpoint.train.build.job_parameters import trainable_parameters
 
     parallel = job.parallel
@@ -401,7 +400,7 @@ def replicated_problems(job: Job) -> Iterator[Problem]:
         if experts and parallel.divides_experts:
             yield Problem(
                 path,
-                f"matches {experts[0]}, of experts that the ranks divide",
+                f"matches {experts[0]}, an expert weight that is divided among ranks",
                 also=("parallel.expert",),
             )
 
@@ -433,7 +432,7 @@ def unit_problems(job: Job) -> Iterator[Problem]:
                 path,
                 f"matches {what}",
                 valid=[re.escape(name) for name in modules[:5]],
-                hint="A pattern matches whole names: '.*feed_forward' those that end so.",
+                hint="A pattern matches whole names; '.*feed_forward' matches those that end so.",
             )
         for name in matches:
             if reason := _why_no_unit(model, name):
@@ -442,9 +441,9 @@ def unit_problems(job: Job) -> Iterator[Problem]:
 
 
 def _why_no_unit(model: TransformerConfig, name: str) -> str:
-    """Say why a module's weights cannot be gathered when it is called; empty if they can."""
+    """Reason why a module's weights cannot be gathered when it is called; empty if they can."""
     if name == "embedding" and model.tie_embeddings:
-        return "with whose weights the loss multiplies by itself (model.tie_embeddings)"
+        return "whose weights the loss uses outside the module (model.tie_embeddings)"
     if ".experts." in name or (".experts" in name and model.moe and not model.moe.packed):
-        return "which is computed on ranks whose tokens choose it, and all ranks must gather it"
+        return "which runs only on ranks with tokens for it, but all ranks must gather it"
     return ""

@@ -1,4 +1,4 @@
-"""Rules of how a run goes: evaluation, checkpoints, rollbacks, profiles, compiling and memory."""
+"""Rules of the course of a run: evaluation, checkpoints, rollbacks, profiling, compile, memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @rule(when=lambda job: not job.checkpoint.keep_best)
 def best_problems(job: Job) -> Iterator[Problem]:
-    """A metric of the best that selects nothing."""
+    """Settings of the best checkpoint that have no effect."""
     section = job.evaluation
     if section is None or section.early_stopping is not None:
         return
@@ -39,7 +39,8 @@ def best_problems(job: Job) -> Iterator[Problem]:
         if getattr(section.best, name) != getattr(usual, name):
             yield Problem(
                 f"evaluation.best.{name}",
-                "has no effect: no checkpoint is kept as the best, and nothing ends early",
+                "has no effect: without checkpoint.keep_best and early stopping nothing uses the "
+                "best evaluation",
                 also=("checkpoint.keep_best", "evaluation.early_stopping"),
                 hint="Remove it.",
             )
@@ -52,7 +53,7 @@ def best_problems(job: Job) -> Iterator[Problem]:
     cautions={LONG_EVALUATION: LONG_EVALUATION_MEANS},
 )
 def long_evaluation(job: Job) -> Iterator[Caution]:
-    """Evaluations that take longer than the training between two of them."""
+    """Evaluations that take longer than the training between them."""
     from setpoint.track.console import short_count
 
     needed = needed_tokens(job)
@@ -66,21 +67,21 @@ def long_evaluation(job: Job) -> Iterator[Caution]:
         LONG_EVALUATION,
         "evaluation.sequences",
         f"an evaluation reads up to {short_count(tokens)} tokens, and {short_count(between)} are "
-        f"trained on between two; reading costs a third of training, so that evaluating takes "
-        f"{tokens / BACKWARD / between:.1f} times as long",
+        "trained between two of them; at a third of the cost per token, evaluation takes "
+        f"{tokens / BACKWARD / between:.1f} times as long as training",
         valid=(str(sequences),),
         also=("evaluation.every",),
-        hint=f"{sequences} sequences take a tenth of the time; evaluations as long as the "
-        f"training are {least} steps apart.",
+        hint=f"{sequences} sequences take a tenth of the training time; evaluations take as long "
+        f"as training if they are {least} steps apart.",
     )
 
 
 def needed_tokens(job: Job) -> tuple[float, float] | None:
-    """Estimate what an evaluation costs beside the training between two of them.
+    """Estimate the cost of an evaluation relative to the training before it.
 
     Returns:
-        tokens of an evaluation, at most, and of the training; None where the period does not say,
-        or a data set of unknown size is evaluated whole.
+        tokens of an evaluation, at most, and of the training between two; None if the period is in
+        another unit, or a data set of unknown size is evaluated completely.
     """
     section, batch = job.evaluation, job.batch
     if section is None or section.every.unit not in ("steps", "tokens"):
@@ -112,20 +113,20 @@ def _held_out_tokens(data: Data) -> float | None:
 
 
 def _tokens(sources: Iterable[SourceConfig]) -> float | None:
-    """Upper bound of the tokens of sources, one a byte; None where it is unknown."""
+    """Upper bound of the tokens of sources, one per byte; None if it is unknown."""
     sizes = [source.most_tokens() for source in sources]
     return None if None in sizes else float(sum(size or 0 for size in sizes))
 
 
 @rule(when=lambda job: isinstance(job.schedule, Plateau))
 def plateau_problems(job: Job) -> Iterator[Problem]:
-    """A metric that the schedule follows and nothing computes."""
+    """A metric of the plateau schedule that is never computed."""
     assert isinstance(job.schedule, Plateau)
     follows = job.plateau_basis()
     if job.schedule.evaluated_on != follows:
         yield Problem(
             "schedule.evaluated_on",
-            "contradicts the section evaluation, which it follows from",
+            "contradicts the section evaluation, from which it is derived",
             valid=() if follows is None else (repr(follows),),
             hint="Remove it.",
         )
@@ -134,14 +135,18 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
     if section is None or not (data and metric):
         return  # a problem of the schedule's own, or a conflict
     if data not in section.names or metric not in METRICS:
-        what = f"{data} is no data set" if data not in section.names else f"{metric} is no metric"
+        what = (
+            f"{data} is not a data set"
+            if data not in section.names
+            else f"{metric} is not a metric"
+        )
         given = [m for m in METRICS if section.computes(section.names[0], m)]
         names = [f"{name}.{metric_name}" for name in section.names for metric_name in given]
         yield Problem(path, f"is never computed: {what} of the evaluation", valid=names)
     elif not section.computes(data, metric):
         yield Problem(
             path,
-            f"is never computed: {metric} is not counted",
+            f"is never computed: evaluation.accuracy is off, so {metric} is not counted",
             also=("evaluation.accuracy",),
             hint="Set evaluation.accuracy = true.",
         )
@@ -149,7 +154,7 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
 
 @rule(when=lambda job: job.checkpoint.export is not None)
 def export_problems(job: Job) -> Iterator[Problem]:
-    """A model to export that transformers has no word for."""
+    """Exports of models that the Hugging Face format does not cover."""
     from setpoint.model.pretrained.config_json import family_for
 
     if isinstance(job.model, HuggingFaceConfig):
@@ -157,8 +162,13 @@ def export_problems(job: Job) -> Iterator[Problem]:
     also, hint = ("model",), "Set checkpoint.export = null, or change the model."
     if not isinstance(job.model, TransformerConfig):
         kind = type(job.model).__setpoint__.tag
-        yield Problem("checkpoint.export", f"a model of type = {kind} cannot be written in the "
-                      "format of Hugging Face", valid=("null",), also=also, hint=hint)  # fmt: skip
+        yield Problem(
+            "checkpoint.export",
+            f"a model of type = {kind} cannot be exported in Hugging Face format",
+            valid=("null",),
+            also=also,
+            hint=hint,
+        )
         return
     try:
         family_for(job.model)
@@ -171,7 +181,7 @@ URL = "checkpoint.remote.url"
 
 @rule(when=lambda job: job.checkpoint.remote is not None)
 def url_problems(job: Job) -> Iterator[Problem]:
-    """A place for uploads that is no URL."""
+    """An upload target that is not a URL."""
     from setpoint.hub.fetch import is_url
 
     section = job.checkpoint.remote
@@ -183,7 +193,7 @@ def url_problems(job: Job) -> Iterator[Problem]:
 
 @rule(needs="import", when=lambda job: job.checkpoint.remote is not None)
 def protocol_problems(job: Job) -> Iterator[Problem]:
-    """A URL for uploads that no installed package opens."""
+    """An upload URL that no installed package supports."""
     from setpoint.hub.fetch import is_url, protocol_problem
 
     section = job.checkpoint.remote
@@ -196,13 +206,12 @@ def protocol_problems(job: Job) -> Iterator[Problem]:
 
 @rule(when=lambda job: bool(job.resilience.rollbacks))
 def rollback_problems(job: Job) -> Iterator[Problem]:
-    """Rollbacks without checkpoints to go back to."""
+    """Rollbacks without a checkpoint to roll back to."""
     for field in job.resilience.rollbacks:
         if not job.checkpoint.save:
             yield Problem(
                 field,
-                "rollback goes back to the newest checkpoint, and checkpoint.save = false saves "
-                "none",
+                "rollback needs a checkpoint, but checkpoint.save = false saves none",
                 valid=("fail", "skip"),
                 also=("checkpoint.save",),
             )
@@ -211,16 +220,16 @@ def rollback_problems(job: Job) -> Iterator[Problem]:
         ):
             yield Problem(
                 field,
-                "rollback goes back to the newest checkpoint, and none is saved before the end",
+                "rollback needs a checkpoint, but none is saved before the end of the run",
                 valid=("fail", "skip"),
                 also=("checkpoint.every", "checkpoint.at_start"),
-                hint="Or save checkpoints while it trains, with checkpoint.every.",
+                hint="Or save checkpoints during the run with checkpoint.every.",
             )
 
 
 @rule(when=lambda job: job.profiling is not None)
 def profiling_problems(job: Job) -> Iterator[Problem]:
-    """Profiled steps that the run does not have, and ranks that are not there."""
+    """Profiled steps beyond the end of the run, and profiled ranks that do not exist."""
     from setpoint.profile.config import rank_problems
 
     section, steps = job.profiling, job.total_steps()
@@ -231,7 +240,7 @@ def profiling_problems(job: Job) -> Iterator[Problem]:
 
 
 def _windows(section: Profiling, steps: int) -> Iterator[Problem]:
-    """Profiling cycles that end after the run; each session goes through them again."""
+    """Profiling cycles that end after the run; every session repeats them."""
     cycle = section.wait + section.warmup + section.active
     first = section.skip + cycle
     parts = {"wait": section.wait, "warmup": section.warmup, "active": section.active}
@@ -240,8 +249,8 @@ def _windows(section: Profiling, steps: int) -> Iterator[Problem]:
     if first > steps:
         yield Problem(
             "profiling",
-            f"the first cycle is over after {first} = {section.skip} (skip) + {counted} steps, "
-            f"and the run has {steps}",
+            f"the first cycle ends after {first} = {section.skip} (skip) + {counted} steps, but "
+            f"the run has only {steps}",
             also=also,
         )
         return
@@ -250,8 +259,8 @@ def _windows(section: Profiling, steps: int) -> Iterator[Problem]:
         fit = (steps - section.skip) // cycle
         yield Problem(
             "profiling.repeat",
-            f"{repeat} cycles are over after {section.skip + repeat * cycle} = {section.skip} "
-            f"(skip) + {repeat} * ({counted}) steps, and the run has {steps}",
+            f"{repeat} cycles end after {section.skip + repeat * cycle} = {section.skip} (skip) "
+            f"+ {repeat} * ({counted}) steps, but the run has only {steps}",
             valid=(str(fit), "null"),
             also=also,
         )
@@ -259,15 +268,15 @@ def _windows(section: Profiling, steps: int) -> Iterator[Problem]:
 
 @dead("compile.optimize_ddp", holds=(False,))
 def optimize_ddp_is_dead(job: Job) -> str | None:
-    """Graphs to divide by the buckets of DDP, where no replicas sum gradients in any."""
+    """Graph splitting for DDP without DDP."""
     parallel = job.parallel
     is_divided = parallel.copies < parallel.world_size
-    return "the model is divided, and not replicated by DDP alone" if is_divided else None
+    return "the ranks are not replicas (DDP) only" if is_divided else None
 
 
 @rule(needs="torch", when=lambda job: job.compile is not None)
 def compiler_problems(job: Job) -> Iterator[Problem]:
-    """Packages and tools that torch.compile needs and this machine lacks."""
+    """Packages and tools that torch.compile needs but this machine lacks."""
     import torch
 
     from setpoint.compile.checks import machine_problems
@@ -282,18 +291,18 @@ def compiler_problems(job: Job) -> Iterator[Problem]:
 
 
 def may_be_large(job: Job) -> bool:
-    """True if a job without a GPU comes near the memory of a machine, by a rough count."""
+    """True if a job without a GPU may exceed the memory of a machine, by a rough count."""
     parallel = job.parallel
     return parallel.device != "cuda" and parallel.world_size == 1 and rough_size(job) > 10**8
 
 
 def memory_needs(job: Job) -> tuple[Need, ...]:
-    """Files, or torch where parallel.device = auto."""
+    """Files, or torch with parallel.device = auto."""
     return ("torch",) if job.parallel.device == "auto" else ("files",)
 
 
 def rough_size(job: Job) -> int:
-    """Count the numbers that a transformer keeps in weights and for a micro-batch, roughly."""
+    """Estimate the number of weights and activations of a micro-batch of a transformer."""
     model, batch = job.model, job.batch
     if not isinstance(model, TransformerConfig):
         return 0
@@ -305,18 +314,18 @@ def rough_size(job: Job) -> int:
 
 
 def memory_suggestions(job: Job) -> list[str]:
-    """List what would make a job take less memory, the cheapest first."""
+    """List settings that reduce memory, cheapest first."""
     memory, suggestions = job.memory, list[str]()
     if job.batch.micro_size > 1:
-        suggestions.append("a smaller batch.micro_size (batch.accumulation makes up for it)")
+        suggestions.append("a smaller batch.micro_size (with a larger batch.accumulation)")
     if not type(job.loss).from_hidden and isinstance(job.model, TransformerConfig):
-        suggestions.append("loss.type = chunked_cross_entropy, which never holds all logits")
+        suggestions.append("loss.type = chunked_cross_entropy, which never stores all logits")
     checkpointing = memory.activation_checkpointing
     if checkpointing is None:
         suggestions.append(
-            "memory.activation_checkpointing.type = full, which keeps less of each layer"
+            "memory.activation_checkpointing.type = full, which stores less per layer"
         )
     can_offload = memory.activation_offload is None and not isinstance(checkpointing, Operators)
     if job.parallel.device != "cpu" and can_offload:
-        suggestions.append("memory.activation_offload, which keeps activations on the host")
+        suggestions.append("memory.activation_offload, which stores activations in host memory")
     return [*suggestions, "a shorter batch.sequence_length", "a smaller model"]
