@@ -177,6 +177,8 @@ def test_what_it_does_not_mean_here_is_reported(tmp_path: Path) -> None:
         ("tasks: [a]", "tasks"), ("batch_sizes: 3", "batch_sizes"),
     ):  # fmt: skip
         assert {problem.path for problem in read(tmp_path, rest=rest).problems} == {path}
+    (problem,) = read(tmp_path, parts="  scale_factor: eight").problems
+    assert problem.path == "model.scale_factor"
     for model in ("llama3_2_vision.llama3_2_vision_11b", "llama3.llama4_9b", "mine.model"):
         paths = [problem.path for problem in read(tmp_path, model=model).problems]
         assert paths == ["model._component_"]

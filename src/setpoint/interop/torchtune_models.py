@@ -98,7 +98,8 @@ def convert_model(c: Conversion) -> bool:
              "tie_word_embeddings": "tie_embeddings"}  # fmt: skip
     keys = dict.fromkeys(fields, key)
     for there, here in given.items():
-        if (value := c.value(f"model.{there}")) is not None:
+        read = c.value if there == "tie_word_embeddings" else c.number
+        if (value := read(f"model.{there}")) is not None:
             fields[here], keys[here] = value, f"model.{there}"
     if missing := [name for name in ("dim", "layers", "heads", "vocab_size") if name not in fields]:
         words = {here: there for there, here in given.items()}
