@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any, cast
 
-from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of
 from setpoint.interop.huggingface_trainer import (
     HUB,
     convert_compilation,
@@ -39,31 +39,32 @@ KEYS = {
     "shuffle_merged_datasets": Key(True, "data.shuffle"),
     "train_on_inputs": Key(False),
     "sequence_len": Key(512, "batch.sequence_length"),
-    "excess_length_strategy": Key("drop"),
-    "sample_packing_group_size": Key(100_000),
-    "pad_to_multiple_of": Key(None),
-    "pretrain_multipack_attn": Key(True),
+    **keys_of("", excess_length_strategy="drop", sample_packing_group_size=100_000,
+        pad_to_multiple_of=None, pretrain_multipack_attn=True),
     "batch_flattening": Key(None, idle=KERNELS),
-    "micro_batch_size": Key(1),
-    "gradient_accumulation_steps": Key(1),
-    "num_epochs": Key(1.0),
+    **keys_of("", micro_batch_size=1, gradient_accumulation_steps=1, num_epochs=1.0),
     "seed": Key(42, "seed"),
-    "learning_rate": Key(REQUIRED),
-    "optimizer": Key("adamw_torch_fused"),
-    "weight_decay": Key(0.0),
-    "lr_scheduler": Key("cosine"),
+    **keys_of("", learning_rate=REQUIRED, optimizer="adamw_torch_fused", weight_decay=0.0,
+        lr_scheduler="cosine"),
     "neftune_noise_alpha": Key(None, refused="no noise is added to embeddings (NEFTune)"),
-    "load_in_8bit": Key(False),
-    "load_in_4bit": Key(False),
-    "lora_dropout": Key(0.0),
+    **keys_of("", load_in_8bit=False, load_in_4bit=False, lora_dropout=0.0),
     "peft": Key(None, refused="weights are quantized by adapter.quantize; LoftQ is not there"),
     "gptq": Key(
         None, refused="weights in GPTQ's format are not read", essential=True
     ),
     "fsdp_version": Key(None, idle="shards are those of FSDP2"),
     "output_dir": Key("./model-out", "workspace"),
-    "save_only_model": Key(False),
-    "load_best_model_at_end": Key(False),
+    **keys_of("", load_best_model_at_end=False),
+    "save_only_model": Key(False, "checkpoint.last", {True: "weights"}, optional=True),
+    "peft_use_rslora": Key(None, "adapter.rank_stabilized", optional=True),
+    "lora_modules_to_save": Key(None),
+    "liger_fused_linear_cross_entropy": Key(
+        None, "loss.type", {True: "chunked_cross_entropy"}, optional=True
+    ),
+    "torch_empty_cache_steps": Key(None, "memory.empty_cache", unit="{} steps", optional=True),
+    "ddp_timeout": Key(None, "parallel.timeout", optional=True),
+    "ddp_bucket_cap_mb": Key(None, "parallel.bucket_size", optional=True),
+    "save_first_step": Key(None, "checkpoint.at", {True: [1]}, optional=True),
 }  # fmt: skip
 """Keys of the schemas of releases 0.10 to 0.19 with their defaults, but for those below."""
 
@@ -79,22 +80,22 @@ UNSET = """
     optim_target_modules adam_beta1 adam_beta2 adam_epsilon max_grad_norm lr_scheduler_kwargs
     warmup_steps warmup_ratio cosine_min_lr_ratio cosine_constant_lr_ratio lr_groups
     embedding_lr embedding_lr_scale loraplus_lr_ratio adapter lora_r lora_alpha
-    lora_target_modules lora_target_linear lora_target_parameters lora_modules_to_save
-    lora_model_dir peft_use_dora peft_use_rslora peft_layers_to_transform relora relora_steps
+    lora_target_modules lora_target_linear lora_target_parameters
+    lora_model_dir peft_use_dora peft_layers_to_transform relora relora_steps
     jagged_restart_steps jagged_restart_warmup_steps bf16 bfloat16 fp16 float16 float32 tf32 fp8
     fp8_enable_fsdp_float8_all_gather gradient_checkpointing
     gradient_checkpointing_kwargs activation_offloading
     torch_compile torch_compile_backend torch_compile_mode attn_implementation flash_attention
     sdp_attention flex_attention eager_attention xformers_attention
-    liger_fused_linear_cross_entropy deepspeed fsdp fsdp_config dp_shard_size dp_replicate_size
-    tensor_parallel_size expert_parallel_size context_parallel_size ddp_timeout
-    ddp_bucket_cap_mb gc_steps resume_from_checkpoint auto_resume_from_checkpoints logging_steps
+    deepspeed fsdp fsdp_config dp_shard_size dp_replicate_size
+    tensor_parallel_size expert_parallel_size context_parallel_size
+    gc_steps resume_from_checkpoint auto_resume_from_checkpoints logging_steps
     eval_steps evals_per_epoch eval_strategy save_steps saves_per_epoch save_strategy
-    save_total_limit save_first_step metric_for_best_model early_stopping_patience use_wandb
+    save_total_limit metric_for_best_model early_stopping_patience use_wandb
     wandb_project wandb_entity wandb_name wandb_run_id wandb_mode use_tensorboard use_mlflow
     mlflow_tracking_uri mlflow_experiment_name mlflow_run_name use_comet comet_project_name
     comet_workspace comet_experiment_key profiler_steps profiler_steps_start plugins use_trackio
-    trackio_project_name trackio_run_name torch_empty_cache_steps reinit_weights
+    trackio_project_name trackio_run_name reinit_weights
     model_quantization_config model_quantization_config_kwargs
 """
 """Keys without a default, which functions below convert."""
@@ -600,8 +601,6 @@ def _adapter(c: Conversion) -> None:
     c.set("adapter.rank", rank, "lora_r")
     c.set("adapter.alpha", float(c.number("lora_alpha") or rank), "lora_alpha")
     c.set("adapter.dropout", c.number("lora_dropout") or 0.0, "lora_dropout")
-    if c.value("peft_use_rslora"):
-        c.set("adapter.rank_stabilized", True, "peft_use_rslora")
     targets = c.names("lora_target_modules")
     if not c.value("lora_target_linear") and targets:
         layers = c.value("peft_layers_to_transform")
@@ -659,14 +658,10 @@ def _precision(c: Conversion) -> None:
         "activation_offloading"
     ):
         c.set("memory.activation_offload", {}, "activation_offloading", "gradient_checkpointing")
-    if c.value("liger_fused_linear_cross_entropy"):
-        c.set("loss.type", "chunked_cross_entropy", "liger_fused_linear_cross_entropy")
     known = ("LigerPlugin", "CutCrossEntropyPlugin")
     for plugin in c.names("plugins"):
         if plugin.rpartition(".")[2] not in known:
             c.report("refused", "plugins", f"{plugin}: code of Axolotl's is not run")
-    if steps := c.number("torch_empty_cache_steps"):
-        c.set("memory.empty_cache", f"{steps} steps", "torch_empty_cache_steps")
     convert_compilation(c)
 
 
@@ -691,10 +686,6 @@ def _ranks(c: Conversion) -> None:
                        ("context_parallel_size", "ring")):  # fmt: skip
         if (degree := c.number(key)) and degree > 1:
             c.set(f"parallel.{field}", degree, key)
-    if timeout := c.number("ddp_timeout"):
-        c.set("parallel.timeout", timeout, "ddp_timeout")
-    if size := c.number("ddp_bucket_cap_mb"):
-        c.set("parallel.bucket_size", float(size), "ddp_bucket_cap_mb")
     if (steps := c.number("gc_steps")) and steps > 0:
         c.set("resilience.gc.every", f"{steps} steps", "gc_steps")
 
@@ -734,10 +725,6 @@ def _records(c: Conversion, total: int | None) -> None:
     elif not _cadence(c, "checkpoint.every", "save", total):
         c.set("checkpoint.every", "1 epochs", "save_steps")
     c.set("checkpoint.keep", c.number("save_total_limit") or 4, "save_total_limit")
-    if c.value("save_first_step"):
-        c.set("checkpoint.at", [1], "save_first_step")
-    if c.value("save_only_model"):
-        c.set("checkpoint.last", "weights", "save_only_model")
     if isinstance(path := c.value("resume_from_checkpoint"), str):
         text = f"{path} is a checkpoint of transformers: its weights are model.pretrained"
         c.report("needs a decision", "resume_from_checkpoint", text)
@@ -785,6 +772,7 @@ DIALECT = Dialect(
               "relora_warmup_steps": "jagged_restart_warmup_steps",
               "relora_anneal_steps": "jagged_restart_anneal_steps",
               "noisy_embedding_alpha": "neftune_noise_alpha"},
-    switches={"lora_": "adapter", "evals_per_epoch": "val_set_size test_datasets"},
+    switches={"lora_": "adapter", "peft_": "adapter",
+              "evals_per_epoch": "val_set_size test_datasets"},
     prepare=_prepare,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 
 from setpoint.config import Invalid, Problem
 from setpoint.config.types.base import compiled_pattern
-from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of
 
 STATELESS = "an inference job has no state to save"
 TRAINING = ("run.", "schedule.", "logging.", "gradient_", "optimizer.", "lr_scheduler.", "lora.")
@@ -36,15 +36,11 @@ KEYS = {
     "schedule.total_steps": Key(None),
     # Ranks.
     "mesh.pipeline_parallel": Key(1, "parallel.pipeline"),
-    "mesh.data_parallel_replicate": Key(1),
-    "mesh.data_parallel_shard": Key(1),
-    "mesh.context_parallel_replicate": Key(1),
-    "mesh.context_parallel_shard": Key(1),
+    **keys_of("mesh.", data_parallel_replicate=1, data_parallel_shard=1,
+        context_parallel_replicate=1, context_parallel_shard=1),
     "mesh.tensor_parallel": Key(1, "parallel.tensor"),
     "mesh.expert_parallel": Key(1, "parallel.expert"),
-    "pipelining.schedule.schedule": Key(None),
-    "pipelining.schedule.num_stages_per_rank": Key(None),
-    "pipelining.schedule.zero_bubble": Key(False),
+    **keys_of("pipelining.schedule.", schedule=None, num_stages_per_rank=None, zero_bubble=False),
     "timeout.init_timeout": Key(10_000, "parallel.timeout"),
     "timeout.step_timeout": Key(100, "parallel.step_timeout"),
     # Batch and loader.
@@ -56,69 +52,40 @@ KEYS = {
     "auto_data.drop_last": Key(True, refused="a batch may cross from one epoch into the next"),
     "auto_data.shuffle": Key(True, "data.shuffle"),
     # Data, as the examples name it.
-    "data.dataset": Key(None),
-    "data.dataset_config": Key(None),
-    "data.split": Key("train"),
-    "data.text_column": Key("text"),
-    "data.use_samples": Key(None),
-    "data.shuffle_seed": Key(None),
-    "data.tokenizer": Key(None),
-    "data.max_length": Key(None),
-    "data.num_proc": Key(None),
-    "data.presort_buffer_size": Key(None),
+    **keys_of("data.", dataset=None, dataset_config=None, split="train", text_column="text",
+        use_samples=None, shuffle_seed=None, tokenizer=None, max_length=None, num_proc=None,
+        presort_buffer_size=None),
     "data.presort_pack_size": Key(None, idle="rows of a batch have lengths alike in any case"),
     # Model, with the parameters of Qwen 3.
-    "model.layer.hidden_size": Key(None),
-    "model.layer.intermediate_size": Key(None),
-    "model.layer.num_experts": Key(None),
-    "model.layer.experts_top_k": Key(None),
-    "model.layer.num_attention_heads": Key(None),
-    "model.layer.num_key_value_heads": Key(None),
-    "model.layer.rms_norm_eps": Key(1e-6),
-    "model.layer.head_dim": Key(None),
-    "model.num_hidden_layers": Key(None),
-    "model.rope_base": Key(10_000.0),
-    "model.max_position_ids": Key(None),
-    "model.split_vocab_size": Key({}),
-    "model.split_vocab_order": Key([]),
+    **keys_of("model.layer.", hidden_size=None, intermediate_size=None, num_experts=None,
+        experts_top_k=None, num_attention_heads=None, num_key_value_heads=None, rms_norm_eps=1e-6,
+        head_dim=None),
+    **keys_of("model.", num_hidden_layers=None, rope_base=10_000.0, max_position_ids=None,
+        split_vocab_size={}, split_vocab_order=[]),
     "model.pipeline_num_virtual_layers_pre": Key(0, refused=BALANCED),
     "model.pipeline_num_virtual_layers_post": Key(0, refused=BALANCED),
     "model_provider.checkpointing": Key(False),
     "model_stage_factory.source_checkpoint": Key(None, "model.pretrained"),
     "model_stage_factory.checkpoint_only_trainable_parameters": Key(False),
     "lora.module_name_pattern": Key(None),
-    "lora.params.r": Key(None),
-    "lora.params.alpha": Key(None),
-    "lora.params.dropout": Key(0.0),
+    **keys_of("lora.params.", r=None, alpha=None, dropout=0.0),
     # Optimizer and schedule.
-    "optimizer.name": Key(None),
-    "optimizer.lr": Key(None),
-    "optimizer.betas": Key((0.9, 0.999)),
-    "optimizer.eps": Key(1e-8),
-    "optimizer.weight_decay": Key(None),
-    "optimizer.state_dtype": Key(None),
-    "optimizer.amsgrad": Key(False),
+    **keys_of("optimizer.", name=None, lr=None, betas=(0.9, 0.999), eps=1e-8, weight_decay=None,
+        state_dtype=None, amsgrad=False),
     "optimizer.maximize": Key(False, refused=SIGN, essential=True),
-    "optimizer.decoupled_weight_decay": Key(False),
-    "optimizer.momentum": Key(0.0),
-    "optimizer.dampening": Key(0.0),
-    "optimizer.nesterov": Key(False),
+    **keys_of("optimizer.", decoupled_weight_decay=False, momentum=0.0, dampening=0.0,
+        nesterov=False),
     "lr_scheduler.name": Key(None),
-    "lr_scheduler.scheduler.initial_multiplier": Key(None),
-    "lr_scheduler.scheduler.phases": Key([]),
+    **keys_of("lr_scheduler.scheduler.", initial_multiplier=None, phases=[]),
     "gradient_clipping.max_norm": Key(None, "optimizer.clip_norm"),
     "gradient_clipping.log_total_steps": Key(None, refused="the norm is in each row of metrics"),
-    "gradient_manager.grad_dtype": Key(None),
-    "gradient_manager.bucket_size_mb": Key(None),
+    **keys_of("gradient_manager.", grad_dtype=None, bucket_size_mb=None),
     # Records.
     "determinism.base_seed": Key(REQUIRED, "seed"),
     "gc.period_steps": Key(None),
     "logging.period_steps": Key(REQUIRED),
-    "logging.tracker.provider": Key(None),
-    "logging.tracker.repo": Key(None),
-    "logging.tracker.log_system_params": Key(True),
-    "logging.tracker.capture_terminal_logs": Key(True),
-    "logging.tracker.system_tracking_interval": Key(10),
+    **keys_of("logging.tracker.", provider=None, repo=None, log_system_params=True,
+        capture_terminal_logs=True, system_tracking_interval=10),
     "checkpointing.save_dir": Key(REQUIRED, "workspace"),
     "checkpointing.period_steps": Key(REQUIRED),
     "checkpointing.num_to_keep": Key(None, "checkpoint.keep"),
@@ -128,7 +95,7 @@ KEYS = {
     "profiling.warmup_steps": Key(1, "profiling.warmup"),
     "profiling.active_steps": Key(1, "profiling.active"),
     "export_to": Key(None),
-}
+}  # fmt: skip
 """All keys, with the defaults of the schemas."""
 
 
@@ -266,17 +233,14 @@ def _model(c: Conversion) -> None:
     else:
         c.set("model.type", "transformer")
         c.set("model.qk_norm", True)
-        c.set("model.norm_eps", c.number("model.layer.rms_norm_eps"), "model.layer.rms_norm_eps")
-        c.set("model.rope_base", c.number("model.rope_base"), "model.rope_base")
+        c.copy({"model.norm_eps": "model.layer.rms_norm_eps", "model.rope_base": "model.rope_base"})
         for name, field in plain.items():
-            if (value := c.number(f"model.layer.{name}")) is not None:
-                c.set(f"model.{field}", value, f"model.layer.{name}")
+            c.copy_given({f"model.{field}": f"model.layer.{name}"})
         for key, field in (
             ("num_hidden_layers", "layers"),
             ("max_position_ids", "max_sequence_length"),
         ):
-            if (value := c.number(f"model.{key}")) is not None:
-                c.set(f"model.{field}", value, f"model.{key}")
+            c.copy_given({f"model.{field}": f"model.{key}"})
         parts = c.value("model.split_vocab_size").values()
         sizes = [size for size in parts if isinstance(size, int)]
         if sizes:
@@ -391,8 +355,7 @@ def _optimizer(c: Conversion) -> None:
             if (value := c.value(f"optimizer.{key}")) or key == "momentum":
                 c.set(f"optimizer.{key}", value, f"optimizer.{key}")
     else:
-        c.set("optimizer.betas", c.value("optimizer.betas"), "optimizer.betas")
-        c.set("optimizer.eps", c.number("optimizer.eps"), "optimizer.eps")
+        c.copy({"optimizer.betas": "optimizer.betas", "optimizer.eps": "optimizer.eps"})
     if names[name] == "adamw" and c.value("optimizer.amsgrad"):
         c.set("optimizer.amsgrad", True, "optimizer.amsgrad")
     key = "gradient_manager.grad_dtype"

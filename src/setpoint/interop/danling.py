@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any, cast
 
-from setpoint.interop.dialect import Conversion, Dialect, Key, phases_of
+from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of, phases_of
 
 IN_PYTHON = "DanLing takes {} in Python: set [{}]"
 MESH = "the mesh follows from the degrees and the device"
@@ -56,8 +56,7 @@ KEYS = {
     "deterministic": Key(False, "deterministic"),
     "accum_steps": Key(1, "batch.accumulation"),
     "max_grad_norm": Key(None, "optimizer.clip_norm"),
-    "skip_nonfinite_loss": Key(False),
-    "skip_nonfinite_grad": Key(False),
+    **keys_of("", skip_nonfinite_loss=False, skip_nonfinite_grad=False),
     # Optimizer and schedule.
     **_named("optim", "type lr weight_decay betas eps momentum dampening nesterov amsgrad foreach "
              "fused param_groups"),
@@ -71,8 +70,7 @@ KEYS = {
     # Ranks.
     **{f"parallel.axes.{axis}": Key(1) for axis in AXES},
     **_named("parallel", "pipeline_n_microbatches module_fqns_per_model_part loss_parallel"),
-    "parallel.pipeline_schedule": Key("1F1B"),
-    "parallel.pipeline_microbatch_size": Key(1),
+    **keys_of("parallel.", pipeline_schedule="1F1B", pipeline_microbatch_size=1),
     "parallel.use_device_mesh": Key(True, refused=NO_CHOICE.format("a device mesh")),
     "parallel.mesh_device_type": Key(None, refused=MESH),
     "parallel.allow_degree_change": Key(False),
@@ -89,8 +87,7 @@ KEYS = {
     "comm.init_method": Key(None, refused="the launcher says where ranks meet"),
     "ft.enabled": Key(False),
     "ft.process_group": Key("gloo", "parallel.torchft.process_group"),
-    "ft.process_group_timeout_ms": Key(10_000),
-    "ft.process_group_timeout_seconds": Key(None),
+    **keys_of("ft.", process_group_timeout_ms=10_000, process_group_timeout_seconds=None),
     "ft.replica_id": Key(0, "parallel.torchft.replica_id"),
     "ft.group_size": Key(1, "parallel.torchft.group_size"),
     "ft.min_replica_size": Key(1, "parallel.torchft.min_replica_size"),
@@ -108,14 +105,12 @@ KEYS = {
     "compile.optimize_ddp": Key("ddp_optimizer"),
     "compile.memory_policy": Key(None, refused="memory is saved by [memory]"),
     **_named("fp8", "enabled recipe recipe_cls recipe_kwargs group"),
-    "activation_checkpoint.enabled": Key(False),
-    "activation_checkpoint.module_classes": Key(None),
-    "activation_checkpoint.checkpoint_impl": Key("no_reentrant"),
+    **keys_of("activation_checkpoint.", enabled=False, module_classes=None,
+        checkpoint_impl="no_reentrant"),
     # Selection of the best.
     "score_name": Key("loss"),
     # Records.
-    "workspace_root": Key("experiments"),
-    "lineage": Key("lin"),
+    **keys_of("", workspace_root="experiments", lineage="lin"),
     "experiment": Key("exp", "experiment"),
     "auto_resume": Key(False),
     **_named("checkpoint", "async_mode wait_timeout interval exclude_from_loading export_dtype "
@@ -126,9 +121,7 @@ KEYS = {
     "checkpoint.dedicated_async_process_group": Key(True, refused=NO_CHOICE.format("a group")),
     "checkpoint.async_process_group_backend": Key("gloo", refused=NO_CHOICE.format("gloo")),
     "checkpoint.backend": Key("auto", refused="one format for any number of ranks"),
-    "checkpoint.keep_latest_k": Key(0),
-    "checkpoint.load_only": Key(False),
-    "checkpoint.last_save_model_only": Key(False),
+    **keys_of("checkpoint.", keep_latest_k=0, load_only=False, last_save_model_only=False),
     "checkpoint.enable_ft_dataloader_checkpoints": Key(
         False, refused="the position in the data is one for all replica groups"
     ),
@@ -148,9 +141,7 @@ KEYS = {
     **_named("mlflow", "tracking_uri experiment_name run_id run_name tags"),
     **dict.fromkeys(("mlflow.registry_uri", "mlflow.nested", "mlflow.description",
                      "mlflow.log_system_metrics"), Key(None, refused=SERVICE)),
-    "gc.interval": Key(None),
-    "gc.generation": Key(1),
-    "gc.disable_automatic": Key(True),
+    **keys_of("gc.", interval=None, generation=1, disable_automatic=True),
     "profiling.enabled": Key(False),
     "profiling.wait": Key(1, "profiling.wait"),
     "profiling.warmup": Key(1, "profiling.warmup"),
@@ -216,8 +207,7 @@ def _end(c: Conversion) -> int | None:
     is_new = bool(names & {*SINCE_0_4}) or c.given("checkpoint")
     seed = c.value("seed")
     c.set("seed", 1016 if is_new and not c.given("seed") else seed, "seed")
-    if (name := c.value("name")) is not None:
-        c.set("name", name, "name")
+    c.copy_given({"name": "name"})
     steps, epochs = c.number("steps"), c.number("epochs")
     if steps is not None and epochs is not None:
         c.wrong("steps", "given beside epochs")
@@ -258,8 +248,7 @@ def _ranks(c: Conversion) -> None:
         c.wrong("stack", "one of auto, ddp, torch, graph, deepspeed, ds, parallel")
         return
     for key, field in (("init", "timeout"), ("train", "step_timeout")):
-        if (seconds := c.number(f"comm.{key}_timeout_seconds")) is not None:
-            c.set(f"parallel.{field}", seconds, f"comm.{key}_timeout_seconds")
+        c.copy_given({f"parallel.{field}": f"comm.{key}_timeout_seconds"})
     if c.value("ft.enabled"):
         seconds = c.number("ft.process_group_timeout_seconds")
         if seconds is None:
@@ -371,8 +360,7 @@ def _batch(c: Conversion) -> None:
         c.report("needs a decision", key, "the size of the data loader: set batch.micro_size")
     for name, field in (("num_workers", "workers"), ("prefetch_factor", "prefetch"),
                         ("pin_memory", "pin_memory")):  # fmt: skip
-        if (value := c.value(f"dataloader.{name}")) is not None:
-            c.set(f"data.loader.{field}", value, f"dataloader.{name}")
+        c.copy_given({f"data.loader.{field}": f"dataloader.{name}"})
         for split in ("val", "validate", "test", "eval", "evaluate"):
             if name in (options := c.value(f"dataloader.{split}") or {}):
                 key = f"dataloader.{split}"
@@ -389,8 +377,7 @@ def _optimizer(c: Conversion) -> None:
     key = "optim.lr"
     if rate is None:
         rate, key = c.number("learning_rate"), "learning_rate"
-    if (limit := c.number("max_grad_value")) is not None:
-        c.set("optimizer.clip_value", limit, "max_grad_value")
+    c.copy_given({"optimizer.clip_value": "max_grad_value"})
     if name is None:
         c.report("needs a decision", "optim.type", IN_PYTHON.format("the optimizer", "optimizer"))
         if rate is not None:
@@ -586,8 +573,7 @@ def _precision(c: Conversion) -> None:
         if folder := c.value("compile.precompile_artifact_dir"):
             c.set("compile.artifacts", folder, "compile.precompile_artifact_dir")
     for name in ("backend", "fullgraph", "dynamic", "mode", "options"):
-        if (value := c.value(f"compile.{name}")) is not None:
-            c.set(f"compile.{name}", value, f"compile.{name}")
+        c.copy_given({f"compile.{name}": f"compile.{name}"})
     optimize = c.value("compile.optimize_ddp")
     if optimize in (None, False, "no_optimization"):
         c.set("compile.optimize_ddp", False, "compile.optimize_ddp")

@@ -53,6 +53,7 @@ class Key:
             converts the key together with others.
         values: the values of the field by those of the key, for choices by name.
         unit: `{} steps` and the like, for fields whose values have a unit.
+        optional: null, false, zero and empty values leave the field at its default.
         refused: the reason why Setpoint has no such thing; a value other than the default is
             reported.
         essential: without what is refused the file means nothing, so it is an error.
@@ -63,9 +64,15 @@ class Key:
     path: str = ""
     values: Mapping[object, object] | None = None
     unit: str = ""
+    optional: bool = False
     refused: str = ""
     essential: bool = False
     idle: str = ""
+
+
+def keys_of(prefix: str, /, **defaults: object) -> dict[str, Key]:
+    """Keys that functions of a dialect convert, by the ends of their names."""
+    return {f"{prefix}{name}": Key(default) for name, default in defaults.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +321,31 @@ class Conversion:
         """Give a field a list of sections."""
         self.set(path, [{k: v for k, v in item.items() if v is not None} for item in items], *keys)
 
+    def copy(self, fields: Mapping[str, str]) -> None:
+        """Give fields, by their paths, the values of keys."""
+        for path, key in fields.items():
+            self.set(path, self.value(key), key)
+
+    def copy_given(self, fields: Mapping[str, str]) -> None:
+        """Give fields, by their paths, the values of keys that are not null."""
+        self.copy({path: key for path, key in fields.items() if self.value(key) is not None})
+
+    def pick(self, path: str, key: str, values: Mapping[str, object]) -> str | None:
+        """Give a field the value for the word of a key; the word, or None after a problem."""
+        if (word := self.choice(key, *values)) is not None:
+            self.set(path, values[word], key)
+        return word
+
+    def track(self, **trackers: Mapping[str, str]) -> None:
+        """Set the trackers, each by keys of its fields, of which the one of "" switches it on."""
+        items = [
+            {"type": kind, **{field: self.value(key) for field, key in keys.items() if field}}
+            for kind, keys in trackers.items()
+            if self.value(keys[""])
+        ]
+        switches = [keys[""] for keys in trackers.values()]
+        self.set_items("tracking.trackers", [{"type": "jsonl"}, *items], *switches)
+
     def report(self, kind: Kind, key: str, text: str) -> None:
         """Report a key that did not simply become a field."""
         self.reports.append(Report(kind, key, self.place(key), text))
@@ -370,7 +402,7 @@ class Conversion:
                     self.report("without effect", name, f"in {self.dialect.name}, too: {key.idle}")
             elif key.path and self._switch_that_is_off(name) is None:
                 value = self.value(name)
-                if value is not None or key.default is None:
+                if value or (not key.optional and (value is not None or key.default is None)):
                     self._set_plain(name, key, value)
         self.dialect.complete(self)
         loader = self.data.get("data", {}).get("loader", {})
@@ -405,7 +437,9 @@ class Conversion:
                 return
             value = key.values[value]
         elif key.unit:
-            value = key.unit.format(self.number(name))
+            if (number := self.number(name)) is None:
+                return
+            value = key.unit.format(number)
         self.set(key.path, value, name)
 
 

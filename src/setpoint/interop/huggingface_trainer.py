@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from setpoint.config import SetpointError
 from setpoint.config.files.read import read_file
-from setpoint.interop.dialect import Conversion, Dialect, Key
+from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of
 
 PRINTED = "it changes what is printed only"
 LABELS = "rows are made of tokens and their labels alone"
@@ -43,81 +43,52 @@ QUANTIZED = {
 """Optimizers whose state is in 8 or 4 bits, by the variant with the same arithmetic."""
 
 KEYS = {
-    "output_dir": Key(None),
-    "run_name": Key(None),
+    **keys_of("", run_name=None),
+    "output_dir": Key(None, "workspace", optional=True),
     "seed": Key(42, "seed"),
     "data_seed": Key(None),
     "full_determinism": Key(False, "deterministic"),
     # Batch and length.
     "per_device_train_batch_size": Key(8, "batch.micro_size"),
     "gradient_accumulation_steps": Key(1, "batch.accumulation"),
-    "num_train_epochs": Key(3.0),
-    "max_steps": Key(-1),
-    "average_tokens_across_devices": Key(True),
+    **keys_of("", num_train_epochs=3.0, max_steps=-1, average_tokens_across_devices=True),
     "auto_find_batch_size": Key(False, refused="a batch that is found by trying is no fixed one"),
     # Optimizer, schedule and loss.
-    "optim": Key("adamw_torch_fused"),
-    "optim_args": Key(None),
-    "optim_target_modules": Key(None),
+    **keys_of("", optim="adamw_torch_fused", optim_args=None, optim_target_modules=None),
     "learning_rate": Key(5e-5, "optimizer.lr"),
-    "weight_decay": Key(0.0),
-    "adam_beta1": Key(0.9),
-    "adam_beta2": Key(0.999),
-    "adam_epsilon": Key(1e-8),
-    "max_grad_norm": Key(1.0),
-    "lr_scheduler_type": Key("linear"),
-    "lr_scheduler_kwargs": Key(None),
-    "warmup_steps": Key(0.0),
-    "warmup_ratio": Key(None),
-    "label_smoothing_factor": Key(0.0),
+    **keys_of("", weight_decay=0.0, adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8,
+        max_grad_norm=1.0, lr_scheduler_type="linear", lr_scheduler_kwargs=None, warmup_steps=0.0,
+        warmup_ratio=None),
+    "label_smoothing_factor": Key(0.0, "loss.label_smoothing", optional=True),
     "neftune_noise_alpha": Key(None, refused="no noise is added to embeddings (NEFTune)"),
     # Precision, memory and compilation.
-    "bf16": Key(False),
-    "fp16": Key(False),
+    **keys_of("", bf16=False, fp16=False),
     "bf16_full_eval": Key(False, refused="evaluation computes as training does"),
     "fp16_full_eval": Key(False, refused="evaluation computes as training does"),
-    "tf32": Key(None),
-    "activation_checkpointing": Key(None),
-    "activation_checkpointing_kwargs": Key(None),
-    "gradient_checkpointing": Key(None),
-    "gradient_checkpointing_kwargs": Key(None),
-    "torch_empty_cache_steps": Key(None),
-    "torch_compile": Key(False),
-    "torch_compile_backend": Key(None),
-    "torch_compile_mode": Key(None),
-    "use_liger_kernel": Key(False),
-    "liger_kernel_config": Key(None),
+    **keys_of("", tf32=None, activation_checkpointing=None, activation_checkpointing_kwargs=None,
+        gradient_checkpointing=None, gradient_checkpointing_kwargs=None, torch_compile=False,
+        torch_compile_backend=None, torch_compile_mode=None, liger_kernel_config=None),
+    "torch_empty_cache_steps": Key(None, "memory.empty_cache", unit="{} steps", optional=True),
+    "use_liger_kernel": Key(False, "loss.type", {True: "chunked_cross_entropy"}, optional=True),
     # Ranks.
-    "use_cpu": Key(False),
-    "ddp_backend": Key(None),
+    **keys_of("", ddp_backend=None),
+    "use_cpu": Key(False, "parallel.device", {True: "cpu"}, optional=True),
     "ddp_timeout": Key(1800, "parallel.timeout"),
     "ddp_bucket_cap_mb": Key(None),
     "ddp_find_unused_parameters": Key(None, refused="every parameter takes part in each step"),
-    "fsdp": Key(None),
-    "fsdp_config": Key(None),
-    "deepspeed": Key(None),
-    "parallelism_config": Key(None),
+    **keys_of("", fsdp=None, fsdp_config=None, deepspeed=None, parallelism_config=None),
     "accelerator_config": Key(None, refused="accelerate has no part in a run"),
     # Evaluation, logs and checkpoints.
-    "eval_strategy": Key("no"),
-    "eval_steps": Key(None),
-    "eval_on_start": Key(False),
+    **keys_of("", eval_strategy="no", eval_steps=None, eval_on_start=False),
     "eval_delay": Key(0, refused="evaluation begins with training"),
     "per_device_eval_batch_size": Key(8, refused="evaluation has batches of batch.micro_size"),
-    "logging_strategy": Key("steps"),
-    "logging_steps": Key(500.0),
-    "logging_first_step": Key(False),
-    "disable_tqdm": Key(None),
-    "report_to": Key(None),
-    "project": Key("huggingface"),
-    "save_strategy": Key("steps"),
-    "save_steps": Key(500.0),
+    **keys_of("", logging_strategy="steps", logging_steps=500.0, logging_first_step=False,
+        disable_tqdm=None, report_to=None, project="huggingface", save_strategy="steps",
+        save_steps=500.0),
     "save_total_limit": Key(None, "checkpoint.keep"),
     "save_only_model": Key(False),
     "load_best_model_at_end": Key(False, "checkpoint.keep_best"),
-    "metric_for_best_model": Key(None),
-    "greater_is_better": Key(None),
-    "resume_from_checkpoint": Key(None),
+    **keys_of("", metric_for_best_model=None, greater_is_better=None, resume_from_checkpoint=None),
     "ignore_data_skip": Key(False, refused="a resumed run goes on with the data where it was"),
     # Loader.
     "dataloader_num_workers": Key(0, "data.loader.workers"),
@@ -126,26 +97,13 @@ KEYS = {
     "dataloader_drop_last": Key(
         False, refused="the stream of rows crosses epochs: no batch of training is smaller"
     ),
-    "train_sampling_strategy": Key("random"),
-    "group_by_length": Key(False),
+    **keys_of("", train_sampling_strategy="random", group_by_length=False),
     # The model and data of run_clm.py.
-    "model_name_or_path": Key(None),
-    "config_name": Key(None),
-    "config_overrides": Key(None),
-    "tokenizer_name": Key(None),
-    "model_revision": Key("main"),
-    "dtype": Key(None),
-    "attn_implementation": Key(None),
-    "dataset_name": Key(None),
-    "dataset_config_name": Key(None),
-    "train_file": Key(None),
-    "validation_file": Key(None),
-    "validation_split_percentage": Key(5),
-    "max_train_samples": Key(None),
-    "max_eval_samples": Key(None),
-    "block_size": Key(None),
-    "streaming": Key(False),
-    "preprocessing_num_workers": Key(None),
+    **keys_of("", model_name_or_path=None, config_name=None, config_overrides=None,
+        tokenizer_name=None, model_revision="main", dtype=None, attn_implementation=None,
+        dataset_name=None, dataset_config_name=None, train_file=None, validation_file=None,
+        validation_split_percentage=5, max_train_samples=None, max_eval_samples=None,
+        block_size=None, streaming=False, preprocessing_num_workers=None),
 }  # fmt: skip
 """Keys of `TrainingArguments` of transformers 5.23 and of run_clm.py, with their defaults."""
 
@@ -193,8 +151,6 @@ def _complete(c: Conversion) -> None:
     total = _total(c)
     epochs = f"{c.number('num_train_epochs'):g} epochs"
     c.set("duration", f"{total} steps" if total else epochs, "max_steps", "num_train_epochs")
-    if workspace := c.text("output_dir"):
-        c.set("workspace", workspace, "output_dir")
     if not c.value("average_tokens_across_devices"):
         text = "the loss is a mean over the tokens of all ranks; there one of each rank's mean"
         c.report("differs", "average_tokens_across_devices", text)
@@ -204,10 +160,6 @@ def _complete(c: Conversion) -> None:
     _length_of_warmup(c, warmup, total)
     convert_schedule(c, "lr_scheduler_type", total)
     convert_optimizer(c, "optim")
-    if smoothing := c.number("label_smoothing_factor"):
-        c.set("loss.label_smoothing", smoothing, "label_smoothing_factor")
-    if c.value("use_liger_kernel"):
-        c.set("loss.type", "chunked_cross_entropy", "use_liger_kernel")
     _memory(c)
     convert_shards(c)
     _records(c, total)
@@ -480,8 +432,6 @@ def _memory(c: Conversion) -> None:
     convert_recomputation(c, "gradient_checkpointing")
     if c.value("activation_checkpointing"):
         convert_recomputation(c, "activation_checkpointing")
-    if steps := c.number("torch_empty_cache_steps"):
-        c.set("memory.empty_cache", f"{steps} steps", "torch_empty_cache_steps")
     convert_compilation(c)
 
 
@@ -655,8 +605,6 @@ def _records(c: Conversion, total: int | None) -> None:
         c.set("checkpoint.resume", "must", "resume_from_checkpoint")
     if isinstance(c.value("disable_tqdm"), bool):
         c.set("tracking.progress", "lines" if c.value("disable_tqdm") else "bar", "disable_tqdm")
-    if c.value("use_cpu"):
-        c.set("parallel.device", "cpu", "use_cpu")
     for key, field in (
         ("ddp_backend", "parallel.backend"),
         ("ddp_bucket_cap_mb", "parallel.bucket_size"),

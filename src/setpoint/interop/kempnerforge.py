@@ -8,7 +8,7 @@ steps, and then decays over decay_steps, or what is left of max_steps.
 
 from __future__ import annotations
 
-from setpoint.interop.dialect import Conversion, Dialect, Key
+from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of
 
 BATCH = "batch.micro_size"
 IMAGES = "images reach no model of Setpoint: batches hold tokens"
@@ -42,11 +42,9 @@ KEYS = {
     "train.grad_accum_steps": Key(1),
     "train.grad_clip_norm": Key(1.0, "optimizer.clip_norm"),
     "train.seed": Key(42, "seed"),
-    "train.data_seed": Key(None),
-    "train.compile_model": Key(True),
-    "train.mixed_precision": Key("bf16"),
-    "train.activation_checkpointing": Key("none"),
-    "train.loss_fn": Key("cross_entropy"),
+    **keys_of("train.", data_seed=None, mixed_precision="bf16", activation_checkpointing="none",
+        loss_fn="cross_entropy"),
+    "train.compile_model": Key(True, "compile", {True: {}}, optional=True),
     "train.z_loss_weight": Key(0.0, "loss.z_loss"),
     "train.ce_chunk_size": Key(0),
     "train.shutdown_timeout_sec": Key(600.0, "resilience.grace_period"),
@@ -58,8 +56,7 @@ KEYS = {
     "model.n_heads": Key(32, "model.heads"),
     "model.n_kv_heads": Key(None),
     "model.vocab_size": Key(32_000, "model.vocab_size"),
-    "model.ffn_dim_multiplier": Key(1.0),
-    "model.ffn_hidden_dim": Key(None),
+    **keys_of("model.", ffn_dim_multiplier=1.0, ffn_hidden_dim=None),
     "model.norm_type": Key(
         "rmsnorm", "model.norm", {"rmsnorm": "rms_norm", "layernorm": "layer_norm"}
     ),
@@ -87,64 +84,36 @@ KEYS = {
     "model.num_experts": Key(0),
     "model.moe_top_k": Key(2, "model.moe.top_k"),
     "model.moe_frequency": Key(1, "model.moe.every"),
-    "model.moe_router": Key("softmax_topk"),
-    "model.moe_shared_experts": Key(0),
+    **keys_of("model.", moe_router="softmax_topk", moe_shared_experts=0),
     "model.moe_aux_loss_weight": Key(0.01, "model.moe.balance_loss"),
-    "model.moe_capacity_factor": Key(0.0),
-    "model.moe_sequence_aux_loss_weight": Key(0.0),
-    "model.moe_gradient_scale": Key(False),
-    "model.moe_bias_schedule": Key("constant"),
-    "model.moe_packed_experts": Key(False),
-    "model.moe_expert_ffn_multiplier": Key(1.0),
-    "model.moe_router_z_loss_weight": Key(0.0),
+    **keys_of("model.", moe_capacity_factor=0.0, moe_sequence_aux_loss_weight=0.0,
+        moe_gradient_scale=False, moe_bias_schedule="constant", moe_packed_experts=False,
+        moe_expert_ffn_multiplier=1.0),
+    "model.moe_router_z_loss_weight": Key(0.0, "model.moe.router_z_loss", optional=True),
     # Optimizer and schedule.
     "optimizer.name": Key("adamw"),
     "optimizer.lr": Key(3e-4, "optimizer.lr"),
     "optimizer.weight_decay": Key(0.1, "optimizer.weight_decay"),
     "optimizer.betas": Key((0.9, 0.95), "optimizer.betas"),
-    "optimizer.eps": Key(1e-8),
-    "optimizer.fused": Key(True),
-    "optimizer.muon_momentum": Key(0.95),
-    "optimizer.muon_ns_steps": Key(5),
-    "optimizer.muon_adam_lr": Key(None),
-    "optimizer.schedule_free_warmup_steps": Key(0),
-    "scheduler.name": Key("cosine"),
-    "scheduler.warmup_steps": Key(2000),
-    "scheduler.decay_steps": Key(None),
-    "scheduler.min_lr_ratio": Key(0.1),
-    "scheduler.stable_steps": Key(None),
-    "scheduler.wsd_decay_type": Key("cosine"),
-    "scheduler.rex_alpha": Key(1.0),
+    **keys_of("optimizer.", eps=1e-8, fused=True, muon_momentum=0.95, muon_ns_steps=5,
+        muon_adam_lr=None, schedule_free_warmup_steps=0),
+    **keys_of("scheduler.", name="cosine", warmup_steps=2000, decay_steps=None, min_lr_ratio=0.1,
+        stable_steps=None, wsd_decay_type="cosine", rex_alpha=1.0),
     # Data.
-    "data.dataset_path": Key(""),
-    "data.file_pattern": Key("*.npy"),
-    "data.tokenizer_path": Key(""),
+    **keys_of("data.", dataset_path="", file_pattern="*.npy", tokenizer_path=""),
     "data.num_workers": Key(4, "data.loader.workers"),
     "data.pin_memory": Key(True, "data.loader.pin_memory"),
     "data.prefetch_factor": Key(2, "data.loader.prefetch"),
-    "data.hf_dataset_name": Key(None),
-    "data.hf_dataset_config": Key(None),
-    "data.hf_dataset_split": Key("train"),
-    "data.hf_dataset_text_field": Key("text"),
-    "data.hf_streaming": Key(False),
-    "data.pack_sequences": Key(False),
-    "data.datasets": Key([]),
-    "data.mix_temperature": Key(1.0),
-    "data.phases": Key([]),
-    "data.anneal_start_step": Key(0),
-    "data.anneal_weights": Key({}),
+    **keys_of("data.", hf_dataset_name=None, hf_dataset_config=None, hf_dataset_split="train",
+        hf_dataset_text_field="text", hf_streaming=False, pack_sequences=False, datasets=[],
+        mix_temperature=1.0, phases=[], anneal_start_step=0, anneal_weights={}),
     "data.hf_dataset_image_field": Key("image", refused=IMAGES),
     "data.hf_dataset_prompt_field": Key("", refused=IMAGES),
     "data.hf_image_size": Key(224, refused=IMAGES),
     # Evaluation.
-    "eval.enabled": Key(False),
-    "eval.interval": Key(1000),
-    "eval.steps": Key(50),
-    "eval.dataset_path": Key(""),
-    "eval.file_pattern": Key("*.npy"),
-    "eval.hf_dataset_name": Key(None),
-    "eval.hf_dataset_config": Key(None),
-    "eval.hf_dataset_split": Key("validation"),
+    **keys_of("eval.", enabled=False, interval=1000, steps=50, dataset_path="",
+        file_pattern="*.npy", hf_dataset_name=None, hf_dataset_config=None,
+        hf_dataset_split="validation"),
     # Records.
     "checkpoint.dir": Key("checkpoints"),
     "checkpoint.interval": Key(1000, "checkpoint.every", unit="{} steps"),
@@ -161,24 +130,17 @@ KEYS = {
     "checkpoint.exclude_from_loading": Key(
         [], idle="the training script does not pass it on; here checkpoint.exclude"
     ),
-    "checkpoint.dyn_ckpt_window.start": Key(0),
-    "checkpoint.dyn_ckpt_window.stop": Key(512),
-    "checkpoint.dyn_ckpt_window.strategy": Key("power2"),
+    **keys_of("checkpoint.dyn_ckpt_window.", start=0, stop=512, strategy="power2"),
     "checkpoint.ignore_freeze_mismatch": Key(
         False, idle="only models of images freeze parts; here `setpoint train --accept`"
     ),
     "metrics.log_interval": Key(10, "tracking.every", unit="{} steps"),
-    "metrics.enable_wandb": Key(False),
-    "metrics.enable_tensorboard": Key(False),
-    "metrics.wandb_project": Key("kempnerforge"),
-    "metrics.wandb_run_name": Key(None),
-    "metrics.wandb_run_id": Key(""),
-    "metrics.tensorboard_dir": Key("tb_logs"),
-    "profiling.enable": Key(False),
-    "profiling.start_step": Key(5),
-    "profiling.end_step": Key(8),
+    **keys_of("metrics.", enable_wandb=False, enable_tensorboard=False,
+        wandb_project="kempnerforge", wandb_run_name=None, wandb_run_id="",
+        tensorboard_dir="tb_logs"),
+    **keys_of("profiling.", enable=False, start_step=5, end_step=8),
     "profiling.trace_dir": Key("profiler_traces", "profiling.directory"),
-} | dict.fromkeys(VISION, Key(None, refused=IMAGES, essential=True))
+} | dict.fromkeys(VISION, Key(None, refused=IMAGES, essential=True))  # fmt: skip
 """All keys, with the defaults of the configuration classes."""
 
 
@@ -188,8 +150,7 @@ def _complete(c: Conversion) -> None:
     c.set("model.residual_init", "depth_scaled")
     if c.value("model.model_type") != "transformer":
         c.wrong("model.model_type", f"'transformer': {IMAGES}")
-    if (kv_heads := c.number("model.n_kv_heads")) is not None:
-        c.set("model.kv_heads", kv_heads, "model.n_kv_heads")
+    c.copy_given({"model.kv_heads": "model.n_kv_heads"})
     _batch(c)
     keys = ("model.ffn_hidden_dim", "model.ffn_dim_multiplier", "model.dim")
     c.set("model.ffn_dim", _width(c), *keys)
@@ -293,8 +254,6 @@ def _experts(c: Conversion) -> None:
     if (multiplier := c.number("model.moe_expert_ffn_multiplier")) != 1:
         width = 16 * round(_width(c) * multiplier / 16)
         c.set("model.moe.expert_dim", width, "model.moe_expert_ffn_multiplier")
-    if weight := c.number("model.moe_router_z_loss_weight"):
-        c.set("model.moe.router_z_loss", weight, "model.moe_router_z_loss_weight")
     if c.value("model.moe_gradient_scale"):
         c.set("model.moe.gradient_scale", True, "model.moe_gradient_scale")
         c.report("differs", "model.moe_gradient_scale", "gradients are scaled, not outputs")
@@ -316,8 +275,6 @@ def _precision(c: Conversion) -> None:
         c.set("precision.reduce", "fp32", key)
     if name == "fp8":
         c.set("precision.float8.recipe", "tensorwise", key)
-    if c.value("train.compile_model"):
-        c.set("compile", {}, "train.compile_model")
     modes = {"none": None, "full": "full", "selective": "operators"}
     mode = c.value("train.activation_checkpointing")
     if mode not in modes:
@@ -415,8 +372,7 @@ def _token_files(c: Conversion, folder: str, pattern: str) -> dict[str, object]:
 def _data(c: Conversion) -> None:
     """One source, a mixture, or random tokens where no data is named."""
     c.set("data.held_out", 0)
-    if (seed := c.value("train.data_seed")) is not None:
-        c.set("data.seed", seed, "train.data_seed")
+    c.copy_given({"data.seed": "train.data_seed"})
     is_tokens = bool(c.value("data.dataset_path"))
     column, split = c.value("data.hf_dataset_text_field"), c.value("data.hf_dataset_split")
     datasets = c.sections("data.datasets")

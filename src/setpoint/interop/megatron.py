@@ -254,9 +254,8 @@ def _optimizer(c: Conversion) -> None:
     else:
         c.set("optimizer.momentum", c.number("sgd-momentum"), "sgd-momentum")
     if kind == "muon":
-        c.set("optimizer.momentum", c.number("muon-momentum"), "muon-momentum")
-        c.set("optimizer.steps", c.number("muon-num-ns-steps"), "muon-num-ns-steps")
-        c.set("optimizer.nesterov", c.value("muon-use-nesterov"), "muon-use-nesterov")
+        c.copy({"optimizer.momentum": "muon-momentum", "optimizer.steps":
+                "muon-num-ns-steps", "optimizer.nesterov": "muon-use-nesterov"})  # fmt: skip
         c.set("optimizer.adamw_lr", float(rate), "lr")
         text = "steps are scaled by sqrt(max(1, out / in)), by the scale mode there"
         c.report("differs", "muon-scale-mode", text)

@@ -18,7 +18,7 @@ from typing import Any, cast
 from setpoint.config import Document
 from setpoint.config.files.document import names_file
 from setpoint.config.files.read import read_file
-from setpoint.interop.dialect import Conversion, Dialect, Key
+from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of
 from setpoint.interop.shell_script import read_arguments
 from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 
@@ -42,47 +42,37 @@ KEYS = {
     "job.use_for_integration_test": Key(False, idle="its own tests read it"),
     "job.print_args": Key(False, idle=PRINTED),
     # Model and data.
-    "model.name": Key("llama3"),
-    "model.flavor": Key("debugmodel"),
-    "model.tokenizer_path": Key(None),
-    "model.hf_assets_path": Key(None),
-    "model.converters": Key(None),
+    **keys_of("model.", name="llama3", flavor="debugmodel", tokenizer_path=None,
+        hf_assets_path=None, converters=None),
     "model.print_after_conversion": Key(False, idle=PRINTED),
     "model.norm_type": Key(
         "rmsnorm", values={"rmsnorm": "rms_norm", "fused_rmsnorm": "rms_norm",
                            "layernorm": "layer_norm", "np_layernorm": "layer_norm"}
     ),
-    "training.dataset": Key("c4_test"),
-    "training.dataset_path": Key(None),
+    **keys_of("training.", dataset="c4_test", dataset_path=None),
     # Batch and loop.
-    "training.local_batch_size": Key(8),
-    "training.global_batch_size": Key(-1),
+    **keys_of("training.", local_batch_size=8, global_batch_size=-1),
     "training.seq_len": Key(2048, "batch.sequence_length"),
     "training.max_norm": Key(1.0, "optimizer.clip_norm"),
     "training.steps": Key(10_000, "duration", unit="{} steps"),
-    "training.enable_cpu_offload": Key(False),
-    "training.mixed_precision_param": Key("bfloat16"),
-    "training.mixed_precision_reduce": Key("float32"),
-    "training.compile": Key(False),
+    **keys_of("training.", mixed_precision_param="bfloat16", mixed_precision_reduce="float32",
+        compile=False),
+    "training.enable_cpu_offload": Key(False, "parallel.sharding.offload", optional=True),
     "training.gc_freq": Key(50, "resilience.gc.every", unit="{} steps"),
     "training.gc_debug": Key(False, refused="collections are not debugged"),
     "training.seed": Key(None, "seed"),
     "training.deterministic": Key(False, "deterministic"),
-    "compile.enable": Key(False),
-    "compile.components": Key(["model", "loss"]),
+    **keys_of("compile.", enable=False, components=["model", "loss"]),
     # Ranks.
     "parallelism.data_parallel_replicate_degree": Key(1, "parallel.replicate"),
     "parallelism.data_parallel_shard_degree": Key(-1, "parallel.shard"),
     "parallelism.fsdp_reshard_after_forward": Key("default"),
     "parallelism.tensor_parallel_degree": Key(1, "parallel.tensor"),
-    "parallelism.disable_loss_parallel": Key(False),
-    "parallelism.enable_async_tensor_parallel": Key(False),
-    "parallelism.enable_compiled_autograd": Key(False),
+    **keys_of("parallelism.", disable_loss_parallel=False, enable_async_tensor_parallel=False,
+        enable_compiled_autograd=False),
     "parallelism.pipeline_parallel_degree": Key(1, "parallel.pipeline"),
-    "parallelism.pipeline_parallel_schedule": Key("1F1B"),
-    "parallelism.pipeline_parallel_schedule_csv": Key(""),
-    "parallelism.pipeline_parallel_split_points": Key(None),
-    "parallelism.module_fqns_per_model_part": Key(None),
+    **keys_of("parallelism.", pipeline_parallel_schedule="1F1B", pipeline_parallel_schedule_csv="",
+        pipeline_parallel_split_points=None, module_fqns_per_model_part=None),
     **dict.fromkeys(
         (f"parallelism.pipeline_parallel_{name}_stage_less_layers" for name in ("first", "last")),
         Key(1, refused=BALANCED),
@@ -102,9 +92,7 @@ KEYS = {
     # Optimizer and schedule.
     "optimizer.name": Key("AdamW"),
     "optimizer.lr": Key(8e-4, "optimizer.lr"),
-    "optimizer.beta1": Key(0.9),
-    "optimizer.beta2": Key(0.95),
-    "optimizer.eps": Key(1e-8),
+    **keys_of("optimizer.", beta1=0.9, beta2=0.95, eps=1e-8),
     "optimizer.weight_decay": Key(0.1, "optimizer.weight_decay"),
     "optimizer.implementation": Key(
         "fused", "optimizer.implementation",
@@ -113,36 +101,29 @@ KEYS = {
     "optimizer.early_step_in_backward": Key(
         False, refused="updates within the backward pass know no norm of all gradients"
     ),
-    "lr_scheduler.warmup_steps": Key(200),
-    "lr_scheduler.decay_ratio": Key(None),
-    "lr_scheduler.decay_type": Key("linear"),
-    "lr_scheduler.min_lr_factor": Key(0.0),
+    **keys_of("lr_scheduler.", warmup_steps=200, decay_ratio=None, decay_type="linear",
+        min_lr_factor=0.0),
     # Memory and float8.
-    "activation_checkpoint.mode": Key("selective"),
-    "activation_checkpoint.selective_ac_option": Key("2"),
-    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": Key(None),
+    **keys_of("activation_checkpoint.", mode="selective", selective_ac_option="2",
+        per_op_sac_force_recompute_mm_shapes_by_fqns=None),
     "float8.enable_fsdp_float8_all_gather": Key(False),
     "float8.precompute_float8_dynamic_scale_for_fsdp": Key(
         False, refused="scales are computed when weights are gathered, to the same bits"
     ),
-    "float8.recipe_name": Key(None),
-    "float8.filter_fqns": Key(None),
-    "float8.emulate": Key(False),
-    "float8.enable_float8_linear": Key(False),
+    **keys_of("float8.", recipe_name=None, filter_fqns=None, emulate=False,
+        enable_float8_linear=False),
     "float8.force_recompute_fp8_weight_in_bwd": Key(
         False, refused="whole layers or operations are recomputed, by their kind"
     ),
     "float8.moe_fqns_prototype": Key(None),
-    "mx.recipe_name": Key("mxfp8_cublas"),
-    "mx.filter_fqns": Key(None),
+    **keys_of("mx.", recipe_name="mxfp8_cublas", filter_fqns=None),
     "mx.mxfp8_dim1_cast_kernel_choice": Key("triton", refused="the kernel is torchao's choice"),
     "memory_estimation.enabled": Key(False),
     "memory_estimation.disable_fake_mode": Key(False, refused="`setpoint check --plan` computes"),
     # Records.
     "checkpoint.enable_checkpoint": Key(False),
     "checkpoint.folder": Key("checkpoint", idle="within a run always checkpoints/"),
-    "checkpoint.interval": Key(500),
-    "checkpoint.initial_load_path": Key(None),
+    **keys_of("checkpoint.", interval=500, initial_load_path=None),
     "checkpoint.initial_load_model_only": Key(
         True, refused="weights of Hugging Face's format come without a state of training"
     ),
@@ -150,36 +131,21 @@ KEYS = {
     "checkpoint.initial_load_dequantize": Key(
         False, refused="weights of Hugging Face's format are read in the dtype of their files"
     ),
-    "checkpoint.interval_type": Key("steps"),
-    "checkpoint.last_save_model_only": Key(True),
-    "checkpoint.last_save_in_hf": Key(False),
-    "checkpoint.export_dtype": Key("float32"),
-    "checkpoint.async_mode": Key("disabled"),
-    "checkpoint.keep_latest_k": Key(10),
-    "checkpoint.load_step": Key(-1),
-    "checkpoint.exclude_from_loading": Key(None),
-    "checkpoint.enable_first_step_checkpoint": Key(False),
+    **keys_of("checkpoint.", interval_type="steps", last_save_model_only=True,
+        last_save_in_hf=False, export_dtype="float32", async_mode="disabled", keep_latest_k=10,
+        load_step=-1, exclude_from_loading=None, enable_first_step_checkpoint=False),
     "checkpoint.create_seed_checkpoint": Key(
         False, refused="initial weights depend on no layout of the ranks here"
     ),
     "metrics.log_freq": Key(10, "tracking.every", unit="{} steps"),
-    "metrics.enable_tensorboard": Key(False),
-    "metrics.save_tb_folder": Key("tb"),
-    "metrics.enable_wandb": Key(False),
+    **keys_of("metrics.", enable_tensorboard=False, save_tb_folder="tb", enable_wandb=False),
     "metrics.disable_color_printing": Key(False, idle=PRINTED),
     "metrics.save_for_all_ranks": Key(False, refused="the main rank tracks sums over all ranks"),
-    "profiling.enable_profiling": Key(False),
-    "profiling.save_traces_folder": Key("profile_traces"),
-    "profiling.profile_freq": Key(10),
-    "profiling.enable_memory_snapshot": Key(False),
-    "profiling.save_memory_snapshot_folder": Key("memory_snapshot"),
-    "validation.enabled": Key(False),
-    "validation.dataset": Key("c4_validation"),
-    "validation.dataset_path": Key(None),
-    "validation.local_batch_size": Key(8),
-    "validation.seq_len": Key(2048),
-    "validation.freq": Key(10),
-    "validation.steps": Key(-1),
+    **keys_of("profiling.", enable_profiling=False, save_traces_folder="profile_traces",
+        profile_freq=10, enable_memory_snapshot=False,
+        save_memory_snapshot_folder="memory_snapshot"),
+    **keys_of("validation.", enabled=False, dataset="c4_validation", dataset_path=None,
+        local_batch_size=8, seq_len=2048, freq=10, steps=-1),
     "fault_tolerance.enable": Key(
         False, refused="replica groups are parallel.engine = torch with resilience", essential=True
     ),
@@ -276,8 +242,6 @@ def _ranks(c: Conversion) -> None:
     key = "parallelism.enable_async_tensor_parallel"
     if c.number("parallelism.tensor_parallel_degree") > 1 and c.value(key):
         c.set("parallel.async_tensor_parallel", True, key)
-    if c.value("training.enable_cpu_offload"):
-        c.set("parallel.sharding.offload", True, "training.enable_cpu_offload")
     if (degree := c.number("parallelism.expert_tensor_parallel_degree")) > 1:
         c.set("parallel.expert_tensor", degree, "parallelism.expert_tensor_parallel_degree")
 

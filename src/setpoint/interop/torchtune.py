@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of
 from setpoint.interop.torchtune_models import FAMILIES, component, convert_model
 
 PRINTED = "it changes what is printed only"
@@ -37,84 +37,41 @@ FORMATS = ("json", "csv", "parquet", "arrow", "text")
 KEYS = {
     "output_dir": Key(REQUIRED, "workspace"),
     # Model and adapter; sizes are those of builders that take them.
-    "model._component_": Key(REQUIRED),
-    "model.vocab_size": Key(None),
-    "model.num_layers": Key(None),
-    "model.num_heads": Key(None),
-    "model.num_kv_heads": Key(None),
-    "model.head_dim": Key(None),
-    "model.embed_dim": Key(None),
-    "model.intermediate_dim": Key(None),
-    "model.max_seq_len": Key(None),
-    "model.attn_dropout": Key(0.0),
-    "model.norm_eps": Key(None),
-    "model.rope_base": Key(None),
-    "model.scale_factor": Key(None),
-    "model.tie_word_embeddings": Key(None),
-    "model.lora_attn_modules": Key([]),
-    "model.apply_lora_to_mlp": Key(False),
-    "model.apply_lora_to_output": Key(False),
-    "model.lora_rank": Key(8),
-    "model.lora_alpha": Key(16.0),
-    "model.lora_dropout": Key(0.0),
-    "model.use_dora": Key(False),
-    "model.quantize_base": Key(False),
+    **keys_of("model.", _component_=REQUIRED, vocab_size=None, num_layers=None, num_heads=None,
+        num_kv_heads=None, head_dim=None, embed_dim=None, intermediate_dim=None, max_seq_len=None,
+        attn_dropout=0.0, norm_eps=None, rope_base=None, scale_factor=None,
+        tie_word_embeddings=None, lora_attn_modules=[], apply_lora_to_mlp=False,
+        apply_lora_to_output=False, lora_rank=8, lora_alpha=16.0, lora_dropout=0.0, use_dora=False,
+        quantize_base=False),
     "quantizer": Key(
         None, refused="there is no quantization-aware training", essential=True
     ),
-    "tokenizer._component_": Key(None),
-    "tokenizer.path": Key(None),
-    "tokenizer.max_seq_len": Key(None),
-    "tokenizer.merges_file": Key(None),
-    "tokenizer.merges_path": Key(None),
-    "tokenizer.vocab_path": Key(None),
-    "tokenizer.special_tokens": Key(None),
-    "tokenizer.special_tokens_path": Key(None),
-    "tokenizer.prompt_template": Key(None),
-    "tokenizer.truncation_type": Key("right"),
-    "checkpointer._component_": Key("torchtune.training.FullModelHFCheckpointer"),
-    "checkpointer.checkpoint_dir": Key(REQUIRED),
-    "checkpointer.checkpoint_files": Key(None),
-    "checkpointer.adapter_checkpoint": Key(None),
-    "checkpointer.recipe_checkpoint": Key(None),
-    "checkpointer.output_dir": Key(None),
-    "checkpointer.model_type": Key(None),
-    "checkpointer.safe_serialization": Key(True),
-    "checkpointer.keep_last_n_checkpoints": Key(None),
-    "resume_from_checkpoint": Key(False),
-    "save_adapter_weights_only": Key(False),
+    **keys_of("tokenizer.", _component_=None, path=None, max_seq_len=None, merges_file=None,
+        merges_path=None, vocab_path=None, special_tokens=None, special_tokens_path=None,
+        prompt_template=None, truncation_type="right"),
+    **keys_of("checkpointer.", _component_="torchtune.training.FullModelHFCheckpointer",
+        checkpoint_dir=REQUIRED, checkpoint_files=None, adapter_checkpoint=None,
+        recipe_checkpoint=None, output_dir=None, model_type=None, safe_serialization=True,
+        keep_last_n_checkpoints=None),
+    **keys_of("", resume_from_checkpoint=False, save_adapter_weights_only=False),
     "enable_async_checkpointing": Key(False, "checkpoint.mode", {False: "sync", True: "async"}),
     "save_every_n_steps": Key(None),
     # Data and batch.
-    "dataset": Key(REQUIRED),
-    "dataset_val": Key(None),
-    "run_val_every_n_steps": Key(None),
-    "batch_size_val": Key(None),
+    **keys_of("", dataset=REQUIRED, dataset_val=None, run_val_every_n_steps=None,
+        batch_size_val=None),
     "shuffle": Key(True, "data.shuffle"),
     "seed": Key(None, "seed"),
     "collate_fn": Key("torchtune.data.padded_collate_sft"),
     "batch_size": Key(REQUIRED, "batch.micro_size"),
     "gradient_accumulation_steps": Key(1, "batch.accumulation"),
-    "epochs": Key(REQUIRED),
-    "max_steps_per_epoch": Key(None),
+    **keys_of("", epochs=REQUIRED, max_steps_per_epoch=None),
     # Optimizer, schedule and loss.
-    "optimizer._component_": Key(REQUIRED),
-    "optimizer.lr": Key(None),
-    "optimizer.weight_decay": Key(None),
-    "optimizer.betas": Key(None),
-    "optimizer.eps": Key(None),
-    "optimizer.momentum": Key(None),
-    "optimizer.dampening": Key(None),
-    "optimizer.nesterov": Key(None),
-    "optimizer.amsgrad": Key(False),
-    "optimizer.fused": Key(None),
-    "optimizer.foreach": Key(None),
+    **keys_of("optimizer.", _component_=REQUIRED, lr=None, weight_decay=None, betas=None, eps=None,
+        momentum=None, dampening=None, nesterov=None, amsgrad=False, fused=None, foreach=None),
     "optimizer_in_bwd": Key(
         False, refused="updates come after the backward pass: the same numbers, and more memory"
     ),
-    "lr_scheduler._component_": Key(None),
-    "lr_scheduler.num_warmup_steps": Key(None),
-    "lr_scheduler.num_cycles": Key(0.5),
+    **keys_of("lr_scheduler.", _component_=None, num_warmup_steps=None, num_cycles=0.5),
     "clip_grad_norm": Key(None),
     "loss._component_": Key("torchtune.modules.loss.CEWithChunkedOutputLoss"),
     "loss.num_output_chunks": Key(8, idle="the number of chunks changes memory only"),
@@ -122,13 +79,12 @@ KEYS = {
     "loss.mask_ignored_tokens": Key(True, idle="it changes memory only"),
     # Ranks, memory and precision.
     "device": Key("cuda", "parallel.device", {"cuda": "cuda", "cpu": "cpu"}),
-    "dtype": Key("bf16"),
-    "compile": Key(False),
-    "enable_activation_checkpointing": Key(False),
-    "enable_activation_offloading": Key(False),
+    **keys_of("", dtype="bf16", compile=False, enable_activation_checkpointing=False),
+    "enable_activation_offloading": Key(
+        False, "memory.activation_offload", {True: {}}, optional=True
+    ),
     "activation_offloading_use_streams": Key(True, idle="it changes the order of copies only"),
-    "ac_mode": Key(None),
-    "ac_option": Key(None),
+    **keys_of("", ac_mode=None, ac_option=None),
     "custom_sharded_layers": Key([], idle="embedding and output are units of their own"),
     "memory_efficient_fsdp_wrap": Key(False, idle="each layer is a unit"),
     "fsdp_cpu_offload": Key(False),
@@ -140,28 +96,15 @@ KEYS = {
     "context_parallel_dim": Key(1, "parallel.ring"),
     "data_parallel_shard_dim": Key(-1, "parallel.shard"),
     "data_parallel_replicate_dim": Key(1, "parallel.replicate"),
-    "enable_fp8_training": Key(False),
-    "fp8_recipe_name": Key(None),
-    "cudnn_deterministic_mode": Key(None),
+    **keys_of("", enable_fp8_training=False, fp8_recipe_name=None, cudnn_deterministic_mode=None),
     # Records.
     "metric_logger": Key({}),
     "log_every_n_steps": Key(1, "tracking.every", unit="{} steps"),
     "log_peak_memory_stats": Key(False, "tracking.metrics.memory"),
     "log_level": Key("INFO", idle=PRINTED),
-    "profiler._component_": Key(None),
-    "profiler.enabled": Key(False),
-    "profiler.output_dir": Key("profiler_output"),
-    "profiler.cpu": Key(True),
-    "profiler.cuda": Key(True),
-    "profiler.xpu": Key(True),
-    "profiler.profile_memory": Key(False),
-    "profiler.with_stack": Key(False),
-    "profiler.record_shapes": Key(True),
-    "profiler.with_flops": Key(False),
-    "profiler.wait_steps": Key(5),
-    "profiler.warmup_steps": Key(3),
-    "profiler.active_steps": Key(2),
-    "profiler.num_cycles": Key(1),
+    **keys_of("profiler.", _component_=None, enabled=False, output_dir="profiler_output", cpu=True,
+        cuda=True, xpu=True, profile_memory=False, with_stack=False, record_shapes=True,
+        with_flops=False, wait_steps=5, warmup_steps=3, active_steps=2, num_cycles=1),
     # Benchmarks and generation.
     **dict.fromkeys(("tasks", "limit", "include_path", "max_seq_length", "max_new_tokens",
                      "prompt", "temperature", "top_k"), Key(None)),
@@ -465,8 +408,6 @@ def _memory(c: Conversion) -> None:
         c.wrong("ac_mode", "selective with an ac_option, full or none")
     elif c.value("enable_activation_checkpointing") or mode == "full":
         c.set(f"{path}.type", "full", "enable_activation_checkpointing", "ac_mode")
-    if c.value("enable_activation_offloading"):
-        c.set("memory.activation_offload", {}, "enable_activation_offloading")
     if not c.value("fsdp_reshard_after_forward"):
         c.set("parallel.reshard", False, "fsdp_reshard_after_forward")
     if c.value("fsdp_cpu_offload") or c.value("fsdp.cpu_offload"):
@@ -550,8 +491,7 @@ def _inference(c: Conversion) -> None:
         c.set("weights.dtype", "bf16", "dtype")
         c.set("precision.compute", "bf16", "dtype")
     c.set("parallel.device", c.value("device"), "device")
-    if (seed := c.number("seed")) is not None:
-        c.set("seed", seed, "seed")
+    c.copy_given({"seed": "seed"})
     if component(c, "tensor_parallel_plan")[0]:
         text = "all ranks divide each matrix there: set parallel.tensor to their number"
         c.report("needs a decision", "tensor_parallel_plan._component_", text)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of
 
 MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens"
 DISTILLATION = "there is no distillation; a loss of your own gets logits and targets"
@@ -30,16 +30,13 @@ ATTENTION: dict[object, object] = {
 
 KEYS = {
     # Model.
-    "model.model_path": Key(None),
-    "model.config_path": Key(None),
-    "model.tokenizer_path": Key(None),
+    **keys_of("model.", model_path=None, config_path=None, tokenizer_path=None),
     "model.attn_implementation": Key("flash_attention_3", values=ATTENTION),
     "model.merge_qkv": Key(True, refused="projections are those of the model in transformers"),
-    "model.foundation": Key({}),
-    "model.basic_modules": Key([]),
+    **keys_of("model.", basic_modules=[]),
+    "model.foundation": Key({}, "model.overrides", optional=True),
     "model.encoders": Key({}, refused=MEDIA, essential=True),
-    "model.moe_implementation": Key(None),
-    "model.ep_dispatch": Key("alltoall"),
+    **keys_of("model.", moe_implementation=None, ep_dispatch="alltoall"),
     "model.deepep_buffer_size_gb": Key(2.0, refused=DEEPEP),
     "model.deepep_num_sms": Key(20, refused=DEEPEP),
     "model.deepep_async_combine": Key(False, refused=DEEPEP),
@@ -49,8 +46,7 @@ KEYS = {
     "data.datasets": Key(REQUIRED),
     "data.test_datasets": Key([], idle=UNREAD),
     "data.val_set_size": Key(None, idle=UNREAD),
-    "data.dataset_prepared_path": Key("last_prepared_dataset"),
-    "data.select_columns": Key(None),
+    **keys_of("data.", dataset_prepared_path="last_prepared_dataset", select_columns=None),
     "data.dataloader_num_workers": Key(8, "data.loader.workers"),
     "data.dataloader_prefetch_factor": Key(2, "data.loader.prefetch"),
     "data.dataloader_pin_memory": Key(True, "data.loader.pin_memory"),
@@ -61,9 +57,8 @@ KEYS = {
     "data.shuffle_before_merging_datasets": Key(
         False, idle="all are shuffled together after that, or data.shuffle orders them"
     ),
-    "data.dataset_num_proc": Key(None),
-    "data.dataset_shard_num": Key(None),
-    "data.dataset_shard_idx": Key(None),
+    **keys_of("data.", dataset_shard_num=None, dataset_shard_idx=None),
+    "data.dataset_num_proc": Key(None, "data.prepare.workers", optional=True),
     "data.num_dataset_shards_to_save": Key(None, refused="`setpoint data push --shards` has it"),
     "data.skip_prepare_dataset": Key(False, refused="the folder is a source of type tokens"),
     "data.push_dataset_to_hub": Key(None, refused="`setpoint data push` does so"),
@@ -80,22 +75,18 @@ KEYS = {
     "data.eval_sample_packing": Key(None, idle=UNREAD),
     "data.pad_to_multiple_of": Key(128, "data.packing.pad_to_multiple_of"),
     # Ranks.
-    "train.data_parallel_mode": Key("fsdp2"),
-    "train.data_parallel_shard_size": Key(-1),
-    "train.data_parallel_replicate_size": Key(-1),
+    **keys_of("train.", data_parallel_mode="fsdp2", data_parallel_shard_size=-1,
+        data_parallel_replicate_size=-1),
     "train.tensor_parallel_size": Key(1, "parallel.tensor"),
     "train.pipeline_parallel_size": Key(1, "parallel.pipeline"),
-    "train.pipeline_parallel_schedule": Key("1F1B"),
-    "train.pipeline_parallel_virtual_stages": Key(1),
+    **keys_of("train.", pipeline_parallel_schedule="1F1B", pipeline_parallel_virtual_stages=1),
     "train.pp_variable_seq_lengths": Key(
         True, refused="stages pad to the longest row of a step, which changes no number"
     ),
     "train.expert_parallel_size": Key(1, "parallel.expert"),
     "train.ulysses_parallel_size": Key(1, "parallel.ulysses"),
     "train.ringattn_parallel_size": Key(1, "parallel.ring"),
-    "train.cp_fsdp_mode": Key("all"),
-    "train.reshard_after_forward": Key(None),
-    "train.enable_full_shard": Key(True),
+    **keys_of("train.", cp_fsdp_mode="all", reshard_after_forward=None, enable_full_shard=True),
     "train.enable_forward_prefetch": Key(True, refused=PREFETCH),
     "train.enable_backward_prefetch": Key(None, refused=PREFETCH),
     "train.ep_outside": Key(False),
@@ -106,93 +97,67 @@ KEYS = {
     "train.allow_cuda_launch_blocking": Key(False, idle="it changes no number"),
     "train.micro_batch_size": Key(1, "batch.micro_size"),
     "train.gradient_accumulation_steps": Key(1, "batch.accumulation"),
-    "train.num_train_epochs": Key(1),
-    "train.max_steps": Key(None),
+    **keys_of("train.", num_train_epochs=1, max_steps=None),
     "train.max_grad_norm": Key(1.0, "optimizer.clip_norm"),
-    "train.optimizer": Key("adamw"),
-    "train.optimizer_dtype": Key("bf16"),
-    "train.lr": Key(5e-5),
+    **keys_of("train.", optimizer="adamw", optimizer_dtype="bf16", lr=5e-5),
     "train.weight_decay": Key(0.0, "optimizer.weight_decay"),
     "train.no_decay_modules": Key([], idle=UNREAD),
     "train.no_decay_params": Key([], idle=UNREAD),
-    "train.cautious_weight_decay": Key(False),
-    "train.muon_lr": Key(0.02),
-    "train.muon_momentum": Key(0.95),
-    "train.muon_nesterov": Key(True),
-    "train.muon_ns_steps": Key(5),
-    "train.muon_adjust_lr_fn": Key(None),
+    **keys_of("train.", cautious_weight_decay=False, muon_lr=0.02, muon_momentum=0.95,
+        muon_nesterov=True, muon_ns_steps=5, muon_adjust_lr_fn=None),
     "train.muon_distributed_mode": Key(
         "shard_local", refused="a divided matrix is orthogonalized whole"
     ),
     "train.muon_ns_algorithm": Key(
         "gram_newton_schulz", refused="the iteration is that of torch.optim.Muon"
     ),
-    "train.lr_min": Key(1e-7),
-    "train.lr_start": Key(0.0),
-    "train.lr_warmup_ratio": Key(0.0),
-    "train.lr_decay_style": Key("constant"),
-    "train.lr_decay_ratio": Key(1.0),
+    **keys_of("train.", lr_min=1e-7, lr_start=0.0, lr_warmup_ratio=0.0, lr_decay_style="constant",
+        lr_decay_ratio=1.0),
     # Precision and memory.
-    "train.enable_mixed_precision": Key(True),
-    "train.fsdp_reduce_dtype": Key("fp32"),
-    "train.enable_gradient_checkpointing": Key(True),
+    **keys_of("train.", enable_gradient_checkpointing=True),
+    "train.fsdp_reduce_dtype": Key("fp32", "precision.reduce", optional=True),
+    "train.enable_mixed_precision": Key(True, "precision.compute", {True: "bf16"}, optional=True),
     "train.gradient_checkpointing_method": Key(
         None, refused="recompute_modules and moe_checkpoint_method have the parts"
     ),
-    "train.enable_reentrant": Key(False),
-    "train.recompute_modules": Key(None),
-    "train.moe_checkpoint_method": Key(None),
-    "train.enable_activation_offload": Key(False),
-    "train.enable_fsdp_offload": Key(False),
-    "train.activation_gpu_limit": Key(0.0),
-    "train.init_device": Key("cuda"),
-    "train.load_weights_mode": Key("broadcast"),
+    **keys_of("train.", enable_reentrant=False, recompute_modules=None, moe_checkpoint_method=None,
+        enable_activation_offload=False, activation_gpu_limit=0.0, init_device="cuda",
+        load_weights_mode="broadcast"),
+    "train.enable_fsdp_offload": Key(False, "parallel.sharding.offload", optional=True),
     "train.empty_cache_steps": Key(500, "memory.empty_cache", unit="{} steps"),
     "train.gc_steps": Key(500, idle=UNREAD),
-    "train.enable_compile": Key(False),
-    "train.ce_mode": Key(None),
+    **keys_of("train.", ce_mode=None),
+    "train.enable_compile": Key(False, "compile", {True: {}}, optional=True),
     # Records.
     "train.output_dir": Key(REQUIRED, "workspace"),
-    "train.ckpt_manager": Key("dcp"),
-    "train.save_steps": Key(0),
-    "train.save_epochs": Key(1),
+    **keys_of("train.", ckpt_manager="dcp", save_steps=0, save_epochs=1),
     "train.save_async": Key(False, idle=UNREAD),
-    "train.save_hf_weights": Key(True),
-    "train.load_checkpoint_path": Key(None),
-    "train.load_optimizer": Key(True),
+    **keys_of("train.", load_checkpoint_path=None, load_optimizer=True),
+    "train.save_hf_weights": Key(True, "checkpoint.export", {True: {}}, optional=True),
     "train.repo_commit": Key(None, refused="the record has the commit that runs"),
     "train.log_format": Key(
         "progress_bar", "tracking.progress", {"progress_bar": "bar", "structured": "lines"}
     ),
-    "train.use_wandb": Key(True),
-    "train.wandb_project": Key("Xorl"),
-    "train.wandb_name": Key(None),
-    "train.wandb_tags": Key(None),
+    **keys_of("train.", use_wandb=True, wandb_project="Xorl", wandb_name=None, wandb_tags=None),
     "train.wandb_log_interval": Key(1, "tracking.every", unit="{} steps"),
-    "train.enable_profiling": Key(False),
-    "train.profile_start_step": Key(1),
-    "train.profile_end_step": Key(2),
+    **keys_of("train.", enable_profiling=False, profile_start_step=1, profile_end_step=2),
     "train.profile_trace_dir": Key("./trace", "profiling.directory"),
     "train.profile_record_shapes": Key(True, "profiling.shapes"),
     "train.profile_profile_memory": Key(True, "profiling.memory"),
     "train.profile_with_stack": Key(True, "profiling.stacks"),
     "train.profile_rank0_only": Key(True),
     # Adapters.
-    "lora.enable_lora": Key(False),
-    "lora.enable_qlora": Key(False),
+    **keys_of("lora.", enable_lora=False, enable_qlora=False),
     "lora.lora_rank": Key(16, "adapter.rank"),
     "lora.lora_alpha": Key(16, "adapter.alpha"),
-    "lora.lora_b_init_std": Key(0.0),
+    "lora.unfuse_for_lora": Key(False, "adapter.fused_projections", {True: "split"}, optional=True),
     "lora.lora_target_modules": Key(None),
-    "lora.unfuse_for_lora": Key(False),
+    "lora.lora_b_init_std": Key(0.0, "adapter.b_std", optional=True),
     "lora.save_lora_only": Key(False, refused="`setpoint export --adapter` writes it alone"),
     "lora.quant_format": Key("nvfp4"),
     "lora.quant_group_size": Key(16, idle="each format has a group size of its own"),
-    "lora.exclude_modules": Key(None),
-    "lora.merge_lora_interval": Key(0),
-    "lora.reset_optimizer_on_merge": Key(False),
-    "lora.enable_aqn": Key(False),
-    "lora.aqn_alpha": Key(1.0),
+    **keys_of("lora.", exclude_modules=None, merge_lora_interval=0, reset_optimizer_on_merge=False,
+        enable_aqn=False, aqn_alpha=1.0),
     "distill.enable_distillation": Key(False, refused=DISTILLATION, essential=True),
     "distill.teacher_model_path": Key(None, refused=DISTILLATION),
     "distill.distillation_loss_type": Key(None, refused=DISTILLATION),
@@ -232,8 +197,6 @@ def _model(c: Conversion) -> None:
     else:
         expected = "null or one of " + ", ".join(str(name) for name in ATTENTION if name)
         c.wrong("model.attn_implementation", expected)
-    if c.value("model.foundation"):
-        c.set("model.overrides", c.value("model.foundation"), "model.foundation")
     c.set("tokenizer.type", "huggingface", "model.tokenizer_path")
     tokenizer = c.value("model.tokenizer_path") or source
     c.set(
@@ -296,12 +259,6 @@ def _loop(c: Conversion) -> None:
     epochs, steps = f"{c.number('train.num_train_epochs')} epochs", c.number("train.max_steps")
     keys = ("train.max_steps", "train.num_train_epochs")
     c.set("duration", [epochs, f"{steps} steps"] if steps else epochs, *keys)
-    if c.value("train.enable_mixed_precision"):
-        c.set("precision.compute", "bf16", "train.enable_mixed_precision")
-    if reduce := c.value("train.fsdp_reduce_dtype"):
-        c.set("precision.reduce", reduce, "train.fsdp_reduce_dtype")
-    if c.value("train.enable_compile"):
-        c.set("compile", {}, "train.enable_compile")
     if c.value("train.ce_mode") not in (None, "eager"):
         c.set("loss.type", "chunked_cross_entropy", "train.ce_mode")
 
@@ -322,9 +279,8 @@ def _optimizer(c: Conversion) -> None:
     if name == "muon":
         c.set("optimizer.lr", c.number("train.muon_lr"), "train.muon_lr")
         c.set("optimizer.adamw_lr", rate, "train.lr")
-        c.set("optimizer.momentum", c.number("train.muon_momentum"), "train.muon_momentum")
-        c.set("optimizer.nesterov", c.value("train.muon_nesterov"), "train.muon_nesterov")
-        c.set("optimizer.steps", c.number("train.muon_ns_steps"), "train.muon_ns_steps")
+        c.copy({"optimizer.momentum": "train.muon_momentum", "optimizer.nesterov":
+                "train.muon_nesterov", "optimizer.steps": "train.muon_ns_steps"})  # fmt: skip
         adjust = c.value("train.muon_adjust_lr_fn") or "original"
         c.set("optimizer.adjust_lr", adjust, "train.muon_adjust_lr_fn")
     else:
@@ -384,8 +340,6 @@ def _memory(c: Conversion) -> None:
     if c.value("train.enable_activation_offload"):
         limit = f"{c.number('train.activation_gpu_limit'):g} GB"
         c.set("memory.activation_offload.limit", limit, "train.activation_gpu_limit")
-    if c.value("train.enable_fsdp_offload"):
-        c.set("parallel.sharding.offload", True, "train.enable_fsdp_offload")
     degrees = ("data_parallel_shard", "data_parallel_replicate", "tensor_parallel",
                "pipeline_parallel", "ulysses_parallel", "ringattn_parallel")  # fmt: skip
     has_ranks = any(c.number(f"train.{degree}_size") > 1 for degree in degrees)
@@ -420,8 +374,6 @@ def _data(c: Conversion) -> None:
     c.set(
         "data.prepare.folder", c.value("data.dataset_prepared_path"), "data.dataset_prepared_path"
     )
-    if workers := c.value("data.dataset_num_proc"):
-        c.set("data.prepare.workers", workers, "data.dataset_num_proc")
 
 
 def _source(c: Conversion, entry: dict[str, Any], number: int, count: int) -> dict[str, object]:
@@ -469,12 +421,8 @@ def _adapter(c: Conversion) -> None:
         return
     switch = "lora.enable_qlora" if is_quantized else "lora.enable_lora"
     c.set("adapter.type", "qlora" if is_quantized else "lora", switch)
-    if std := c.number("lora.lora_b_init_std"):
-        c.set("adapter.b_std", std, "lora.lora_b_init_std")
     if targets := c.names("lora.lora_target_modules"):
         c.set("adapter.targets", targets, "lora.lora_target_modules")
-    if c.value("lora.unfuse_for_lora"):
-        c.set("adapter.fused_projections", "split", "lora.unfuse_for_lora")
     if is_quantized:
         formats = {"nvfp4": "nvfp4", "block_fp8": "fp8", "nf4": "nf4"}
         name = c.choice("lora.quant_format", *formats)
@@ -501,8 +449,6 @@ def _records(c: Conversion) -> None:
     if len(periods) > 1:
         c.set("checkpoint.also_every", periods[1], "train.save_epochs")
     c.set("checkpoint.keep", None)
-    if c.value("train.save_hf_weights"):
-        c.set("checkpoint.export", {}, "train.save_hf_weights")
     load = c.value("train.load_checkpoint_path")
     if load and load != "auto":
         c.set("checkpoint.load", load, "train.load_checkpoint_path")
