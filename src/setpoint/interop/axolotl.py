@@ -49,18 +49,15 @@ KEYS = {
     "neftune_noise_alpha": Key(None, refused="no noise is added to embeddings (NEFTune)"),
     **keys_of("", load_in_8bit=False, load_in_4bit=False, lora_dropout=0.0),
     "peft": Key(None, refused="weights are quantized by adapter.quantize; LoftQ is not there"),
-    "gptq": Key(
-        None, refused="weights in GPTQ's format are not read", essential=True
-    ),
+    "gptq": Key(None, refused="weights in GPTQ's format are not read", essential=True),
     "fsdp_version": Key(None, idle="shards are those of FSDP2"),
     "output_dir": Key("./model-out", "workspace"),
     **keys_of("", load_best_model_at_end=False),
     "save_only_model": Key(False, "checkpoint.last", {True: "weights"}, optional=True),
     "peft_use_rslora": Key(None, "adapter.rank_stabilized", optional=True),
     "lora_modules_to_save": Key(None),
-    "liger_fused_linear_cross_entropy": Key(
-        None, "loss.type", {True: "chunked_cross_entropy"}, optional=True
-    ),
+    "liger_fused_linear_cross_entropy": Key(None, "loss.type", {True: "chunked_cross_entropy"},
+        optional=True),
     "torch_empty_cache_steps": Key(None, "memory.empty_cache", unit="{} steps", optional=True),
     "ddp_timeout": Key(None, "parallel.timeout", optional=True),
     "ddp_bucket_cap_mb": Key(None, "parallel.bucket_size", optional=True),
@@ -409,17 +406,13 @@ def _data(c: Conversion) -> None:
         c.report("without effect", "group_by_length", "in Axolotl, too: rows are packed")
     if not text_alone:
         kinds = {"drop": "drop", "truncate": "truncate", "raise": "error"}
-        if name := c.choice("excess_length_strategy", *kinds):
-            c.set("data.packing.too_long", kinds[name], "excess_length_strategy")
+        c.pick("data.packing.too_long", "excess_length_strategy", kinds)
     if c.value("curriculum_sampling"):
         c.set("data.shuffle", False, "curriculum_sampling")
-    for name, field in (("dataset_processes", "data.prepare.workers"),
-                        ("dataloader_num_workers", "data.loader.workers"),
-                        ("dataloader_prefetch_factor", "data.loader.prefetch")):  # fmt: skip
-        if (value := c.number(name)) is not None:
-            c.set(field, value, name)
-    if isinstance(pin := c.value("dataloader_pin_memory"), bool):
-        c.set("data.loader.pin_memory", pin, "dataloader_pin_memory")
+    c.copy_given({"data.prepare.workers": "dataset_processes",
+                  "data.loader.workers": "dataloader_num_workers",
+                  "data.loader.prefetch": "dataloader_prefetch_factor",
+                  "data.loader.pin_memory": "dataloader_pin_memory"})  # fmt: skip
 
 
 def _sources(c: Conversion, entries: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
@@ -731,27 +724,22 @@ def _records(c: Conversion, total: int | None) -> None:
     logged = c.number("logging_steps")
     usual = max(min(int(0.005 * total), 10), 1) if total else 10
     c.set("tracking.every", f"{logged or usual} steps", "logging_steps")
-    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
-    if c.value("use_tensorboard"):
-        trackers.append({"type": "tensorboard"})
-    mode = c.value("wandb_mode")
-    if (c.value("use_wandb") or c.value("wandb_project")) and mode != "disabled":
-        trackers.append({"type": "wandb", "project": c.value("wandb_project"),
-                         "entity": c.value("wandb_entity"), "name": c.value("wandb_name"),
-                         "run_id": c.value("wandb_run_id"),
-                         "mode": mode if mode in ("online", "offline") else None})  # fmt: skip
-    if c.value("use_mlflow") or c.value("mlflow_tracking_uri") or c.value("mlflow_experiment_name"):
-        trackers.append({"type": "mlflow", "uri": c.value("mlflow_tracking_uri"),
-                         "experiment": c.value("mlflow_experiment_name"),
-                         "name": c.value("mlflow_run_name")})  # fmt: skip
-    if c.value("use_comet"):
-        trackers.append({"type": "comet", "project": c.value("comet_project_name"),
-                         "workspace": c.value("comet_workspace"),
-                         "run_id": c.value("comet_experiment_key")})  # fmt: skip
-    if c.value("use_trackio") or c.value("trackio_project_name"):
-        trackers.append({"type": "trackio", "project": c.value("trackio_project_name"),
-                         "name": c.value("trackio_run_name")})  # fmt: skip
-    c.set_items("tracking.trackers", trackers, "use_wandb", "wandb_project", "use_mlflow")
+    is_off = c.value("wandb_mode") == "disabled"
+    if c.value("wandb_mode") not in ("online", "offline"):
+        c.values.pop("wandb_mode", None)
+    c.track(
+        ("tensorboard", "use_tensorboard", {}),
+        ("wandb", "" if is_off else "use_wandb wandb_project", {
+            "project": "wandb_project", "entity": "wandb_entity", "name": "wandb_name",
+            "run_id": "wandb_run_id", "mode": "wandb_mode"}),
+        ("mlflow", "use_mlflow mlflow_tracking_uri mlflow_experiment_name", {
+            "uri": "mlflow_tracking_uri", "experiment": "mlflow_experiment_name",
+            "name": "mlflow_run_name"}),
+        ("comet", "use_comet", {"project": "comet_project_name", "workspace": "comet_workspace",
+                                "run_id": "comet_experiment_key"}),
+        ("trackio", "use_trackio trackio_project_name",
+         {"project": "trackio_project_name", "name": "trackio_run_name"}),
+    )  # fmt: skip
     if steps := c.number("profiler_steps"):
         c.set("profiling.active", steps, "profiler_steps")
         c.set("profiling.wait", c.number("profiler_steps_start") or 0, "profiler_steps_start")

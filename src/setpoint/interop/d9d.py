@@ -234,13 +234,9 @@ def _model(c: Conversion) -> None:
         c.set("model.type", "transformer")
         c.set("model.qk_norm", True)
         c.copy({"model.norm_eps": "model.layer.rms_norm_eps", "model.rope_base": "model.rope_base"})
-        for name, field in plain.items():
-            c.copy_given({f"model.{field}": f"model.layer.{name}"})
-        for key, field in (
-            ("num_hidden_layers", "layers"),
-            ("max_position_ids", "max_sequence_length"),
-        ):
-            c.copy_given({f"model.{field}": f"model.{key}"})
+        c.copy_given({f"model.{field}": f"model.layer.{name}" for name, field in plain.items()})
+        c.copy_given({"model.layers": "model.num_hidden_layers",
+                      "model.max_sequence_length": "model.max_position_ids"})  # fmt: skip
         parts = c.value("model.split_vocab_size").values()
         sizes = [size for size in parts if isinstance(size, int)]
         if sizes:
@@ -249,11 +245,8 @@ def _model(c: Conversion) -> None:
         width = c.number("model.layer.intermediate_size")
         if experts := c.number("model.layer.num_experts"):
             c.set("model.moe.experts", experts, "model.layer.num_experts")
-            c.set(
-                "model.moe.top_k",
-                c.number("model.layer.experts_top_k") or 1,
-                "model.layer.experts_top_k",
-            )
+            top_k = c.number("model.layer.experts_top_k") or 1
+            c.set("model.moe.top_k", top_k, "model.layer.experts_top_k")
             c.set("model.moe.expert_dim", width, "model.layer.intermediate_size")
             c.set("model.moe.balance_loss", 0.0)
         elif width:
@@ -397,14 +390,8 @@ def _schedule(c: Conversion) -> None:
         mode = phase.get("mode")
         length = f"{100 * share:.10g} %" if isinstance(share, int | float) else f"{steps} steps"
         power = curve.get("power", 2.0) if kind == "poly" else None
-        items.append(
-            {
-                "target": phase.get("target_multiplier"),
-                "curve": curves[kind],
-                "power": power,
-                "length": None if mode == "rest" else length,
-            }
-        )
+        items.append({"target": phase.get("target_multiplier"), "curve": curves[kind],
+                      "power": power, "length": None if mode == "rest" else length})  # fmt: skip
     start = "lr_scheduler.scheduler.initial_multiplier"
     c.set("schedule.type", "piecewise", "lr_scheduler.name")
     c.set("schedule.start", c.number(start) or 0.0, start)
@@ -438,14 +425,12 @@ def _records(c: Conversion) -> None:
         c.set("resilience.gc", None, "gc.period_steps")
     else:
         _period(c, "resilience.gc.every", "gc.period_steps")
-    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
-    if c.value("logging.tracker.provider") == "aim":
-        names = {"repo": "repo", "system_parameters": "log_system_params",
-                 "terminal": "capture_terminal_logs",
-                 "system_interval": "system_tracking_interval"}  # fmt: skip
-        values = {name: c.value(f"logging.tracker.{key}") for name, key in names.items()}
-        trackers.append({"type": "aim", **values})
-    c.set_items("tracking.trackers", trackers, "logging.tracker.provider")
+    names = {"repo": "repo", "system_parameters": "log_system_params",
+             "terminal": "capture_terminal_logs",
+             "system_interval": "system_tracking_interval"}  # fmt: skip
+    if c.value(switch := "logging.tracker.provider") != "aim":
+        c.values.pop(switch, None)
+    c.track(("aim", switch, {name: f"logging.tracker.{key}" for name, key in names.items()}))
     _profile(c)
     if c.value("export_to"):
         c.set("checkpoint.export", {}, "export_to")

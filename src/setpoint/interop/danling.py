@@ -122,12 +122,10 @@ KEYS = {
     "checkpoint.async_process_group_backend": Key("gloo", refused=NO_CHOICE.format("gloo")),
     "checkpoint.backend": Key("auto", refused="one format for any number of ranks"),
     **keys_of("checkpoint.", keep_latest_k=0, load_only=False, last_save_model_only=False),
-    "checkpoint.enable_ft_dataloader_checkpoints": Key(
-        False, refused="the position in the data is one for all replica groups"
-    ),
-    "checkpoint.ft_dataloader_checkpoint_prefix": Key(
-        "ft-replica", refused="the run directory of a group ends in -replica-N"
-    ),
+    "checkpoint.enable_ft_dataloader_checkpoints": Key(False,
+        refused="the position in the data is one for all replica groups"),
+    "checkpoint.ft_dataloader_checkpoint_prefix": Key("ft-replica",
+        refused="the run directory of a group ends in -replica-N"),
     "log": Key(True, refused="each rank writes its log"),
     "logging.file": Key(None, refused="logs lie in the run directory"),
     "tensorboard": Key(False),
@@ -235,7 +233,7 @@ def _ranks(c: Conversion) -> None:
     """Copies of the weights (DDP), or the axes of a mesh."""
     c.set("parallel.device", "cuda")
     stack = str(c.value("stack") or "auto").strip().lower().replace("-", "_")
-    if stack not in (
+    if stack not in [
         "auto",
         "ddp",
         "torch",
@@ -244,11 +242,11 @@ def _ranks(c: Conversion) -> None:
         "deepspeed",
         "ds",
         "parallel",
-    ):
+    ]:
         c.wrong("stack", "one of auto, ddp, torch, graph, deepspeed, ds, parallel")
         return
-    for key, field in (("init", "timeout"), ("train", "step_timeout")):
-        c.copy_given({f"parallel.{field}": f"comm.{key}_timeout_seconds"})
+    c.copy_given({"parallel.timeout": "comm.init_timeout_seconds",
+                  "parallel.step_timeout": "comm.train_timeout_seconds"})  # fmt: skip
     if c.value("ft.enabled"):
         seconds = c.number("ft.process_group_timeout_seconds")
         if seconds is None:
@@ -572,8 +570,8 @@ def _precision(c: Conversion) -> None:
         c.set("compile.scope", "graph", "stack")
         if folder := c.value("compile.precompile_artifact_dir"):
             c.set("compile.artifacts", folder, "compile.precompile_artifact_dir")
-    for name in ("backend", "fullgraph", "dynamic", "mode", "options"):
-        c.copy_given({f"compile.{name}": f"compile.{name}"})
+    names = ("backend", "fullgraph", "dynamic", "mode", "options")
+    c.copy_given({f"compile.{name}": f"compile.{name}" for name in names})
     optimize = c.value("compile.optimize_ddp")
     if optimize in (None, False, "no_optimization"):
         c.set("compile.optimize_ddp", False, "compile.optimize_ddp")

@@ -336,15 +336,20 @@ class Conversion:
             self.set(path, values[word], key)
         return word
 
-    def track(self, **trackers: Mapping[str, str]) -> None:
-        """Set the trackers, each by keys of its fields, of which the one of "" switches it on."""
-        items = [
-            {"type": kind, **{field: self.value(key) for field, key in keys.items() if field}}
-            for kind, keys in trackers.items()
-            if self.value(keys[""])
-        ]
-        switches = [keys[""] for keys in trackers.values()]
-        self.set_items("tracking.trackers", [{"type": "jsonl"}, *items], *switches)
+    def track(self, *trackers: tuple[str, str, Mapping[str, str]]) -> None:
+        """Set the trackers, each by its type, keys of which one is on, and keys of its fields.
+
+        What is null or an empty text is left out.
+        """
+        items: list[dict[str, object]] = [{"type": "jsonl"}]
+        for kind, switches, fields in trackers:
+            if any(map(self.value, switches.split())):
+                values = {field: self.value(key) for field, key in fields.items()}
+                items.append(
+                    {"type": kind, **{f: None if v == "" else v for f, v in values.items()}}
+                )
+        keys = [key for _, switches, _ in trackers for key in switches.split()]
+        self.set_items("tracking.trackers", items, *keys)
 
     def report(self, kind: Kind, key: str, text: str) -> None:
         """Report a key that did not simply become a field."""

@@ -94,9 +94,8 @@ KEYS = {
     "dataloader_num_workers": Key(0, "data.loader.workers"),
     "dataloader_pin_memory": Key(True, "data.loader.pin_memory"),
     "dataloader_prefetch_factor": Key(None),
-    "dataloader_drop_last": Key(
-        False, refused="the stream of rows crosses epochs: no batch of training is smaller"
-    ),
+    "dataloader_drop_last": Key(False,
+        refused="the stream of rows crosses epochs: no batch of training is smaller"),
     **keys_of("", train_sampling_strategy="random", group_by_length=False),
     # The model and data of run_clm.py.
     **keys_of("", model_name_or_path=None, config_name=None, config_overrides=None,
@@ -222,12 +221,8 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
         c.set("schedule.timescale", f"{steps} steps" if isinstance(steps, int) else steps, *kwargs)
     if name == "reduce_lr_on_plateau":
         known |= {"factor", "patience", "threshold", "cooldown"}
-        for option, default in (
-            ("factor", 0.1),
-            ("patience", 10),
-            ("threshold", 1e-4),
-            ("cooldown", 0),
-        ):
+        usual = {"factor": 0.1, "patience": 10, "threshold": 1e-4, "cooldown": 0}
+        for option, default in usual.items():
             c.set(f"schedule.{option}", options.get(option, default), *kwargs)
     if name == "warmup_stable_decay":
         known |= {"num_decay_steps", "num_stable_steps", "decay_type"}
@@ -237,10 +232,8 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
         curve = curves.get(str(options.get("decay_type", "cosine")))
         decay, stable = options.get("num_decay_steps"), options.get("num_stable_steps")
         if curve is None or type(decay) is not int:
-            c.wrong(
-                "lr_scheduler_kwargs",
-                "with num_decay_steps and a decay_type of " + ", ".join(curves),
-            )
+            expected = "with num_decay_steps and a decay_type of " + ", ".join(curves)
+            c.wrong("lr_scheduler_kwargs", expected)
             return
         c.set("schedule.decay", curve, *kwargs)
         c.set("schedule.decay_length", f"{decay} steps", *kwargs)
@@ -284,11 +277,8 @@ def convert_optimizer(c: Conversion, key: str) -> None:
         c.set("optimizer.implementation", fused, key)
     arguments = _arguments(c, c.value("optim_args"))
     if kind == "import":
-        c.set(
-            "optimizer.target",
-            {"rmsprop": "torch.optim.RMSprop"}.get(name, "torch.optim.Adagrad"),
-            key,
-        )
+        target = {"rmsprop": "torch.optim.RMSprop"}.get(name, "torch.optim.Adagrad")
+        c.set("optimizer.target", target, key)
         for option in [*arguments]:
             c.set(f"optimizer.{option}", arguments.pop(option), "optim_args")
     if kind == "sgd":
@@ -378,11 +368,8 @@ def _data(c: Conversion) -> None:
             c.report("without effect", key, "the rows of run_clm are all as long as block_size")
     elif strategy == "sequential":
         c.set("data.shuffle", False, "train_sampling_strategy")
-    for key, field in (("data_seed", "data.seed"),
-                       ("dataloader_prefetch_factor", "data.loader.prefetch"),
-                       ("preprocessing_num_workers", "data.prepare.workers")):  # fmt: skip
-        if (value := c.number(key)) is not None:
-            c.set(field, value, key)
+    c.copy_given({"data.seed": "data_seed", "data.loader.prefetch": "dataloader_prefetch_factor",
+                  "data.prepare.workers": "preprocessing_num_workers"})  # fmt: skip
 
 
 def _sources(c: Conversion, name: str | None, file: str | None) -> None:
@@ -563,11 +550,8 @@ def period(c: Conversion, path: str, strategy: str, key: str, total: int | None)
     elif total:
         c.set(path, f"{math.ceil(total * steps)} steps", key, strategy)
     else:
-        c.report(
-            "needs a decision",
-            key,
-            f"a share of all steps, of which epochs say no number: set {path}",
-        )
+        text = f"a share of all steps, of which epochs say no number: set {path}"
+        c.report("needs a decision", key, text)
 
 
 def _records(c: Conversion, total: int | None) -> None:
@@ -605,12 +589,7 @@ def _records(c: Conversion, total: int | None) -> None:
         c.set("checkpoint.resume", "must", "resume_from_checkpoint")
     if isinstance(c.value("disable_tqdm"), bool):
         c.set("tracking.progress", "lines" if c.value("disable_tqdm") else "bar", "disable_tqdm")
-    for key, field in (
-        ("ddp_backend", "parallel.backend"),
-        ("ddp_bucket_cap_mb", "parallel.bucket_size"),
-    ):
-        if (value := c.value(key)) is not None:
-            c.set(field, value, key)
+    c.copy_given({"parallel.backend": "ddp_backend", "parallel.bucket_size": "ddp_bucket_cap_mb"})
     trackers: list[dict[str, object]] = [{"type": "jsonl"}]
     for word in c.names("report_to"):
         if word in TRACKERS:
@@ -620,9 +599,8 @@ def _records(c: Conversion, total: int | None) -> None:
         elif word not in ("none", "all"):
             c.report("refused", "report_to", f"there is no tracker {word}")
     if c.value("report_to") == "all":
-        c.report(
-            "needs a decision", "report_to", "all that are installed there: set tracking.trackers"
-        )
+        text = "all that are installed there: set tracking.trackers"
+        c.report("needs a decision", "report_to", text)
     c.set_items("tracking.trackers", trackers, "report_to")
     if isinstance(run := c.value("run_name"), str):
         c.set("description", run, "run_name")

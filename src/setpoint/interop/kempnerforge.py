@@ -57,34 +57,26 @@ KEYS = {
     "model.n_kv_heads": Key(None),
     "model.vocab_size": Key(32_000, "model.vocab_size"),
     **keys_of("model.", ffn_dim_multiplier=1.0, ffn_hidden_dim=None),
-    "model.norm_type": Key(
-        "rmsnorm", "model.norm", {"rmsnorm": "rms_norm", "layernorm": "layer_norm"}
-    ),
+    "model.norm_type": Key("rmsnorm", "model.norm", {"rmsnorm": "rms_norm",
+        "layernorm": "layer_norm"}),
     "model.norm_eps": Key(1e-5, "model.norm_eps"),
-    "model.activation": Key(
-        "silu", "model.activation", {"silu": "swiglu", "gelu": "gelu", "relu": "relu"}
-    ),
+    "model.activation": Key("silu", "model.activation", {"silu": "swiglu", "gelu": "gelu",
+        "relu": "relu"}),
     "model.max_seq_len": Key(2048, "model.max_sequence_length"),
     "model.rope_theta": Key(10_000.0, "model.rope_base"),
     "model.tie_embeddings": Key(False, "model.tie_embeddings"),
     "model.qk_norm": Key(False, "model.qk_norm"),
     "model.init_std": Key(0.02, "model.init_std"),
-    "model.sdpa_backend": Key(
-        "auto",
-        "model.attention_backend",
-        {
-            "auto": "sdpa",
-            "flash": "sdpa_flash",
-            "efficient": "sdpa_efficient",
-            "cudnn": "sdpa_cudnn",
-            "math": "sdpa_math",
-        },
-    ),
+    "model.sdpa_backend": Key("auto", "model.attention_backend", {"auto": "sdpa",
+        "flash": "sdpa_flash", "efficient": "sdpa_efficient", "cudnn": "sdpa_cudnn",
+        "math": "sdpa_math"}),
     # Experts.
     "model.num_experts": Key(0),
     "model.moe_top_k": Key(2, "model.moe.top_k"),
     "model.moe_frequency": Key(1, "model.moe.every"),
-    **keys_of("model.", moe_router="softmax_topk", moe_shared_experts=0),
+    "model.moe_router": Key("softmax_topk", "model.moe.router.type",
+        {"softmax_topk": "softmax_top_k", "sigmoid_topk": "sigmoid_top_k"}),
+    "model.moe_shared_experts": Key(0),
     "model.moe_aux_loss_weight": Key(0.01, "model.moe.balance_loss"),
     **keys_of("model.", moe_capacity_factor=0.0, moe_sequence_aux_loss_weight=0.0,
         moe_gradient_scale=False, moe_bias_schedule="constant", moe_packed_experts=False,
@@ -117,23 +109,17 @@ KEYS = {
     # Records.
     "checkpoint.dir": Key("checkpoints"),
     "checkpoint.interval": Key(1000, "checkpoint.every", unit="{} steps"),
-    "checkpoint.async_mode": Key(
-        "disabled",
-        "checkpoint.mode",
-        {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"},
-    ),
+    "checkpoint.async_mode": Key("disabled", "checkpoint.mode", {"disabled": "sync",
+        "async": "async", "async_with_pinned_mem": "async_pinned"}),
     "checkpoint.keep_last_n": Key(3, "checkpoint.keep"),
     "checkpoint.load_path": Key(None, "checkpoint.load"),
-    "checkpoint.export_dtype": Key(
-        "bfloat16", idle="only the script of exports reads it; here `setpoint export --dtype`"
-    ),
-    "checkpoint.exclude_from_loading": Key(
-        [], idle="the training script does not pass it on; here checkpoint.exclude"
-    ),
+    "checkpoint.export_dtype": Key("bfloat16",
+        idle="only the script of exports reads it; here `setpoint export --dtype`"),
+    "checkpoint.exclude_from_loading": Key([],
+        idle="the training script does not pass it on; here checkpoint.exclude"),
     **keys_of("checkpoint.dyn_ckpt_window.", start=0, stop=512, strategy="power2"),
-    "checkpoint.ignore_freeze_mismatch": Key(
-        False, idle="only models of images freeze parts; here `setpoint train --accept`"
-    ),
+    "checkpoint.ignore_freeze_mismatch": Key(False,
+        idle="only models of images freeze parts; here `setpoint train --accept`"),
     "metrics.log_interval": Key(10, "tracking.every", unit="{} steps"),
     **keys_of("metrics.", enable_wandb=False, enable_tensorboard=False,
         wandb_project="kempnerforge", wandb_run_name=None, wandb_run_id="",
@@ -217,13 +203,7 @@ def _experts(c: Conversion) -> None:
     c.set("model.moe.experts", experts, "model.num_experts")
     packed = bool(c.value("model.moe_packed_experts")) or c.number("distributed.ep") > 1
     c.set("model.moe.packed", packed, "model.moe_packed_experts", "distributed.ep")
-    router = c.value("model.moe_router")
-    routers = {"softmax_topk": "softmax_top_k", "sigmoid_topk": "sigmoid_top_k"}
-    if router not in routers:
-        c.wrong("model.moe_router", "one of " + ", ".join(routers))
-        return
-    c.set("model.moe.router.type", routers[router], "model.moe_router")
-    if router == "sigmoid_topk":
+    if c.value("model.moe_router") == "sigmoid_topk":
         schedule = c.value("model.moe_bias_schedule")
         c.set("model.moe.router.bias_schedule", schedule, "model.moe_bias_schedule")
         c.report(
@@ -476,20 +456,12 @@ def _records(c: Conversion) -> None:
         keys = (f"{window}.start", f"{window}.stop", f"{window}.strategy")
         c.set("checkpoint.at", ([start] if start else []) + powers, *keys)
         c.set("checkpoint.at_start", start == 0, *keys)
-    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
-    if c.value("metrics.enable_tensorboard"):
-        directory = c.value("metrics.tensorboard_dir")
-        trackers.append({"type": "tensorboard", "directory": directory})
-    if c.value("metrics.enable_wandb"):
-        trackers.append(
-            {
-                "type": "wandb",
-                "project": c.value("metrics.wandb_project"),
-                "name": c.value("metrics.wandb_run_name"),
-                "run_id": c.value("metrics.wandb_run_id") or None,
-            }
-        )
-    c.set_items("tracking.trackers", trackers, "metrics.enable_wandb", "metrics.enable_tensorboard")
+    c.track(
+        ("tensorboard", "metrics.enable_tensorboard", {"directory": "metrics.tensorboard_dir"}),
+        ("wandb", "metrics.enable_wandb", {
+            "project": "metrics.wandb_project", "name": "metrics.wandb_run_name",
+            "run_id": "metrics.wandb_run_id"}),
+    )  # fmt: skip
     if interval := c.number("train.nccl_health_check_interval"):
         path, key = "resilience.liveness_every", "train.nccl_health_check_interval"
         c.set(path, f"{interval} steps", key)

@@ -184,8 +184,6 @@ def _ranks(c: Conversion) -> None:
                     "pipeline-model-parallel-layout"):  # fmt: skip
             if c.value(key) is not None:
                 c.report("needs a decision", key, "layers of each stage: parallel.pipelining.split")
-    if c.value("use-cpu-initialization"):
-        c.set("parallel.init_device", "cpu", "use-cpu-initialization")
 
 
 def _precision(c: Conversion) -> None:
@@ -468,10 +466,6 @@ def _records(c: Conversion) -> None:
         c.set("checkpoint.save", False, "save")
     else:
         c.set("checkpoint.every", "last_step", "save-interval")
-    if c.value("async-save"):
-        c.set("checkpoint.mode", "async", "async-save")
-    if c.value("no-save-optim"):
-        c.set("checkpoint.last", "weights", "no-save-optim")
     for key in ("load", "pretrained-checkpoint"):
         path = c.text(key)
         if path and (path != c.value("save") or c.value("finetune")):
@@ -492,18 +486,9 @@ def _records(c: Conversion) -> None:
         else:
             text = "collection is left to Python; there none is between evaluations"
             c.report("differs", "manual-gc", text)
-    if c.value("deterministic-mode"):
-        c.set("deterministic", True, "deterministic-mode")
-    if c.value("log-params-norm"):
-        c.set("tracking.metrics.param_norms", ["model"], "log-params-norm")
-    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
-    if directory := c.text("tensorboard-dir"):
-        trackers.append({"type": "tensorboard", "directory": directory})
-    if project := c.value("wandb-project"):
-        trackers.append({"type": "wandb", "project": project,
-                         "entity": c.value("wandb-entity") or None,
-                         "name": c.value("wandb-exp-name") or None})  # fmt: skip
-    c.set_items("tracking.trackers", trackers, "tensorboard-dir", "wandb-project")
+    c.track(("tensorboard", "tensorboard-dir", {"directory": "tensorboard-dir"}),
+            ("wandb", "wandb-project", {"project": "wandb-project", "entity": "wandb-entity",
+                                        "name": "wandb-exp-name"}))  # fmt: skip
     if c.value("use-pytorch-profiler"):
         start, end = c.number("profile-step-start"), c.number("profile-step-end")
         c.set("profiling.wait", max(0, start - 1), "profile-step-start")

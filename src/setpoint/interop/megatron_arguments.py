@@ -20,14 +20,14 @@ FLAGS = """
     squared-relu swiglu quick-geglu untie-embeddings-and-output-weights multi-latent-attention
     disable-bias-linear add-qkv-bias qk-layernorm qk-l2-norm init-method-xavier-uniform
     recompute-activations no-bias-gelu-fusion use-pytorch-profiler profile record-memory-history
-    use-cpu-initialization deterministic-mode calculate-per-token-loss sequence-parallel manual-gc
-    no-save-optim no-load-optim no-load-rng finetune exit-on-missing-checkpoint async-save fp16 bf16
+    calculate-per-token-loss sequence-parallel manual-gc
+    no-load-optim no-load-rng finetune exit-on-missing-checkpoint fp16 bf16
     grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32 use-distributed-optimizer
     use-megatron-fsdp use-torch-fsdp2 torch-fsdp2-no-reshard-after-forward full-validation mock-data
     reset-position-ids reset-attention-mask eod-mask-loss moe-router-pre-softmax moe-grouped-gemm
     moe-router-enable-expert-bias moe-enable-deepep moe-pad-expert-input-to-capacity
     use-precision-aware-optimizer optimizer-cpu-offload muon-use-nesterov checkpoint-activations
-    moe-layer-recompute tp-comm-overlap log-params-norm
+    moe-layer-recompute tp-comm-overlap
 """
 UNSET = """
     num-layers hidden-size ffn-hidden-size num-attention-heads kv-channels num-query-groups
@@ -52,6 +52,11 @@ UNSET = """
 KEYS: dict[str, Key] = {
     **dict.fromkeys(FLAGS.split(), Key(False)),
     **dict.fromkeys(UNSET.split(), Key(None)),
+    "deterministic-mode": Key(False, "deterministic", optional=True),
+    "use-cpu-initialization": Key(False, "parallel.init_device", {True: "cpu"}, optional=True),
+    "async-save": Key(False, "checkpoint.mode", {True: "async"}, optional=True),
+    "no-save-optim": Key(False, "checkpoint.last", {True: "weights"}, optional=True),
+    "log-params-norm": Key(False, "tracking.metrics.param_norms", {True: ["model"]}, optional=True),
     "seed": Key(1234, "seed"),
     "num-workers": Key(2, "data.loader.workers"),
     "log-interval": Key(100, "tracking.every", unit="{} steps"),
@@ -61,30 +66,32 @@ KEYS: dict[str, Key] = {
     "init-method-std": Key(0.02, "model.init_std"),
     "attention-dropout": Key(0.1, "model.attention_dropout"),
     **keys_of("", **{"hidden-dropout": 0.1, "attention-backend": "auto", "softmax-type": "vanilla",
-        "position-embedding-type": "learned_absolute", "rotary-base": 10_000.0, "rotary-percent":
-        1.0, "rope-scaling-factor": 8.0, "rope-type": None, "make-vocab-size-divisible-by": 128,
-        "normalization": "LayerNorm", "kv-lora-rank": 32, "qk-head-dim": 128, "qk-pos-emb-head-dim":
-        64, "v-head-dim": 128, "rotary-scaling-factor": 1.0, "mscale": 1.0, "mscale-all-dim": 0.0,
-        "optimizer": "adam"}),
+        "position-embedding-type": "learned_absolute", "rotary-base": 10_000.0,
+        "rotary-percent": 1.0, "rope-scaling-factor": 8.0, "rope-type": None,
+        "make-vocab-size-divisible-by": 128, "normalization": "LayerNorm", "kv-lora-rank": 32,
+        "qk-head-dim": 128, "qk-pos-emb-head-dim": 64, "v-head-dim": 128,
+        "rotary-scaling-factor": 1.0, "mscale": 1.0, "mscale-all-dim": 0.0, "optimizer": "adam"}),
     "weight-decay": Key(0.01, "optimizer.weight_decay"),
     **keys_of("", **{"weight-decay-incr-style": "constant", "clip-grad": 1.0, "adam-beta1": 0.9,
         "adam-beta2": 0.999, "adam-eps": 1e-8, "sgd-momentum": 0.9, "muon-momentum": 0.9,
         "muon-num-ns-steps": 5, "muon-scale-mode": "spectral", "muon-extra-scale-factor": 1.0,
         "lr-decay-style": "linear", "lr-wsd-decay-style": "exponential", "lr-warmup-iters": 0,
-        "lr-warmup-samples": 0, "lr-warmup-init": 0.0, "min-lr": 0.0, "initial-loss-scale":
-        float(2**32), "min-loss-scale": 1.0, "loss-scale-window": 1000.0, "hysteresis": 2}),
+        "lr-warmup-samples": 0, "lr-warmup-init": 0.0, "min-lr": 0.0,
+        "initial-loss-scale": float(2**32), "min-loss-scale": 1.0, "loss-scale-window": 1000.0,
+        "hysteresis": 2}),
     "tensor-model-parallel-size": Key(1, "parallel.tensor"),
     "pipeline-model-parallel-size": Key(1, "parallel.pipeline"),
     **keys_of("", **{"context-parallel-size": 1, "cp-comm-type": None}),
     "expert-model-parallel-size": Key(1, "parallel.expert"),
-    **keys_of("", **{"num-distributed-optimizer-instances": 1, "data-parallel-sharding-strategy":
-        "no_shard", "eval-iters": 100, "eval-interval": 1000, "manual-gc-interval": 0,
-        "empty-unused-memory-level": 0, "cpu-offloading-num-layers": 0, "profile-step-start": 10,
-        "profile-step-end": 12, "profile-ranks": None, "wandb-project": "", "wandb-entity": "",
-        "wandb-exp-name": "", "fp8-recipe": "delayed", "exp-avg-dtype": "fp32", "exp-avg-sq-dtype":
-        "fp32", "main-grads-dtype": "fp32", "main-params-dtype": "fp32", "moe-layer-freq": None,
-        "moe-router-load-balancing-type": None, "moe-router-score-function": "softmax",
-        "moe-router-topk": 2, "moe-router-bias-update-rate": 1e-3, "moe-aux-loss-coeff": None,
+    **keys_of("", **{"num-distributed-optimizer-instances": 1,
+        "data-parallel-sharding-strategy": "no_shard", "eval-iters": 100, "eval-interval": 1000,
+        "manual-gc-interval": 0, "empty-unused-memory-level": 0, "cpu-offloading-num-layers": 0,
+        "profile-step-start": 10, "profile-step-end": 12, "profile-ranks": None,
+        "wandb-project": "", "wandb-entity": "", "wandb-exp-name": "", "fp8-recipe": "delayed",
+        "exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32", "main-grads-dtype": "fp32",
+        "main-params-dtype": "fp32", "moe-layer-freq": None, "moe-router-load-balancing-type": None,
+        "moe-router-score-function": "softmax", "moe-router-topk": 2,
+        "moe-router-bias-update-rate": 1e-3, "moe-aux-loss-coeff": None,
         "moe-token-dispatcher-type": "allgather", "moe-flex-dispatcher-backend": "deepep",
         "moe-deepep-num-sms": 20, "moe-token-drop-policy": "probs"}),
     "mtp-num-layers": Key(None, refused="one token is predicted at a position", essential=True),

@@ -78,8 +78,7 @@ def _decoder(c: Conversion) -> None:
     c.set("model.max_sequence_length", length, "max-position-embeddings")
     backends = {"auto": "auto", "flash": "auto", "fused": "sdpa_cudnn", "unfused": "eager",
                 "local": "eager"}  # fmt: skip
-    if name := c.choice("attention-backend", *backends):
-        c.set("model.attention_backend", backends[name], "attention-backend")
+    c.pick("model.attention_backend", "attention-backend", backends)
     multiple = c.number("make-vocab-size-divisible-by") * c.number("tensor-model-parallel-size")
     size, kind = c.number("vocab-size"), c.value("tokenizer-type")
     if padded := c.number("padded-vocab-size"):

@@ -45,10 +45,8 @@ KEYS = {
     **keys_of("model.", name="llama3", flavor="debugmodel", tokenizer_path=None,
         hf_assets_path=None, converters=None),
     "model.print_after_conversion": Key(False, idle=PRINTED),
-    "model.norm_type": Key(
-        "rmsnorm", values={"rmsnorm": "rms_norm", "fused_rmsnorm": "rms_norm",
-                           "layernorm": "layer_norm", "np_layernorm": "layer_norm"}
-    ),
+    "model.norm_type": Key("rmsnorm", values={"rmsnorm": "rms_norm", "fused_rmsnorm": "rms_norm",
+        "layernorm": "layer_norm", "np_layernorm": "layer_norm"}),
     **keys_of("training.", dataset="c4_test", dataset_path=None),
     # Batch and loop.
     **keys_of("training.", local_batch_size=8, global_batch_size=-1),
@@ -80,9 +78,8 @@ KEYS = {
     "parallelism.pipeline_parallel_layers_per_stage": Key(None, refused=BALANCED),
     "parallelism.pipeline_parallel_microbatch_size": Key(1),
     "parallelism.context_parallel_degree": Key(1, "parallel.ring"),
-    "parallelism.context_parallel_rotate_method": Key(
-        "allgather", refused="keys and values are passed round; the sums are the same"
-    ),
+    "parallelism.context_parallel_rotate_method": Key("allgather",
+        refused="keys and values are passed round; the sums are the same"),
     "parallelism.expert_parallel_degree": Key(1, "parallel.expert"),
     "parallelism.expert_tensor_parallel_degree": Key(1),
     "comm.init_timeout_seconds": Key(300, "parallel.timeout"),
@@ -94,27 +91,22 @@ KEYS = {
     "optimizer.lr": Key(8e-4, "optimizer.lr"),
     **keys_of("optimizer.", beta1=0.9, beta2=0.95, eps=1e-8),
     "optimizer.weight_decay": Key(0.1, "optimizer.weight_decay"),
-    "optimizer.implementation": Key(
-        "fused", "optimizer.implementation",
-        {"fused": "fused", "foreach": "foreach", "for-loop": "loop"},
-    ),
-    "optimizer.early_step_in_backward": Key(
-        False, refused="updates within the backward pass know no norm of all gradients"
-    ),
+    "optimizer.implementation": Key("fused", "optimizer.implementation", {"fused": "fused",
+        "foreach": "foreach", "for-loop": "loop"}),
+    "optimizer.early_step_in_backward": Key(False,
+        refused="updates within the backward pass know no norm of all gradients"),
     **keys_of("lr_scheduler.", warmup_steps=200, decay_ratio=None, decay_type="linear",
         min_lr_factor=0.0),
     # Memory and float8.
     **keys_of("activation_checkpoint.", mode="selective", selective_ac_option="2",
         per_op_sac_force_recompute_mm_shapes_by_fqns=None),
     "float8.enable_fsdp_float8_all_gather": Key(False),
-    "float8.precompute_float8_dynamic_scale_for_fsdp": Key(
-        False, refused="scales are computed when weights are gathered, to the same bits"
-    ),
+    "float8.precompute_float8_dynamic_scale_for_fsdp": Key(False,
+        refused="scales are computed when weights are gathered, to the same bits"),
     **keys_of("float8.", recipe_name=None, filter_fqns=None, emulate=False,
         enable_float8_linear=False),
-    "float8.force_recompute_fp8_weight_in_bwd": Key(
-        False, refused="whole layers or operations are recomputed, by their kind"
-    ),
+    "float8.force_recompute_fp8_weight_in_bwd": Key(False,
+        refused="whole layers or operations are recomputed, by their kind"),
     "float8.moe_fqns_prototype": Key(None),
     **keys_of("mx.", recipe_name="mxfp8_cublas", filter_fqns=None),
     "mx.mxfp8_dim1_cast_kernel_choice": Key("triton", refused="the kernel is torchao's choice"),
@@ -124,19 +116,16 @@ KEYS = {
     "checkpoint.enable_checkpoint": Key(False),
     "checkpoint.folder": Key("checkpoint", idle="within a run always checkpoints/"),
     **keys_of("checkpoint.", interval=500, initial_load_path=None),
-    "checkpoint.initial_load_model_only": Key(
-        True, refused="weights of Hugging Face's format come without a state of training"
-    ),
+    "checkpoint.initial_load_model_only": Key(True,
+        refused="weights of Hugging Face's format come without a state of training"),
     "checkpoint.initial_load_in_hf": Key(False),
-    "checkpoint.initial_load_dequantize": Key(
-        False, refused="weights of Hugging Face's format are read in the dtype of their files"
-    ),
+    "checkpoint.initial_load_dequantize": Key(False,
+        refused="weights of Hugging Face's format are read in the dtype of their files"),
     **keys_of("checkpoint.", interval_type="steps", last_save_model_only=True,
         last_save_in_hf=False, export_dtype="float32", async_mode="disabled", keep_latest_k=10,
         load_step=-1, exclude_from_loading=None, enable_first_step_checkpoint=False),
-    "checkpoint.create_seed_checkpoint": Key(
-        False, refused="initial weights depend on no layout of the ranks here"
-    ),
+    "checkpoint.create_seed_checkpoint": Key(False,
+        refused="initial weights depend on no layout of the ranks here"),
     "metrics.log_freq": Key(10, "tracking.every", unit="{} steps"),
     **keys_of("metrics.", enable_tensorboard=False, save_tb_folder="tb", enable_wandb=False),
     "metrics.disable_color_printing": Key(False, idle=PRINTED),
@@ -146,9 +135,8 @@ KEYS = {
         save_memory_snapshot_folder="memory_snapshot"),
     **keys_of("validation.", enabled=False, dataset="c4_validation", dataset_path=None,
         local_batch_size=8, seq_len=2048, freq=10, steps=-1),
-    "fault_tolerance.enable": Key(
-        False, refused="replica groups are parallel.engine = torch with resilience", essential=True
-    ),
+    "fault_tolerance.enable": Key(False,
+        refused="replica groups are parallel.engine = torch with resilience", essential=True),
     "experimental.custom_import": Key("", refused="a module of yours is named by --import"),
     "experimental.custom_args_module": Key("", refused="a section of yours is added by --import"),
     "liger_kernel.enable_fused_linear_cross_entropy": Key(False),
@@ -401,8 +389,7 @@ def _records(c: Conversion) -> None:
         keep = c.number("checkpoint.keep_latest_k")
         c.set("checkpoint.keep", keep or None, "checkpoint.keep_latest_k")
         modes = {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"}
-        if mode := c.choice("checkpoint.async_mode", *modes):
-            c.set("checkpoint.mode", modes[mode], "checkpoint.async_mode")
+        c.pick("checkpoint.mode", "checkpoint.async_mode", modes)
         if c.value("checkpoint.last_save_model_only"):
             c.set("checkpoint.last", "weights", "checkpoint.last_save_model_only")
             dtypes = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -419,13 +406,8 @@ def _records(c: Conversion) -> None:
         else:
             text = "a checkpoint of torchtitan: convert it to Hugging Face's format first"
             c.report("needs a decision", "checkpoint.initial_load_path", text)
-    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
-    if c.value("metrics.enable_tensorboard"):
-        trackers.append({"type": "tensorboard", "directory": c.value("metrics.save_tb_folder")})
-    if c.value("metrics.enable_wandb"):
-        trackers.append({"type": "wandb"})
-    keys = ("metrics.enable_tensorboard", "metrics.enable_wandb")
-    c.set_items("tracking.trackers", trackers, *keys)
+    c.track(("tensorboard", "metrics.enable_tensorboard", {"directory": "metrics.save_tb_folder"}),
+            ("wandb", "metrics.enable_wandb", {}))  # fmt: skip
     if c.value("profiling.enable_profiling"):
         period = "profiling.profile_freq"
         c.set("profiling.wait", max(0, c.number(period) - 4), period)

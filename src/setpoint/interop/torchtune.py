@@ -43,9 +43,7 @@ KEYS = {
         tie_word_embeddings=None, lora_attn_modules=[], apply_lora_to_mlp=False,
         apply_lora_to_output=False, lora_rank=8, lora_alpha=16.0, lora_dropout=0.0, use_dora=False,
         quantize_base=False),
-    "quantizer": Key(
-        None, refused="there is no quantization-aware training", essential=True
-    ),
+    "quantizer": Key(None, refused="there is no quantization-aware training", essential=True),
     **keys_of("tokenizer.", _component_=None, path=None, max_seq_len=None, merges_file=None,
         merges_path=None, vocab_path=None, special_tokens=None, special_tokens_path=None,
         prompt_template=None, truncation_type="right"),
@@ -68,9 +66,8 @@ KEYS = {
     # Optimizer, schedule and loss.
     **keys_of("optimizer.", _component_=REQUIRED, lr=None, weight_decay=None, betas=None, eps=None,
         momentum=None, dampening=None, nesterov=None, amsgrad=False, fused=None, foreach=None),
-    "optimizer_in_bwd": Key(
-        False, refused="updates come after the backward pass: the same numbers, and more memory"
-    ),
+    "optimizer_in_bwd": Key(False,
+        refused="updates come after the backward pass: the same numbers, and more memory"),
     **keys_of("lr_scheduler.", _component_=None, num_warmup_steps=None, num_cycles=0.5),
     "clip_grad_norm": Key(None),
     "loss._component_": Key("torchtune.modules.loss.CEWithChunkedOutputLoss"),
@@ -80,9 +77,8 @@ KEYS = {
     # Ranks, memory and precision.
     "device": Key("cuda", "parallel.device", {"cuda": "cuda", "cpu": "cpu"}),
     **keys_of("", dtype="bf16", compile=False, enable_activation_checkpointing=False),
-    "enable_activation_offloading": Key(
-        False, "memory.activation_offload", {True: {}}, optional=True
-    ),
+    "enable_activation_offloading": Key(False, "memory.activation_offload", {True: {}},
+        optional=True),
     "activation_offloading_use_streams": Key(True, idle="it changes the order of copies only"),
     **keys_of("", ac_mode=None, ac_option=None),
     "custom_sharded_layers": Key([], idle="embedding and output are units of their own"),

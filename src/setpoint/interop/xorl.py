@@ -50,13 +50,11 @@ KEYS = {
     "data.dataloader_num_workers": Key(8, "data.loader.workers"),
     "data.dataloader_prefetch_factor": Key(2, "data.loader.prefetch"),
     "data.dataloader_pin_memory": Key(True, "data.loader.pin_memory"),
-    "data.dataloader_drop_last": Key(
-        True, refused="a batch may cross from one epoch into the next"
-    ),
+    "data.dataloader_drop_last": Key(True,
+        refused="a batch may cross from one epoch into the next"),
     "data.shuffle_merged_datasets": Key(True, "data.shuffle"),
-    "data.shuffle_before_merging_datasets": Key(
-        False, idle="all are shuffled together after that, or data.shuffle orders them"
-    ),
+    "data.shuffle_before_merging_datasets": Key(False,
+        idle="all are shuffled together after that, or data.shuffle orders them"),
     **keys_of("data.", dataset_shard_num=None, dataset_shard_idx=None),
     "data.dataset_num_proc": Key(None, "data.prepare.workers", optional=True),
     "data.num_dataset_shards_to_save": Key(None, refused="`setpoint data push --shards` has it"),
@@ -69,9 +67,8 @@ KEYS = {
     "data.sample_packing_group_size": Key(100_000),
     "data.sample_packing_sequentially": Key(None, idle=UNREAD),
     "data.sample_packing_mp_start_method": Key(None, idle="packing takes no processes here"),
-    "data.sample_packing_bin_size": Key(
-        None, refused="isolated documents need no limit on how many share a row"
-    ),
+    "data.sample_packing_bin_size": Key(None,
+        refused="isolated documents need no limit on how many share a row"),
     "data.eval_sample_packing": Key(None, idle=UNREAD),
     "data.pad_to_multiple_of": Key(128, "data.packing.pad_to_multiple_of"),
     # Ranks.
@@ -80,9 +77,8 @@ KEYS = {
     "train.tensor_parallel_size": Key(1, "parallel.tensor"),
     "train.pipeline_parallel_size": Key(1, "parallel.pipeline"),
     **keys_of("train.", pipeline_parallel_schedule="1F1B", pipeline_parallel_virtual_stages=1),
-    "train.pp_variable_seq_lengths": Key(
-        True, refused="stages pad to the longest row of a step, which changes no number"
-    ),
+    "train.pp_variable_seq_lengths": Key(True,
+        refused="stages pad to the longest row of a step, which changes no number"),
     "train.expert_parallel_size": Key(1, "parallel.expert"),
     "train.ulysses_parallel_size": Key(1, "parallel.ulysses"),
     "train.ringattn_parallel_size": Key(1, "parallel.ring"),
@@ -105,21 +101,18 @@ KEYS = {
     "train.no_decay_params": Key([], idle=UNREAD),
     **keys_of("train.", cautious_weight_decay=False, muon_lr=0.02, muon_momentum=0.95,
         muon_nesterov=True, muon_ns_steps=5, muon_adjust_lr_fn=None),
-    "train.muon_distributed_mode": Key(
-        "shard_local", refused="a divided matrix is orthogonalized whole"
-    ),
-    "train.muon_ns_algorithm": Key(
-        "gram_newton_schulz", refused="the iteration is that of torch.optim.Muon"
-    ),
+    "train.muon_distributed_mode": Key("shard_local",
+        refused="a divided matrix is orthogonalized whole"),
+    "train.muon_ns_algorithm": Key("gram_newton_schulz",
+        refused="the iteration is that of torch.optim.Muon"),
     **keys_of("train.", lr_min=1e-7, lr_start=0.0, lr_warmup_ratio=0.0, lr_decay_style="constant",
         lr_decay_ratio=1.0),
     # Precision and memory.
     **keys_of("train.", enable_gradient_checkpointing=True),
     "train.fsdp_reduce_dtype": Key("fp32", "precision.reduce", optional=True),
     "train.enable_mixed_precision": Key(True, "precision.compute", {True: "bf16"}, optional=True),
-    "train.gradient_checkpointing_method": Key(
-        None, refused="recompute_modules and moe_checkpoint_method have the parts"
-    ),
+    "train.gradient_checkpointing_method": Key(None,
+        refused="recompute_modules and moe_checkpoint_method have the parts"),
     **keys_of("train.", enable_reentrant=False, recompute_modules=None, moe_checkpoint_method=None,
         enable_activation_offload=False, activation_gpu_limit=0.0, init_device="cuda",
         load_weights_mode="broadcast"),
@@ -135,9 +128,8 @@ KEYS = {
     **keys_of("train.", load_checkpoint_path=None, load_optimizer=True),
     "train.save_hf_weights": Key(True, "checkpoint.export", {True: {}}, optional=True),
     "train.repo_commit": Key(None, refused="the record has the commit that runs"),
-    "train.log_format": Key(
-        "progress_bar", "tracking.progress", {"progress_bar": "bar", "structured": "lines"}
-    ),
+    "train.log_format": Key("progress_bar", "tracking.progress", {"progress_bar": "bar",
+        "structured": "lines"}),
     **keys_of("train.", use_wandb=True, wandb_project="Xorl", wandb_name=None, wandb_tags=None),
     "train.wandb_log_interval": Key(1, "tracking.every", unit="{} steps"),
     **keys_of("train.", enable_profiling=False, profile_start_step=1, profile_end_step=2),
@@ -233,9 +225,7 @@ def _ranks(c: Conversion) -> None:
     over = c.number("train.ulysses_parallel_size") * c.number("train.ringattn_parallel_size") > 1
     if over and mode == "fsdp2":
         modes = {"all": "all", "ulysses_only": "ulysses", "ring_only": "ring", "none": "none"}
-        chosen = c.choice("train.cp_fsdp_mode", *modes)
-        if chosen is not None:
-            c.set("parallel.shard_over_context", modes[chosen], "train.cp_fsdp_mode")
+        c.pick("parallel.shard_over_context", "train.cp_fsdp_mode", modes)
     if c.value("train.reshard_after_forward") is not None:
         reshard = c.value("train.reshard_after_forward")
         c.set("parallel.reshard", reshard, "train.reshard_after_forward")
@@ -243,10 +233,8 @@ def _ranks(c: Conversion) -> None:
         c.set("parallel.reshard", False, "train.enable_full_shard")
     if c.number("train.pipeline_parallel_size") > 1:
         schedules = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_1f1b"}
-        name = c.choice("train.pipeline_parallel_schedule", *schedules)
-        if name is not None:
-            path = "parallel.pipelining.schedule"
-            c.set(path, schedules[name], "train.pipeline_parallel_schedule")
+        key = "train.pipeline_parallel_schedule"
+        c.pick("parallel.pipelining.schedule", key, schedules)
         if (stages := c.number("train.pipeline_parallel_virtual_stages")) > 1:
             path = "parallel.pipelining.stages_per_rank"
             c.set(path, stages, "train.pipeline_parallel_virtual_stages")
@@ -277,8 +265,7 @@ def _optimizer(c: Conversion) -> None:
         c.set("optimizer.betas", [0.9, 0.95])
         c.set("optimizer.eps", 1e-8)
     if name == "muon":
-        c.set("optimizer.lr", c.number("train.muon_lr"), "train.muon_lr")
-        c.set("optimizer.adamw_lr", rate, "train.lr")
+        c.copy({"optimizer.lr": "train.muon_lr", "optimizer.adamw_lr": "train.lr"})
         c.copy({"optimizer.momentum": "train.muon_momentum", "optimizer.nesterov":
                 "train.muon_nesterov", "optimizer.steps": "train.muon_ns_steps"})  # fmt: skip
         adjust = c.value("train.muon_adjust_lr_fn") or "original"
@@ -362,11 +349,7 @@ def _data(c: Conversion) -> None:
     c.set("data.held_out", 0)
     c.value("data.select_columns")  # others are not read
     methods = {"sequential": "next_fit", "multipack": "first_fit_decreasing"}
-    method = c.choice("data.sample_packing_method", *methods)
-    if method is None:
-        return
-    c.set("data.packing.method", methods[method], "data.sample_packing_method")
-    if method == "multipack":
+    if c.pick("data.packing.method", "data.sample_packing_method", methods) == "multipack":
         path, key = "data.packing.group_size", "data.sample_packing_group_size"
         c.set(path, c.number(key), key)
         text = "lengths are sorted in each group (first-fit decreasing); there they are not"
@@ -425,10 +408,7 @@ def _adapter(c: Conversion) -> None:
         c.set("adapter.targets", targets, "lora.lora_target_modules")
     if is_quantized:
         formats = {"nvfp4": "nvfp4", "block_fp8": "fp8", "nf4": "nf4"}
-        name = c.choice("lora.quant_format", *formats)
-        if name is None:
-            return
-        c.set("adapter.quantize.type", formats[name], "lora.quant_format")
+        c.pick("adapter.quantize.type", "lora.quant_format", formats)
         if exclude := c.names("lora.exclude_modules"):
             c.set("adapter.quantize.exclude", exclude, "lora.exclude_modules")
         if c.value("lora.enable_aqn"):
@@ -454,12 +434,8 @@ def _records(c: Conversion) -> None:
         c.set("checkpoint.load", load, "train.load_checkpoint_path")
         if not c.value("train.load_optimizer"):
             c.set("checkpoint.exclude", ["optimizer"], "train.load_optimizer")
-    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
-    if c.value("train.use_wandb"):
-        names = ("project", "name", "tags")
-        wandb = {name: c.value(f"train.wandb_{name}") for name in names}
-        trackers.append({"type": "wandb", **wandb})
-    c.set_items("tracking.trackers", trackers, "train.use_wandb")
+    names = ("project", "name", "tags")
+    c.track(("wandb", "train.use_wandb", {name: f"train.wandb_{name}" for name in names}))
     if c.value("train.enable_profiling"):
         start, end = c.number("train.profile_start_step"), c.number("train.profile_end_step")
         c.set("profiling.wait", max(0, start - 1), "train.profile_start_step")
