@@ -9,7 +9,8 @@ say, one of
     commands = ["setpoint export --dtype"]
     fixed = "the value of the key that always holds"
 
-A field without a value takes the key's own values, by the type and default in `takes`. `values` has
+A field without a value takes the key's own values, by the type and default in `takes`, which is the
+dialect's unless it has a default of no plain type. `values` has
 each of the documented `choices`. `tests` show it, and name the field or its value; `note` says what
 differs. Keys that were found in a system's code alone have `documented = false`; `kind` is
 `section` for one that an inference job takes over whole, `computed` for what can only be read.
@@ -115,9 +116,19 @@ def _row(capability: str, name: str, parts: dict[str, Any]) -> Row:
     plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in parts.items()}
     plain["values"] = tuple(parts.get("values", {}).items())
     key = dialect_key(name)
+    if key is not None and not {"takes", "choices"} & {*parts}:
+        plain["takes"] = _takes_of(key)
     if key is not None and not {*parts} & {"fields", "values", "commands", "fixed"}:
         plain |= {"fields": (key.path,)} if key.path else {"refused": key.refused or key.idle}
     return Row(capability, name, **plain)
+
+
+def _takes_of(key: Key) -> str:
+    """The type and default of a key with a plain default."""
+    names = {bool: "bool", int: "int", float: "float", str: "str"}
+    kind, default = names.get(type(key.default)), key.default
+    shown = str(default).lower() if isinstance(default, bool) else str(default)
+    return f"{kind} = {shown}" if kind else ""
 
 
 def dialect_key(name: str) -> Key | None:

@@ -74,9 +74,7 @@ KEYS = {
     "model.num_experts": Key(0),
     "model.moe_top_k": Key(2, "model.moe.top_k"),
     "model.moe_frequency": Key(1, "model.moe.every"),
-    "model.moe_router": Key("softmax_topk", "model.moe.router.type",
-        {"softmax_topk": "softmax_top_k", "sigmoid_topk": "sigmoid_top_k"}),
-    "model.moe_shared_experts": Key(0),
+    **keys_of("model.", moe_router="softmax_topk", moe_shared_experts=0),
     "model.moe_aux_loss_weight": Key(0.01, "model.moe.balance_loss"),
     **keys_of("model.", moe_capacity_factor=0.0, moe_sequence_aux_loss_weight=0.0,
         moe_gradient_scale=False, moe_bias_schedule="constant", moe_packed_experts=False,
@@ -203,7 +201,8 @@ def _experts(c: Conversion) -> None:
     c.set("model.moe.experts", experts, "model.num_experts")
     packed = bool(c.value("model.moe_packed_experts")) or c.number("distributed.ep") > 1
     c.set("model.moe.packed", packed, "model.moe_packed_experts", "distributed.ep")
-    if c.value("model.moe_router") == "sigmoid_topk":
+    routers = {"softmax_topk": "softmax_top_k", "sigmoid_topk": "sigmoid_top_k"}
+    if c.pick("model.moe.router.type", "model.moe_router", routers) == "sigmoid_topk":
         schedule = c.value("model.moe_bias_schedule")
         c.set("model.moe.router.bias_schedule", schedule, "model.moe_bias_schedule")
         c.report(
