@@ -1,1 +1,1 @@
-"""Names and values of other systems for our fields; the core does without them."""
+"""Configuration files, names and checkpoints of other systems; the core imports none of it."""

@@ -24,7 +24,7 @@ from setpoint.interop.huggingface_trainer import (
     period,
 )
 
-PREFERENCES = "training from preferences or rewards: there is supervised training alone"
+PREFERENCES = "preference and reward training are not supported"
 MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens"
 KERNELS = "a faster kernel of the same arithmetic"
 TEXTS = ("completion", "pretrain")
@@ -33,7 +33,7 @@ TEMPLATES = {"alpaca": "alpaca", "chatml": "chatml", "llama3": "llama3", "tokeni
 
 KEYS = {
     "base_model": Key(REQUIRED),
-    "trust_remote_code": Key(None, refused="no code of a model or data set is run"),
+    "trust_remote_code": Key(None, refused="remote code of models and data sets is never run"),
     "val_set_size": Key(0.0),
     "dataset_prepared_path": Key(None, "data.prepare.folder"),
     "shuffle_merged_datasets": Key(True, "data.shuffle"),
@@ -49,7 +49,7 @@ KEYS = {
     "neftune_noise_alpha": Key(None, refused="no noise is added to embeddings (NEFTune)"),
     **keys_of("", load_in_8bit=False, load_in_4bit=False, lora_dropout=0.0),
     "peft": Key(None, refused="weights are quantized by adapter.quantize; LoftQ is not there"),
-    "gptq": Key(None, refused="weights in GPTQ's format are not read", essential=True),
+    "gptq": Key(None, refused="GPTQ weights are not supported", essential=True),
     "fsdp_version": Key(None, idle="shards are those of FSDP2"),
     "output_dir": Key("./model-out", "workspace"),
     **keys_of("", load_best_model_at_end=False),
@@ -95,20 +95,20 @@ UNSET = """
     trackio_project_name trackio_run_name reinit_weights
     model_quantization_config model_quantization_config_kwargs
 """
-"""Keys without a default, which functions below convert."""
+"""Keys whose default is null, converted by the functions below."""
 KEYS |= dict.fromkeys(UNSET.split(), Key(None))
 REFUSED = {
     HUB: """
         hub_model_id hub_strategy hub_revision push_dataset_to_hub
     """,
-    "there is no other measure than those of tokens": """
+    "evaluation measures tokens only": """
         do_bench_eval bench_dataset bench_split do_causal_lm_eval eval_causal_lm_metrics
         eval_table_size greater_is_better
     """,
     "benchmarks run after training, by `setpoint evaluate --tasks`": """
         lm_eval_tasks lm_eval_batch_size lm_eval_post_train lm_eval_model
     """,
-    "no text is generated while a model trains": """
+    "no text is generated during training": """
         generate_samples num_generation_samples generation_max_new_tokens generation_temperature
         generation_top_p generation_top_k generation_prompt_ratio generation_do_sample
     """,
@@ -140,26 +140,26 @@ REFUSED = {
     "layers are frozen for a part of the run by optimizer.frozen_spans alone (LISA)": """
         lisa_n_layers lisa_step_interval lisa_layers_attribute
     """,
-    "positions are those of the tokens (PoSE)": """
+    "positions are never skipped (PoSE)": """
         use_pose pose_split_on_token_ids pose_max_context_len pose_num_chunks
     """,
-    "a batch that is found by trying is no fixed one": "auto_find_batch_size",
-    "the rate of warm-up is linear": "lr_quadratic_warmup",
+    "the batch size is fixed, not searched": "auto_find_batch_size",
+    "warm-up is linear": "lr_quadratic_warmup",
     "spikes are answered by resilience.non_finite and tracking.alerts": """
         loss_watchdog_threshold loss_watchdog_patience
     """,
-    "weights are what their files say": """
+    "weights and vocabulary are taken from the files unchanged": """
         shrink_embeddings mean_resizing_embeddings fix_untrained_tokens
         peft_layer_replication peft_layers_pattern peft_init_lora_weights
         peft_trainable_token_indices bnb_config_kwargs added_tokens_overrides
         default_system_message loraplus_lr_embedding relora_prune_ratio relora_prune_method
         jagged_restart_anneal_steps relora_cpu_offload lr_div_factor chat_template_kwargs
     """,
-    "its processes are started by `setpoint launch`": """
+    "`setpoint launch` starts the processes": """
         use_ray ray_run_name ray_num_workers resources_per_worker
     """,
-    "memory is planned by `setpoint check --plan`": "max_memory gpu_memory_limit device_map",
-    "weights are neither pruned nor quantized while they are trained": "qat quantization",
+    "memory is estimated by `setpoint check --plan`": "max_memory gpu_memory_limit device_map",
+    "quantization-aware training is not supported": "qat quantization",
     PREFERENCES: """
         trl vllm dpo_beta rl_beta dpo_use_weighting orpo_alpha rpo_alpha simpo_gamma cpo_alpha
         kto_desirable_weight kto_undesirable_weight max_prompt_len dpo_use_logits_to_keep
@@ -176,11 +176,11 @@ ESSENTIAL = {
     "the loss is the cross-entropy of the next token": """
         diffusion use_dynamic_finetuning use_eaft kd_trainer liger_use_token_scaling
     """,
-    "the attention or the modules are not those of the model": """
+    "the attention and the modules of the model are not replaced": """
         s2_attention sage_attention scaling_softmax mora dense_mixer use_onebitllms
     """,
     "Axolotl refuses it, too: overrides_of_model_config has it": "rope_scaling",
-    "weights are not pruned while they are trained": "llmcompressor",
+    "pruning during training is not supported": "llmcompressor",
     MEDIA: """
         processor_type processor_kwargs image_size image_resize_algorithm is_multimodal
         freeze_mm_modules role_boundaries
@@ -215,7 +215,7 @@ IDLE = {
         exact_deduplication test_value eval_table_max_new_tokens gptq_groupsize gptq_model_v1
         gptq_disable_exllama adam_eps
     """,
-    "other keys are needed for it": """
+    "another key must enable it": """
         eval_max_new_tokens eaft_alpha eaft_k kd_ce_alpha kd_alpha kd_temperature kd_beta
         kd_normalize_topk kd_temperature_min kd_online_server_base_url kd_online_topk
         kd_online_server kd_online_timeout scaling_softmax_factor scaling_softmax_bias
@@ -223,8 +223,8 @@ IDLE = {
         adam_epsilon2 dion_lr
         dion_momentum dion_rank_fraction dion_rank_multiple_of
     """,
-    "the chat template ends a turn, and what is trained ends there": "eot_tokens",
-    "the classes follow from the model and its tokenizer": """
+    "the chat template defines the end of a turn": "eot_tokens",
+    "classes are determined by the model and its tokenizer": """
         cls_model_config tokenizer_use_fast tokenizer_legacy
         is_llama_derived_model is_mistral_derived_model is_falcon_derived_model
         is_qwen_derived_model tokenizer_save_jinja_files tokenizer_use_mistral_common
@@ -248,7 +248,7 @@ KEYS |= {name: Key(None, idle=reason) for reason, names in IDLE.items() for name
 
 
 def _prepare(c: Conversion) -> None:
-    """Leave out empty keys, and switches without a counterpart that are off."""
+    """Drop empty keys, and switches without an equivalent that are off."""
     for key, value in [*c.values.items()]:
         known = c.dialect.keys.get(key)
         is_off = value is False and known is not None and bool(known.refused or known.idle)
@@ -259,7 +259,7 @@ def _prepare(c: Conversion) -> None:
 
 
 def _complete(c: Conversion) -> None:
-    """Convert what depends on several keys."""
+    """Convert the keys that depend on one another."""
     c.require_flags(
         "sample_packing eval_sample_packing flash_attention sdp_attention flex_attention "
         "eager_attention xformers_attention liger_fused_linear_cross_entropy relora peft_use_dora"
@@ -281,7 +281,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _model(c: Conversion) -> None:
-    """A model of transformers by its folder or id."""
+    """A transformers model, by directory or Hub id."""
     if (model := c.text("base_model")) is None:
         c.wrong("base_model", "the folder or id of a model")
         return
@@ -344,7 +344,7 @@ def _model(c: Conversion) -> None:
 
 
 def _batch(c: Conversion) -> None:
-    """Rows of each rank; batch_size is the product of micro-batches and accumulation."""
+    """Micro-batch size and accumulation, of which batch_size is the product."""
     micro, passes = c.number("micro_batch_size"), c.number("gradient_accumulation_steps")
     if (whole := c.number("batch_size")) and micro:
         passes = whole // micro
@@ -356,7 +356,7 @@ def _batch(c: Conversion) -> None:
 
 
 def _data(c: Conversion) -> None:
-    """Conversations and texts, packed into rows or padded to the longest of a micro-batch."""
+    """Data sources, packed into rows or padded to the longest row of a micro-batch."""
     streamed = c.sections("pretraining_dataset")
     entries = streamed or c.sections("datasets")
     if not entries:
@@ -370,7 +370,7 @@ def _data(c: Conversion) -> None:
     else:
         c.set("data.held_out", c.number("val_set_size") or 0, "val_set_size")
     if c.value("dataset_exact_deduplication"):
-        text = "rows that are the same stay; `setpoint data stats` counts them"
+        text = "duplicate rows are kept; `setpoint data stats` counts them"
         c.report("refused", "dataset_exact_deduplication", text)
     packed, pad, grouped = (
         c.value(name) for name in ("sample_packing", "pad_to_sequence_len", "group_by_length")
@@ -387,7 +387,7 @@ def _data(c: Conversion) -> None:
             c.report(
                 "differs",
                 "sample_packing",
-                "documents are sorted by length in each group; there not",
+                "documents are sorted by length in each group, there they are not",
             )
         c.set(
             "data.packing.isolate",
@@ -464,7 +464,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) -> dict[str, Any]:
-    """The template and the trained tokens of a data set of conversations."""
+    """The chat template and the loss mask of a conversation data set."""
     name = str(kind).partition(":")[0].partition(".")[0]
     template = entry.get("chat_template") or c.value("chat_template")
     jinja = entry.get("chat_template_jinja") or c.value("chat_template_jinja")
@@ -506,7 +506,7 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
 
 
 def _schedule(c: Conversion, total: int | None) -> None:
-    """A warm-up, 3 % and at most 100 steps unless given, and a curve."""
+    """The schedule; the default warm-up is 3 % of all steps, at most 100."""
     steps, ratio = c.number("warmup_steps"), c.number("warmup_ratio")
     name, share = c.value("lr_scheduler"), c.number("cosine_constant_lr_ratio")
     keys = ("warmup_steps", "warmup_ratio")
@@ -539,7 +539,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
 
 
 def _optimizer(c: Conversion) -> None:
-    """The optimizer of transformers, and groups with rates of their own."""
+    """The optimizer of transformers, and parameter groups with their own learning rates."""
     rate = c.value("learning_rate")
     try:
         peak = float(rate)
@@ -570,7 +570,7 @@ def _optimizer(c: Conversion) -> None:
 
 
 def _adapter(c: Conversion) -> None:
-    """LoRA, DoRA, ReLoRA, or over weights in 4 bits QLoRA."""
+    """LoRA, DoRA, ReLoRA, or QLoRA if the weights are in 4 bits."""
     if (name := c.value("adapter")) is None:
         if c.value("load_in_4bit") or c.value("load_in_8bit"):
             c.wrong("adapter", "given beside load_in_4bit or load_in_8bit")
@@ -613,12 +613,12 @@ def _adapter(c: Conversion) -> None:
         c.set("adapter.merge.every", f"{steps} steps", "relora_steps", "jagged_restart_steps")
         if warmup := c.number("jagged_restart_warmup_steps"):
             c.set("adapter.merge.rewarmup", f"{warmup} steps", "jagged_restart_warmup_steps")
-        text = "optimizer state is dropped at a merge; there most of it is pruned"
+        text = "optimizer state is reset at a merge; there most of it is pruned"
         c.report("differs", "relora" if c.given("relora") else "relora_steps", text)
 
 
 def _precision(c: Conversion) -> None:
-    """Weights in bf16 where it is on, but in fp32 with FSDP, DeepSpeed or an adapter."""
+    """Dtypes: bf16 weights with bf16, but fp32 with FSDP, DeepSpeed or an adapter."""
     bf16 = c.value("bf16") if c.given("bf16") else "auto"
     half = c.value("fp16") or c.value("float16")
     if bf16 not in (True, False, "auto", "full"):
@@ -646,7 +646,9 @@ def _precision(c: Conversion) -> None:
             c.set("precision.float8.gather", gather, "fp8_enable_fsdp_float8_all_gather")
     convert_recomputation(c, "gradient_checkpointing")
     if c.value("gradient_checkpointing") == "offload_disk":
-        c.report("not converted", "gradient_checkpointing", "activations are offloaded to no disk")
+        c.report(
+            "not converted", "gradient_checkpointing", "activations cannot be offloaded to disk"
+        )
     if c.value("gradient_checkpointing") in ("offload", "unsloth") or c.value(
         "activation_offloading"
     ):
@@ -659,7 +661,7 @@ def _precision(c: Conversion) -> None:
 
 
 def _ranks(c: Conversion) -> None:
-    """Degrees of the mesh, shards, and timeouts."""
+    """Mesh degrees, sharding and timeouts."""
     c.set("parallel.device", "cuda")
     convert_shards(c)
     engine = c.data["parallel"].get("engine")
@@ -701,7 +703,7 @@ def _cadence(c: Conversion, path: str, name: str, total: int | None) -> bool:
 
 
 def _records(c: Conversion, total: int | None) -> None:
-    """Evaluation, checkpoints, logs and trackers."""
+    """Evaluation, checkpoints, logging and trackers."""
     has_data = bool(c.number("val_set_size") or c.value("test_datasets"))
     if not has_data or not _cadence(c, "evaluation.every", "eval", total):
         c.set("evaluation", None, "val_set_size", "eval_steps")

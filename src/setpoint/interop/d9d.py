@@ -100,7 +100,7 @@ KEYS = {
 
 
 def _complete(c: Conversion) -> None:
-    """Convert what depends on several keys."""
+    """Convert the keys that depend on one another."""
     if _infers(c):
         _inference(c)
         return
@@ -205,7 +205,7 @@ def _ranks(c: Conversion) -> None:
 
 
 def _pipeline(c: Conversion) -> None:
-    """Schedules by name; 1f1b with several stages a rank interleaves them."""
+    """The pipeline schedule; 1f1b with several stages per rank is interleaved."""
     key, stages = "pipelining.schedule.schedule", "pipelining.schedule.num_stages_per_rank"
     words = ("gpipe", "looped_bfs", "1f1b", "zero_bubble_v", "dual_pipe_v")
     name, count = c.choice(key, *words), c.number(stages) or 1

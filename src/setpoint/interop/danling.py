@@ -187,7 +187,7 @@ SINCE_0_4 = ("name", "train_splits", "evaluate_splits", "max_grad_norm", "max_gr
 
 
 def _complete(c: Conversion) -> None:
-    """Convert what depends on several keys."""
+    """Convert the keys that depend on one another."""
     total = _end(c)
     _python(c)
     _ranks(c)
@@ -200,7 +200,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _end(c: Conversion) -> int | None:
-    """The number of steps, if that is the end; and the seed, which 0.4 has by default."""
+    """Set the duration and the seed; return the number of steps, if given."""
     names = {path[0] for key, path in c.paths.items() if key in KEYS}
     is_new = bool(names & {*SINCE_0_4}) or c.given("checkpoint")
     seed = c.value("seed")
@@ -219,7 +219,7 @@ def _end(c: Conversion) -> int | None:
 
 
 def _python(c: Conversion) -> None:
-    """Objects of a runner, which stand in no file."""
+    """The objects that DanLing takes in Python."""
     c.report("needs a decision", "network.type", IN_PYTHON.format("the model", "model"))
     c.report("needs a decision", "dataloader.batch_size", IN_PYTHON.format("the data", "data"))
     if c.value("network.type") is not None:
@@ -230,7 +230,7 @@ def _python(c: Conversion) -> None:
 
 
 def _ranks(c: Conversion) -> None:
-    """Copies of the weights (DDP), or the axes of a mesh."""
+    """DDP replicas, or the axes of a mesh."""
     c.set("parallel.device", "cuda")
     stack = str(c.value("stack") or "auto").strip().lower().replace("-", "_")
     if stack not in [
@@ -493,7 +493,7 @@ def _torch_rate(c: Conversion, total: int, peak: float) -> Callable[[int], float
 
 
 def _schedule(c: Conversion, total: int | None) -> None:
-    """A schedule by name as phases, which are close to its curve at every step."""
+    """The schedule, as phases that approximate its curve at every step."""
     kind = c.value("scheduler.type")
     if kind is None:
         c.set("schedule.type", "none", "scheduler.type")
@@ -528,7 +528,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
 
 
 def _plateau(c: Conversion, peak: float) -> None:
-    """A rate that falls where a metric does not improve."""
+    """ReduceLROnPlateau."""
     c.set("schedule.type", "plateau", "scheduler.type")
     factor, patience = c.number("scheduler.factor"), c.number("scheduler.patience")
     c.set("schedule.factor", 0.1 if factor is None else factor, "scheduler.factor")
@@ -578,7 +578,7 @@ def _precision(c: Conversion) -> None:
 
 
 def _checkpoints(c: Conversion, total: int | None) -> None:
-    """Run directory, interval, what is loaded and what is left of it."""
+    """Run directory, checkpoint interval and what is loaded."""
     root, lineage = c.value("workspace_root"), c.value("lineage")
     folder = c.value("workspace.dir") or f"{root}/{lineage}"
     c.set("workspace", folder, "workspace_root", "lineage", "workspace.dir")
@@ -626,7 +626,7 @@ def _checkpoints(c: Conversion, total: int | None) -> None:
 
 
 def _records(c: Conversion, total: int | None) -> None:
-    """Logs, trackers, profiles and what watches a run."""
+    """Logging, trackers, profiling and garbage collection."""
     usual = 1024 if total is None else math.ceil(total / 100)
     c.set("tracking.every", f"{c.number('log_interval') or usual} steps", "log_interval")
     trackers: list[dict[str, object]] = [{"type": "jsonl"}]

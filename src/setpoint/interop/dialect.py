@@ -1,4 +1,4 @@
-"""Configuration files of other systems as configurations of Setpoint: what all dialects share.
+"""Conversion of configuration files of other systems: the mechanism shared by all dialects.
 
 A dialect declares every key of its system: the system's own default, and the field of Setpoint with
 the conversion of the value; or why the key is refused, or has no effect there either. What depends
@@ -34,13 +34,13 @@ DIALECTS = {
     "axolotl": "Axolotl",
     "megatron": "Megatron-LM",
 }
-"""Modules of this package with a dialect each, and their names in text."""
+"""Names of the systems, by the module of their dialect."""
 SUFFIXES = {"megatron": (".sh", ".args", ".txt"), "torchtitan": (".sh", ".args")}
-"""Suffixes of files of a dialect beside those of TOML, YAML and JSON."""
+"""File suffixes of a dialect in addition to those of TOML, YAML and JSON."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision", "not converted"]
 REQUIRED = object()
 NEAR = 0.0005
-"""Largest distance of a schedule in phases from a curve, as a share of the peak."""
+"""Maximum deviation of a piecewise schedule from its curve, as a fraction of the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class Key:
 
 
 def keys_of(prefix: str, /, **defaults: object) -> dict[str, Key]:
-    """Keys that functions of a dialect convert, by the ends of their names."""
+    """Keys under a prefix that functions of the dialect convert, with their defaults."""
     return {f"{prefix}{name}": Key(default) for name, default in defaults.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A key that did not simply become a field, with its place and the reason."""
+    """A key without an exact equivalent, with its position and the reason."""
 
     kind: Kind
     key: str
@@ -124,7 +124,7 @@ class Dialect:
     )
 
     def key_of(self, name: str) -> str:
-        """The key that a name in a file stands for."""
+        """The key of a name in a file, which may be an alias."""
         for prefix, replacement in self.prefixes.items():
             if name == prefix or (prefix.endswith((".", "_")) and name.startswith(prefix)):
                 return replacement + name.removeprefix(prefix)
@@ -136,7 +136,7 @@ class ConvertedDocument(Document):
 
     Arguments:
         places: `file:line:column` of each value, or the default that it is, by path.
-        reports: keys that did not simply become fields.
+        reports: keys without an exact equivalent.
         problems: unknown keys, and values that have no counterpart.
     """
 
@@ -151,7 +151,7 @@ class ConvertedDocument(Document):
         self.problems = conversion.problems
 
     def where(self, path: Path) -> str:
-        """The place of the key that a value came from."""
+        """The position of the key that a value was converted from."""
         for length in range(len(path), 0, -1):
             if place := self.places.get(tuple(path[:length])):
                 return place
@@ -159,7 +159,7 @@ class ConvertedDocument(Document):
 
 
 class Conversion:
-    """One file on its way: its values and defaults on one side, fields of Setpoint on the other."""
+    """The conversion of one file, from its values and defaults to fields of Setpoint."""
 
     def __init__(self, dialect: Dialect, document: Document) -> None:
         self.dialect = dialect
@@ -204,7 +204,7 @@ class Conversion:
             self._put(self.dialect.key_of(name), _typed(value))
 
     def _put(self, key: str, value: object) -> None:
-        """Set a key, or what a key holds: the value of a key may be a mapping."""
+        """Set a key, or an entry of the mapping that is the value of a key."""
         parts = key.split(".")
         for end in range(len(parts) - 1, 0, -1):
             outer = ".".join(parts[:end])
@@ -223,11 +223,11 @@ class Conversion:
         self._typed.add(key)
 
     def given(self, key: str) -> bool:
-        """True if the file, or the command line, has a key."""
+        """True if a key is set in the file or on the command line."""
         return key in self.values
 
     def value(self, key: str) -> Any:
-        """The value of a key: the file's, or the system's default."""
+        """The value of a key in the file, or the default of the system."""
         self._read.add(key)
         if key in self.values:
             return self.values[key]
@@ -235,7 +235,7 @@ class Conversion:
         return None if default is REQUIRED else default
 
     def number(self, key: str) -> Any:
-        """The value of a key that is a number; the default after a problem."""
+        """The value of a numeric key; after a problem, its default."""
         value = self.value(key)
         if value is None or (_fits(value, 0.0) and math.isfinite(value)):
             return value
@@ -244,7 +244,7 @@ class Conversion:
         return self.value(key)
 
     def choice(self, key: str, *options: str) -> str | None:
-        """The value of a key that is one of some words; None after a problem."""
+        """The value of a key that takes one of several words; None after a problem."""
         value = self.value(key)
         if isinstance(value, str) and value in options:
             return value
@@ -252,7 +252,7 @@ class Conversion:
         return None
 
     def sections(self, key: str) -> list[dict[str, Any]]:
-        """The value of a key that is a list of mappings; those that are some."""
+        """The mappings in the value of a key that takes a list of them."""
         value = self.value(key) or []
         items = cast("list[object]", value) if isinstance(value, list) else [value]
         mappings = [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
@@ -261,7 +261,7 @@ class Conversion:
         return mappings
 
     def names(self, key: str) -> list[str]:
-        """The value of a key that is a list of names, or null; those that are some."""
+        """The strings in the value of a key that takes a list of them, or null."""
         value = self.value(key)
         items = cast("list[object]", value) if isinstance(value, list) else [value] * bool(value)
         names = [item for item in items if isinstance(item, str)]
@@ -270,7 +270,7 @@ class Conversion:
         return names
 
     def require_flags(self, keys: str, *others: str) -> None:
-        """Refuse values of keys that are neither true, false, null nor one of some words."""
+        """Report values of keys other than true, false, null and the given words."""
         for key in keys.split():
             value = self.value(key)
             if not (value is None or isinstance(value, bool) or value in others):
@@ -279,7 +279,7 @@ class Conversion:
                 del self.values[key]
 
     def text(self, key: str) -> str | None:
-        """The value of a key that is a text, or null; null after a problem."""
+        """The value of a key that takes a str or null; None after a problem."""
         value = self.value(key)
         if value is None or isinstance(value, str):
             return value
@@ -287,7 +287,7 @@ class Conversion:
         return None
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """The value of a key that is a mapping, or null; an empty one after a problem."""
+        """The value of a key that takes a mapping; empty if null or after a problem."""
         value = self.value(key) or {}
         if isinstance(value, dict):
             return cast("dict[str, Any]", value)
@@ -295,7 +295,7 @@ class Conversion:
         return {}
 
     def place(self, *keys: str) -> str:
-        """The place of the first of some keys that the file has, or whose default it is."""
+        """The position of the first key that is set; else a note that it is a default."""
         for key in keys:
             if key in self._typed:
                 return f"{self.document.name} -- {key}"
@@ -308,7 +308,7 @@ class Conversion:
         return f"{name}'s default of {keys[0]})" if keys else f"{name})"
 
     def set(self, path: str, value: object, *keys: str) -> None:
-        """Give a field a value, which comes from some keys."""
+        """Set a field to a value that was converted from the given keys."""
         *sections, last = path.split(".")
         target = self.data
         for section in sections:
@@ -318,28 +318,28 @@ class Conversion:
         self.places[tuple(path.split("."))] = self.place(*keys)
 
     def set_items(self, path: str, items: Sequence[Mapping[str, object]], *keys: str) -> None:
-        """Give a field a list of sections."""
+        """Set a field to a list of sections, without their null values."""
         self.set(path, [{k: v for k, v in item.items() if v is not None} for item in items], *keys)
 
     def copy(self, fields: Mapping[str, str]) -> None:
-        """Give fields, by their paths, the values of keys."""
+        """Set fields to the values of keys, by path."""
         for path, key in fields.items():
             self.set(path, self.value(key), key)
 
     def copy_given(self, fields: Mapping[str, str]) -> None:
-        """Give fields, by their paths, the values of keys that are not null."""
+        """Set fields to the values of keys that are not null, by path."""
         self.copy({path: key for path, key in fields.items() if self.value(key) is not None})
 
     def pick(self, path: str, key: str, values: Mapping[str, object]) -> str | None:
-        """Give a field the value for the word of a key; the word, or None after a problem."""
+        """Set a field by the word of a key; return the word, or None after a problem."""
         if (word := self.choice(key, *values)) is not None:
             self.set(path, values[word], key)
         return word
 
     def track(self, *trackers: tuple[str, str, Mapping[str, str]]) -> None:
-        """Set the trackers, each by its type, keys of which one is on, and keys of its fields.
+        """Set the trackers, each as its type, the keys that enable it, and the keys of its fields.
 
-        What is null or an empty text is left out.
+        Null and empty values are left out.
         """
         items: list[dict[str, object]] = [{"type": "jsonl"}]
         for kind, switches, fields in trackers:
@@ -352,11 +352,11 @@ class Conversion:
         self.set_items("tracking.trackers", items, *keys)
 
     def report(self, kind: Kind, key: str, text: str) -> None:
-        """Report a key that did not simply become a field."""
+        """Report a key that has no exact equivalent."""
         self.reports.append(Report(kind, key, self.place(key), text))
 
     def report_rest(self, key: str, entry: Mapping[str, object], known: str) -> None:
-        """Report what a mapping in the value of a key has beside some names, unless it is null."""
+        """Report the entries of a mapping other than the known names, unless they are null."""
         if rest := [
             name for name in entry if name not in known.split() and entry[name] is not None
         ]:
@@ -365,13 +365,13 @@ class Conversion:
             )
 
     def wrong(self, key: str, expected: str) -> None:
-        """Report a value that the other system does not take either, or that means nothing here."""
+        """Report a value that is invalid in the other system or has no equivalent."""
         is_missing = not self.given(key) and self.dialect.keys[key].default is REQUIRED
         message = f"is {'missing' if is_missing else 'not'}{':' * is_missing} {expected}"
         self.problems.append(Problem(key, message, origin=self.place(key)))
 
     def convert(self) -> None:
-        """Convert all keys, then what depends on several of them."""
+        """Convert each key by its declaration, then those that depend on one another."""
         known = self.dialect.keys
         if other := next((key for key in self.values if key in self.dialect.refused), None):
             reason = self.dialect.refused[other]
@@ -460,18 +460,18 @@ def _fits(value: object, default: object) -> bool:
 
 
 def _kind(default: object) -> str:
-    """The type of a default in words."""
+    """The type of a default, as shown in errors."""
     kinds = {bool: "true or false", int: "an int", float: "a number", str: "a text",
              dict: "a mapping"}  # fmt: skip
     return kinds.get(type(default), "a list")
 
 
 SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
-"""Words that YAML 1.1, which PyYAML reads in these systems, takes for true and false."""
+"""Booleans of YAML 1.1, which PyYAML implements, besides true and false."""
 
 
 def _typed(value: object) -> object:
-    """A value of a file with scalars of YAML as bools and numbers where they look like some."""
+    """A value of a file, with plain scalars of YAML resolved to bools and numbers."""
     if isinstance(value, PlainScalar):
         switch = SWITCHES.get(value.lower())
         return guess(value) if switch is None else switch
@@ -528,7 +528,7 @@ def phases_of(factors: list[float]) -> list[dict[str, object]]:
 
 
 def _pieces(factors: list[float], begin: int, end: int) -> Iterator[tuple[int, int, str]]:
-    """Ranges of steps in which the factors are straight, or of a constant ratio."""
+    """Ranges of steps in which the factors are linear or exponential."""
     if begin == end:
         return
     source, target, length = factors[begin], factors[end], end - begin
@@ -562,7 +562,7 @@ def split_dialect(source: str) -> tuple[str, str] | None:
 
 
 def recognize(path: str) -> str | None:
-    """The dialect of a file by its keys; None if they leave a doubt, or it is Setpoint's own."""
+    """The dialect of a file, detected from its keys; None if ambiguous or Setpoint's own."""
     plain = None if path.endswith(SUFFIXES["megatron"]) else read_file(path)
     for name in DIALECTS if plain else SUFFIXES:
         dialect = dialect_named(name)

@@ -52,7 +52,7 @@ KEYS = {
     "per_device_train_batch_size": Key(8, "batch.micro_size"),
     "gradient_accumulation_steps": Key(1, "batch.accumulation"),
     **keys_of("", num_train_epochs=3.0, max_steps=-1, average_tokens_across_devices=True),
-    "auto_find_batch_size": Key(False, refused="a batch that is found by trying is no fixed one"),
+    "auto_find_batch_size": Key(False, refused="the batch size is fixed, not searched"),
     # Optimizer, schedule and loss.
     **keys_of("", optim="adamw_torch_fused", optim_args=None, optim_target_modules=None),
     "learning_rate": Key(5e-5, "optimizer.lr"),
@@ -142,11 +142,11 @@ KEYS |= {
         "trackio_space_id": None, "trackio_bucket_id": None, "trackio_static_space_id": None,
     }.items()
 }  # fmt: skip
-KEYS["trust_remote_code"] = Key(False, refused="no code of a model or data set is run")
+KEYS["trust_remote_code"] = Key(False, refused="remote code of models and data sets is never run")
 
 
 def _complete(c: Conversion) -> None:
-    """Convert what depends on several keys."""
+    """Convert the keys that depend on one another."""
     total = _total(c)
     epochs = f"{c.number('num_train_epochs'):g} epochs"
     c.set("duration", f"{total} steps" if total else epochs, "max_steps", "num_train_epochs")

@@ -129,7 +129,7 @@ KEYS = {
 
 
 def _complete(c: Conversion) -> None:
-    """Convert what depends on several keys."""
+    """Convert the keys that depend on one another."""
     c.set("model.type", "transformer")
     c.set("model.residual_init", "depth_scaled")
     if c.value("model.model_type") != "transformer":

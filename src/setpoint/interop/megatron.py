@@ -26,11 +26,11 @@ from setpoint.interop.shell_script import number_of, read_arguments
 
 PLACES = {"save": "runs", "tensorboard-dir": "tensorboard", "vocab-file": "vocab.json",
           "merge-file": "merges.txt", "tokenizer-model": "tokenizer"}  # fmt: skip
-"""Paths in place of those that a script is given when it is started."""
+"""Substitutes for paths that are passed to the script at start."""
 
 
 def _complete(c: Conversion) -> None:
-    """Convert what depends on several keys."""
+    """Convert the keys that depend on one another."""
     convert_model(c)
     total = _loop(c)
     _ranks(c)
@@ -43,7 +43,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _prepare(c: Conversion) -> None:
-    """Names without dashes; of what the script is given when it is started, no field."""
+    """Normalize names, and drop values that are passed to the script at start."""
     for name in [*c.values]:
         plain = name.removeprefix("MODEL_ARGS.").removeprefix("--").replace("_", "-")
         if plain != name:
@@ -71,7 +71,7 @@ def _prepare(c: Conversion) -> None:
 
 
 def _loop(c: Conversion) -> int | None:
-    """The batch and the number of steps, which are given as such or in samples."""
+    """The batch, and the number of steps, from iterations or samples."""
     micro, whole = c.number("micro-batch-size"), c.number("global-batch-size")
     if not micro:
         c.wrong("micro-batch-size", "given")
@@ -109,7 +109,7 @@ def _steps(c: Conversion, key: str) -> int | None:
 
 
 def _ranks(c: Conversion) -> None:
-    """The mesh: optimizer state is divided by shards, whose weights stay whole in a step."""
+    """The mesh; with the distributed optimizer, weights stay gathered during a step."""
     c.set("parallel.device", "cuda")
     seconds = 60 * c.number("distributed-timeout-minutes")
     c.set("parallel.timeout", float(seconds), "distributed-timeout-minutes")
@@ -272,7 +272,7 @@ def _optimizer(c: Conversion) -> None:
 
 
 def _schedule(c: Conversion, total: int | None) -> None:
-    """A warm-up and a decay to an absolute floor over steps, or samples."""
+    """Warm-up and decay to an absolute floor, in steps or samples."""
     names = {"constant": "constant", "linear": "linear", "cosine": "cosine",
              "inverse-square-root": "inverse_sqrt", "WSD": "wsd"}  # fmt: skip
     name, peak = c.choice("lr-decay-style", *names), c.number("lr")
@@ -399,7 +399,7 @@ def _blend(c: Conversion, key: str) -> list[dict[str, object]]:
 
 
 def _data(c: Conversion) -> None:
-    """Files of tokens in one stream, of which the split holds a part out."""
+    """Token files in one stream, with a held-out split."""
     key = "train-data-path" if c.given("train-data-path") else "data-path"
     sources = _blend(c, key)
     shares = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from setpoint.interop.dialect import Key, keys_of
 
-ENCODERS = "Setpoint trains decoders: no encoder, no images, no retrieval"
+ENCODERS = "encoders, images and retrieval are not supported"
 KERNELS = "a faster kernel or message of the same arithmetic"
 PRINTED = "it changes what is printed only"
 LISTS = """
@@ -94,7 +94,7 @@ KEYS: dict[str, Key] = {
         "moe-router-bias-update-rate": 1e-3, "moe-aux-loss-coeff": None,
         "moe-token-dispatcher-type": "allgather", "moe-flex-dispatcher-backend": "deepep",
         "moe-deepep-num-sms": 20, "moe-token-drop-policy": "probs"}),
-    "mtp-num-layers": Key(None, refused="one token is predicted at a position", essential=True),
+    "mtp-num-layers": Key(None, refused="multi-token prediction is not supported", essential=True),
 }  # fmt: skip
 """Arguments of release core 0.15 with their defaults, but for those below."""
 REFUSED = {
@@ -106,14 +106,16 @@ REFUSED = {
         heterogeneous-layers-config-path heterogeneous-layers-config-encoded-json spec
         mamba-state-dim mamba-head-dim mamba-num-groups mamba-num-heads mrope-section
     """,
-    "a session ends with the run, by its duration or by a signal": "exit-interval",
-    "training from rewards is not there": "perform-rl-step grpo-prompts-per-step grpo-group-size",
+    "a session ends at the duration or by a signal": "exit-interval",
+    "reinforcement learning is not supported": """
+        perform-rl-step grpo-prompts-per-step grpo-group-size
+    """,
     "conversations are a source of type conversations": "sft sft-tokenizer-prompt-format",
-    "the values of a file of its own are not read": """
+    "the further file it names is not read": """
         yaml-cfg data-args-path per-split-data-args-path use-checkpoint-args
         use-mp-args-from-checkpoint-args
     """,
-    "no field has it": """
+    "there is no equivalent": """
         moe-input-jitter-eps moe-use-upcycling moe-upcycling-granularity moe-extended-tp
         moe-router-force-load-balancing moe-apply-probs-on-input glu-linear-offset
         activation-func-clamp-value apply-query-key-layer-scaling fp32-residual-connection

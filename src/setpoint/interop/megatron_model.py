@@ -20,7 +20,7 @@ def convert_model(c: Conversion) -> None:
 
 
 def _decoder(c: Conversion) -> None:
-    """A decoder with LayerNorm, GELU, biases and tied embeddings unless arguments say otherwise."""
+    """The decoder; defaults are LayerNorm, GELU, biases and tied embeddings."""
     layers, dim, heads = (c.number(k) for k in ("num-layers", "hidden-size", "num-attention-heads"))
     for key, value in (
         ("num-layers", layers),

@@ -145,7 +145,7 @@ KEYS = {
 
 
 def _complete(c: Conversion) -> None:
-    """Convert what depends on several keys."""
+    """Convert the keys that depend on one another."""
     c.set("parallel.device", "cuda")
     _model(c)
     _batch(c)
@@ -158,7 +158,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _model(c: Conversion) -> None:
-    """A flavor of a model."""
+    """The architecture, by name and flavor."""
     name, flavor = str(c.value("model.name")), str(c.value("model.flavor"))
     if name not in FLAVORS:
         c.wrong("model.name", f"one of {', '.join(FLAVORS)}, which have a [model] here")
@@ -199,7 +199,7 @@ def _model(c: Conversion) -> None:
 
 
 def _batch(c: Conversion) -> None:
-    """Rows of each data rank, in micro-batches where there is a pipeline."""
+    """Batch size per data rank, split into micro-batches in a pipeline."""
     local, whole = c.number("training.local_batch_size"), c.number("training.global_batch_size")
     micro = local
     if c.number("parallelism.pipeline_parallel_degree") > 1:
@@ -213,7 +213,7 @@ def _batch(c: Conversion) -> None:
 
 
 def _ranks(c: Conversion) -> None:
-    """A loss of divided logits comes with tensor parallelism, stages with a pipeline."""
+    """Loss parallelism with tensor parallelism, and the pipeline schedule."""
     if c.number("parallelism.tensor_parallel_degree") > 1:
         loss = not c.value("parallelism.disable_loss_parallel")
         c.set("parallel.loss_parallel", loss, "parallelism.disable_loss_parallel")
@@ -235,7 +235,7 @@ def _ranks(c: Conversion) -> None:
 
 
 def _optimizer(c: Conversion) -> None:
-    """AdamW, or Adam, whose decay is a term of the loss."""
+    """AdamW, or Adam with L2 regularization."""
     name = c.choice("optimizer.name", "AdamW", "Adam")
     c.set("optimizer.type", "adamw", "optimizer.name")
     if name == "Adam" and c.number("optimizer.weight_decay"):
@@ -251,7 +251,7 @@ def _optimizer(c: Conversion) -> None:
 
 
 def _schedule(c: Conversion) -> None:
-    """A warm-up, a plateau where there is a ratio, and a decay to the end."""
+    """Warm-up, a plateau if there is a decay ratio, and decay."""
     total, warmup = c.number("training.steps"), c.number("lr_scheduler.warmup_steps")
     ratio, key = c.number("lr_scheduler.decay_ratio"), "lr_scheduler.decay_ratio"
     kind = c.choice("lr_scheduler.decay_type", "linear", "sqrt", "cosine")
@@ -347,7 +347,7 @@ def _source(c: Conversion, table: str) -> dict[str, Any] | None:
 
 
 def _data(c: Conversion) -> None:
-    """Documents one after another in rows, which see one another."""
+    """Documents concatenated into rows, without isolation."""
     source = _source(c, "training")
     if source is not None:
         c.set_items("data.sources", [source], "training.dataset_path", "training.dataset")
@@ -426,7 +426,7 @@ def _read(path: str) -> Document:
 
 
 def _prepare(c: Conversion) -> None:
-    """Put what a named configuration has below what is given."""
+    """Fill in the values of a named configuration that are not given."""
     name = c.values.pop("config", None)
     c.values.pop("module", None)
     if name is None:

@@ -43,7 +43,7 @@ KEYS = {
         tie_word_embeddings=None, lora_attn_modules=[], apply_lora_to_mlp=False,
         apply_lora_to_output=False, lora_rank=8, lora_alpha=16.0, lora_dropout=0.0, use_dora=False,
         quantize_base=False),
-    "quantizer": Key(None, refused="there is no quantization-aware training", essential=True),
+    "quantizer": Key(None, refused="quantization-aware training is not supported", essential=True),
     **keys_of("tokenizer.", _component_=None, path=None, max_seq_len=None, merges_file=None,
         merges_path=None, vocab_path=None, special_tokens=None, special_tokens_path=None,
         prompt_template=None, truncation_type="right"),
@@ -110,7 +110,7 @@ KEYS = {
 
 
 def _complete(c: Conversion) -> None:
-    """Convert what depends on several keys."""
+    """Convert the keys that depend on one another."""
     if c.given("tasks") or c.given("max_new_tokens"):
         _inference(c)
         return
@@ -126,7 +126,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _interpolate(c: Conversion) -> None:
-    """Put the values of other keys for `${key}` in texts."""
+    """Replace `${key}` in strings by the value of that key."""
 
     def resolved(value: Any, seen: tuple[str, ...], place: str) -> Any:
         if isinstance(value, dict):
@@ -153,7 +153,7 @@ def _interpolate(c: Conversion) -> None:
 
 
 def _adapter(c: Conversion) -> None:
-    """LoRA on projections by name; over a base in NF4 QLoRA."""
+    """LoRA on the named projections; QLoRA if the base is in NF4."""
     _, name = component(c, "model")
     if not name.startswith(("lora_", "qlora_")):
         return
@@ -182,7 +182,7 @@ def _adapter(c: Conversion) -> None:
 
 
 def _weights(c: Conversion) -> None:
-    """Weights and tokenizer, both from the folder of a Hugging Face model."""
+    """Weights and tokenizer, from the directory of a Hugging Face model."""
     folder, (_, reader) = c.value("checkpointer.checkpoint_dir"), component(c, "checkpointer")
     key = "checkpointer.checkpoint_dir"
     if not isinstance(folder, str):
@@ -209,7 +209,7 @@ def _weights(c: Conversion) -> None:
 
 
 def _data(c: Conversion) -> None:
-    """One data set, or several one after the other; rows are whole documents unless packed."""
+    """Data sources; a row is a whole document unless packed."""
     entries = c.sections("dataset")
     longest = c.number("tokenizer.max_seq_len")
     length = longest or c.data.get("model", {}).get("max_sequence_length")
@@ -253,7 +253,7 @@ def _data(c: Conversion) -> None:
 
 
 def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object] | None:
-    """A data set by its builder; None where it needs a decision."""
+    """The source for the builder of a data set; None if it needs a decision."""
     name = str(entry.get("_component_", "")).rpartition(".")[2]
     split, files = entry.get("split", "train"), entry.get("data_files")
     flag = "data.sources" if key == "dataset" else "evaluation.datasets"
@@ -293,7 +293,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
 
 
 def _loop(c: Conversion) -> None:
-    """Epochs, each of which may end after a number of steps; and the loss."""
+    """The duration, in epochs of a maximum number of steps, and the loss."""
     epochs, steps = c.number("epochs"), c.number("max_steps_per_epoch")
     if isinstance(epochs, int) and isinstance(steps, int):
         keys = ("max_steps_per_epoch", "epochs")
@@ -318,7 +318,7 @@ def _loop(c: Conversion) -> None:
 
 
 def _optimizer(c: Conversion) -> None:
-    """AdamW and SGD of torch; others as classes of their package, with the arguments given."""
+    """AdamW and SGD of torch; other optimizers by import path, with their arguments."""
     package, name = component(c, "optimizer")
     key, rate, decay = "optimizer._component_", c.number("optimizer.lr"), "optimizer.weight_decay"
     given = {other: value for other in ("weight_decay", "betas", "eps", "momentum", "dampening",
@@ -369,7 +369,7 @@ def _optimizer(c: Conversion) -> None:
 
 
 def _schedule(c: Conversion) -> None:
-    """The peak, or a warm-up and half a cosine to 0."""
+    """A constant rate, or a warm-up and a cosine decay to 0."""
     package, name = component(c, "lr_scheduler")
     if not package:
         c.set("schedule.type", "none", "lr_scheduler._component_")
@@ -419,7 +419,7 @@ def _memory(c: Conversion) -> None:
 
 
 def _logger(c: Conversion) -> dict[str, object] | None:
-    """The tracker of a metric logger; None for files and the terminal."""
+    """The tracker for a metric logger; None for disk and stdout."""
     entry = cast("dict[str, Any]", c.value("metric_logger"))
     name = str(entry.get("_component_", "DiskLogger")).rpartition(".")[2]
     wandb = {"project": "project", "entity": "entity", "group": "group", "name": "name",
@@ -446,7 +446,7 @@ def _logger(c: Conversion) -> dict[str, object] | None:
 
 
 def _records(c: Conversion) -> None:
-    """Checkpoints after each epoch, trackers and profiles."""
+    """Checkpoints, trackers and profiling."""
     steps = c.number("save_every_n_steps")
     c.set("checkpoint.every", f"{steps} steps" if steps else "1 epochs", "save_every_n_steps")
     keep = "checkpointer.keep_last_n_checkpoints"
@@ -470,7 +470,7 @@ def _records(c: Conversion) -> None:
 
 
 def _inference(c: Conversion) -> None:
-    """Benchmarks of the harness, or a prompt to continue, by the weights of a folder."""
+    """An inference job: benchmark tasks, or a prompt to continue."""
     if c.given("epochs") or c.given("dataset"):
         c.wrong("tasks" if c.given("tasks") else "max_new_tokens", "in a file that trains")
         return

@@ -63,14 +63,14 @@ TIED = ("qwen2_0_5b", "qwen2_1_5b", "qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b"
 
 
 def component(c: Conversion, section: str) -> tuple[str, str]:
-    """Package and name of a `_component_`, which is an import path."""
+    """Package and name in the import path of a `_component_`."""
     path = c.value(f"{section}._component_")
     package, _, name = (path if isinstance(path, str) else "").rpartition(".")
     return package, name
 
 
 def convert_model(c: Conversion) -> bool:
-    """A builder of a size, or of a family with sizes beside it. False after a problem."""
+    """Convert the model builder, with its sizes; False after a problem."""
     key = "model._component_"
     package, name = component(c, "model")
     family = package.removeprefix("torchtune.models.").partition(".")[0]

@@ -159,7 +159,7 @@ KEYS = {
 
 
 def _complete(c: Conversion) -> None:
-    """Convert what depends on several keys."""
+    """Convert the keys that depend on one another."""
     _model(c)
     _ranks(c)
     _loop(c)
