@@ -451,5 +451,5 @@ def test_attention_that_computes_something_else_is_not_taken(
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", capped)
     flags = ("model.config=llama", f"model.overrides={{{SMALL}, {HEADS}}}")
     assert build_components(job(tmp_path, *flags)).model.attention == "sdpa"
-    with pytest.raises(Unfit, match="or computes something else with it"):
+    with pytest.raises(Unfit, match="or gives other results with it"):
         build_components(job(tmp_path, *flags, "model.attention_backend=setpoint"))
