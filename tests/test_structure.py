@@ -297,8 +297,8 @@ def free(): ...
 
 SHARED = {
     "Batch", "Chain", "Command", "CommandLine", "Document", "Encoding", "Entry", "Evaluation",
-    "Export", "Metrics", "Objective", "Plan", "Position", "Precision", "Random", "Reader",
-    "Schedule", "System", "Task", "Weights",
+    "Export", "Metrics", "Objective", "Plan", "Position", "Precision", "Reader", "System", "Task",
+    "Weights",
 }  # fmt: skip
 """Names that classes of two packages still share. Names may go from here, and none is added."""
 

@@ -26,8 +26,8 @@ from setpoint.data.rows import MixedSequences, Sequences, training_rows
 from setpoint.data.sampler import (
     Cursor,
     EpochCursor,
+    MixtureSchedule,
     Sampler,
-    Schedule,
     Shares,
     merged_state,
     shares_of,
@@ -80,7 +80,7 @@ def stream_of(kind: str) -> tuple[Sequences, Sampler]:
     built = [rows_of(each, number) for number, each in enumerate(kinds)]
     mixture = MixedSequences(("s0", "s1"), [rows for rows, _ in built])
     phases = [Shares(0, shares_of((3, 1), 2.0)), Shares(30, shares_of((1, 5), 2.0))]
-    schedule = Schedule(("s0", "s1"), phases, (None, 40), mixture.epoch_rows)
+    schedule = MixtureSchedule(("s0", "s1"), phases, (None, 40), mixture.epoch_rows)
     return mixture, Sampler([cursor for _, cursor in built], schedule)
 
 
@@ -101,7 +101,7 @@ def streamed(kind: str, folder: Path, step_rows: int) -> tuple[Sequences, Sample
     if not kind.startswith("mix"):
         return rows, Sampler([cursor], step_rows=step_rows)
     other, its_cursor = rows_of("windows", 0)
-    schedule = Schedule(
+    schedule = MixtureSchedule(
         ("s0", "s1"), [Shares(0, (0.25, 0.75)), Shares(17, (0.5, 0.5))], (None,) * 2
     )
     return MixedSequences(("s0", "s1"), [other, rows]), Sampler(

@@ -21,7 +21,7 @@ from setpoint.data.document import Document
 from setpoint.data.loader import Feed
 from setpoint.data.order import RowOrder
 from setpoint.data.rows import DocumentRows, MixedSequences, training_rows
-from setpoint.data.sampler import EpochCursor, Sampler, Schedule, Shares
+from setpoint.data.sampler import EpochCursor, MixtureSchedule, Sampler, Shares
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count
 
@@ -152,7 +152,7 @@ def test_a_stream_that_ends_gives_what_comes_before(feeds: Any) -> None:
     mixture = MixedSequences(["t"], [whole])
     sampler = Sampler(
         [EpochCursor(whole, RowOrder(whole, 5, "t"))],
-        Schedule(("t",), [Shares(0, (1.0,))], [12], 100),
+        MixtureSchedule(("t",), [Shares(0, (1.0,))], [12], 100),
     )
     feed = Feed(mixture, sampler, count, micro_size=3, workers=2)
     try:

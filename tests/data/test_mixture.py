@@ -21,8 +21,8 @@ from setpoint.data.packing import build_packed
 from setpoint.data.rows import DocumentRows, MixedSequences, training_rows
 from setpoint.data.sampler import (
     EpochCursor,
+    MixtureSchedule,
     Sampler,
-    Schedule,
     Shares,
     planned_rows,
     shares_of,
@@ -53,7 +53,7 @@ def mixture_of(
     phases += [Shares(first, shares_of(each)) for first, each in (later or {}).items()]
     whole = MixedSequences(names, members)
     limits = limits or [None] * len(weights)
-    return whole, Sampler(cursors, Schedule(tuple(names), phases, limits, whole.epoch_rows))
+    return whole, Sampler(cursors, MixtureSchedule(tuple(names), phases, limits, whole.epoch_rows))
 
 
 def taken(sampler: Sampler, count: int) -> list[tuple[int, int]]:
@@ -155,7 +155,7 @@ def by_tokens(weights: list[float]) -> Sampler:
         made.append(build_packed(corpus, section, length=32, seed=3, bucket=1, name=f"{index}")[1])
     names = tuple(f"s{index}" for index in range(len(weights)))
     phases = [Shares(0, shares_of(weights))]
-    return Sampler(made, Schedule(names, phases, [None] * len(weights), 18, row_tokens=32))
+    return Sampler(made, MixtureSchedule(names, phases, [None] * len(weights), 18, row_tokens=32))
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=3))

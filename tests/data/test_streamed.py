@@ -25,7 +25,7 @@ from setpoint.data.loader import Feed
 from setpoint.data.order import shuffled
 from setpoint.data.reading import split_position
 from setpoint.data.rows import DocumentRows, MixedSequences
-from setpoint.data.sampler import Sampler, Schedule, Shares, describe_position, merged_state
+from setpoint.data.sampler import MixtureSchedule, Sampler, Shares, describe_position, merged_state
 from setpoint.data.sources.config import Filter, HubDataset, Random, Text
 from setpoint.data.stream import Stream, hold_out, open_streams
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
@@ -593,7 +593,7 @@ def test_a_mixture_takes_its_shares_from_streams_and_other_sources(tmp_path: Pat
         pairs = [open_stream(section), endless(Endless(), 10)]
         mixture = MixedSequences(["text", "endless"], [sequences for sequences, _ in pairs])
         cursors = [sampler.cursors[0] for _, sampler in pairs]
-        schedule = Schedule(("text", "endless"), [Shares(0, (0.25, 0.75))], [None, None])
+        schedule = MixtureSchedule(("text", "endless"), [Shares(0, (0.25, 0.75))], [None, None])
         assert mixture.epoch_rows is None
         return mixture, Sampler(cursors, schedule)
 

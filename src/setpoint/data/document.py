@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -122,7 +123,23 @@ class DataIdentity:
         return cls(parts[0].side, digest, tokens, size, files, prepared or None)
 
 
-class ManyRecords(Sequence[FileRecord]):
+class Records(Sequence[FileRecord], ABC):
+    """Sequence of document records that are looked up one at a time."""
+
+    @abstractmethod
+    def record(self, number: int) -> FileRecord:
+        """The record of a document, by its number from 0."""
+
+    @overload
+    def __getitem__(self, key: int) -> FileRecord: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[FileRecord]: ...
+    def __getitem__(self, key: int | slice) -> FileRecord | Sequence[FileRecord]:
+        numbers = range(len(self))[key]  # as a list does it, and with its IndexError
+        return self.record(numbers) if isinstance(numbers, int) else [*map(self.record, numbers)]
+
+
+class ManyRecords(Records):
     """Concatenation of the documents of several corpora, without copies."""
 
     def __init__(self, parts: Sequence[Sequence[FileRecord]]) -> None:
@@ -134,19 +151,12 @@ class ManyRecords(Sequence[FileRecord]):
     def __iter__(self) -> Iterator[FileRecord]:
         return chain.from_iterable(self.parts)
 
-    @overload
-    def __getitem__(self, key: int) -> FileRecord: ...
-    @overload
-    def __getitem__(self, key: slice) -> Sequence[FileRecord]: ...
-    def __getitem__(self, key: int | slice) -> FileRecord | Sequence[FileRecord]:
-        if isinstance(key, slice):
-            return [self[place] for place in range(*key.indices(len(self)))]
-        place = key + len(self) if key < 0 else key
+    def record(self, number: int) -> FileRecord:
         for part in self.parts:
-            if 0 <= place < len(part):
-                return part[place]
-            place -= len(part)
-        raise IndexError(key)
+            if number < len(part):
+                return part[number]
+            number -= len(part)
+        raise IndexError(number)
 
 
 class Source(Protocol):

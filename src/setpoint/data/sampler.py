@@ -205,7 +205,7 @@ class Shares(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class MixtureSchedule:
     """Shares of the sources of a mixture, and limits on their rows.
 
     Arguments:
@@ -231,7 +231,7 @@ class Schedule:
         return limit is not None and taken >= limit
 
 
-ONE_SOURCE = Schedule(("",), (Shares(0, (1.0,)),), (None,))
+ONE_SOURCE = MixtureSchedule(("",), (Shares(0, (1.0,)),), (None,))
 
 
 class Sampler:
@@ -251,7 +251,7 @@ class Sampler:
     """
 
     def __init__(
-        self, cursors: Sequence[Cursor], schedule: Schedule = ONE_SOURCE, step_rows: int = 1
+        self, cursors: Sequence[Cursor], schedule: MixtureSchedule = ONE_SOURCE, step_rows: int = 1
     ) -> None:
         self.cursors, self.schedule = tuple(cursors), schedule
         self.taken = [0] * len(self.cursors)
@@ -561,7 +561,7 @@ def planned_rows(
     """Plan how many of the first rows come from each source.
 
     Arguments:
-        limits: see `Schedule`.
+        limits: see `MixtureSchedule`.
         rows: total; infinity: until all sources with a share reach their limits.
     """
     left = [inf if limit is None else float(limit) for limit in limits]

@@ -19,14 +19,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.corpus import CompleteMask, Corpus, JoinedRow, PlacedRow, TokenRow
-from setpoint.data.document import Document, FileRecord
+from setpoint.data.document import Document, FileRecord, Records
 from setpoint.files.atomic import Written, digest_file, replacing, write_file
 
 if TYPE_CHECKING:
@@ -380,7 +380,7 @@ def _mapped(path: Path, dtype: np.dtype[Any], length: int | None = None) -> npt.
     return np.asarray(found)
 
 
-class StoredRecords(Sequence[FileRecord]):
+class StoredRecords(Records):
     """Records of the documents of a side, read on demand from memory-mapped files."""
 
     def __init__(self, folder: Path, side: Side) -> None:
@@ -392,20 +392,10 @@ class StoredRecords(Sequence[FileRecord]):
     def __len__(self) -> int:
         return self.side.documents
 
-    @overload
-    def __getitem__(self, key: int) -> FileRecord: ...
-    @overload
-    def __getitem__(self, key: slice) -> Sequence[FileRecord]: ...
-    def __getitem__(self, key: int | slice) -> FileRecord | Sequence[FileRecord]:
-        if isinstance(key, slice):
-            return [self[place] for place in range(*key.indices(len(self)))]
-        place = key + len(self) if key < 0 else key
-        if not 0 <= place < len(self):
-            raise IndexError(key)
+    def record(self, number: int) -> FileRecord:
         parts, ends = self._index()
-        number = int(np.searchsorted(ends, place, "right"))
-        row = parts[number][place - (int(ends[number]) - len(parts[number]))]
-        return self._record(number, row)
+        shard = int(np.searchsorted(ends, number, "right"))
+        return self._record(shard, parts[shard][number - (int(ends[shard]) - len(parts[shard]))])
 
     def __iter__(self) -> Iterator[FileRecord]:
         for number, part in enumerate(self._index()[0]):

@@ -19,8 +19,8 @@ from setpoint.data.rows import DocumentRows, MixedSequences, Sequences, training
 from setpoint.data.sampler import (
     Cursor,
     EpochCursor,
+    MixtureSchedule,
     Sampler,
-    Schedule,
     Shares,
     describe_position,
     planned_rows,
@@ -57,7 +57,7 @@ def build_training_data(job: Job, corpora: Sequence[Corpus | Stream]) -> tuple[S
     limits = _limits_of(job, mixture.members)
     _require_rows(job, limits)
     row_tokens = job.batch.sequence_length if job.data.mixture.by == "tokens" else None
-    schedule = Schedule(names, phases_of(job), limits, mixture.epoch_rows, row_tokens)
+    schedule = MixtureSchedule(names, phases_of(job), limits, mixture.epoch_rows, row_tokens)
     return mixture, Sampler([cursor for _, cursor in built], schedule, step_rows)
 
 
