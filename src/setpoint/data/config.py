@@ -284,7 +284,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
 
     @property
     def is_mixture(self) -> bool:
-        """True if sources are drawn from by weight, each in epochs of its own."""
+        """True if sources are sampled by weight, each with its own epochs."""
         return any(source.weight is not None for source in self.sources)
 
     @property
@@ -294,19 +294,19 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
 
     @property
     def has_answers(self) -> bool:
-        """True if a source to train on has questions and answers, which rows are to keep whole."""
+        """True if a training source has questions with answers, which rows keep whole."""
         return any(source.has_answers for source in self.sources)
 
     @property
     def streams(self) -> tuple[SourceConfig, ...]:
-        """The sources that are read while training runs."""
+        """The streamed sources."""
         return tuple(source for source in self.sources if source.is_streamed)
 
     def packing_of(self, sources: Sequence[SourceConfig]) -> Packing:
-        """The packing of sources that are evaluated: that of training, which reads their like.
+        """Packing of evaluation sources: that of training, where it suits them.
 
-        Where training reads plain text in a stream, conversations are read one by one; where it
-        reads nothing but conversations, plain text is read in a stream.
+        If training concatenates plain text, conversations are not packed; if it has conversations
+        only, plain text is concatenated.
         """
         if self.packing.method == "concatenate":
             if any(source.has_answers for source in sources) and not self.has_answers:
@@ -319,7 +319,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
 
     @property
     def all_phases(self) -> tuple[MixturePhase, ...]:
-        """The phases after the first, which has the sources' own weights."""
+        """All phases but the first, which has the weights of the sources."""
         return self.phases if self.anneal is None else (*self.phases, self.anneal)
 
     @rule

@@ -406,8 +406,8 @@ class BatchLoader:
         return ", ".join(found)
 
     def close(self) -> None:
-        """End the workers, whoever still refers to their iterator."""
-        # An exception on its way does, so that leaving it to the garbage would be too late.
+        """Stop the workers, even if their iterator is still referenced."""
+        # A traceback may hold a reference, so garbage collection would come too late.
         end = getattr(self.batches, "_shutdown_workers", None)
         workers = getattr(self.batches, "_workers", ())
         self.batches = iter(())

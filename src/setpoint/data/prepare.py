@@ -217,10 +217,10 @@ class ShardDone(NamedTuple):
     """Summary of a shard that was written.
 
     Arguments:
-        copied: of the tokens, those that stay in no token file.
-        files: what each of its files is, by name.
-        records: what the digest of its side is fed with.
-        twice: a name that two documents have; empty where there is none.
+        copied: number of tokens that were copied, not mapped in place.
+        files: size and digest of each file, by name.
+        records: bytes for the digest of the side.
+        twice: a name of two documents; empty: names are unique.
     """
 
     documents: int
@@ -238,11 +238,10 @@ class Shard:
     """A range of hashes of one side, to be gathered from pieces.
 
     Arguments:
-        below, above: the range of the first 53 bits of the hash, above left out.
-        held_out: the side; only documents of it are gathered.
-        limits: by source, the first 53 bits of a hash below which documents are held out, beside
-            those that say it themselves.
-        source: only documents of this source; None: of all.
+        below, above: half-open range of the first 53 bits of the hash.
+        held_out: whether to gather held-out or training documents.
+        limits: see `_limits`; individually marked documents are held out, too.
+        source: index of the source to gather; None: all sources.
     """
 
     pieces: Path
@@ -257,7 +256,7 @@ class Shard:
     masked: bool
 
     def run(self, tokenizer: Tokenizer) -> ShardDone:
-        """Gather and write it.
+        """Gather and write the shard.
 
         Raises:
             OSError: it cannot be read or written.

@@ -98,10 +98,10 @@ class CorpusRequest:
         return None if None in sizes else sum(size or 0 for size in sizes)
 
     def inputs(self) -> list[str] | None:
-        """A line for each file or table that is read, with what changes when its content does.
+        """A line for each file or table, with a state that changes with its content.
 
         Returns:
-            None where a source cannot say.
+            None if a source cannot report changes.
         """
         lines: list[str] = []
         for index, source in enumerate(self.sources):

@@ -235,19 +235,19 @@ ONE_SOURCE = MixtureSchedule(("",), (Shares(0, (1.0,)),), (None,))
 
 
 class Sampler:
-    """The endless sequence of the rows of all ranks, by what `Sequences.rows` makes them of.
+    """The endless sequence of rows of all ranks, for `Sequences.rows`.
 
-    It depends on the data, the seed and how many rows were taken, and on nothing else: not on how
-    many ranks, workers or rows of a micro-batch there are.
+    It is a function of the data, the seed and the number of rows taken, whatever the number of
+    ranks, workers or rows of a micro-batch.
 
-    Each row of a mixture is taken from the source that is furthest behind its share. Within a phase
-    the count of each of K sources differs from its share of all rows by less than K at every
-    moment, so shares are exact in the long run; those of tokens differ by less than K rows' tokens.
+    Each row of a mixture is taken from the source that is furthest below its share. Within a phase
+    the count of each of K sources always differs from its share by less than K rows, or with shares
+    of tokens by less than the tokens of K rows.
 
     Arguments:
-        cursors: of each source.
-        schedule: of a mixture; without one there is one source.
-        step_rows: rows of a step, all of which this rank may read; see `deal`.
+        cursors: one per source.
+        schedule: schedule of a mixture; by default there is one source.
+        step_rows: rows per step, all of which this rank may read; see `deal`.
     """
 
     def __init__(

@@ -74,7 +74,7 @@ class SourceConfig(Config, role=IDENTITY):
 
     @property
     def is_streamed(self) -> bool:
-        """True if documents are read while training runs."""
+        """True if documents are read during training."""
         return False
 
     has_answers: ClassVar[bool] = False
@@ -84,10 +84,7 @@ class SourceConfig(Config, role=IDENTITY):
     """`module:function` that `most_tokens` calls with the section; empty: the size is unknown."""
 
     def most_tokens(self) -> int | None:
-        """Upper bound of the source's tokens, where a token is at least a byte of text.
-
-        Nothing is read for it. None: unknown.
-        """
+        """Upper bound of the tokens (one per byte of text), without reading; None: unknown."""
         module, _, name = self.sized_by.partition(":")
         return getattr(import_module(module), name)(self) if module else None
 

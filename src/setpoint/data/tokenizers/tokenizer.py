@@ -66,12 +66,12 @@ class Tokenizer(Protocol):
 
     @property
     def opening(self) -> tuple[int, ...]:
-        """Tokens that the tokenizer puts before a prompt."""
+        """Tokens to put before a prompt."""
         ...
 
     @property
     def token_bytes(self) -> npt.NDArray[np.int64]:
-        """(V,) how many bytes each id stands for; 0 for the separator."""
+        """(V,) number of bytes of each id; 0 for the separator."""
         ...
 
     def encode(self, data: bytes) -> TokenArray:
@@ -79,12 +79,12 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
-        """The bytes that (T,) ids stand for, none for separators; a character may be cut."""
+        """Bytes of (T,) ids, none for separators; the ends may be partial characters."""
         ...
 
 
 class ChatTokenizer(Tokenizer, Protocol):
-    """A tokenizer that conversations can be encoded with."""
+    """A tokenizer that can encode conversations."""
 
     @property
     def chat(self) -> ChatFacts:
@@ -92,12 +92,12 @@ class ChatTokenizer(Tokenizer, Protocol):
         ...
 
     def encode_pieces(self, pieces: Sequence[TextPiece]) -> Encoded:
-        """Encode pieces of one text as the whole of it, with control tokens where pieces are."""
+        """Encode the pieces of a text as a whole, including control tokens."""
         ...
 
 
 class ByteTokenizer:
-    """Every byte is its own id, and 256 separates documents.
+    """A tokenizer whose ids are bytes, with 256 as separator.
 
     Arguments:
         config: the section; it has no fields.
@@ -105,7 +105,7 @@ class ByteTokenizer:
 
     chat = BYTES_CHAT
     takes_pieces = True
-    """True if the tokens of a text are those of its pieces, wherever it is cut."""
+    """True if texts can be cut anywhere without changing their tokens."""
 
     def __init__(self, config: Bytes | None = None) -> None:
         self.name = "bytes"
