@@ -516,7 +516,7 @@ def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> No
     path.write_text(text.replace("xyz", "zyx"))  # of the same size
     again = open_stream(section)
     again[1].load_state_dict(state)
-    with pytest.raises(SetpointError, match=f"documents from {part}, row .* are not those"):
+    with pytest.raises(SetpointError, match=f"documents from {part}, row .* have changed"):
         take(again, 1)
     again[1].close()
     again[1].load_state_dict(state, other_data=True)
