@@ -254,7 +254,7 @@ class GpuSpec(Config, role=RUNTIME):
     @rule
     def _check_peak(self) -> Iterator[Problem]:
         if all(getattr(self.peak, name) is None for name in FORMATS):
-            yield Problem("peak", "has no number format", valid=FORMATS)
+            yield Problem("peak", "has no value for any format", valid=FORMATS)
 
 
 class GpuTable(Config, role=RUNTIME):
