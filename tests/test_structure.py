@@ -295,11 +295,7 @@ def free(): ...
     ]  # fmt: skip
 
 
-SHARED = {
-    "Batch", "Chain", "Command", "CommandLine", "Document", "Encoding", "Entry", "Evaluation",
-    "Export", "Metrics", "Objective", "Plan", "Position", "Precision", "Reader", "System", "Task",
-    "Weights",
-}  # fmt: skip
+SHARED = {"Batch", "Command", "Document", "Position"}
 """Names that classes of two packages still share. Names may go from here, and none is added."""
 
 
