@@ -65,10 +65,10 @@ def test_the_preset_learns_on_another_base(tmp_path: Path) -> None:
         "evaluation=null", f"workspace={tmp_path}",
     )  # fmt: skip
     base = train(job_of("tiny", *flags, "duration=2 steps")).directory
-    small = ("data.sources.0.documents=300", "duration=240 steps", "optimizer.lr=1e-2")
+    small = ("data.sources.0.documents=300", "duration=240 steps", "optimizer.lr=3e-3")
     run = train(job_of("answers", *flags, *small, f"model.pretrained={base}")).directory
     losses = [row["loss"] for row in rows(run) if row["kind"] == "train"]
-    assert sum(losses[-6:]) < sum(losses[:6]) - 6 * 0.2
+    assert sum(losses[-6:]) < sum(losses[:6]) - 6 * 0.4
 
 
 @pytest.mark.slow

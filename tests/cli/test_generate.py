@@ -85,7 +85,7 @@ def test_another_model_than_the_run_has(cli: CommandLine) -> None:
     assert "  model.rope_base  (identity)\n    saved      10000.0" in text
     assert "    requested  5.0      command line --model.rope_base\n" in text
     # What is no part of what is learned may differ: it gets as far as the missing checkpoint.
-    assert "without a checkpoint" in cli.refused(f"generate {run} --parallel.device cpu")
+    assert "a run without checkpoints" in cli.refused(f"generate {run} --parallel.device cpu")
 
 
 def test_a_preset_or_file_means_the_run_that_train_would_make(cli: CommandLine) -> None:
@@ -97,7 +97,7 @@ def test_a_preset_or_file_means_the_run_that_train_would_make(cli: CommandLine) 
     assert f"give the run directory as SOURCE: {folder}" in text
     # The configuration that was accepted finds it.
     said = cli.refused("generate small.toml --optimizer.lr 0.5")
-    assert folder in said and "without a checkpoint" in said
+    assert folder in said and "a run without checkpoints" in said
     assert f"run directory    {folder}\n" in cli.ok("check small.toml --optimizer.lr 0.5")
     # A longer one finds it, too, and is refused what it was not trained with.
     longer = cli.refused("generate small.toml --optimizer.lr 0.5 --duration 99")

@@ -88,7 +88,7 @@ def test_four_ranks_combine_axes() -> None:
         ("mixtral", "tensor=4", "tensor", "the 2 key-value heads of", ("2", "1")),
         ("mixtral", "shard=3,expert=3", "expert", "the 4 experts", ("1",)),
         ("gpt_oss+lora", "tensor=2,expert_tensor=2", "expert_tensor", "have adapters", ("1",)),
-        ("olmo2", "shard=2,expert=2", "expert", "has no experts", ("1",)),
+        ("olmo2", "shard=2,expert=2", "expert", "has no packed experts", ("1",)),
         ("mixtral", "ulysses=8", "ulysses", "the 4 heads", ("4", "2")),
     ],
 )

@@ -47,7 +47,7 @@ def test_inner_units_come_first() -> None:
         ),
         (
             ("parallel.sharding.units=['.*experts.0']", "model.moe={experts=4, packed=false}"),
-            "which is computed on ranks whose tokens choose it",
+            "which runs only on ranks with tokens for it",
         ),
         (("parallel.sharding.units=['(']",), "is not a regular expression"),
         (("parallel.sharding.replicated=[nothing]",), "matches no parameter"),

@@ -424,7 +424,7 @@ def test_other_ranks_that_are_lost_meanwhile_are_named_in_words(
 
 
 def test_pages_are_locked_for_a_gpu_alone(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="locks memory for copies from a GPU"):
+    with pytest.raises(ConfigError, match="pins memory for copies from a GPU"):
         small_job(tmp_path, "checkpoint.mode=async_pinned", "parallel.device=cpu")
 
 

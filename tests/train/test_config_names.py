@@ -202,7 +202,9 @@ def test_what_any_name_is_answered_with_passes_check(
                 answers.setdefault(typed, name)
                 break
     assert len(answers) > 8
-    answers.pop("--tokenizer huggingface --tokenizer.path 2", None)  # there is no such tokenizer
+    # There is no such tokenizer, and no layer with several projections.
+    for typed in [answer for answer in answers if "path 2" in answer or "fused" in answer]:
+        del answers[typed]
     for typed in answers:
         checked(*shlex.split(typed), *(["--parallel.device=cuda"] if "fp16" in typed else []))
 

@@ -127,7 +127,7 @@ def test_weights_that_are_gone_or_changed_are_named(weights: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((FROZEN,), "and that is null"),
+        ((FROZEN,), "but that is null"),
         (("model.pretrained={}/run",), "no parameter is frozen"),
         ((FROZEN, "model.pretrained={}/run", "checkpoint.save=false"), "save = false"),
     ],

@@ -74,7 +74,7 @@ def test_a_rollback_goes_on_behind_a_spike(tmp_path: Path, poison: Poison) -> No
     check_rows(ended.directory, results)
     (event,) = events(ended.directory, "rollback")
     assert (event["step"], event["failed"], event["cause"]) == (8, 10, "spike")
-    with pytest.raises(ConfigError, match="rollback goes back to the newest checkpoint, and none"):
+    with pytest.raises(ConfigError, match="rollback needs a checkpoint, but none is saved"):
         small_job(tmp_path, *FLAGS, "resilience.spike.policy=rollback", "checkpoint.every=never")
 
 

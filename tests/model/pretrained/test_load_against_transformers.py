@@ -25,7 +25,9 @@ def test_logits_and_weights_both_ways(case: str, tmp_path: Path) -> None:
     assert wanted.std() > 0.05
     ours = load_pretrained(tmp_path / "theirs")
     assert not ours.training
-    torch.testing.assert_close(logits(ours), wanted, rtol=1e-5, atol=1e-5)
+    # Angles are fp32 there and fp64 here, which this scaling shows most, on some CPUs more.
+    atol = 2e-5 if case == "llama 3.1" else 1e-5
+    torch.testing.assert_close(logits(ours), wanted, rtol=1e-5, atol=atol)
 
     save_pretrained(ours, tmp_path / "back", family=kind)
     back = transformers.AutoModelForCausalLM.from_pretrained(

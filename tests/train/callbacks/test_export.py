@@ -60,7 +60,7 @@ def test_an_export_that_fails_says_so_when_the_run_is_trained(
 
 
 def test_a_model_that_cannot_be_exported_is_refused_before_it_is_trained(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no family of transformers is what it is"):
+    with pytest.raises(ConfigError, match="The nearest family, llama, does not support"):
         small_job(
             tmp_path, "checkpoint.export={}", "model.norm={type=import, target=torch.nn.RMSNorm}"
         )
