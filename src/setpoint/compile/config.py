@@ -10,9 +10,9 @@ from setpoint.config import RUNTIME, Config, Free, Problem, Rule, dead, field, r
 
 RULES = (
     Rule("setpoint.compile.checks:cache_problems",
-         "Whether compiled code can be kept in the folders", needs="files"),
+         "Folders that cannot hold compiled code", needs="files"),
     Rule("setpoint.compile.checks:name_problems",
-         "Whether PyTorch has the backend and its options", needs="torch"),
+         "A backend or options that PyTorch lacks", needs="torch"),
 )  # fmt: skip
 
 

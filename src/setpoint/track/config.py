@@ -80,7 +80,7 @@ _SERVICE = {
     "owner": "setpoint.track.services:build_service",
     "role": RUNTIME,
     "rules": (
-        Rule("setpoint.track.services:missing_problems", "Whether the package is installed"),
+        Rule("setpoint.track.services:missing_problems", "A package that is not installed"),
     ),
 }  # fmt: skip
 
@@ -106,7 +106,7 @@ class Wandb(
         *_SERVICE["rules"],
         Rule(
             "setpoint.track.services:login_problems",
-            "Whether there is a login for Weights & Biases",
+            "A missing login for Weights & Biases",
             needs="files",
             when=lambda section: section.mode == "online",
             cautions={NO_LOGIN: "Weights & Biases has no login on this machine"},
@@ -264,7 +264,7 @@ class System(
     Config,
     owner="setpoint.ops.rank_health:SystemCallback",
     role=RUNTIME,
-    rules=(Rule("setpoint.track.services:psutil_problems", "Whether the package is installed"),),
+    rules=(Rule("setpoint.track.services:psutil_problems", "A package that is not installed"),),
 ):
     """System utilization, sampled in a thread: `logs/system.jsonl`, and rows for the trackers."""
 

@@ -134,12 +134,12 @@ class Text(
     owner="setpoint.data.sources.texts:TextSource",
     rules=(
         Rule("setpoint.data.sources.texts:file_problems",
-             "Whether the paths lead to files that can be read here", needs="files",
+             "Paths of files that cannot be read here", needs="files",
              cautions={NOT_PLAIN: "files read as plain text hold records"}),
         Rule("setpoint.data.sources.texts:field_is_dead",
-             "Whether any file has fields", dead=("field", "score")),
+             "Fields without a file that has any", dead=("field", "score")),
         Rule("setpoint.data.sources.texts:separator_is_dead",
-             "Whether any file is plain text", dead=("separator",)),
+             "A separator without a file of plain text", dead=("separator",)),
     ),
 ):  # fmt: skip
     """Your own texts: plain text in UTF-8, or a field of JSON, CSV, Parquet or Arrow rows."""
@@ -207,7 +207,7 @@ class Conversations(
     owner="setpoint.data.sources.conversations:ConversationsSource",
     rules=(
         Rule("setpoint.data.sources.texts:file_problems",
-             "Whether the paths lead to files that can be read here", needs="files"),
+             "Paths of files that cannot be read here", needs="files"),
     ),
 ):  # fmt: skip
     """Conversations, one a row, written out by a chat template, with the loss on the answers."""
@@ -248,7 +248,7 @@ class HubDataset(
     owner="setpoint.data.sources.hub_dataset:HubDatasetSource",
     rules=(
         Rule("setpoint.data.sources.hub_dataset:path_problems",
-             "Whether the data set can be there", needs="files"),
+             "A data set that cannot be found", needs="files"),
     ),
 ):  # fmt: skip
     """Data set of the Hugging Face hub, or a local one of the library `datasets`."""
@@ -313,7 +313,7 @@ class Tokens(
     owner="setpoint.data.sources.tokens:TokensSource",
     rules=(
         Rule("setpoint.data.sources.tokens:file_problems",
-             "Whether the paths lead to whole files of tokens", needs="files"),
+             "Token files that are missing or damaged", needs="files"),
     ),
 ):  # fmt: skip
     """Token ids: .npy, nanoGPT's .bin, Megatron's .bin with .idx, or prepared data."""

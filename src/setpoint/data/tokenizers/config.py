@@ -53,7 +53,7 @@ class HuggingFace(
     owner="setpoint.data.tokenizers.tokenizer:HuggingFaceTokenizer",
     rules=(
         Rule("setpoint.data.tokenizers.vocabulary:file_problems",
-             "Whether the tokenizer's files are there, name the separator and lack added tokens",
+             "Tokenizer files that are missing, without a separator or with added tokens",
              needs="files"),
     ),
 ):  # fmt: skip
