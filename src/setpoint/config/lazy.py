@@ -6,9 +6,8 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
-TYPE_CHECKING = (
-    False  # `typing` takes most of the time of `import setpoint`, in which Ctrl-C counts
-)
+# Not from `typing`, which takes most of the time of `import setpoint`.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
