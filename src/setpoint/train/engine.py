@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.outcome import Routing
 from setpoint.train.objective import add_routing, sum_by_source
 from setpoint.train.step_errors import explain
-from setpoint.train.verdict import StepResult, Verdict
+from setpoint.train.verdict import StepResult, Verdict, judge, skip_flag
 
 if TYPE_CHECKING:
     from setpoint.parallel.replica_groups import ReplicaGroups
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.norms import NormMetrics
-    from setpoint.train.verdict import BadStepPolicy, SpikedSteps
 
 
 class Sums(NamedTuple):
@@ -260,7 +258,7 @@ class StepNumbers:
     """Numbers of a step of all ranks in transit to the host; the norm is that of this rank.
 
     Arguments:
-        stays: see `skip_flag`.
+        stays: see `verdict.skip_flag`.
         logged: metrics logged so far; None without any.
         sources: number of sums by source.
         read: waits for loss, cross-entropy, sources, norm and so on.
@@ -304,42 +302,6 @@ class StepNumbers:
             elif engine.norms is not None:
                 engine.norms.pass_over()
         return self.result
-
-
-def skip_flag(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Tensor:
-    """Compute the flag for skipping the update on the device, without synchronization.
-
-    Apart from spikes it agrees with `judge`: set for all verdicts but `Verdict.TAKEN`.
-
-    Arguments:
-        losses: of which the first is the loss.
-        broken, over: bool scalars; see `judge`.
-
-    Returns:
-        an fp32 scalar, 1 to skip and else 0, like `found_inf` of PyTorch's optimizers.
-    """
-    return (~losses[0].isfinite() | (over if scaled else broken)).float()
-
-
-def judge(
-    loss: float,
-    is_broken: bool,
-    overflows: bool,
-    scaled: bool,
-    non_finite: BadStepPolicy,
-    spikes: SpikedSteps | None,
-) -> tuple[Verdict, BadStepPolicy | None]:
-    """Judge a step: the verdict, and the policy that applies to bad numbers.
-
-    Arguments:
-        is_broken: the norm of the gradients is not finite.
-        overflows: gradients of a loss that is `scaled` are not finite.
-    """
-    if not math.isfinite(loss) or (is_broken and not scaled):
-        return non_finite.verdict, non_finite
-    if spikes is not None and spikes.acts_on(loss):
-        return spikes.verdict, spikes
-    return Verdict.SKIPPED if overflows else Verdict.TAKEN, None
 
 
 @torch.no_grad()

@@ -16,6 +16,8 @@ from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.train.position import Position
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from setpoint.resilience.config import Spike, StepPolicy
     from setpoint.shapes.outcome import Routing
     from setpoint.train.config import Job
@@ -38,6 +40,42 @@ class Verdict(Enum):
     """A replica group was lost: nothing has changed, and the step is retaken."""
     REFUSED = "refused"
     """The run ends; only the loss scale has changed."""
+
+
+def skip_flag(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Tensor:
+    """Compute the flag for skipping the update on the device, without synchronization.
+
+    Apart from spikes it agrees with `judge`: set for all verdicts but `Verdict.TAKEN`.
+
+    Arguments:
+        losses: of which the first is the loss.
+        broken, over: bool scalars; see `judge`.
+
+    Returns:
+        an fp32 scalar, 1 to skip and else 0, like `found_inf` of PyTorch's optimizers.
+    """
+    return (~losses[0].isfinite() | (over if scaled else broken)).float()
+
+
+def judge(
+    loss: float,
+    is_broken: bool,
+    overflows: bool,
+    scaled: bool,
+    non_finite: BadStepPolicy,
+    spikes: SpikedSteps | None,
+) -> tuple[Verdict, BadStepPolicy | None]:
+    """Judge a step: the verdict, and the policy that applies to bad numbers.
+
+    Arguments:
+        is_broken: the norm of the gradients is not finite.
+        overflows: gradients of a loss that is `scaled` are not finite.
+    """
+    if not math.isfinite(loss) or (is_broken and not scaled):
+        return non_finite.verdict, non_finite
+    if spikes is not None and spikes.acts_on(loss):
+        return spikes.verdict, spikes
+    return Verdict.SKIPPED if overflows else Verdict.TAKEN, None
 
 
 class BadStepPolicy:

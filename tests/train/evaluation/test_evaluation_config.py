@@ -122,6 +122,9 @@ def test_a_period_may_be_never_where_something_stays(tmp_path: Path, flag: str) 
 def test_an_evaluation_that_never_comes_comes_at_the_end(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, "duration=5 steps", "evaluation.every=never")).directory
     assert [row["step"] for row in rows(run) if row["kind"] == "evaluation"] == [5]
-    for flag in (f"{STOPPING}={{patience: 2}}", "schedule=plateau"):
-        with pytest.raises(ConfigError, match="(after|before) the last step"):
+    for flag, reason in (
+        (f"{STOPPING}={{patience: 2}}", "after the last step there is nothing left to end"),
+        ("schedule=plateau", "no evaluation takes place before the last step"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
             small_job(tmp_path, "evaluation.every=never", flag)
