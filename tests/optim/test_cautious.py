@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.config import ConfigError, resolve
+from setpoint.config import resolve
 from setpoint.optim.config import AdamWConfig, AnyPrecisionAdamWConfig, LionConfig, MuonConfig
 
 from .problem import assert_resumes, backward, flat, follow, groups, network, rate
@@ -84,8 +84,3 @@ def test_a_plain_loop_of_adamw() -> None:
 def test_a_resumed_run_goes_on(name: str) -> None:
     config, runtime = ALGORITHMS[name]
     assert_resumes(lambda given: make(config, given, runtime), torch.float32)
-
-
-def test_without_decay_it_is_dead() -> None:
-    with pytest.raises(ConfigError, match="nothing decays"):
-        resolve(AdamWConfig(weight_decay=0.0, no_decay=(), cautious_weight_decay=True))

@@ -1,10 +1,23 @@
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from setpoint.config import SetpointError, resolve
-from setpoint.optim.config import AdamWConfig, Group, MuonConfig, known_options
-from setpoint.optim.grouping import Gathered, gather, grouping_problems, keeps_decaying, rule_of
+from setpoint.optim.config import AdamWConfig, Group, MuonConfig, SGDConfig, known_options
+from setpoint.optim.grouping import (
+    Gathered,
+    GroupRow,
+    OwnRates,
+    gather,
+    group_rows,
+    grouping_problems,
+    keeps_decaying,
+    multipliers_of,
+    parameter_groups,
+    rule_of,
+)
 from setpoint.shapes.protocols import Parameter
 
 MODEL = (
@@ -230,3 +243,118 @@ def test_muon_needs_a_matrix() -> None:
         SetpointError, match=r"optimizer\.adamw_patterns = .* leaves Muon no parameters"
     ):
         gather(config, MODEL)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(7, 8), nn.LayerNorm(8), nn.Linear(8, 5))
+
+
+def trained(model: nn.Module) -> list[Parameter]:
+    kinds = ("embedding", "norm", "norm", "matrix", "bias")
+    return [
+        Parameter(name, tuple(tensor.shape), kind, tensor=tensor)
+        for (name, tensor), kind in zip(model.named_parameters(), kinds, strict=True)
+    ]
+
+
+def test_groups_are_in_the_form_of_torch():
+    model = network()
+    groups = parameter_groups(resolve(AdamWConfig(weight_decay=0.3)), trained(model))
+    assert [sorted(group) for group in groups] == [["name", "params", "weight_decay"]] * 2
+    assert [group["name"] for group in groups] == ["decay", "no_decay"]
+    assert [name for name, _ in groups[0]["params"]] == ["0.weight", "2.weight"]
+    assert groups[1]["params"][0][1] is model[1].weight
+    optimizer = torch.optim.AdamW(groups, lr=0.1)
+    assert optimizer.param_groups[1]["param_names"] == ["1.weight", "1.bias", "2.bias"]
+    assert optimizer.param_groups[0]["weight_decay"] == 0.3
+
+
+def test_frozen_parameters_are_left_out():
+    model = network()
+    model[0].weight.requires_grad_(False)
+    (group, _) = parameter_groups(resolve(AdamWConfig()), trained(model))
+    assert [name for name, _ in group["params"]] == ["2.weight"]
+
+
+def test_groups_learn_as_those_that_are_written_out_by_hand():
+    section = SGDConfig(
+        lr=0.1,
+        weight_decay=0.2,
+        momentum=0.5,
+        groups=[
+            Group(pattern="^0", lr_multiplier=0.5, options={"momentum": 0.9}),
+            Group(pattern="norm|^1", weight_decay_multiplier=2.0),
+        ],
+    )
+    ours, theirs = network(), network()
+    config = resolve(section)
+    optimizer = config.build(parameters=parameter_groups(config, trained(ours)))
+    oracle = torch.optim.SGD(
+        [
+            {"params": [theirs[0].weight], "lr": 0.05, "momentum": 0.9, "weight_decay": 0.2},
+            {"params": list(theirs[1].parameters()), "weight_decay": 0.4},
+            {"params": [theirs[2].weight], "weight_decay": 0.2},
+            {"params": [theirs[2].bias], "weight_decay": 0.0},
+        ],
+        lr=0.1,
+        momentum=0.5,
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1 * group.get("lr_multiplier", 1.0)
+    for _ in range(5):
+        for model, each in ((ours, optimizer), (theirs, oracle)):
+            model(torch.tensor([1, 2, 6])).pow(2).sum().backward()
+            each.step()
+            each.zero_grad()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+class Slow(nn.Linear):
+    """Knows how fast it learns."""
+
+    def __init__(self, rates: dict[str, float]) -> None:
+        super().__init__(2, 2)
+        self.rates = rates
+
+    def learning_rate_multipliers(self) -> dict[str, float]:
+        return self.rates
+
+
+def test_a_model_without_any():
+    assert not isinstance(nn.Linear(2, 2), OwnRates)
+    assert multipliers_of(nn.Linear(2, 2)) == {}
+
+
+def test_a_model_that_has_some():
+    assert multipliers_of(Slow({"bias": 0.5})) == {"bias": 0.5}
+
+
+def test_a_name_that_is_not_there_is_refused():
+    with pytest.raises(SetpointError, match=r"not there: wait"):
+        multipliers_of(Slow({"wait": 0.5}))
+
+
+def test_rows():
+    held = [
+        Parameter(n, s, "matrix") for n, s in (("a", (2, 3)), ("b", (4,)), ("c", ()), ("d", (5,)))
+    ]
+    groups = [
+        Gathered("decay", held, 0.1, 1.0, {}),
+        Gathered("/x/", held[:1], 0.0, 0.5, {"betas": (0.8, 0.9)}),
+    ]
+    rows = group_rows(groups, 0.2)
+    assert rows == [
+        GroupRow("decay", 0.2, 0.1, {}, 4, 16, ("a", "b", "c")),
+        GroupRow("/x/", 0.1, 0.0, {"betas": (0.8, 0.9)}, 1, 6, ("a",)),
+    ]
+    assert rows[1].to_json() == {
+        "name": "/x/",
+        "lr": 0.1,
+        "weight_decay": 0.0,
+        "options": {"betas": [0.8, 0.9]},
+        "tensors": 1,
+        "parameters": 6,
+        "names": ["a"],
+    }

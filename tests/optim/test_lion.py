@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from setpoint.config import resolve
 from setpoint.optim.config import LionConfig
 
-from .problem import Groups, assert_resumes, flat, follow, groups, learnt, network
+from .problem import Groups, assert_resumes, follow, groups, learnt, network
 
 
 def build(given: Any, state_dtype: torch.dtype | None = None, **fields: Any) -> Any:
@@ -57,14 +57,6 @@ def test_a_hundred_steps_against_the_formula() -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
 
 
-def test_in_fp32_it_stays_close() -> None:
-    """A sign that differs once moves a weight by 2 lr, so that only the loss can be compared."""
-    _, ours = learnt(build, torch.float32)
-    _, theirs = learnt(Formula, torch.float64)
-    assert ours[-10:] == pytest.approx(theirs[-10:], rel=0.1)
-    assert ours[0] == pytest.approx(theirs[0], rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("weights", "state"),
     [
@@ -93,14 +85,6 @@ def test_a_mean_in_bf16_is_computed_in_the_format_of_the_gradient() -> None:
     # 0.25 + 0.5 (1 + 2^-7) in fp32, rounded once.
     expected = torch.tensor(0.25 + 0.5 * (1 + 2**-7)).bfloat16()
     assert optimizer.state[weight]["exp_avg"].item() == expected.item()
-
-
-def test_parameters_without_gradients_stay() -> None:
-    model = network()
-    optimizer = build(groups(model))
-    before = flat(model)
-    optimizer.step()
-    assert torch.equal(flat(model), before) and not optimizer.state
 
 
 @pytest.mark.parametrize("state", [None, torch.bfloat16])

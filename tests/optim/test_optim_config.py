@@ -1,9 +1,36 @@
-import pytest
+from __future__ import annotations
 
-from setpoint.config import ConfigError, resolve
-from setpoint.optim.config import AdamWConfig
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from setpoint.config import ConfigError, Invalid, SetpointError, resolve
+from setpoint.config.composition import compose
+from setpoint.config.resolving.checks import verify
+from setpoint.optim.config import (
+    AdafactorConfig,
+    AdamWConfig,
+    AnyPrecisionAdamWConfig,
+    Group,
+    ImportedOptimizer,
+    LionConfig,
+    MuonConfig,
+    OptimizerConfig,
+    ScheduleFreeAdamWConfig,
+    SGDConfig,
+    known_options,
+    option_problems,
+    read_options,
+)
+from setpoint.optim.grouping import group_problems
 from setpoint.optim.schedule.config import Constant, Cosine
 from setpoint.units import Length
+
+from ..support.snapshots import compare
 
 
 def test_warmup_follows_the_horizon():
@@ -39,5 +66,191 @@ def test_ranges(cls, name, value):
         resolve(cls(**{name: value}))
 
 
-def test_clipping_can_be_switched_off():
-    assert resolve(AdamWConfig(clip_norm=None)).clip_norm is None
+def refused(**fields) -> dict[str, str]:
+    with pytest.raises(ConfigError) as error:
+        resolve(AdamWConfig(**fields))
+    return {problem.path: problem.message for problem in error.value.problems}
+
+
+def test_one_way_to_clip() -> None:
+    assert resolve(AdamWConfig()).clip_norm == 1.0
+    assert resolve(AdamWConfig(clip_value=0.5)).clip_norm is None
+    assert resolve(AdamWConfig(clip_value=0.5, clip_norm=None)).clip_value == 0.5
+    assert "contradicts clip_norm" in refused(clip_value=0.5, clip_norm=1.0)["clip_value"]
+
+
+def test_rules_of_decay_without_decay() -> None:
+    found = refused(weight_decay=0.0, no_decay=("norm",), no_decay_patterns=("a",))
+    assert found.keys() == {"no_decay", "no_decay_patterns"}
+    assert resolve(AdamWConfig(weight_decay=0.0, no_decay=()))
+
+
+@pytest.mark.parametrize("name", ["lr_multiplier", "weight_decay_multiplier"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_ranges_of_a_group(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Group(pattern="a", **{name: value})
+
+
+def test_a_pattern_that_is_none_is_one_problem() -> None:
+    for pattern in ("(", ""):
+        (path,) = refused(groups=[{"pattern": pattern}])
+        assert path == "groups.0.pattern"
+        with pytest.raises(ConfigError) as error:
+            resolve(AdamWConfig(groups=[{"pattern": pattern}]))  # pyright: ignore[reportArgumentType]
+        assert len(error.value.problems) == 1
+
+
+def refused_of_options(section: OptimizerConfig) -> dict[str, str]:
+    with pytest.raises(ConfigError) as error:
+        resolve(section)
+    return {problem.path: f"{problem.message} | {problem.hint}" for problem in error.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("section", "known"),
+    [
+        (AdamWConfig(), {"betas", "eps", "amsgrad", "cautious_weight_decay"}),
+        (SGDConfig(), {"momentum", "dampening", "nesterov"}),
+        (LionConfig(), {"betas", "cautious_weight_decay"}),
+        (
+            MuonConfig(),
+            {"momentum", "nesterov", "steps", "adjust_lr", "betas", "eps", "cautious_weight_decay"},
+        ),
+        (ScheduleFreeAdamWConfig(), {"betas", "eps", "lr_power", "step_power"}),
+        (AnyPrecisionAdamWConfig(), {"betas", "eps", "rounding", "cautious_weight_decay"}),
+        (AdafactorConfig(), {"beta2_decay", "eps1", "eps2", "clip_threshold"}),
+    ],
+)
+def test_what_may_differ_between_groups(section: OptimizerConfig, known: set[str]) -> None:
+    assert set(known_options(section)) == known
+
+
+def test_values_are_read_by_the_fields() -> None:
+    group = Group(pattern="a", options={"betas": [0.5, 0.6], "eps": 1})
+    assert read_options(AdamWConfig(), group) == {"betas": (0.5, 0.6), "eps": 1.0}
+    with pytest.raises(Invalid):
+        read_options(AdamWConfig(), Group(pattern="a", options={"betas": [0.5, 1.5]}))
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "words"),
+    [
+        ({"betas": [0.5, 1.5]}, "betas.1", "it must be >= 0, < 1"),
+        ({"betas": 0.5}, "betas", "0.5"),
+        ({"eps": 0}, "eps", "it must be > 0"),
+        ({"bets": [0.5, 0.6]}, "bets", "Did you mean betas?"),
+        ({"beta1": 0.9}, "beta1", "Did you mean betas?"),
+        ({"lr": 1.0}, "lr", "set lr_multiplier"),
+        ({"weight_decay": 1.0}, "weight_decay", "set weight_decay_multiplier"),
+        ({"params": "x"}, "params", "set pattern"),
+        ({"clip_norm": 1.0}, "clip_norm", "is the same for all groups of type = adamw"),
+        ({"implementation": "loop"}, "implementation", "is the same for all groups"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], path: str, words: str) -> None:
+    found = refused_of_options(AdamWConfig(groups=[Group(pattern="a", options=options)]))
+    assert list(found) == [f"groups.0.options.{path}"]
+    assert words in found[f"groups.0.options.{path}"]
+
+
+def test_options_are_held_against_each_other() -> None:
+    found = refused_of_options(
+        SGDConfig(momentum=0.0, groups=[Group(pattern="a", options={"nesterov": True})])
+    )
+    assert "needs momentum" in found["groups.0.options.nesterov"]
+    fine = {"nesterov": True, "momentum": 0.5}
+    assert resolve(SGDConfig(momentum=0.0, groups=[Group(pattern="a", options=fine)]))
+
+
+def test_groups_without_an_effect() -> None:
+    found = refused_of_options(
+        AdamWConfig(groups=[Group(pattern="b", lr_multiplier=2.0), Group(pattern="a")])
+    )
+    assert list(found) == ["groups.1.pattern"]
+    assert "has no effect" in found["groups.1.pattern"]
+    # Behind one that sets nothing another may come, which it keeps its parameters from.
+    assert resolve(AdamWConfig(groups=[Group(pattern="a"), Group(pattern="b", lr_multiplier=2.0)]))
+    found = refused_of_options(
+        AdamWConfig(weight_decay=0.0, groups=[Group(pattern="a", weight_decay_multiplier=2.0)])
+    )
+    assert "any multiple of weight_decay = 0 is 0" in found["groups.0.weight_decay_multiplier"]
+
+
+def imported(target: str, options: dict[str, Any]) -> ImportedOptimizer:
+    groups = [{"pattern": "a", "options": options}]
+    values = {"target": target, "groups": groups}
+    return compose(ImportedOptimizer, program=values).resolve()
+
+
+def test_those_of_an_imported_optimizer_by_its_signature() -> None:
+    config = imported("torch.optim.Adam", {"betas": [0.5, 0.6]})
+    assert read_options(config, config.groups[0]) == {"betas": (0.5, 0.6)}
+    assert not verify(config).problems
+    assert not list(option_problems(config))
+    assert not list(group_problems(config))
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "words"),
+    [
+        ({"bets": [0.5, 0.6]}, "bets", "has no parameter 'bets'"),
+        ({"eps": "x"}, "eps", "is not a float"),
+        ({"lr": 0.1}, "lr", "set lr_multiplier"),
+    ],
+)
+def test_what_an_imported_optimizer_does_not_take(
+    options: dict[str, Any], path: str, words: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        imported("torch.optim.Adam", options)
+    (problem,) = error.value.problems
+    assert problem.path == f"groups.0.options.{path}"
+    assert words in problem.message
+
+
+def on_meta() -> list[tuple[str, nn.Parameter]]:
+    return [("w", nn.Parameter(torch.empty(2, device="meta")))]
+
+
+def in_bf16() -> list[tuple[str, nn.Parameter]]:
+    return [("w", nn.Parameter(torch.ones(2, dtype=torch.bfloat16)))]
+
+
+def modes(given: Any) -> Any:
+    fields = {"target": "torch.optim.LBFGS"}
+    return compose(ImportedOptimizer, program=fields).resolve().build(parameters=given)
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "nesterov without momentum": lambda: resolve(SGDConfig(nesterov=True, momentum=0.0)),
+    "nesterov with dampening": lambda: resolve(SGDConfig(nesterov=True, dampening=0.1)),
+    "dampening without momentum": lambda: resolve(SGDConfig(dampening=0.1, momentum=0.0)),
+    "muon's patterns": lambda: resolve(MuonConfig(adamw_patterns=("a(", ""))),
+    "a vector for muon": lambda: resolve(MuonConfig()).build(parameters=on_meta()),
+    "no fused AdamW": lambda: resolve(AdamWConfig(implementation="fused")).build(
+        parameters=on_meta()
+    ),
+    "no fused SGD": lambda: resolve(SGDConfig(implementation="fused")).build(parameters=on_meta()),
+    "no fused SGD in bf16": lambda: resolve(SGDConfig(implementation="fused")).build(
+        parameters=in_bf16()
+    ),
+    "several losses": lambda: modes(in_bf16()),
+}
+
+
+def test_what_a_person_reads() -> None:
+    lines: list[str] = []
+    for name, refused in CASES.items():
+        with pytest.raises((ConfigError, SetpointError)) as caught:
+            refused()
+        # Where this file says it is of no interest.
+        words = re.sub(r"program \([^)]*\)", "program", str(caught.value))
+        lines += [f"## {name}", words, ""]
+    compare("optim/variants", "\n".join(lines))
+
+
+def test_what_does_not_contradict_itself() -> None:
+    # The default looks ahead, and is no choice of the user's.
+    assert resolve(MuonConfig(momentum=0.0)).nesterov
+    assert not resolve(MuonConfig(momentum=0.0, nesterov=False)).nesterov

@@ -13,7 +13,7 @@ from setpoint.optim.config import ScheduleFreeAdamWConfig
 from setpoint.optim.schedule_free import ScheduleFreeAdamW as Optimizer
 
 from ..support.cases import few
-from .problem import Groups, assert_resumes, flat, follow, groups, learnt, network
+from .problem import Groups, assert_resumes, flat, follow, groups, network
 
 
 def build(given: Any, **fields: Any) -> Optimizer:
@@ -130,13 +130,6 @@ def test_judging_in_between_changes_nothing() -> None:
     assert torch.equal(flat(ours), flat(theirs))
 
 
-def test_before_the_first_step_nothing_moves() -> None:
-    model = network()
-    before = flat(model)
-    with build(groups(model)).averaged() as kept:
-        assert torch.equal(flat(model), before) and not kept
-
-
 def test_frozen_and_unused_parameters_stay() -> None:
     used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
     optimizer = build([("used", used), ("unused", unused)])
@@ -189,7 +182,3 @@ def test_a_rate_of_zero_at_the_start_gives_no_weight() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_state_returns_exactly(dtype: torch.dtype) -> None:
     assert_resumes(build, dtype)
-
-
-def test_it_learns() -> None:
-    learnt(build)

@@ -15,14 +15,6 @@ class Halving(GroupedOptimizer):
                 p.mul_(group["factor"])
 
 
-def test_each_group_is_updated_without_gradients_of_its_own() -> None:
-    a, b = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-    optimizer = Halving([{"params": [a], "factor": 0.5}, {"params": [b], "factor": 0.1}], {})
-    (a * b).backward()
-    assert optimizer.step() is None
-    assert a.item() == 0.5 and abs(b.item() - 0.1) < 1e-7
-
-
 def test_a_closure_is_called_with_gradients() -> None:
     a = nn.Parameter(torch.ones(1))
     optimizer = Halving([{"params": [a], "factor": 0.5}], {})

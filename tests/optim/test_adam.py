@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import nn
 
 from setpoint.config import resolve
+from setpoint.optim import adam as module
 from setpoint.optim.adam import AnyPrecisionAdamW as Optimizer
+from setpoint.optim.adam import adam_of, adam_step, random_bits, round_stochastically
 from setpoint.optim.config import AnyPrecisionAdamWConfig
 
 from ..support.cases import few
@@ -157,3 +160,117 @@ def test_parameters_need_no_names() -> None:
     optimizer.step()
     assert torch.equal(weights[0], torch.ones(3, 2, dtype=BF16))
     assert bool((weights[1] < 1).all())
+
+
+OPTIONS = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.5}
+
+
+def parameter(dtype: torch.dtype) -> nn.Parameter:
+    torch.manual_seed(0)
+    made = nn.Parameter(torch.randn(4, 5).to(dtype))
+    made.grad = torch.randn(4, 5).to(dtype)
+    return made
+
+
+def test_state_is_made_once_and_as_torch_makes_it() -> None:
+    ours, theirs = parameter(torch.float32), parameter(torch.float32)
+    state: dict[str, torch.Tensor] = {}
+    for _ in range(3):
+        adam_step([adam_of(ours, state, None)], OPTIONS)
+    optimizer = torch.optim.AdamW([theirs], **OPTIONS, fused=True)
+    for _ in range(3):
+        optimizer.step()
+    assert torch.equal(ours, theirs)
+    other = optimizer.state[theirs]
+    assert state.keys() == other.keys()
+    for name, value in state.items():
+        assert torch.equal(value, other[name]) and value.dtype == other[name].dtype
+
+
+def test_what_is_stored_short_goes_through_the_store() -> None:
+    weight = parameter(torch.float32)
+    state: dict[str, torch.Tensor] = {}
+    held = adam_of(weight, state, torch.bfloat16)
+    before = weight.grad.clone() if weight.grad is not None else None
+    stored: list[tuple[torch.dtype, torch.dtype]] = []
+
+    def store(mine: torch.Tensor, value: torch.Tensor) -> None:
+        stored.append((mine.dtype, value.dtype))
+        mine.copy_(value)
+
+    with torch.no_grad():
+        adam_step([held], OPTIONS, store)
+    # The weight is in fp32 itself, and nothing was written to the gradient.
+    assert stored == [(torch.bfloat16, torch.float32)] * 2
+    assert before is not None and weight.grad is not None and torch.equal(weight.grad, before)
+    assert state["step"] == 1
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_step_lies_where_a_fused_kernel_reads_it(
+    monkeypatch: pytest.MonkeyPatch, fused: bool
+) -> None:
+    """As after a resume on a GPU, for which the meta device stands in."""
+    monkeypatch.setattr(module, "can_fuse", lambda tensors: fused)
+    weight = nn.Parameter(torch.ones(2, device="meta"))
+    weight.grad = torch.ones_like(weight)
+    new: dict[str, torch.Tensor] = {}
+    loaded = {
+        "step": torch.tensor(3.0),
+        "exp_avg": torch.zeros_like(weight),
+        "exp_avg_sq": torch.zeros_like(weight),
+    }
+    for state in (new, loaded):
+        held = adam_of(weight, state, None)
+        assert held.step is state["step"]
+        assert held.step.device.type == ("meta" if fused else "cpu")
+        assert held.step.dtype == torch.float32
+    if not fused:
+        assert loaded["step"] == 3.0
+
+
+def rounded(value: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    noise = random_bits(value.numel(), torch.Generator().manual_seed(seed))
+    return round_stochastically(value, noise.view(value.shape))
+
+
+@pytest.mark.parametrize("value", [1.0 + 2**-9, 1.0 + 0.9 * 2**-7, -3.7, 1e-30, -1e-20, 2.5e37])
+def test_the_mean_is_the_value(value: float) -> None:
+    """Both neighbours occur, and their mean is the value, within five standard errors."""
+    count = 200_000
+    found = rounded(torch.full((count,), value)).double()
+    exact = torch.tensor(value).double()
+    low, high = found.min(), found.max()
+    assert low < exact < high
+    gap = high - low
+    # The two are neighbours in bf16.
+    assert gap <= 2**-7 * 2 ** math.floor(math.log2(abs(value)))
+    share = (exact - low) / gap
+    error = gap * (share * (1 - share) / count).sqrt()
+    assert (found.mean() - exact).abs() < 5 * error
+    # Rounding to the nearest would be off by more.
+    assert (exact.bfloat16().double() - exact).abs() > 5 * error
+
+
+def test_what_bf16_has_stays() -> None:
+    numbers = [0.0, -0.0, 1.0, -2.5, 3e38, 1e-40, math.inf, -math.inf]
+    values = torch.tensor(numbers).bfloat16().float()
+    for seed in range(20):
+        found = rounded(values, seed)
+        assert torch.equal(found.float(), values)
+        assert torch.equal(torch.signbit(found), torch.signbit(values))
+
+
+def test_what_is_no_number_stays_none() -> None:
+    infinite = torch.tensor([math.inf, -math.inf]).repeat(1000)
+    assert rounded(infinite - infinite).isnan().all()
+    assert rounded(infinite * 0 * -1).isnan().all()
+
+
+def test_the_seed_decides() -> None:
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    before = values.clone()
+    assert torch.equal(rounded(values, 3), rounded(values, 3))
+    assert not torch.equal(rounded(values, 3), rounded(values, 4))
+    assert torch.equal(values, before)
+    assert rounded(values.reshape(10, 100).T, 3).shape == (100, 10)

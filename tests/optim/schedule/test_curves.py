@@ -1,0 +1,554 @@
+"""Every schedule over a whole run: against closed formulas, torch and transformers."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim import SGD, lr_scheduler
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, MultiStepLR, ReduceLROnPlateau
+
+from setpoint.config import resolve
+from setpoint.optim.schedule.config import (
+    Constant,
+    Cosine,
+    InverseSqrt,
+    Linear,
+    NoSchedule,
+    Piecewise,
+    Plateau,
+    Polynomial,
+    Rex,
+    ScheduleConfig,
+    SchedulePhase,
+    Wsd,
+)
+from setpoint.optim.schedule.curves import (
+    Curve,
+    PlateauCurve,
+    ScheduleTime,
+    Stretch,
+    between,
+    piecewise_factor,
+    spans,
+)
+from setpoint.units import Duration, Length
+
+from ...support.cases import few
+
+W, T, D, M, A = 7, 60, 20, 0.1, 0.2
+"""Updates of the warm-up, of the run and of the last decay; the floor; where the warm-up begins."""
+SHARED: dict[str, Any] = {
+    "warmup": W,
+    "warmup_from": A,
+    "horizon": T,
+    "floor": M,
+}
+SECTIONS: dict[str, ScheduleConfig] = {
+    "none": NoSchedule(),
+    "constant": Constant(warmup=W, warmup_from=A),
+    "cosine": Cosine(**SHARED),
+    "linear": Linear(**SHARED),
+    "polynomial": Polynomial(**SHARED, power=3.0),
+    "hard": Polynomial(**SHARED, power=3.0, hard_floor=True),
+    "rex": Rex(**SHARED),
+    "wsd-linear": Wsd(**SHARED, decay_length=D),
+    "wsd-cosine": Wsd(**SHARED, decay_length=D, decay="cosine"),
+    "wsd-sqrt": Wsd(**SHARED, decay_length=D, decay="sqrt"),
+    "wsd-one_minus_sqrt": Wsd(**SHARED, decay_length=D, decay="one_minus_sqrt"),
+    "inverse_sqrt": InverseSqrt(warmup=W, warmup_from=A, timescale=11, floor=0.3),
+    "plateau": Plateau(warmup=W, warmup_from=A),
+    "piecewise": Piecewise(
+        start=A,
+        phases=(
+            SchedulePhase(length=W, target=1.0),
+            SchedulePhase(target=0.5),
+            SchedulePhase(length=Length.of_share(1 / 3), target=M),
+        ),
+        horizon=T,
+    ),
+}  # fmt: skip
+
+
+def formulas(steps: int) -> dict[str, np.ndarray]:
+    """The factors of all updates, from the formulas of docs/schedule.md at once."""
+    s = np.arange(steps, dtype=np.float64)
+    rise = np.minimum(1, A + (1 - A) * np.minimum(1, (s + 1) / W))
+    t = np.clip((s - W) / (T - W), 0, 1)
+    u = np.clip((s - (T - D)) / D, 0, 1)
+
+    def whole(left: np.ndarray) -> np.ndarray:
+        return np.where(s < W, rise, M + (1 - M) * left)
+
+    return {
+        "none": np.ones(steps),
+        "constant": rise,
+        "cosine": whole(np.cos(np.pi / 2 * t) ** 2),
+        "linear": whole(1 - t),
+        "polynomial": whole((1 - t) ** 3),
+        "hard": np.where(s < W, rise, np.maximum(M, (1 - t) ** 3)),
+        "rex": whole(2 * (1 - t) / (2 - t)),
+        "wsd-linear": whole(1 - u),
+        "wsd-cosine": whole(np.cos(np.pi / 2 * u) ** 2),
+        "wsd-sqrt": whole(np.sqrt(1 - u)),
+        "wsd-one_minus_sqrt": whole(1 - np.sqrt(u)),
+        "inverse_sqrt": np.where(s < W, rise, np.maximum(0.3, (1 + (s - W) / 11) ** -0.5)),
+        "plateau": rise,
+        "piecewise": np.interp(s, [W, T - D, T], [1, 0.5, M]) * (s >= W) + rise * (s < W),
+    }
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_against_the_closed_formula(name: str) -> None:
+    factor = resolve(SECTIONS[name]).build()
+    ours = [factor(step) for step in range(2 * T)]
+    assert np.allclose(ours, formulas(2 * T)[name], rtol=1e-14, atol=1e-15)
+
+
+def test_every_variant_is_held_against_its_formula() -> None:
+    from setpoint.config.schema.class_info import section_classes
+    from setpoint.train.config import Job
+
+    variants = set(section_classes(Job.__setpoint__.fields["schedule"].type))
+    assert variants - {type(section) for section in SECTIONS.values()} == set()
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+@given(data=st.data())
+def test_between_two_updates_nothing_leaps(name: str, data: st.DataObject) -> None:
+    """Where tokens are counted, positions are not whole."""
+    factor = resolve(SECTIONS[name]).build()
+    step = data.draw(st.integers(0, 2 * T))
+    low, high = sorted((factor(step), factor(step + 1)))
+    found = factor(step + data.draw(st.floats(0, 1)))
+    assert low - 1e-12 <= found <= high + 1e-12
+
+
+def lambdas() -> dict[str, tuple[ScheduleConfig, Callable[[int], float], int]]:
+    """Of transformers: ours, theirs, and by how many updates theirs is late after the warm-up.
+
+    Their warm-up is s / W, so that their first update learns nothing: it is ours an update later.
+    After it they count as we do, but for the cosine with a least rate, which is an update ahead.
+    """
+    o: Any = pytest.importorskip("transformers.optimization")
+    p = torch.nn.Parameter(torch.zeros(1))
+    shared: dict[str, Any] = {"num_warmup_steps": W, "num_training_steps": T}
+
+    def theirs(make: Callable[..., Any], **arguments: Any) -> Callable[[int], float]:
+        optimizer = torch.optim.SGD([p], lr=1.0)
+        return make(optimizer, **arguments).lr_lambdas[0]
+
+    ours: dict[str, Any] = {"warmup": W, "horizon": T}
+    wsd: dict[str, Any] = {
+        "num_warmup_steps": W, "num_stable_steps": T - D - W, "num_decay_steps": D,
+        "min_lr_ratio": M,
+    }  # fmt: skip
+    least = theirs(o.get_cosine_with_min_lr_schedule_with_warmup, **shared, min_lr_rate=M)
+    ahead = theirs(o.get_cosine_with_min_lr_schedule_with_warmup_lr_rate, **shared, min_lr_rate=M)
+    return {
+        "constant": (
+            Constant(warmup=W),
+            theirs(o.get_constant_schedule_with_warmup, num_warmup_steps=W),
+            0,
+        ),
+        "linear": (
+            Linear(**ours, floor=0.0), theirs(o.get_linear_schedule_with_warmup, **shared), 0
+        ),
+        "cosine": (
+            Cosine(**ours, floor=0.0), theirs(o.get_cosine_schedule_with_warmup, **shared), 0
+        ),
+        "cosine_with_min_lr": (Cosine(**ours, floor=M), least, 0),
+        "cosine_warmup_with_min_lr": (Cosine(**ours, floor=M), ahead, 1),
+        "polynomial": (
+            Polynomial(**ours, floor=M, power=3.0),
+            theirs(o.get_polynomial_decay_schedule_with_warmup, **shared, lr_end=M, power=3.0),
+            0,
+        ),
+        "inverse_sqrt": (
+            InverseSqrt(warmup=W, timescale=11),
+            theirs(o.get_inverse_sqrt_schedule, num_warmup_steps=W, timescale=11),
+            0,
+        ),
+        "wsd-linear": (
+            Wsd(**ours, floor=M, decay_length=D, warmup_from=M),
+            theirs(o.get_wsd_schedule, **wsd, decay_type="linear"),
+            0,
+        ),
+        "wsd-cosine": (
+            Wsd(**ours, floor=M, decay_length=D, warmup_from=M, decay="cosine"),
+            theirs(o.get_wsd_schedule, **wsd, decay_type="cosine"),
+            0,
+        ),
+        "wsd-1-sqrt": (
+            Wsd(**ours, floor=M, decay_length=D, warmup_from=M, decay="one_minus_sqrt"),
+            theirs(o.get_wsd_schedule, **wsd, decay_type="1-sqrt"),
+            0,
+        ),
+    }  # fmt: skip
+
+
+NAMES = (
+    "constant", "linear", "cosine", "cosine_with_min_lr", "cosine_warmup_with_min_lr",
+    "polynomial", "inverse_sqrt", "wsd-linear", "wsd-cosine", "wsd-1-sqrt",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_against_transformers(name: str) -> None:
+    section, theirs, late = lambdas()[name]
+    factor = resolve(section).build()
+    # That with the name of a warm-up's rate counts the warm-up as we do.
+    shift = 0 if late else 1
+    warmup = [theirs(step + shift) for step in range(W)]
+    assert [factor(step) for step in range(W)] == pytest.approx(warmup, rel=1e-14)
+    rest = [theirs(step - late) for step in range(W + late, T)]
+    assert [factor(step) for step in range(W + late, T)] == pytest.approx(rest, abs=1e-14)
+
+
+def test_all_of_transformers_is_compared() -> None:
+    o: Any = pytest.importorskip("transformers.optimization")
+    others = {
+        "cosine_with_restarts": "phases",
+        "constant_with_warmup": "constant",
+        "warmup_stable_decay": "wsd",
+        "reduce_lr_on_plateau": "against torch, whose it is",
+        "greedy": "lowers the rate by the training loss",
+    }
+    theirs = {kind.value for kind in o.TYPE_TO_SCHEDULER_FUNCTION}
+    assert theirs <= {*NAMES, *others}
+
+
+def torchs(warmup: int, horizon: int, floor: float, steps: int) -> list[float]:
+    """The cosine from torch's own parts."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    parts = []
+    if warmup > 0:
+        parts.append(
+            lr_scheduler.LinearLR(optimizer, 1 / warmup, 1.0, max(1, warmup - 1))
+            if warmup > 1
+            else lr_scheduler.ConstantLR(optimizer, 1.0, 1)
+        )
+    parts.append(lr_scheduler.CosineAnnealingLR(optimizer, horizon - warmup, eta_min=floor))
+    schedule = lr_scheduler.SequentialLR(optimizer, parts, [warmup] if warmup else [])
+    factors = []
+    for _ in range(steps):
+        factors.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return factors
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecat.*:UserWarning")
+@pytest.mark.parametrize(
+    ("warmup", "horizon", "floor"), [(0, 20, 0.1), (1, 20, 0.0), (5, 30, 0.25), (29, 30, 0.1)]
+)
+def test_cosine_against_torch(warmup: int, horizon: int, floor: float) -> None:
+    factor = resolve(Cosine(warmup=warmup, horizon=horizon, floor=floor)).build()
+    ours = [factor(step) for step in range(horizon)]
+    assert ours == pytest.approx(torchs(warmup, horizon, floor, horizon), abs=1e-9)
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.floats(0, 1))
+def test_cosine_rises_then_falls_between_its_limits(warmup: int, decay: int, floor: float) -> None:
+    horizon = max(1, warmup + decay)
+    section = Cosine(warmup=warmup, horizon=horizon, floor=floor)
+    factor = resolve(section).build()
+    factors = [factor(step) for step in range(horizon + 2)]
+    rising, falling = factors[:warmup], factors[warmup:]
+    assert all(0 < f <= 1 for f in rising)
+    assert all(a < b for a, b in pairwise(rising))
+    assert all(floor <= f <= 1 for f in falling)
+    assert all(a >= b - 1e-12 for a, b in pairwise(falling))
+    assert factors[-1] == floor
+
+
+@given(st.floats(0, 1))
+def test_against_decimals(t: float) -> None:
+    share, way = Decimal(t), Decimal("0.99")
+    at = {
+        "linear": 1 - way * share,
+        "polynomial": 1 - way * share * share * share,
+        "exponential": Decimal("0.01") ** share,
+    }
+    for curve in ("linear", "polynomial", "exponential"):
+        found = between(1.0, 0.01, t, curve=curve, power=3.0)
+        assert found == pytest.approx(float(at[curve]), rel=1e-12)
+
+
+def test_an_update_has_the_higher_end() -> None:
+    up, down = (
+        Stretch(0, 4, 0.0, 1.0, "linear", 2.0),
+        Stretch(4, 6, 1.0, 0.0, "linear", 2.0),
+    )
+    factors = [piecewise_factor(step, [up, down]) for step in range(8)]
+    assert factors == [0.25, 0.5, 0.75, 1.0, 1.0, 0.5, 0.0, 0.0]
+    # Between two updates, too.
+    assert piecewise_factor(3.5, [up, down]) == 1.0 and piecewise_factor(5.5, [up, down]) == 0.25
+
+
+@pytest.mark.parametrize(("cls", "curve"), [(Linear, "linear"), (Cosine, "cosine")])
+def test_a_warmup_and_a_decay_are_two_phases(cls: type[Linear], curve: Curve) -> None:
+    one = resolve(cls(horizon=100, warmup=10, floor=0.1)).build()
+    phases = (SchedulePhase(length=10, target=1.0), SchedulePhase(target=0.1, curve=curve))
+    other = resolve(Piecewise(phases=phases, horizon=100)).build()
+    steps = [*range(120), 3.25, 40.5]
+    assert [other(s) for s in steps] == pytest.approx([one(s) for s in steps], rel=1e-14)
+
+
+def rates(scheduler: type, steps: int, **arguments: object) -> list[float]:
+    optimizer = SGD([nn.Parameter(nn.Parameter().new_zeros(1))], lr=1.0)
+    schedule = scheduler(optimizer, **arguments)
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return found
+
+
+def test_jumps_are_those_of_torchs_milestones() -> None:
+    phases = [SchedulePhase(length=10, target=1.0)]
+    for length, factor in ((20, 0.1), (5, 0.01)):
+        phases += [
+            SchedulePhase(length=0, target=factor),
+            SchedulePhase(length=length, target=factor),
+        ]
+    ours = resolve(Piecewise(start=1.0, phases=tuple(phases))).build()
+    theirs = rates(MultiStepLR, 50, milestones=[10, 30], gamma=0.1)
+    assert [ours(step) for step in range(50)] == pytest.approx(theirs, rel=1e-12)
+
+
+def test_restarts_are_those_of_torch() -> None:
+    phases: list[SchedulePhase] = []
+    for length in (5, 10, 20):
+        phases += [
+            SchedulePhase(length=0, target=1.0),
+            SchedulePhase(length=length, target=0.1, curve="cosine"),
+        ]
+    ours = resolve(Piecewise(phases=tuple(phases))).build()
+    theirs = rates(CosineAnnealingWarmRestarts, 35, T_0=5, T_mult=2, eta_min=0.1)
+    assert [ours(step) for step in range(35)] == pytest.approx(theirs, rel=1e-12)
+
+
+def test_shares_and_what_is_left() -> None:
+    phases = [SchedulePhase(length="10 %", target=1.0)] * 10
+    section = resolve(Piecewise(phases=tuple(phases), horizon=7))
+    assert section.end == Duration(7)
+    assert spans([0.1 * 7] * 10, 7, "steps")[-1][1] == 7
+    left = (
+        SchedulePhase(length=3, target=1.0),
+        SchedulePhase(target=0.5),
+        SchedulePhase(length="25 %", target=0.1),
+    )
+    factor = resolve(Piecewise(phases=left, horizon=40)).build()
+    assert spans([3, None, 10], 40, "steps") == [(0, 3), (3, 30), (30, 40)]
+    assert [factor(step) for step in (2, 3, 30, 40)] == [1, 1, 0.5, 0.1]
+
+
+def torchs_of_plateau(values: list[float], **options: Any) -> list[float]:
+    """The factors after each value, by torch."""
+    optimizer = SGD([nn.Parameter(nn.Parameter().new_zeros(1))], lr=1.0)
+    schedule = ReduceLROnPlateau(optimizer, threshold_mode="rel", eps=0.0, **options)
+    found = []
+    for value in values:
+        schedule.step(value)
+        found.append(optimizer.param_groups[0]["lr"])
+    return found
+
+
+def metrics(draw: random.Random) -> list[float]:
+    """Values that get better, then stand still, with slips; some are no numbers."""
+    level, found = 5.0, []
+    for _ in range(draw.randrange(1, 60)):
+        level *= draw.choice((0.9, 0.9999, 1.0, 1.0, 1.0001, 1.01))
+        found.append(draw.choice((level, level, level, level, level, math.nan, math.inf)))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("seed", few(range(150), every=5))
+def test_against_torch(mode: str, seed: int) -> None:
+    draw = random.Random(f"{mode}{seed}")
+    values = metrics(draw)
+    if mode == "max":
+        values = [1 / value for value in values]
+    options: dict[str, Any] = {
+        "factor": draw.choice((0.1, 0.5, 0.9)),
+        "patience": draw.randrange(4),
+        "threshold": draw.choice((0.0, 1e-4, 1e-2, 0.3)),
+        "cooldown": draw.randrange(3),
+    }
+    floor = draw.choice((0.0, 0.05, 0.4))
+    monitor = {"min": "held_out.loss", "max": "held_out.accuracy"}[mode]
+    section = resolve(Plateau(monitor=monitor, floor=floor, **options))
+    curve = PlateauCurve(section)
+    ours: list[float] = []
+    for value in values:
+        curve.observe(value)
+        ours.append(curve(0))
+        # A state that went through a file goes on as if nothing had happened.
+        state = json.loads(json.dumps(curve.state_dict(), allow_nan=False))
+        curve = PlateauCurve(section)
+        curve.load_state_dict(state)
+    assert ours == torchs_of_plateau(values, mode=mode, min_lr=floor, **options)
+
+
+def test_the_sequences_of_the_test_lower_the_rate() -> None:
+    draw = random.Random("min0")
+    falls = {len(set(torchs_of_plateau(metrics(draw), patience=1, factor=0.5))) for _ in range(50)}
+    assert max(falls) > 4
+
+
+def test_the_warmup_goes_on_beside_it() -> None:
+    curve = resolve(Plateau(warmup=4, patience=0, factor=0.5)).build()
+    assert [curve(step) for step in range(5)] == [0.25, 0.5, 0.75, 1, 1]
+    curve.observe(1.0)
+    curve.observe(1.0)
+    assert [curve(step) for step in range(5)] == [0.125, 0.25, 0.375, 0.5, 0.5]
+
+
+def test_values_of_another_metric_are_forgotten() -> None:
+    options: dict[str, Any] = {"patience": 1, "threshold": 0.0}
+    one = resolve(Plateau(monitor="held_out.loss", **options)).build()
+    for value in (2.0, 2.0, 2.0, 2.0):
+        one.observe(value)
+    other = resolve(Plateau(monitor="held_out.accuracy", **options)).build()
+    other.load_state_dict(one.state_dict())
+    assert (other.level, other.best, other.waited) == (0.5, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "kept"), [("held_out every 2 steps", True), ("web every 2 steps", False)]
+)
+def test_values_of_another_text_are_forgotten(recorded: str, kept: bool) -> None:
+    section = Plateau(patience=5)
+    section.evaluated_on = "held_out every 2 steps"
+    one, other = resolve(section).build(), resolve(section).build()
+    for value in (2.0, 3.0):
+        one.observe(value)
+    other.load_state_dict({**one.state_dict(), "evaluated_on": recorded})
+    assert (other.best, other.waited) == ((2.0, 1) if kept else (None, 0))
+
+
+def test_more_is_better_for_accuracy_only() -> None:
+    names = ("loss", "perplexity", "bits_per_byte", "accuracy")
+    found = [resolve(Plateau(monitor=f"my.web-1.{name}")).direction for name in names]
+    assert found == ["min", "min", "min", "max"]
+
+
+# A step is a 64th of an epoch, 32 tokens and half a second, so that all is exact.
+STEP = {"steps": 1.0, "tokens": 32.0, "epochs": 1 / 64, "seconds": 0.5}
+UNITS = {"128 steps": "steps", "2 epochs": "epochs", "4096 tokens": "tokens", "64 s": "seconds"}
+
+
+def place(step: float, **more: float) -> ScheduleTime:
+    return ScheduleTime(
+        {unit: size * step for unit, size in STEP.items()} | more, {**STEP, "seconds": 0}
+    )
+
+
+def ended(cls: type[ScheduleConfig], **more: Any) -> list[float]:
+    factor = resolve(cls(**more)).build()
+    return [factor(place(step)) for step in range(130)]
+
+
+EASED = {"warmup": "12.5 %", "floor": 0.25}
+ENDED: dict[type[ScheduleConfig], dict[str, Any]] = {
+    Cosine: EASED,
+    Linear: EASED,
+    Polynomial: EASED,
+    Rex: EASED,
+    Wsd: {**EASED, "decay_length": "25 %"},
+    Piecewise: {"phases": (SchedulePhase(length="12.5 %", target=1.0), SchedulePhase(target=0.25))},
+    Constant: {"warmup": "12.5 %"},
+    InverseSqrt: {"warmup": "12.5 %"},
+    Plateau: {"warmup": "12.5 %"},
+}
+
+
+@pytest.mark.parametrize("horizon", [*UNITS, "[128, 2 epochs]", "[2 epochs, 4096 tokens]"])
+@pytest.mark.parametrize("cls", ENDED)
+def test_a_curve_is_the_same_in_every_unit(cls: type[ScheduleConfig], horizon: str) -> None:
+    """Where all steps are alike, a share of the one is a share of the other."""
+    more = ENDED[cls]
+    found, wanted = ended(cls, horizon=horizon, **more), ended(cls, horizon=128, **more)
+    # Nobody knows how long a step will take: a warm-up in time is that of its beginning.
+    in_time = 16 if horizon == "64 s" else 0
+    assert found[in_time:] == wanted[in_time:]
+    assert found[:in_time] == [step / 16 for step in range(in_time)]
+
+
+@pytest.mark.parametrize("horizon", UNITS)
+def test_the_closed_formula_in_every_unit(horizon: str) -> None:
+    unit = UNITS[horizon]
+    whole = 128 * STEP[unit]
+    factor = resolve(Linear(horizon=horizon, warmup="12.5 %", floor=0.25)).build()
+    for step in (0, 3, 15, 16, 70, 127, 128, 200):
+        at, ahead = step * STEP[unit], 0 if unit == "seconds" else STEP[unit]
+        rise = (at + ahead) / (whole / 8)
+        t = (at - whole / 8) / (whole - whole / 8)
+        wanted = min(1.0, rise) if step < 16 else max(0.25, 0.25 + 0.75 * (1 - t))
+        assert factor(place(step)) == wanted
+
+
+@pytest.mark.parametrize("warmup", ["16", "512 tokens", "0.25 epochs", "8 s", "12.5 %"])
+@pytest.mark.parametrize("horizon", UNITS)
+def test_a_warm_up_in_another_unit(horizon: str, warmup: str) -> None:
+    """It is measured in its own unit; what follows begins where it was over."""
+    found = ended(Cosine, horizon=horizon, warmup=warmup)
+    slow = "s" in warmup.split() or (warmup == "12.5 %" and horizon == "64 s")
+    assert found[:16] == [(step + (not slow)) / 16 for step in range(16)]
+    assert found[16:] == ended(Cosine, horizon=128, warmup=16)[16:]
+
+
+def test_of_several_limits_the_nearest_counts() -> None:
+    factor = resolve(Cosine(horizon="[100 steps, 2 epochs]", warmup=0, floor=0)).build()
+    half = [factor(place(10, epochs=1.0)), factor(place(50, epochs=0.1))]
+    assert half == [pytest.approx(0.5)] * 2
+    assert factor(place(10, epochs=2.0)) == factor(place(100, epochs=0.1)) == 0
+
+
+@pytest.mark.parametrize("length", ["32", "1024 tokens", "0.5 epochs", "16 s", "25 %"])
+def test_the_last_part_of_wsd_in_another_unit(length: str) -> None:
+    found = ended(Wsd, horizon="2 epochs", warmup=0, decay_length=length, floor=0)
+    assert found == ended(Wsd, horizon=128, warmup=0, decay_length=32, floor=0)
+    assert found[96] == 1 and found[97] < 1 and found[128] == 0
+
+
+def test_phases_in_other_units() -> None:
+    phases = (
+        SchedulePhase(length="512 tokens", target=1.0),
+        SchedulePhase(length="1 epoch", target=0.5),
+    )
+    steps = (SchedulePhase(length=16, target=1.0), SchedulePhase(length=64, target=0.5))
+    assert ended(Piecewise, phases=phases) == pytest.approx(ended(Piecewise, phases=steps))
+
+
+def test_an_inverse_root_in_epochs() -> None:
+    found = ended(InverseSqrt, warmup="0.25 epochs")
+    assert found[100] == math.sqrt(16 / 100)
+
+
+@pytest.mark.parametrize("horizon", [10**18, f"{10**18} tokens", "1e18 epochs", "1e13 days"])
+@pytest.mark.parametrize("cls", ENDED)
+def test_no_length_takes_long(cls: type[ScheduleConfig], horizon: str | int) -> None:
+    factor = resolve(cls(horizon=horizon, **ENDED[cls])).build()
+    assert 0 <= factor(place(0)) < 1e-12 and 0 <= factor(place(10**9)) <= 1
+
+
+def test_a_number_is_a_step() -> None:
+    factor = resolve(Cosine(horizon=100)).build()
+    assert factor(7) == factor(place(7))
+    with pytest.raises(ValueError, match="a schedule that counts epochs needs a ScheduleTime"):
+        resolve(Cosine(horizon="1 epoch")).build()(7)
