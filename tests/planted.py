@@ -250,7 +250,7 @@ BREAKS = [
         "model/block_modules.py",
         "return dx.add_(mean.mul_(r)), dw, None",
         "return dx, dw, None",
-        "model/test_rms_norm.py",
+        "model/test_block_modules.py",
     ),
     # Optimizers and schedules.
     Break(

@@ -1,5 +1,9 @@
 """A component of the user's own as the model, with nothing but a forward that takes tokens."""
 
+from __future__ import annotations
+
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,13 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError, field, resolve
-from setpoint.model.build import build_model
-from setpoint.model.config import ModelConfig
-from setpoint.model.transformer import Transformer
+from setpoint.config.components import partial
+from setpoint.model.build import build_model, skeleton
+from setpoint.model.config import LayerNormConfig, ModelConfig, TransformerConfig
+from setpoint.model.moe.config import MoE
 from setpoint.shapes.outcome import Projection
+from setpoint.train.config import Job
 
 from ..support.variants import forget, known
-from .small import VOCAB, small_config
+from .pretrained.ours import SMALL
+from .small import VOCAB
 
 
 class Bigram(nn.Module):
@@ -26,7 +33,7 @@ class Bigram(nn.Module):
         scale: float = field(default=1.0, gt=0)
         """What logits are multiplied by."""
 
-    def __init__(self, config: "Bigram.Config", *, vocab_size: int) -> None:
+    def __init__(self, config: Bigram.Config, *, vocab_size: int) -> None:
         super().__init__()
         self.scale = config.scale
         self.table = nn.Embedding(vocab_size, vocab_size)
@@ -46,7 +53,7 @@ class Fixed(nn.Module):
         size: int = VOCAB
         """Its vocabulary."""
 
-    def __init__(self, config: "Fixed.Config") -> None:
+    def __init__(self, config: Fixed.Config) -> None:
         super().__init__()
         self.table = nn.Embedding(config.size, config.size)
 
@@ -60,7 +67,7 @@ class Broken(nn.Module):
     class Config(ModelConfig, type="broken-of-a-test"):
         """Cannot be built."""
 
-    def __init__(self, config: "Broken.Config", **rest: Any) -> None:
+    def __init__(self, config: Broken.Config, **rest: Any) -> None:
         super().__init__()
         raise KeyError(sorted(rest))
 
@@ -71,7 +78,7 @@ class Argued(nn.Module):
     class Config(ModelConfig, type="argued-of-a-test"):
         """Takes more than tokens."""
 
-    def __init__(self, config: "Argued.Config") -> None:
+    def __init__(self, config: Argued.Config) -> None:
         super().__init__()
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
@@ -86,7 +93,7 @@ class Headless(nn.Module):
     class Config(ModelConfig, type="headless-of-a-test"):
         """Takes no head."""
 
-    def __init__(self, config: "Headless.Config", *, vocab_size: int) -> None:
+    def __init__(self, config: Headless.Config, *, vocab_size: int) -> None:
         super().__init__()
         self.table = nn.Embedding(vocab_size, vocab_size)
 
@@ -102,7 +109,7 @@ class Handing(nn.Module):
     class Config(ModelConfig, type="handing-of-a-test"):
         """Gives no outcome."""
 
-    def __init__(self, config: "Handing.Config", *, vocab_size: int) -> None:
+    def __init__(self, config: Handing.Config, *, vocab_size: int) -> None:
         super().__init__()
         self.table = nn.Embedding(vocab_size, 4)
         self.output = nn.Linear(4, vocab_size, bias=False)
@@ -120,7 +127,7 @@ class Nothing:
     class Config(ModelConfig, type="nothing-of-a-test"):
         """No module."""
 
-    def __init__(self, config: "Nothing.Config") -> None:
+    def __init__(self, config: Nothing.Config) -> None:
         self.config = config
 
 
@@ -159,10 +166,6 @@ def test_trying_it_draws_no_random_numbers_and_does_not_train():
     assert torch.rand(()) == expected
 
 
-def test_ours_is_not_tried():
-    assert isinstance(build_model(small_config(), VOCAB), Transformer)
-
-
 @pytest.mark.parametrize(
     ("section", "words"),
     [
@@ -183,3 +186,59 @@ def test_ours_is_not_tried():
 def test_what_is_no_language_model(section: ModelConfig, words: str):
     with pytest.raises(SetpointError, match=words):
         build(section)
+
+
+class Bag(nn.Module):
+    """A model of the user's own."""
+
+    def __init__(self, vocab_size: int, max_sequence_length: int, dim: int = 4) -> None:
+        super().__init__()
+        self.longest = max_sequence_length
+        self.embedding = nn.Embedding(vocab_size, dim)
+        self.output = nn.Linear(dim, vocab_size)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.output(self.embedding(tokens))
+
+
+def build_of_model_imported(target: Any, **arguments: Any) -> nn.Module:
+    section: Any = partial(target, **arguments)
+    return resolve(Job(model=section)).model.build(vocab_size=257)
+
+
+def test_it_gets_what_it_takes() -> None:
+    model: Any = build_of_model_imported(Bag, dim=6)
+    assert model.longest == Job().batch.sequence_length
+    assert model.embedding.weight.shape == (257, 6)
+    assert model.training
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "experts": {"moe": MoE(experts=4)},
+    "unpacked experts": {"moe": MoE(experts=4, packed=False, shared_experts=1)},
+    "learned": {"positions": "learned", "norm": LayerNormConfig(), "activation": "gelu"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_has_the_shapes_of_the_model_and_no_memory(case: str) -> None:
+    config = resolve(TransformerConfig(**{**SMALL, **CASES[case]}))
+    bare = skeleton(config, 20)
+    built = config.build(vocab_size=20)
+    shapes = {name: tensor.shape for name, tensor in built.state_dict().items()}
+    assert {name: tensor.shape for name, tensor in bare.state_dict().items()} == shapes
+    assert all(tensor.is_meta for tensor in bare.state_dict().values())
+
+
+def test_it_imports_little() -> None:
+    script = (
+        "import sys, torch;"
+        "from setpoint.config import resolve;"
+        "from setpoint.model.config import TransformerConfig;"
+        "from setpoint.model.build import skeleton;"
+        "import setpoint.model.transformer;"
+        "skeleton(resolve(TransformerConfig(max_sequence_length=8)), 20);"
+        "sys.exit('sympy' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

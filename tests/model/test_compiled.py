@@ -1,6 +1,5 @@
 """The model in graphs: no break in a layer, none in the whole, and the same numbers."""
 
-from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.outcome import Projection
 
+from ..support.cases import few
 from .families import FAMILIES, sparse
 from .small import VOCAB, small_model
 
@@ -38,27 +38,15 @@ def same(model: Transformer, compiled: nn.Module | Transformer, length: int = 9)
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 
-def some(cases: Iterable[Any], *quick: Any) -> list[Any]:
-    """The others take long and find little more."""
-    slow = pytest.mark.slow
-    return [
-        case
-        if case in quick
-        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=slow)
-        for case in cases
-    ]
-
-
 # The backend `eager` shows what is captured, `aot_eager` also how its derivatives are.
 BACKENDS = ("eager", "aot_eager")
 
 
 @pytest.mark.parametrize(
     ("backend", "name"),
-    some(
+    few(
         product(BACKENDS, FAMILIES),
-        *(("eager", name) for name in ("gemma3", "gpt2", "deepseek")),
-        ("aot_eager", "qwen3"),
+        [("aot_eager", "qwen3"), *(("eager", name) for name in ("gemma3", "gpt2", "deepseek"))],
     ),
 )
 def test_each_layer_is_one_graph(backend: str, name: str) -> None:
@@ -72,7 +60,7 @@ def test_each_layer_is_one_graph(backend: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "name"), some(product(BACKENDS, FAMILIES), ("eager", "qwen3_moe"))
+    ("backend", "name"), few(product(BACKENDS, FAMILIES), [("eager", "qwen3_moe")])
 )
 def test_the_whole_is_one_graph(backend: str, name: str) -> None:
     layers = 2 if name in MIXED else 1
@@ -84,7 +72,7 @@ def test_the_whole_is_one_graph(backend: str, name: str) -> None:
 CAPACITY, UNPACKED = {"capacity_factor": 0.8}, {"packed": False}
 
 
-@pytest.mark.parametrize("change", some((CAPACITY, UNPACKED), CAPACITY), ids=str)
+@pytest.mark.parametrize("change", few((CAPACITY, UNPACKED), [CAPACITY]), ids=str)
 def test_rows_that_only_the_data_counts_break_graphs_and_no_number(change: dict[str, Any]) -> None:
     model, compiled = (small_model(**sparse(**change), layers=1) for _ in range(2))
     torch._dynamo.reset()

@@ -12,12 +12,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from setpoint.config import SetpointError
 from setpoint.config.components import partial
 from setpoint.model.attention.config import MLA
-from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
+from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig, TransformerConfig
 from setpoint.model.layers import count_parameters, parameter_kinds
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.parameters import (
+    all_parameters,
+    attended,
     count_parameters_of,
     embedding_rows,
+    pair_size,
     parameters_of,
     predicted_tokens,
     require_fit,
@@ -68,13 +71,6 @@ SHAPES = [
     {"moe": MoE(**EXPERTS, shared_experts=2, every=2, packed=False), "layers": 4},
     {"mla": MLA(**LATENT, query_rank=7)},
 ]
-
-
-@pytest.mark.parametrize("changes", SHAPES)
-def test_parameters_equal_those_of_the_module(changes):
-    config = small_config(**changes)
-    model = config.build(vocab_size=VOCAB)
-    assert count_parameters_of(config, VOCAB).parameters == count_parameters(model)
 
 
 NORMS = [
@@ -139,10 +135,8 @@ def shapes(draw: st.DrawFn) -> dict[str, object]:
 @given(shapes())
 def test_parameters_of_any_model(fields):
     config = small_config(**fields)
-    with torch.device("meta"):
-        model = config.build(vocab_size=VOCAB)
     counts = count_parameters_of(config, VOCAB)
-    assert counts.parameters == count_parameters(model)
+    assert counts.parameters == count_parameters(same_as_built(config))
     idle = 0
     if config.moe is not None:
         width = config.ffn_dim if config.moe.expert_dim is None else config.moe.expert_dim
@@ -150,29 +144,6 @@ def test_parameters_of_any_model(fields):
         unused = (config.moe.experts - config.moe.top_k) * expert
         idle = unused * sum(config.moe.has_experts(layer) for layer in range(config.layers))
     assert counts.active == counts.parameters - idle
-
-
-@pytest.mark.parametrize("changes", SHAPES)
-def test_flops_equal_those_torch_counts(changes):
-    config = small_config(**changes)
-    model = config.build(vocab_size=VOCAB)
-    tokens = torch.zeros(3, 16, dtype=torch.int64)
-    # The composed attention, because torch counts nothing for the fused one on the CPU.
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(tokens).sum().backward()
-    flops = training_flops(config, "palm", vocab_size=VOCAB, sequence_length=16)
-    assert counter.get_total_flops() == flops * tokens.numel()
-
-
-def test_windows_bound_what_attention_costs():
-    def flops(length: int, **changes) -> float:
-        config = small_config(layers=5, **changes)
-        return training_flops(config, "palm", vocab_size=VOCAB, sequence_length=length)
-
-    windows = {"attention_pattern": ("sliding", "sliding", "full"), "sliding_window": 8}
-    assert flops(8, **windows) == flops(8)
-    # Layers 0, 1, 3 and 4 slide: each costs 12 * heads * head_dim * (64 - 8) less.
-    assert flops(64) - flops(64, **windows) == 4 * 12 * 6 * 4 * 56
 
 
 def test_a_foreign_norm_keeps_its_size_to_itself():
@@ -213,6 +184,7 @@ def same_as_built(config) -> None:
     assert {each.name: each.kind for each in listed} == parameter_kinds(model)
     rates = {each.name: each.rate for each in listed if each.rate != 1.0}
     assert rates == multipliers_of(model)
+    return model
 
 
 @pytest.mark.parametrize("changes", [*SHAPES, *MORE], ids=str)
@@ -220,27 +192,89 @@ def test_names_shapes_and_kinds_are_those_of_the_module(changes):
     same_as_built(small_config(**changes))
 
 
-@given(shapes())
-@settings(
-    max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
-def test_of_any_configuration(changes):
-    same_as_built(small_config(**changes))
+LENGTH = 16
+SHAPES_FLOPS = [
+    {},
+    {"tie_embeddings": True, "kv_heads": 1},
+    {"layers": 5, "attention_pattern": ("sliding", "sliding", "full"), "sliding_window": 5},
+    {"layers": 2, "attention_pattern": ("sliding",), "sliding_window": 40},
+    {"mla": MLA(**LATENT, query_rank=7)},
+    {"layers": 4, "moe": MoE(experts=4, top_k=1, expert_dim=12, every=2, packed=False)},
+]
 
 
-def test_no_torch_is_needed():
-    names = [each.name for each in parameters_of(small_config(layers=1), 5)]
-    assert names == [
-        "embedding.weight",
-        "layers.0.attention_norm.weight",
-        "layers.0.attention.query.weight",
-        "layers.0.attention.key.weight",
-        "layers.0.attention.value.weight",
-        "layers.0.attention.output.weight",
-        "layers.0.feed_forward_norm.weight",
-        "layers.0.feed_forward.gate.weight",
-        "layers.0.feed_forward.up.weight",
-        "layers.0.feed_forward.down.weight",
-        "norm.weight",
-        "output.weight",
-    ]
+def flops(config: TransformerConfig, formula: str, length: int = LENGTH) -> float:
+    return training_flops(config, formula, vocab_size=VOCAB, sequence_length=length)
+
+
+def met(config: TransformerConfig, length: int) -> int:
+    """Pairs of a position and one that it sees, counted in masks, over all layers."""
+    total = 0
+    for layer in range(config.layers):
+        kind = config.attention_pattern[layer % len(config.attention_pattern)]
+        mask = torch.ones(length, length, dtype=torch.bool).tril()
+        if kind == "sliding":
+            assert config.sliding_window is not None
+            mask = mask.triu(1 - config.sliding_window)
+        total += int(mask.sum())
+    return total
+
+
+@pytest.mark.parametrize("changes", SHAPES_FLOPS)
+@pytest.mark.parametrize("length", [4, 16, 17])
+def test_causal_attention_counts_what_masks_leave(changes, length):
+    config = small_config(**changes)
+    pairs = met(config, length)
+    assert attended(config, length, is_causal=True) == pair_size(config) * pairs
+    counts = count_parameters_of(config, VOCAB)
+    expected = 6 * counts.in_products + 6 * pair_size(config) * pairs / length
+    assert flops(config, "palm_causal", length) == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("changes", SHAPES_FLOPS)
+def test_products_are_those_torch_counts(changes):
+    """Those of palm without windows in full, and of every model the products with parameters."""
+    config = small_config(**changes)
+    model = config.build(vocab_size=VOCAB)
+    tokens = torch.zeros(3, LENGTH, dtype=torch.int64)
+    # The composed attention, because torch counts nothing for the fused one on the CPU.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(tokens).sum().backward()
+    attention = {"bmm": 0, "baddbmm": 0}
+    for operator, count in counter.get_flop_counts()["Global"].items():
+        name = str(operator).removeprefix("aten.")
+        if name in attention:
+            attention[name] += count
+    counts = count_parameters_of(config, VOCAB)
+    products = counter.get_total_flops() - sum(attention.values())
+    assert products == 6 * counts.in_products * tokens.numel()
+    if config.sliding_window is None:
+        assert flops(config, "palm") * tokens.numel() == counter.get_total_flops()
+    # Without a window the mask leaves (S + 1) / 2 of S positions.
+    full = small_config(
+        **{k: v for k, v in changes.items() if k != "sliding_window"}
+        | ({"attention_pattern": ("full",)} if "sliding_window" in changes else {})
+    )
+    whole = flops(full, "palm") - 6 * counts.in_products
+    halved = flops(full, "palm_causal") - 6 * counts.in_products
+    assert halved / whole == pytest.approx((LENGTH + 1) / (2 * LENGTH), rel=1e-12)
+
+
+@pytest.mark.parametrize("changes", SHAPES_FLOPS)
+def test_all_parameters_counts_those_of_the_module(changes):
+    config = small_config(**changes)
+    count = count_parameters(config.build(vocab_size=VOCAB))
+    heads = config.layers * pair_size(config)
+    assert flops(config, "all_parameters") == 6 * count + 6 * heads * LENGTH
+    assert all_parameters(count, heads, LENGTH) == flops(config, "all_parameters")
+    if config.mla is None:
+        # As most write it: 12 L H Q S.
+        twelve = 12 * config.layers * config.heads * config.head_dim * LENGTH
+        assert flops(config, "all_parameters") == 6 * count + twelve
+
+
+def test_a_published_figure():
+    """Llama 3 8B at 8,192 tokens: 6 * 7,504,658,432 in products, and 12 * 32 * 4,096 * 8,192."""
+    config = small_config(dim=4096, layers=32, heads=32, kv_heads=8, head_dim=128, ffn_dim=14336)
+    found = training_flops(config, "palm", vocab_size=128256, sequence_length=8192)
+    assert found == 6 * 7_504_658_432 + 12 * 32 * 4096 * 8192

@@ -78,15 +78,6 @@ def test_logits_against_plain_mathematics(name):
         torch.testing.assert_close(logits[row].double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_explicit_positions_against_plain_mathematics():
-    model = small_model()
-    tokens = some_tokens(rows=1)
-    positions = [0, 1, 2, 3, 0, 1, 2, 70, 71]
-    logits = model(tokens, torch.tensor(positions))
-    expected = reference.logits(model.config, model.state_dict(), tokens[0].tolist(), positions)
-    torch.testing.assert_close(logits[0].double(), expected, rtol=1e-4, atol=1e-4)
-
-
 def test_shifting_all_positions_changes_nothing():
     model = small_model()
     tokens = some_tokens()
@@ -248,15 +239,3 @@ def test_bf16_parameters():
     logits = model(tokens)
     assert logits.dtype == torch.bfloat16
     assert (logits.float() - exact(tokens)).abs().max() < 0.1 * exact(tokens).abs().max()
-
-
-def test_compiled_graph_gives_the_same():
-    model = small_model()
-    tokens = some_tokens()
-    graph = torch.compile(model, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(graph(tokens), model(tokens), rtol=1e-5, atol=1e-5)
-    graph(tokens).sum().backward()
-    compiled = model.norm.weight.grad.clone()
-    model.zero_grad()
-    model(tokens).sum().backward()
-    torch.testing.assert_close(model.norm.weight.grad, compiled, rtol=1e-4, atol=1e-4)

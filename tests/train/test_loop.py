@@ -151,46 +151,6 @@ def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str, clip: str) -> None:
         torch.testing.assert_close(ours, theirs[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
-def test_accumulation_equals_one_large_batch(
-    tmp_path: Path, dtype: torch.dtype, tolerance: float
-) -> None:
-    """The gradients of an update do not depend on the portions it is computed in."""
-    gradients: list[dict[str, torch.Tensor]] = []
-    losses: list[float] = []
-    for micro, accumulation in ((8, 1), (2, 4), (1, 8)):
-        job = small_job(
-            tmp_path, f"batch.micro_size={micro}", f"batch.accumulation={accumulation}",
-            "model.dropout=0", "loss.z_loss=1e-3",
-        )  # fmt: skip
-        components = build_components(job)
-        components.model.to(dtype)
-        loop = Loop(job, components, [], StopRequest(), Position())
-        step = components.feed.take()
-        sums = loop.engine.forward_backward(step, step.rank_total)
-        losses.append(float(sums.losses[0]))
-        gradients.append(
-            {name: p.grad for name, p in components.model.named_parameters() if p.grad is not None}
-        )
-    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
-    assert len(gradients[0]) > 5
-    for other in gradients[1:]:
-        for name, gradient in gradients[0].items():
-            torch.testing.assert_close(other[name], gradient, rtol=0, atol=tolerance)
-
-
-def test_accumulation_over_a_whole_run(tmp_path: Path) -> None:
-    losses: list[list[float]] = []
-    for micro, accumulation in ((8, 1), (2, 4)):
-        job = small_job(
-            tmp_path, f"batch.micro_size={micro}", f"batch.accumulation={accumulation}",
-            "model.dropout=0", "duration=10 steps",
-        )  # fmt: skip
-        losses.append([result.loss for result in run_loop(job)[1].updates])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert losses[0][-1] < losses[0][0]
-
-
 def test_the_position_after_each_update(tmp_path: Path) -> None:
     _, recorder = run_loop(small_job(tmp_path, "duration=3 steps"))
     assert recorder.positions == [(0, 1, False), (1, 2, False), (2, 3, True)]

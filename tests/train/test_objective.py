@@ -22,11 +22,9 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, StepBatch, total_count
 from setpoint.shapes.outcome import Outcome, Projection, Routing
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.config import Job
-from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Loop
-from setpoint.train.objective import Objective, add_routing
+from setpoint.train.objective import Objective
 from setpoint.train.position import Position
 
 from ..model.small import small_model
@@ -137,19 +135,6 @@ def test_the_mean_is_over_the_weights_of_the_valid_targets(tmp_path: Path) -> No
     assert tokens == batch.inputs.numel() > int((weights > 0).sum())
 
 
-@pytest.mark.parametrize("kind", ["chunked_cross_entropy", "linear_cross_entropy"])
-def test_losses_from_hidden_states_train_alike(tmp_path: Path, kind: str) -> None:
-    if kind == "linear_cross_entropy" and not hasattr(F, "linear_cross_entropy"):
-        pytest.skip("needs torch 2.13")
-    batch = rows_of(weighted=False)
-    expected, theirs = one_update(tmp_path, batch, 4, "model.vocab_multiple_of=64")
-    found, ours = one_update(
-        tmp_path, batch, 4, "model.vocab_multiple_of=64", f"loss={kind}", "loss.chunk_size=24"
-    )
-    assert found == pytest.approx(expected, rel=1e-6)
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-14)
-
-
 @pytest.mark.parametrize("kind", ["cross_entropy", "chunked_cross_entropy"])
 def test_the_scale_of_fp16_is_taken_back(tmp_path: Path, kind: str) -> None:
     job = small_job(tmp_path, f"loss={kind}", "model.dropout=0")
@@ -210,30 +195,6 @@ def test_what_the_model_adds_is_a_mean_over_the_global_batch(tmp_path: Path) -> 
     assert found == pytest.approx([expected, 2 * expected, 3 * expected], rel=1e-6)
 
 
-def test_routing_of_one_micro_batch_is_itself() -> None:
-    one = Routing(torch.ones(1, 2), torch.zeros(1), *(torch.tensor(n) for n in (1.0, 2.0, 3.0)))
-    assert [value.tolist() for value in add_routing(None, one, 1.0)] == [
-        value.tolist() for value in one
-    ]
-
-
-def test_experts_are_counted_over_all_micro_batches(tmp_path: Path) -> None:
-    flags = ("model.dropout=0", "model.moe.experts=4", "model.moe.top_k=2", "loss.z_loss=0.1")
-    job = small_job(tmp_path, "loss=chunked_cross_entropy", *flags)
-    result = Loop(job, build_components(job), [], StopRequest(), Position()).step()
-    assert result.routing is not None
-    assert float(result.routing.counts.sum()) == 2 * result.tokens
-    assert not any(value.requires_grad for value in result.routing)
-    # An even load has balance 1; both terms are above the cross-entropy.
-    assert float(result.routing.balance) >= 1
-    assert result.loss > result.cross_entropy
-
-
-def test_a_dense_model_has_no_routing(tmp_path: Path) -> None:
-    job = small_job(tmp_path)
-    assert Loop(job, build_components(job), [], StopRequest(), Position()).step().routing is None
-
-
 def test_counts_of_the_data_are_taken_as_they_are(tmp_path: Path) -> None:
     components = build_components(small_job(tmp_path))
     # Not what the targets say: nothing is counted anew where nothing is left out.
@@ -241,43 +202,6 @@ def test_counts_of_the_data_are_taken_as_they_are(tmp_path: Path) -> None:
     count = components.objective.count(batch)
     assert count == (batch.inputs.numel(), 5, 5.0, None)
     assert total_count([count, count])[1:3] == (10, 10.0)
-
-
-class TestEvaluation:
-    """Metrics are the plain cross-entropy of what counts."""
-
-    def parts(self, folder: Path, *flags: str) -> tuple[Job, Components]:
-        job = small_job(folder, *flags)
-        return job, build_components(job)
-
-    @pytest.mark.parametrize(
-        "flags",
-        [
-            ("loss.z_loss=0.5", "loss.label_smoothing=0.3", "loss.token_weights={33: 0.2}"),
-            ("loss=chunked_cross_entropy", "loss.chunk_size=5", "loss.z_loss=0.5"),
-        ],
-    )
-    def test_what_is_added_does_not_show(self, tmp_path: Path, flags: tuple[str, ...]) -> None:
-        plain = evaluate(*self.parts(tmp_path))[HELD_OUT]
-        other = evaluate(*self.parts(tmp_path, *flags))[HELD_OUT]
-        assert other.loss == pytest.approx(plain.loss, rel=1e-6)
-        assert other.bits_per_byte == pytest.approx(plain.bits_per_byte, rel=1e-6)
-        assert other.tokens == plain.tokens
-
-    @pytest.mark.parametrize("flag", ["loss.ignore_index=33", "loss.token_weights={33: 0}"])
-    def test_what_is_left_out_does_not_count(self, tmp_path: Path, flag: str) -> None:
-        """Neither among the tokens nor among the bytes."""
-        job, components = self.parts(tmp_path, flag, "evaluation.sequences=null")
-        for parameter in components.model.parameters():
-            nn.init.zeros_(parameter)
-        score = evaluate(job, components)[HELD_OUT]
-        tokens = torch.from_numpy(components.held_out.corpus.tokens.astype("int64"))[1:]
-        counted = tokens[tokens != 33]
-        bits = torch.tensor(VOCAB).log2().item()
-        assert score.tokens == len(counted) < len(tokens)
-        assert score.bits_per_byte == pytest.approx(
-            bits * len(counted) / int((counted != 256).sum()), rel=1e-6
-        )
 
 
 class Own:
@@ -402,14 +326,3 @@ def test_documents_and_positions_of_a_batch_reach_the_model() -> None:
     assert not torch.isclose(objective(make_batch(inputs, targets)).result.total, together)
     with pytest.raises(SetpointError, match="tokens alone, and the data gives positions and doc"):
         Objective(Logits(), resolve(CrossEntropy()).build())(packed)
-
-
-def test_three_counters() -> None:
-    """What is read, what is predicted, and what that weighs."""
-    batch = rows_of(weighted=False)
-    weigher = resolve(CrossEntropy(ignore_index=33, token_weights={"34": 0.5})).build()
-    count = Objective(Logits(), weigher).count(batch)
-    valid = (batch.targets != IGNORE_INDEX) & (batch.targets != 33)
-    halves = int((batch.targets == 34).sum())
-    assert halves and count.tokens == batch.inputs.numel() > int(valid.sum())
-    assert count[:3] == (count.tokens, int(valid.sum()), int(valid.sum()) - 0.5 * halves)

@@ -59,7 +59,6 @@ def oracle(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.mark.parametrize(
     ("number", "status", "words"),
     [
-        (signal.SIGTERM, 75, "stopped by SIGTERM"),
         (signal.SIGUSR1, 75, "stopped by SIGUSR1"),
         (signal.SIGHUP, 75, "SIGHUP"),
         (signal.SIGINT, 130, "interrupted"),
@@ -203,14 +202,14 @@ def let_go(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "words"),
+    ("place", "number", "status", "words"),
     [
-        (signal.SIGINT, 130, "interrupted: nothing was trained"),
-        (signal.SIGTERM, 75, "stopped by SIGTERM: nothing was trained"),
-        (signal.SIGUSR1, 75, "stopped by SIGUSR1: nothing was trained"),
+        ("import", signal.SIGINT, 130, "interrupted: nothing was trained"),
+        ("import", signal.SIGTERM, 75, "stopped by SIGTERM: nothing was trained"),
+        ("read", signal.SIGINT, 130, "interrupted: nothing was trained"),
+        ("read", signal.SIGUSR1, 75, "stopped by SIGUSR1: nothing was trained"),
     ],
 )
-@pytest.mark.parametrize("place", ["import", "read"])
 def test_before_training_a_signal_ends_it_at_once_and_quietly(
     commands: Commands, tmp_path: Path, place: str, number: int, status: int, words: str
 ) -> None:

@@ -2,11 +2,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from setpoint.model.attention.attention import Attention, attention_context
+from setpoint.config import SetpointError
+from setpoint.model.attention.attention import Attention, LatentAttention, attention_context
+from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.initialize import initialize
+from setpoint.model.rope.config import LinearScaling
+from setpoint.model.rope.rotation import rotation
 
 from .. import reference
 from ..small import small_config
+from .small import CONFIGS, SLIDING, latent_config, small_attention
 
 
 def make(layer: int = 0, **changes) -> Attention:
@@ -96,91 +101,6 @@ def test_merged_projections_equal_separate_ones(bias, qk_norm):
     torch.testing.assert_close(torch.cat(grads), grad, rtol=1e-9, atol=1e-9)
 
 
-def test_queries_and_keys_are_normalized_in_each_head_before_they_turn():
-    attention = make(qk_norm=True)
-    x = torch.randn(2, 9, 24)
-    before = run(attention, x)
-    with torch.no_grad():
-        # Any scale of the projections is taken out again.
-        attention.query.weight.mul_(3)
-        attention.key.weight.mul_(5)
-    torch.testing.assert_close(run(attention, x), before, rtol=1e-3, atol=1e-3)
-    assert attention.query_norm.weight.shape == (4,)
-    plain = run(make(), x)
-    assert not torch.allclose(plain, before, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "names"),
-    [
-        ({"qkv_bias": True}, {"query.bias", "key.bias", "value.bias"}),
-        ({"qkv_bias": True, "merge_qkv": True}, {"query_key_value.bias"}),
-        ({"attention_output_bias": True}, {"output.bias"}),
-        ({}, set()),
-    ],
-)
-def test_biases_start_at_zero_and_count(changes, names):
-    attention = make(**changes)
-    biases = {n: p for n, p in attention.named_parameters() if n.endswith("bias")}
-    assert biases.keys() == names
-    x = torch.randn(2, 9, 24)
-    before = run(attention, x)
-    for name, bias in biases.items():
-        assert not bias.any()
-        with torch.no_grad():
-            bias.normal_()
-        after = run(attention, x)
-        # The same bias on all keys changes no softmax unless keys turn.
-        assert not torch.equal(before, after), name
-        before = after
-
-
-def test_scales():
-    x = torch.randn(2, 9, 24)
-    plain = run(make(), x)
-    assert torch.equal(run(make(attention_scale=0.5), x), plain)  # 1 / sqrt(4)
-    given = run(make(attention_scale=2.0), x)
-    attention = make()
-    with torch.no_grad():
-        attention.query.weight.mul_(4)
-    torch.testing.assert_close(run(attention, x), given, rtol=1e-5, atol=1e-5)
-
-
-def test_a_soft_cap_bounds_scores():
-    x = torch.randn(2, 9, 24)
-    capped = run(make(attention_soft_cap=1e-6), x, attention_soft_cap=1e-6)
-    with torch.no_grad():
-        flat = make()
-        flat.query.weight.zero_()
-    torch.testing.assert_close(capped, run(flat, x), rtol=1e-4, atol=1e-5)
-    loose = run(make(attention_soft_cap=1e4), x, attention_soft_cap=1e4)
-    torch.testing.assert_close(loose, run(make(), x), rtol=1e-4, atol=1e-4)
-
-
-def test_layers_differ_by_the_pattern():
-    changes = {"attention_pattern": ("sliding", "full"), "sliding_window": 3}
-    x = torch.randn(1, 9, 24)
-    other = x.clone()
-    other[:, 0] = 1.0
-    for layer, reach in ((0, 3), (1, 9)):
-        attention = make(layer, **changes)
-        difference = (run(attention, x, **changes) - run(attention, other, **changes)).abs()
-        changed = difference.amax(dim=(0, 2)) > 1e-6
-        assert changed.tolist() == [position < reach for position in range(9)]
-
-
-def test_positions_need_not_turn():
-    x = torch.randn(1, 9, 24)
-    attention = make()
-    still = run(attention, x, positions="none")
-    assert torch.equal(still[:, -1], run(attention, x, torch.zeros(9, dtype=torch.int64))[:, -1])
-    assert not torch.allclose(still, run(attention, x), atol=1e-3)
-    # Without positions the last one sees the others as a set.
-    order = torch.cat((torch.randperm(8), torch.tensor([8])))
-    shuffled = run(attention, x[:, order], positions="none")
-    torch.testing.assert_close(shuffled[:, -1], still[:, -1], rtol=1e-5, atol=1e-5)
-
-
 def test_weights_are_dropped_in_training_alone():
     x = torch.randn(2, 9, 24)
     attention = make(attention_dropout=0.5)
@@ -188,34 +108,6 @@ def test_weights_are_dropped_in_training_alone():
     dropped = run(attention, x)
     assert not torch.allclose(dropped, run(attention, x), atol=1e-3)
     assert torch.equal(run(attention.eval(), x), run(make(), x))
-
-
-def test_nothing_is_kept_between_calls():
-    attention = make(qk_norm=True)
-    before = set(vars(attention))
-    run(attention, torch.randn(2, 9, 24))
-    assert set(vars(attention)) == before
-    assert not list(attention.buffers())
-
-
-def test_bf16_stays_near_fp32():
-    x = torch.randn(2, 9, 24)
-    for changes in ({}, {"attention_soft_cap": 2.0}, {"qk_norm": True}):
-        attention = make(**changes)
-        exact = run(attention, x, **changes)
-        with torch.autocast("cpu", torch.bfloat16):
-            rough = run(attention, x, **changes)
-        assert rough.dtype == torch.bfloat16
-        torch.testing.assert_close(rough.float(), exact, rtol=0.05, atol=0.05)
-
-
-@pytest.mark.parametrize("merge_qkv", [False, True])
-def test_initialization(merge_qkv):
-    attention = make(dim=96, heads=8, merge_qkv=merge_qkv)
-    for name, parameter in attention.named_parameters():
-        # Four projections of the two layers write to the residual stream.
-        std = 0.2 / 2 if name == "output.weight" else 0.2
-        assert parameter.std().item() == pytest.approx(std, rel=0.05), name
 
 
 def test_the_softmax_is_computed_in_fp32():
@@ -234,3 +126,151 @@ def test_the_softmax_is_computed_in_fp32():
     with Watch():
         assert run(attention, x, attention_backend="eager").dtype == torch.bfloat16
     assert seen == {torch.float32}
+
+
+def deepseek_attention(query_rank):
+    """Attention of transformers, its rotations, and the same weights as ours has them."""
+    from transformers import DeepseekV3Config
+    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
+
+    config = DeepseekV3Config(
+        hidden_size=24,
+        num_attention_heads=6,
+        num_key_value_heads=6,
+        q_lora_rank=query_rank,
+        kv_lora_rank=10,
+        qk_rope_head_dim=4,
+        qk_nope_head_dim=6,
+        v_head_dim=5,
+        rms_norm_eps=1e-5,
+        attn_implementation="eager",
+    )
+    attention = deepseek.DeepseekV3Attention(config, 0)
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.normal_(0, 0.3)
+    weights = {name: tensor.clone() for name, tensor in attention.state_dict().items()}
+    state = {
+        "key_value_down.weight": halves(weights["kv_a_proj_with_mqa.weight"], heads=1),
+        "key_value_down_norm.weight": weights["kv_a_layernorm.weight"],
+        "key_value_up.weight": weights["kv_b_proj.weight"],
+        "output.weight": weights["o_proj.weight"],
+    }
+    if query_rank is None:
+        state["query.weight"] = halves(weights["q_proj.weight"], heads=6)
+    else:
+        state["query_down.weight"] = weights["q_a_proj.weight"]
+        state["query_down_norm.weight"] = weights["q_a_layernorm.weight"]
+        state["query_up.weight"] = halves(weights["q_b_proj.weight"], heads=6)
+        attention.q_a_layernorm.variance_epsilon = 1e-5
+    attention.kv_a_layernorm.variance_epsilon = 1e-5
+    return attention, deepseek.DeepseekV3RotaryEmbedding(config), state
+
+
+def halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """DeepSeek turns neighbours, the last four rows of a head; ours turns halves."""
+    weight = weight.unflatten(0, (heads, -1)).clone()
+    turned = weight[:, -4:]
+    weight[:, -4:] = torch.cat((turned[:, 0::2], turned[:, 1::2]), dim=1)
+    return weight.flatten(0, 1)
+
+
+@pytest.mark.parametrize("query_rank", [None, 7])
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+def test_against_transformers(query_rank, backend):
+    torch.manual_seed(0)
+    theirs, rotary, state = deepseek_attention(query_rank)
+    config = latent_config(query_rank=query_rank, attention_backend=backend)
+    ours = LatentAttention(config, 0)
+    ours.load_state_dict(state)
+    x, grad = torch.randn(2, 9, 24), torch.randn(2, 9, 24)
+    one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    mask = torch.full((9, 9), -torch.inf).triu(1)[None, None]
+    expected, _ = theirs(one, rotary(one, torch.arange(9)[None]), mask)
+    mixed = ours(other, attention_context(config, other))
+    torch.testing.assert_close(mixed, expected, rtol=1e-4, atol=1e-5)
+    expected.backward(grad)
+    mixed.backward(grad)
+    torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_one_token_meets_latents_with_the_same_result():
+    """A piece of one token is computed another way than a piece of several."""
+    config = CONFIGS["latent"]
+    attention = small_attention(config)
+    x = torch.randn(2, 9, 24)
+    whole = attention(x, attention_context(config, x))
+    cache = KeyValueCache()
+    attention(x[:, :8], attention_context(config, x[:, :8], cache=cache))
+    attention.key_value_up.register_forward_hook(lambda *_: pytest.fail("expanded all keys"))
+    last = attention(x[:, 8:], attention_context(config, x[:, 8:], cache=cache))
+    torch.testing.assert_close(last, whole[:, 8:], rtol=1e-4, atol=1e-5)
+
+
+TOKENS = torch.zeros(2, 9, dtype=torch.int64)
+
+
+def test_positions_count_up_or_go_on():
+    context = attention_context(small_config(), TOKENS)
+    assert context.positions.tolist() == list(range(9))
+    cache = KeyValueCache()
+    attention_context(small_config(), TOKENS, cache=cache)
+    context = attention_context(small_config(), TOKENS[:, :2], cache=cache)
+    assert context.positions.tolist() == [9, 10]
+    given = torch.arange(18).view(2, 9)
+    assert attention_context(small_config(), TOKENS, given).positions is given
+
+
+def test_the_plain_case_makes_no_mask():
+    mask = attention_context(small_config(), TOKENS).views["full"].mask
+    assert (mask.is_causal, mask.mask) == (True, None)
+    long = small_config(attention_pattern=("sliding",), sliding_window=9)
+    mask = attention_context(long, TOKENS).views["sliding"].mask
+    assert (mask.is_causal, mask.mask) == (True, None)
+    mask = attention_context(small_config(), TOKENS, torch.arange(3, 12)).views["full"].mask
+    assert (mask.is_causal, mask.mask) == (True, None)
+    cache = KeyValueCache()
+    attention_context(small_config(), TOKENS, cache=cache)
+    mask = attention_context(small_config(), TOKENS[:, :1], cache=cache).views["full"].mask
+    assert (mask.is_causal, mask.mask) == (False, None)
+
+
+def test_kinds_share_a_rotation_unless_their_bases_differ():
+    changes = {**SLIDING, "attention_pattern": ("full", "sliding")}
+    scaled = {**changes, "rope_scaling": LinearScaling(factor=2.0)}
+    views = attention_context(small_config(**scaled), TOKENS).views
+    assert views["full"].rotation is views["sliding"].rotation
+    halved = rotation(torch.arange(9), 4, 10_000.0, LinearScaling(factor=2.0))
+    assert torch.equal(views["full"].rotation.cos, halved.cos)
+    # A base of its own is not scaled (Gemma 3).
+    views = attention_context(small_config(rope_base_sliding=50.0, **scaled), TOKENS).views
+    assert torch.equal(views["full"].rotation.cos, halved.cos)
+    own = rotation(torch.arange(9), 4, 50.0)
+    assert torch.equal(views["sliding"].rotation.sin, own.sin)
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"positions": torch.arange(8)}, r"positions have shape \(8,\); tokens need \(2, 9\) or"),
+        ({"documents": torch.arange(9)}, r"documents have shape \(9,\); tokens need \(2, 9\)$"),
+        ({"positions": torch.arange(9) - 1}, "must not be negative; give padding by"),
+    ],
+)
+def test_places_that_do_not_fit_are_refused(places, message):
+    with pytest.raises(ValueError, match=message):
+        attention_context(small_config(), TOKENS, **places)
+
+
+def test_a_backend_that_is_not_here_is_refused_at_once():
+    config = small_config(attention_backend="varlen", head_dim=8)
+    with pytest.raises(SetpointError, match="varlen: it needs a GPU"):
+        attention_context(config, TOKENS)
+
+
+def test_engines_that_cast_inputs_leave_rotations_alone():
+    from torch.utils._pytree import tree_leaves
+
+    context = attention_context(small_config(), TOKENS)
+    assert tree_leaves(context) == [context]

@@ -11,13 +11,10 @@ from torch.nn import functional as F
 
 from setpoint.config import SetpointError
 from setpoint.model.block_modules import relu_squared
-from setpoint.model.initialize import initialize
 from setpoint.model.moe import experts
 from setpoint.model.moe.experts import (
     Assignments,
     ExpertKernels,
-    PackedExperts,
-    UnpackedExperts,
     assign,
     capacity,
     gather,
@@ -31,7 +28,7 @@ from setpoint.model.moe.experts import (
     why_not_grouped,
 )
 
-from .small import small_layer, small_transformer
+from .small import small_layer
 
 # Four tokens, two choices each, three experts.
 CHOICES = torch.tensor([[2, 0], [0, 1], [0, 2], [2, 0]])
@@ -43,35 +40,6 @@ def test_rows_are_sorted_by_expert_and_then_by_token() -> None:
     assert (found.slots // 2).tolist() == [0, 1, 2, 3, 1, 0, 2, 3]
     assert CHOICES.flatten()[found.slots].tolist() == [0, 0, 0, 0, 1, 2, 2, 2]
     assert load.chosen.flatten().tolist() == load.taken.flatten().tolist() == [4, 1, 3]
-
-
-def test_the_earliest_tokens_fit() -> None:
-    found, load = assign(CHOICES, 3, capacity_factor=0.75)  # 4 * 2 / 3 * 0.75 = 2
-    assert found.ends.tolist() == [2, 3, 5]
-    assert (found.slots // 2).tolist() == [0, 1, 1, 0, 2]
-    assert load.chosen.flatten().tolist() == [4, 1, 3]
-    assert load.taken.flatten().tolist() == [2, 1, 2]
-
-
-def test_a_capacity_that_suffices_changes_nothing() -> None:
-    plain, limited = assign(CHOICES, 3), assign(CHOICES, 3, capacity_factor=1.5)
-    for ours, theirs in zip(limited, plain, strict=True):
-        assert all(map(torch.equal, ours[:2], theirs[:2]))
-
-
-def test_padding_is_sorted_with_the_others_and_not_counted() -> None:
-    found, load = assign(CHOICES, 3, valid=torch.tensor([False, True, True, True]))
-    plain, _ = assign(CHOICES, 3)
-    assert torch.equal(found.slots, plain.slots) and torch.equal(found.ends, plain.ends)
-    assert load.chosen.flatten().tolist() == load.taken.flatten().tolist() == [3, 1, 2]
-
-
-def test_padding_takes_no_capacity() -> None:
-    valid = torch.tensor([False, True, True, True])
-    found, load = assign(CHOICES, 3, capacity_factor=1.0, valid=valid)  # 3 * 2 / 3 = 2
-    assert found.ends.tolist() == [2, 3, 5]
-    assert (found.slots // 2).tolist() == [1, 2, 1, 2, 3]
-    assert load.taken.flatten().tolist() == [2, 1, 2]
 
 
 def test_random_choices_against_counting() -> None:
@@ -153,11 +121,6 @@ def test_what_compilers_are_told_is_true() -> None:
     rows, matrices = torch.randn(7, 3, requires_grad=True), torch.randn(4, 3, 5, requires_grad=True)
     torch.library.opcheck(looped_product, (rows, matrices, GROUP_ENDS))
     torch.library.opcheck(looped_gradient, (rows.detach(), torch.randn(7, 5), GROUP_ENDS))
-
-
-def test_on_the_meta_device() -> None:
-    rows, matrices = torch.empty(7, 3, device="meta"), torch.empty(4, 3, 5, device="meta")
-    assert looped_product(rows, matrices, GROUP_ENDS.to("meta")).shape == (7, 5)
 
 
 def matrices(rows: int = 16, columns: int = 24, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -295,27 +258,6 @@ def test_packed_and_unpacked_start_equal(activation: str) -> None:
             own = getattr(unpacked[str(expert)], name).weight
             assert torch.equal(getattr(packed, name)[expert], own.T)
     assert not torch.equal(packed.up[0], packed.up[1])
-
-
-def test_half_of_the_experts_are_those_of_the_whole() -> None:
-    whole = small_layer(dtype=torch.float32).experts
-    half = PackedExperts(small_transformer(experts=2))
-    part = torch.nn.ModuleDict({"experts": half})
-    initialize(part, 1)
-    assert torch.equal(half.down, whole.down[:2])
-
-
-def test_scale_of_initialization() -> None:
-    layer = PackedExperts(small_transformer({"dim": 128, "heads": 4}, expert_dim=256))
-    initialize(torch.nn.ModuleDict({"experts": layer}), 1)
-    assert layer.up.std().item() == pytest.approx(0.3, rel=0.02)
-    assert layer.down.std().item() == pytest.approx(0.3 / 2, rel=0.02)  # two layers
-
-
-def test_experts_have_no_biases() -> None:
-    config = small_transformer({"ffn_bias": True}, first_dense=1, packed=False, shared_experts=1)
-    names = [name for name, _ in UnpackedExperts(config).named_parameters()]
-    assert names and not [name for name in names if "bias" in name]
 
 
 def test_grouped_is_used_where_it_works_and_refused_in_words_elsewhere() -> None:

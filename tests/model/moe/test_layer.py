@@ -171,19 +171,6 @@ def test_padding_is_not_counted_and_takes_no_capacity() -> None:
     torch.testing.assert_close(routing.sequence_balance, (4 * each[0] + 7 * each[1]) / 11)
 
 
-def test_padding_without_a_capacity_changes_counts_only() -> None:
-    layer, x = small_layer(), hidden()
-    positions = torch.arange(LENGTH).repeat(BATCH, 1)
-    positions[1, 2:] = -1
-    y, routing = layer(x, positions)
-    plain, whole = layer(x)
-    assert torch.equal(y, plain)
-    expected, _ = answer_of(layer, {}, x)
-    kept = [t for t in all_tokens() if not LENGTH + 2 <= t < 2 * LENGTH]
-    counts = [sum(expected.experts[t].count(e) for t in kept) for e in range(4)]
-    assert routing.counts.tolist() == counts != whole.counts.tolist()
-
-
 def test_only_padding_gives_zeros_and_no_nan() -> None:
     layer, x = small_layer(capacity_factor=1.0, gradient_scale=True, shared_experts=0), hidden()
     y, routing = layer(x, torch.full((BATCH, LENGTH), -1))

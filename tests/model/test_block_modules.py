@@ -1,0 +1,299 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from setpoint.config import SetpointError, resolve
+from setpoint.config.components import partial
+from setpoint.config.values.user_code import allow_imports
+from setpoint.model.block_modules import FeedForward, LayerNorm, RMSNorm, cast_once, rms_norm_cpu
+from setpoint.model.config import LayerNormConfig, RMSNormConfig
+from setpoint.model.initialize import ConstantInit, initialize
+from setpoint.model.transformer import Transformer
+
+from . import reference
+from .small import VOCAB, small_config
+
+
+def made(dim: int, eps: float = 1e-5, *, zero_centered: bool = False) -> RMSNorm:
+    norm = RMSNorm(resolve(RMSNormConfig(zero_centered=zero_centered)), dim=dim, eps=eps)
+    torch.nn.init.normal_(norm.weight)
+    return norm
+
+
+def gradients(function, x, weight, grad):
+    x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
+    y = function(x, weight)
+    y.backward(grad.to(y.dtype))
+    return y.detach(), x.grad, weight.grad
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 33), (1, 48), (2, 3, 4, 128)])
+def test_values_and_gradients_against_float64(shape):
+    torch.manual_seed(0)
+    x, grad, norm = torch.randn(shape) * 3, torch.randn(shape), made(shape[-1], 1e-3)
+    ours = gradients(
+        lambda x, w: torch.func.functional_call(norm, {"weight": w}, (x,)), x, norm.weight, grad
+    )
+    exact = gradients(
+        lambda x, w: reference.norm(x, w, 1e-3), x.double(), norm.weight.double(), grad
+    )
+    for a, b in zip(ours, exact, strict=True):
+        assert a.dtype == torch.float32
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
+
+
+def test_analytic_backward_against_finite_differences():
+    x = torch.randn(3, 4, 9, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(9, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, w: rms_norm_cpu(x, w, 1e-2), (x, weight))
+
+
+def test_awkward_memory_layouts():
+    torch.manual_seed(0)
+    weight = torch.randn(6)
+    x = torch.randn(6, 5, 4).transpose(0, 2)
+    grad = torch.randn(4, 1, 6).expand(4, 5, 6)
+    ours = gradients(lambda x, w: rms_norm_cpu(x, w, 1e-5), x, weight, grad)
+    torchs = gradients(lambda x, w: F.rms_norm(x, (6,), w, 1e-5), x, weight, grad)
+    for a, b in zip(ours, torchs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_zero_vectors_stay_finite():
+    norm = made(8)
+    x = torch.zeros(2, 8, requires_grad=True)
+    y = norm(x)
+    y.sum().backward()
+    assert torch.equal(y, torch.zeros(2, 8))
+    assert torch.isfinite(x.grad).all()
+
+
+def test_bf16_keeps_its_dtype_and_takes_statistics_in_fp32():
+    norm = made(512)
+    x = (torch.randn(4, 512) * 50).bfloat16()
+    y = norm(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(
+        y.double(),
+        reference.norm(x.double(), norm.weight.double(), 1e-5),
+        rtol=1e-2,
+        atol=1e-2,
+    )
+
+
+def test_autocast_leaves_fp32_alone_even_in_backward():
+    torch.manual_seed(0)
+    x, grad, norm = torch.randn(3, 16), torch.randn(3, 16), made(16)
+    plain = gradients(lambda x, w: rms_norm_cpu(x, w, 1e-5), x, norm.weight, grad)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = gradients(lambda x, w: rms_norm_cpu(x, w, 1e-5), x, norm.weight, grad)
+    for a, b in zip(plain, cast, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_zero_centered_weight_counts_from_one():
+    torch.manual_seed(0)
+    x, norm = torch.randn(3, 16), made(16, zero_centered=True)
+    exact = reference.norm(x.double(), 1 + norm.weight.double(), 1e-5)
+    torch.testing.assert_close(norm(x).double(), exact, rtol=1e-5, atol=1e-5)
+    initialize(norm, 0)
+    assert torch.equal(norm.weight, torch.zeros(16))
+    plain = made(16)
+    initialize(plain, 0)
+    assert torch.equal(norm(x), plain(x))
+
+
+def test_a_small_zero_centered_weight_survives_bf16():
+    norm = made(16, zero_centered=True)
+    torch.nn.init.constant_(norm.weight, 0.001)
+    norm = norm.bfloat16()
+    x = torch.randn(64, 16, dtype=torch.float32)
+    ratio = norm(x) / made_identity(x)
+    torch.testing.assert_close(ratio, torch.full_like(ratio, 1.001), rtol=1e-5, atol=1e-5)
+
+
+def made_identity(x: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, (x.shape[-1],), eps=1e-5)
+
+
+def made_of_layer_norm(dim: int, *, bias: bool = True, eps: float = 1e-3) -> LayerNorm:
+    norm = LayerNorm(resolve(LayerNormConfig(bias=bias)), dim=dim, eps=eps)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    return norm
+
+
+def plain(x, weight, bias, eps):
+    centered = x - x.sum(-1, keepdim=True) / x.shape[-1]
+    variance = (centered * centered).sum(-1, keepdim=True) / x.shape[-1]
+    return centered / torch.sqrt(variance + eps) * weight + bias
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_against_plain_mathematics(bias):
+    torch.manual_seed(0)
+    norm, x = made_of_layer_norm(33, bias=bias), torch.randn(5, 7, 33) * 3 + 2
+    shift = norm.bias.double() if bias else torch.zeros(33).double()
+    exact = plain(x.double(), norm.weight.double(), shift, 1e-3)
+    torch.testing.assert_close(norm(x).double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_bf16_takes_statistics_in_fp32():
+    norm = made_of_layer_norm(512)
+    x = (torch.randn(4, 512) * 50).bfloat16()
+    y = norm(x)
+    assert y.dtype == torch.bfloat16
+    exact = plain(x.double(), norm.weight.double(), norm.bias.double(), 1e-3)
+    torch.testing.assert_close(y.double(), exact, rtol=2e-2, atol=2e-2)
+
+
+allow_imports(__name__)
+
+
+class Scale(nn.Module):
+    """A norm of the user's own: each vector over its largest component, times drawn weights."""
+
+    def __init__(self, dim: int, eps: float, power: float = 1.0) -> None:
+        super().__init__()
+        self.eps, self.power = eps, power
+        self.gain = nn.Parameter(torch.rand(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / (x.abs().amax(-1, keepdim=True) + self.eps) ** self.power * self.gain
+
+
+class Ruled(Scale):
+    """One that says itself how it starts."""
+
+    def initializers(self) -> dict[str, ConstantInit]:
+        return {"gain": ConstantInit(3.0)}
+
+
+def model_with(target: Any, **arguments: Any) -> Transformer:
+    section: Any = partial(target, **arguments)
+    return small_config(norm=section).build(vocab_size=VOCAB)
+
+
+def test_it_gets_the_width_and_eps():
+    model: Any = model_with(Scale, power=0.5)
+    assert model.norm.gain.shape == (24,)
+    assert model.norm.eps == 1e-5
+    assert model.norm.power == 0.5
+    ids = {id(layer.attention_norm.gain) for layer in model.layers.values()}
+    assert len(ids) == 2, "each norm has parameters of its own"
+
+
+def test_torchs_own_norms_take_the_width_by_their_name():
+    model: Any = model_with(nn.LayerNorm, bias=False)
+    assert model.norm.normalized_shape == (24,)
+    assert model.norm.bias is None
+    initialize(model, 1)
+    assert model(torch.arange(6)[None]).shape == (1, 6, VOCAB)
+
+
+def test_it_keeps_the_values_it_gives_itself_through_the_meta_device():
+    torch.manual_seed(5)
+    model: Any = model_with(Scale)
+    drawn = model.norm.gain.detach().clone()
+    initialize(model, 1)
+    assert torch.equal(model.norm.gain, drawn)
+    torch.manual_seed(5)
+    section: Any = partial(Scale)
+    with torch.device("meta"):
+        other: Any = Transformer(small_config(norm=section), vocab_size=VOCAB)
+    assert other.norm.gain.is_meta
+    other.to_empty(device="cpu")
+    initialize(other, 1)
+    assert torch.equal(other.norm.gain, drawn)
+
+
+def test_its_own_rules_come_first():
+    model: Any = model_with(Ruled)
+    initialize(model, 1)
+    assert torch.equal(model.norm.gain, torch.full((24,), 3.0))
+
+
+class Halves(nn.Module):
+    """No norm: it changes the shape."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[..., ::2]
+
+
+class Tokens(nn.Module):
+    """No norm: it takes two arguments."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (Halves, r"gives \(1, 2, 12\) for vectors of shape \(1, 2, 24\)"),
+        (Tokens, r"cannot be called with \(\.\.\., 24\) vectors: TypeError"),
+        (dict, "makes a dict; it must make a torch module"),
+    ],
+)
+def test_what_is_no_norm(target: Any, words: str):
+    with pytest.raises(SetpointError, match=words):
+        model_with(target)
+
+
+def test_an_argument_that_the_model_hands_over_is_refused():
+    section: Any = partial(nn.LayerNorm, eps=0.1)
+    with pytest.raises(SetpointError, match="eps"):
+        resolve(small_config(norm=section)).build(vocab_size=VOCAB)
+
+
+@pytest.mark.parametrize("name", reference.ACTIVATIONS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_against_plain_mathematics_of_feed_forward(name, bias):
+    torch.manual_seed(0)
+    config = small_config(activation=name, ffn_bias=bias)
+    layer = FeedForward(config).double()
+    x = 20 * torch.randn(2, 5, config.dim).double()
+    weights = layer.state_dict()
+    torch.testing.assert_close(layer(x), reference.feed_forward(weights, x, name))
+    assert ("gate.weight" in weights) == ("glu" in name)
+    assert ("down.bias" in weights) == bias
+
+
+def test_width_and_biases_may_be_others_than_the_models():
+    layer = FeedForward(small_config(ffn_bias=True), 7, bias=False)
+    assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {
+        "gate.weight": (7, 24),
+        "up.weight": (7, 24),
+        "down.weight": (24, 7),
+    }
+
+
+def test_biases_start_at_zero_and_do_not_shift_the_other_draws():
+    plain, biased = FeedForward(small_config()), FeedForward(small_config(ffn_bias=True))
+    initialize(plain, 1)
+    initialize(biased, 1)
+    assert not biased.up.bias.any() and not biased.down.bias.any()
+    assert torch.equal(plain.up.weight, biased.up.weight)
+
+
+def test_gradients_of_the_input_are_summed_from_up_to_gate():
+    """As in all curves that are kept; sums of adapters' products depend on the order."""
+    layer, order = FeedForward(small_config()), []
+    for name in ("gate", "up"):
+        module = layer.get_submodule(name)
+        module.register_forward_hook(lambda *_, name=name: order.append(name))
+    layer(torch.randn(2, 5, 24))
+    assert order == ["gate", "up"]
+
+
+def test_casts_to_the_dtype_of_autocast():
+    x = torch.randn(3, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = cast_once(x)
+        assert cast_once(y) is y
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    assert x.grad.dtype == torch.float32
