@@ -51,8 +51,8 @@ class DenseExperts:
     def _with_dense(self, *args: Any, **named: Any) -> Any:
         module: Any = self
         adapters, stored = _children(self, CHILD), _children(self, QUANTIZED)
-        held = (each.dtype for each in module.parameters() if each.requires_grad)
-        dtype = next(held, args[0].dtype)
+        dtypes = (param.dtype for param in module.parameters() if param.requires_grad)
+        dtype = next(dtypes, args[0].dtype)
         # Before the parameters of a module, attributes of its own are found.
         for name in dict.fromkeys((*stored, *adapters)):
             if name in adapters:
@@ -112,7 +112,7 @@ def merge_all(model: nn.Module) -> None:
     Raises:
         SetpointError: weights are sharded.
     """
-    dtype = next(each.dtype for each in model.parameters() if each.is_floating_point())
+    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
     for module in list(model.modules()):
         for name, adapter in list(module.named_children()):
             if name != "adapter":
@@ -128,12 +128,12 @@ def merge_all(model: nn.Module) -> None:
                     make_dense(module, merged.to(dtype))
                 else:
                     weight.copy_(merged)
-            elif adapter and all(isinstance(each, ExpertAdapter) for each in adapter.children()):
+            elif adapter and all(isinstance(child, ExpertAdapter) for child in adapter.children()):
                 make_dense(module, dtype=dtype)
-                for own, each in adapter.named_children():
-                    weight = _dense(module, own)
-                    assert isinstance(each, ExpertAdapter)
-                    weight.copy_(merged_weight(weight, each))
+                for weight_name, child in adapter.named_children():
+                    weight = _dense(module, weight_name)
+                    assert isinstance(child, ExpertAdapter)
+                    weight.copy_(merged_weight(weight, child))
                 if isinstance(module, DenseExperts):
                     del module._modules[name]
                 else:
@@ -197,8 +197,8 @@ def adapt(
     for target in described.targets:
         holder = modules[target.site.holder]
         _require_form(target, holder)
-        own = holder._parameters.get(target.site.weight.rpartition(".")[2])
-        shared = owners.get(id(own), ())
+        parameter = holder._parameters.get(target.site.weight.rpartition(".")[2])
+        shared = owners.get(id(parameter), ())
         if len(shared) > 1:
             raise SetpointError(
                 f"adapter.targets: {' and '.join(shared)} have one weight, and an adapter of one "
@@ -212,9 +212,11 @@ def adapt(
 
 def freeze_base(config: AdapterConfig, model: nn.Module) -> None:
     """Freeze all parameters except those of the adapter and fully trained ones."""
-    held = set(adapter_parameters(model))
+    adapter_names = set(adapter_parameters(model))
     for name, parameter in model.named_parameters():
-        if name not in held and not any(re.search(each, name) for each in config.train):
+        if name not in adapter_names and not any(
+            re.search(pattern, name) for pattern in config.train
+        ):
             parameter.requires_grad_(False)
 
 
@@ -245,18 +247,18 @@ def _require_form(target: AdapterTarget, holder: nn.Module) -> None:
 
 
 def _adapt_one(config: AdapterConfig, target: AdapterTarget, holder: nn.Module) -> None:
-    own = target.site.path.rpartition(".")[2]
+    weight_name = target.site.path.rpartition(".")[2]
     given = (target, config.dropout, config.b_std)
     if target.site.form == "experts":
         adapters: Any = getattr(holder, CHILD, None)
         if adapters is None:
             adapters = ExpertAdapters()
             setattr(holder, CHILD, adapters)
-        like: Any = holder._parameters[own]
+        like: Any = holder._parameters[weight_name]
         if like is None:  # which is quantized
-            part: Any = next(holder.get_submodule(f"{QUANTIZED}.{own}").parameters())
+            part: Any = next(holder.get_submodule(f"{QUANTIZED}.{weight_name}").parameters())
             like = torch.empty(0, device=part.device)
-        adapters[own] = ExpertAdapter(*given, like)
+        adapters[weight_name] = ExpertAdapter(*given, like)
         return
     weight: Any = holder.weight
     is_linear = target.site.form == "linear"

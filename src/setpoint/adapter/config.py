@@ -146,13 +146,13 @@ class AdapterConfig(Config):
     def can_be_searched(self) -> bool:
         """True if all patterns are regular expressions."""
         patterns = [*(self.targets or ()), *(self.exclude or ()), *self.train]
-        patterns += [each.pattern for each in self.ranks]
+        patterns += [rule.pattern for rule in self.ranks]
         patterns += self.quantize.exclude if self.quantize is not None else ()
-        return all(is_pattern(each) for each in patterns)
+        return all(is_pattern(rule) for rule in patterns)
 
     @dead("rank_stabilized")
     def _scale_is_dead(self) -> str | None:
-        ranks = [self.rank, *(each.rank for each in self.ranks if each.rank is not None)]
+        ranks = [self.rank, *(rule.rank for rule in self.ranks if rule.rank is not None)]
         if self.rank_stabilized and set(ranks) == {1}:
             return "alpha / sqrt(1) is alpha / 1"
         return None

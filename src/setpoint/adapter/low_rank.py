@@ -143,12 +143,12 @@ class LinearAdapter(LowRank):
         return (product.T if self.inputs_first else product) * self.scale
 
     def forward(
-        self, x: Tensor, found: Tensor, weight: Tensor | None, bias: Tensor | None
+        self, x: Tensor, output: Tensor, weight: Tensor | None, bias: Tensor | None
     ) -> Tensor:
         """Add the update to the layer's output.
 
         Arguments:
-            found: W x + bias.
+            output: W x + bias.
             weight: W; None without a magnitude.
         """
         inner = F.linear(self._dropped(x), self.a)
@@ -158,12 +158,12 @@ class LinearAdapter(LowRank):
             parts = zip(inner.split(self.rank, -1), self.b.split(self.pieces), strict=True)
             update = torch.cat([F.linear(part, b) for part, b in parts], dim=-1)
         if self.magnitude is None or weight is None:
-            return found + update * self.scale
-        factor = (self.magnitude / self.lengths(weight)).to(found.dtype)
+            return output + update * self.scale
+        factor = (self.magnitude / self.lengths(weight)).to(output.dtype)
         if bias is None:
-            return factor * (found + update * self.scale)
-        bias = bias.to(found.dtype)
-        return factor * (found - bias + update * self.scale) + bias
+            return factor * (output + update * self.scale)
+        bias = bias.to(output.dtype)
+        return factor * (output - bias + update * self.scale) + bias
 
 
 class EmbeddingAdapter(LowRank):
@@ -194,13 +194,13 @@ class EmbeddingAdapter(LowRank):
         """See `LowRank.delta`: (tokens, dim)."""
         return (a @ b.T) * self.scale
 
-    def forward(self, tokens: Tensor, found: Tensor, weight: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, output: Tensor, weight: Tensor) -> Tensor:
         """Add the update to the token vectors."""
-        update = F.linear(F.embedding(tokens, self.a), self.b).to(found.dtype)
+        update = F.linear(F.embedding(tokens, self.a), self.b).to(output.dtype)
         if self.magnitude is None:
-            return found + update * self.scale
-        factor = (self.magnitude / self.lengths(weight)).to(found.dtype)
-        return factor * (found + update * self.scale)
+            return output + update * self.scale
+        factor = (self.magnitude / self.lengths(weight)).to(output.dtype)
+        return factor * (output + update * self.scale)
 
 
 class ExpertAdapter(LowRank):
@@ -238,13 +238,19 @@ class ExpertAdapter(LowRank):
         product = torch.bmm(a, b) * self.scale
         return product.mT if self.outputs_first else product
 
-    def forward(self, rows: Tensor, found: Tensor, weight: Callable[[], Tensor], multiply: Multiply,
-                spread: Multiply) -> Tensor:  # fmt: skip
+    def forward(
+        self,
+        rows: Tensor,
+        output: Tensor,
+        weight: Callable[[], Tensor],
+        multiply: Multiply,
+        spread: Multiply,
+    ) -> Tensor:
         """Add the update to products of rows with their experts' matrices.
 
         Arguments:
             rows: (R, in), sorted by expert.
-            found: (R, out).
+            output: (R, out).
             weight: returns (E, in, out), for a magnitude.
             multiply: computes such products.
             spread: repeats a vector per expert for each of its rows.
@@ -252,23 +258,23 @@ class ExpertAdapter(LowRank):
         a, b = part_here(self.a).to(rows.dtype), part_here(self.b).to(rows.dtype)
         update = multiply(multiply(self._dropped(rows), a), b) * self.scale
         if self.magnitude is None:
-            return found + update
-        factor = (part_here(self.magnitude) / self.lengths(weight())).to(found.dtype)
-        return spread(found, factor) * (found + update)
+            return output + update
+        factor = (part_here(self.magnitude) / self.lengths(weight())).to(output.dtype)
+        return spread(output, factor) * (output + update)
 
 
 class ExpertAdapters(nn.ModuleDict):
     """Adapters of packed experts, by projection."""
 
-    def forward(self, name: str, rows: Tensor, found: Tensor, weight: Callable[[], Tensor],
+    def forward(self, name: str, rows: Tensor, output: Tensor, weight: Callable[[], Tensor],
                 multiply: Multiply, spread: Multiply) -> Tensor:  # fmt: skip
         """Add the update of one projection, if any; see `ExpertAdapter.forward`."""
         if name not in self:
-            return found
-        return self[name](rows, found, weight, multiply, spread)
+            return output
+        return self[name](rows, output, weight, multiply, spread)
 
 
 def adapters_of(model: nn.Module) -> Mapping[str, LowRank]:
     """Adapters of a model by name, in its order."""
-    found: dict[str, Any] = dict(model.named_modules())
-    return {name: each for name, each in found.items() if isinstance(each, LowRank)}
+    modules: dict[str, Any] = dict(model.named_modules())
+    return {name: module for name, module in modules.items() if isinstance(module, LowRank)}

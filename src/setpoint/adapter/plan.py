@@ -63,8 +63,8 @@ class Site(NamedTuple):
     @property
     def name(self) -> str:
         """Prefix of the adapter's parameter names."""
-        own = self.path.rpartition(".")[2]
-        middle = f"{CHILD}.{own}" if self.form == "experts" else CHILD
+        weight_name = self.path.rpartition(".")[2]
+        middle = f"{CHILD}.{weight_name}" if self.form == "experts" else CHILD
         return f"{self.holder}.{middle}" if self.holder else middle
 
     @property
@@ -117,28 +117,41 @@ def sites_of(
     Arguments:
         fused: output sizes of the projections fused in a module, by its name.
     """
-    found: list[Site] = []
-    for each in parameters:
-        path, _, own = each.name.rpartition(".")
-        if each.kind == "embedding" and own == "weight":
-            rows, width = each.shape
-            found.append(Site(path, "embedding", rows, width, "embedding"))
-        elif each.kind in ("matrix", *LEFT_OUT) and own == "weight" and len(each.shape) == 2:
-            inputs, outputs = each.shape if each.inputs_first else each.shape[::-1]
+    sites: list[Site] = []
+    for parameter in parameters:
+        path, _, weight_name = parameter.name.rpartition(".")
+        if parameter.kind == "embedding" and weight_name == "weight":
+            rows, width = parameter.shape
+            sites.append(Site(path, "embedding", rows, width, "embedding"))
+        elif (
+            parameter.kind in ("matrix", *LEFT_OUT)
+            and weight_name == "weight"
+            and len(parameter.shape) == 2
+        ):
+            inputs, outputs = parameter.shape if parameter.inputs_first else parameter.shape[::-1]
             pieces = (fused or {}).get(path, ())
-            found.append(
-                Site(path, "linear", inputs, outputs, each.kind, 0, each.inputs_first, pieces)
+            sites.append(
+                Site(
+                    path,
+                    "linear",
+                    inputs,
+                    outputs,
+                    parameter.kind,
+                    0,
+                    parameter.inputs_first,
+                    pieces,
+                )
             )
-        elif each.kind == "matrix" and len(each.shape) == 3:
-            experts, inputs, outputs = each.shape
-            found.append(Site(each.name, "experts", inputs, outputs, "matrix", experts))
-        elif each.packed:
-            turned = each.packed == "outputs_first"
-            experts, *sides = each.shape
+        elif parameter.kind == "matrix" and len(parameter.shape) == 3:
+            experts, inputs, outputs = parameter.shape
+            sites.append(Site(parameter.name, "experts", inputs, outputs, "matrix", experts))
+        elif parameter.packed:
+            turned = parameter.packed == "outputs_first"
+            experts, *sides = parameter.shape
             inputs, outputs = sides[::-1] if turned else sides
-            site = Site(each.name, "experts", inputs, outputs, "tensor", experts)
-            found.append(site._replace(outputs_first=turned))
-    return found
+            site = Site(parameter.name, "experts", inputs, outputs, "tensor", experts)
+            sites.append(site._replace(outputs_first=turned))
+    return sites
 
 
 def chosen(config: AdapterConfig, sites: Iterable[Site]) -> list[AdapterTarget]:
@@ -148,10 +161,10 @@ def chosen(config: AdapterConfig, sites: Iterable[Site]) -> list[AdapterTarget]:
 
 def _is_chosen(config: AdapterConfig, site: Site) -> bool:
     if config.targets is None:
-        wanted = site.kind == "matrix" or site.form == "experts"
+        chosen = site.kind == "matrix" or site.form == "experts"
     else:
-        wanted = matches(config.targets, site.path)
-    return wanted and not _is_excluded(config, site)
+        chosen = matches(config.targets, site.path)
+    return chosen and not _is_excluded(config, site)
 
 
 def _is_excluded(config: AdapterConfig, site: Site) -> bool:
@@ -161,7 +174,7 @@ def _is_excluded(config: AdapterConfig, site: Site) -> bool:
 
 
 def _rule(config: AdapterConfig, path: str) -> int | None:
-    return first_match((each.pattern for each in config.ranks), path)
+    return first_match((rule.pattern for rule in config.ranks), path)
 
 
 def _target(config: AdapterConfig, site: Site) -> AdapterTarget:
@@ -202,13 +215,16 @@ def describe(
     """
     targets = chosen(config, sites_of(parameters, fused))
     by_holder = {
-        holder: list(of) for holder, of in groupby(targets, key=lambda target: target.site.holder)
+        holder: list(group)
+        for holder, group in groupby(targets, key=lambda target: target.site.holder)
     }
     trained: list[Parameter] = []
     frozen: list[Parameter] = []
-    for holder, own in groupby(parameters, key=lambda each: each.name.rpartition(".")[0]):
-        for each in own:
-            (trained if matches(config.train, each.name) else frozen).append(each)
+    for holder, group_parameters in groupby(
+        parameters, key=lambda parameter: parameter.name.rpartition(".")[0]
+    ):
+        for parameter in group_parameters:
+            (trained if matches(config.train, parameter.name) else frozen).append(parameter)
         for target in by_holder.get(holder, ()):
             trained += target.parameters()
     quantized = {
@@ -237,7 +253,7 @@ def adapter_problems(
     sites = sites_of(parameters, fused)
     paths = [site.path for site in sites]
     holders = list(modules) or list(
-        dict.fromkeys(each.name.rpartition(".")[0] for each in parameters)
+        dict.fromkeys(item.name.rpartition(".")[0] for item in parameters)
     )
     for index, pattern in enumerate(config.targets or ()):
         yield from _target_problems(config, index, pattern, sites, holders)
@@ -252,7 +268,7 @@ def adapter_problems(
             )
         return
     adapted = [target.site.path for target in targets]
-    ranks = [each.pattern for each in config.ranks]
+    ranks = [item.pattern for item in config.ranks]
     yield from untaken("ranks", ranks, adapted, "adapted modules", SHOWN)
     yield from _wrong_ranks(config, targets)
     yield from _train_problems(config, parameters, sites, targets)
@@ -300,11 +316,11 @@ def _target_problems(
     """Find patterns of targets without effect: no match, or all matches are excluded."""
     path = f"targets.{index}"
     matching = [site for site in sites if matches([pattern], site.path)]
-    others = [name for name in modules if matches([pattern], name)]
-    if not matching and others:
+    matched = [name for name in modules if matches([pattern], name)]
+    if not matching and matched:
         yield Problem(
             path,
-            f"matches {others[0]}, which is no linear layer, embedding or packed experts",
+            f"matches {matched[0]}, which is no linear layer, embedding or packed experts",
             valid=examples(site.path for site in sites)[:SHOWN],
         )
     elif not matching:
@@ -337,7 +353,7 @@ def _train_problems(
             problem.also = tuple(f"quantize.{path}" for path in problem.also)
             yield problem
     adapted = {target.site.weight for target in targets}
-    names = [each.name for each in parameters]
+    names = [parameter.name for parameter in parameters]
     yield from unmatched("train", config.train, names, "parameters of the model", SHOWN)
     for index, pattern in enumerate(config.train):
         matching = [name for name in names if matches([pattern], name)]
@@ -359,7 +375,7 @@ def _train_problems(
 
 def _wrong_ranks(config: AdapterConfig, targets: Sequence[AdapterTarget]) -> Iterator[Problem]:
     """Find ranks above the smaller side of a matrix."""
-    said: set[int | None] = set()
+    reported: set[int | None] = set()
     for target in targets:
         site, rule = target.site, _rule(config, target.site.path)
         smaller = min(site.inputs, site.outputs, *target.pieces)
@@ -367,9 +383,9 @@ def _wrong_ranks(config: AdapterConfig, targets: Sequence[AdapterTarget]) -> Ite
             continue
         if rule is not None and config.ranks[rule].rank is None:
             rule = None
-        if rule in said:
+        if rule in reported:
             continue
-        said.add(rule)
+        reported.add(rule)
         yield Problem(
             "rank" if rule is None else f"ranks.{rule}.rank",
             f"is above the smaller side of {site.path}, "
@@ -409,7 +425,7 @@ class AdapterReport(NamedTuple):
         ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else (
             f"ranks {self.ranks[0]} to {self.ranks[-1]}"
         )  # fmt: skip
-        whole = f", and {self.trained:,} of the base" if self.trained else ""
+        base = f", and {self.trained:,} of the base" if self.trained else ""
         quantized = (
             f", {self.quantized:,} of them quantized ({in_units(self.quantized_bytes)})"
             if self.quantized
@@ -417,7 +433,7 @@ class AdapterReport(NamedTuple):
         )
         return (
             f"{self.modules} modules adapted with {ranks}: {self.adapter:,} parameters of the "
-            f"adapter trained{whole} ({in_units(self.trained_bytes)}), {self.frozen:,} frozen "
+            f"adapter trained{base} ({in_units(self.trained_bytes)}), {self.frozen:,} frozen "
             f"({in_units(self.frozen_bytes)}){quantized}"
         )
 
@@ -428,20 +444,26 @@ def report_of(described: Described, trained_width: int, frozen_width: int) -> Ad
     Arguments:
         trained_width, frozen_width: bytes per element.
     """
-    own = {each.name for target in described.targets for each in target.parameters()}
-    numbers = {each.name: prod(each.shape) for each in described.trained}
-    adapter = sum(count for name, count in numbers.items() if name in own)
-    whole = sum(numbers.values()) - adapter
-    frozen = sum(prod(each.shape) for each in described.frozen)
-    few = [prod(each.shape) for each in described.frozen if each.name in described.quantized]
+    adapter_names = {
+        parameter.name for target in described.targets for parameter in target.parameters()
+    }
+    numbers = {parameter.name: prod(parameter.shape) for parameter in described.trained}
+    adapter = sum(count for name, count in numbers.items() if name in adapter_names)
+    trained_base = sum(numbers.values()) - adapter
+    frozen = sum(prod(parameter.shape) for parameter in described.frozen)
+    few = [
+        prod(parameter.shape)
+        for parameter in described.frozen
+        if parameter.name in described.quantized
+    ]
     quantized_bytes = sum(described.quantized.values())
     return AdapterReport(
         len(described.targets),
         tuple(sorted({target.rank for target in described.targets})),
         adapter,
-        whole,
+        trained_base,
         frozen,
-        (adapter + whole) * trained_width,
+        (adapter + trained_base) * trained_width,
         (frozen - sum(few)) * frozen_width + quantized_bytes,
         sum(few),
         quantized_bytes,

@@ -114,9 +114,9 @@ def compile_step(config: Compile, objective: Any) -> Compiled:
         SetpointError: the backend does not take an option.
     """
     compiled, kind = Compiled({objective: "the step"}), type(objective)
-    for name, whole in (("share", True), ("sums", False), ("evaluate", False)):
+    for name, fullgraph in (("share", True), ("sums", False), ("evaluate", False)):
         enter = _entrance(compiled.ran_eagerly, getattr(kind, name))
-        setattr(objective, name, partial(_compile(config, enter, whole), objective))
+        setattr(objective, name, partial(_compile(config, enter, fullgraph), objective))
     return compiled
 
 
@@ -127,7 +127,11 @@ def _compiled_class(
 
     def reduce(module: nn.Module, protocol: SupportsIndex) -> Any:
         make, given, *state = kind.__reduce_ex__(module, protocol)
-        return _call, (make, *(kind if each is made else each for each in given)), *state
+        return (
+            _call,
+            (make, *(kind if argument is subclass else argument for argument in given)),
+            *state,
+        )
 
     enter = _entrance(ran_eagerly, kind.forward)
     compiled = _compile(config, enter, splits_backward=splits_backward)
@@ -135,8 +139,8 @@ def _compiled_class(
         name: getattr(kind, name) for name in ("__qualname__", "__module__", "__doc__")
     }
     names |= {"forward": compiled, "__reduce_ex__": reduce}
-    made = type(kind.__name__, (kind,), names)
-    return made
+    subclass = type(kind.__name__, (kind,), names)
+    return subclass
 
 
 def _unbound(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,10 +165,10 @@ def _entrance(ran_eagerly: set[Any], forward: Callable[..., Any]) -> Callable[..
         return forward(module, *args, **kwargs)
 
     # PyTorch keeps what it compiles, and counts it, by the code object: each kind gets its own.
-    made = FunctionType(
+    entrance = FunctionType(
         enter.__code__.replace(), enter.__globals__, "enter", None, enter.__closure__
     )
-    return made
+    return entrance
 
 
 def _compile(
@@ -359,7 +363,7 @@ class Artifacts:
         if hashlib.sha256(artifacts).digest() != digest:
             return None
         cache = torch.compiler.load_cache_artifacts(artifacts)
-        return None if cache is None else sum(len(each) for each in cache.artifacts.values())
+        return None if cache is None else sum(len(paths) for paths in cache.artifacts.values())
 
     def save(self) -> bool:
         """Write the artifacts so far, atomically.
@@ -371,12 +375,12 @@ class Artifacts:
         if cache is None:
             return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(f".{os.getpid()}.tmp")
+        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
         try:
-            beside.write_bytes(hashlib.sha256(cache[0]).digest() + cache[0])
-            beside.replace(self.path)
+            temporary.write_bytes(hashlib.sha256(cache[0]).digest() + cache[0])
+            temporary.replace(self.path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         return True
 
 

@@ -164,13 +164,13 @@ def why_unfit(folder: Path) -> str | None:
     Returns:
         the reason; None if it can be used.
     """
-    there = folder.absolute()
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        return f"{there} is no folder"
-    if not os.access(there, os.W_OK | os.X_OK):
-        return f"{there} cannot be written to: no permission"
+    existing = folder.absolute()
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        return f"{existing} is no folder"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"{existing} cannot be written to: no permission"
     return None
 
 

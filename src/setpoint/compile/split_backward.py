@@ -26,10 +26,10 @@ _now: Pass = "full"
 
 
 @contextmanager
-def backward_pass(which: Pass) -> Iterator[None]:
+def backward_pass(kind: Pass) -> Iterator[None]:
     """Select the gradients computed by backward passes in the block, in all threads."""
     global _now  # autograd runs compiled code in a thread of the device
-    before, _now = _now, which
+    before, _now = _now, kind
     try:
         yield
     finally:
@@ -118,26 +118,26 @@ class _Divided:
         self._boxed_call = True
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        which = _now
-        node: Any = None if which == "full" else _current_node()
-        held = [args[index] for index in self.used] if which != "input" else []
-        if which == "weight":
+        kind = _now
+        node: Any = None if kind == "full" else _current_node()
+        saved = [args[index] for index in self.used] if kind != "input" else []
+        if kind == "weight":
             kept, grads = getattr(node, KEPT), [None] * self.inputs
             delattr(node, KEPT)
         else:
-            found = list(self.first(list(args)))
-            grads, kept = found[: self.inputs], found[self.inputs :]
+            outputs = list(self.first(list(args)))
+            grads, kept = outputs[: self.inputs], outputs[self.inputs :]
         args.clear()
-        if which == "input":
+        if kind == "input":
             setattr(node, KEPT, kept)
             # Unused placeholders: the wrapper of the results expects tensors of these shapes.
-            others = [
+            weight_grads = [
                 None if like is None else torch.zeros((), dtype=like.dtype, device=like.device)
                 .expand(like.shape) for like in self.shapes
             ]  # fmt: skip
         else:
-            others = self.second([*held, *kept])
-        of_inputs, of_weights = iter(grads), iter(others)
+            weight_grads = self.second([*saved, *kept])
+        of_inputs, of_weights = iter(grads), iter(weight_grads)
         return [next(of_weights if is_weight else of_inputs) for is_weight in self.weights]
 
 
@@ -187,17 +187,17 @@ def _needed(results: Sequence[Any]) -> set[fx.Node]:
 
 
 def _part(
-    whole: fx.GraphModule, places: Sequence[fx.Node], nodes: set[fx.Node], results: Sequence[Any]
+    module: fx.GraphModule, places: Sequence[fx.Node], nodes: set[fx.Node], results: Sequence[Any]
 ) -> fx.GraphModule:
     """Extract a graph of some nodes of another, with other nodes as arguments."""
-    graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for place in places:
-        made[place] = graph.placeholder(place.name)
-        made[place].meta = dict(place.meta)
-    for node in whole.graph.nodes:
+        copies[place] = graph.placeholder(place.name)
+        copies[place].meta = dict(place.meta)
+    for node in module.graph.nodes:
         is_constant = node.op == "get_attr" and any(user in nodes for user in node.users)
-        if (node in nodes or is_constant) and node not in made:
-            made[node] = graph.node_copy(node, made.__getitem__)
-    outputs = tuple(made[each] if isinstance(each, fx.Node) else each for each in results)
-    graph.output(outputs).meta = dict(list(whole.graph.nodes)[-1].meta)
-    return fx.GraphModule(whole, graph)
+        if (node in nodes or is_constant) and node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    outputs = tuple(copies[result] if isinstance(result, fx.Node) else result for result in results)
+    graph.output(outputs).meta = dict(list(module.graph.nodes)[-1].meta)
+    return fx.GraphModule(module, graph)

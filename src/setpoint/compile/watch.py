@@ -58,7 +58,7 @@ class Watch:
         records = self._new_records()
         forward = [record for record in records if record.is_forward]
         # Code between two graphs, in which nothing is computed, has records as well.
-        made = [record for record in forward if record.graph_op_count and not record.fail_type]
+        compiled = [record for record in forward if record.graph_op_count and not record.fail_type]
         messages = [*self._found_breaks(), *self._found_failures(records)]
         names = self.compiled.take()
         if names:
@@ -69,10 +69,10 @@ class Watch:
         new = [text for text in dict.fromkeys(messages) if text not in self._reported]
         self._reported.update(new)
         return News(
-            graphs=len(made),
+            graphs=len(compiled),
             seconds=sum(record.entire_frame_compile_time_s or 0.0 for record in forward),
             recompilations=tuple(
-                reason_in(record.recompile_reason) for record in made if record.recompile_reason
+                reason_in(record.recompile_reason) for record in compiled if record.recompile_reason
             ),
             fallbacks=tuple(new),
         )
@@ -155,9 +155,9 @@ def reason_in(text: str) -> str:
         one line, without addresses in memory; the last place in the code that is named follows.
     """
     head = [line.strip() for line in text.strip().split("\n\n")[0].splitlines()]
-    said = [line.removeprefix("Explanation: ") for line in head if not line.startswith("Hint:")]
+    lines = [line.removeprefix("Explanation: ") for line in head if not line.startswith("Hint:")]
     # Behind a number sign PyTorch quotes the source, which the place names as well.
-    words = " ".join(" ".join(said).partition(" # ")[0].split())
+    words = " ".join(" ".join(lines).partition(" # ")[0].split())
     words = re.sub(r" at 0x[0-9a-f]+", "", words)
     places = re.findall(r'File "(.+?)", line (\d+)', text)
     return f"{words} ({places[-1][0]}:{places[-1][1]})" if places else words

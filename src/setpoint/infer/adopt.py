@@ -97,16 +97,16 @@ def adopt(draft: Inference) -> list[Problem]:
     Arguments:
         draft: the job with all its layers; modified.
     """
-    path, which = value_or_missing(draft.weights, "path"), draft.weights.checkpoint
+    path, selector = value_or_missing(draft.weights, "path"), draft.weights.checkpoint
     if not isinstance(path, str) or not path:
         return []  # resolve says that it is missing
     try:
-        place = find_weights(path, which)
+        place = find_weights(path, selector)
         base = _of_run(place) if place.record else _of_hugging_face(path, place, draft)
     except ConfigError as error:
         return list(error.problems)
     except SetpointError as error:
-        name, value = ("path", path) if which is None else ("checkpoint", which)
+        name, value = ("path", path) if selector is None else ("checkpoint", selector)
         chain = chain_of(draft.weights, name)
         origin = chain[-1][0].describe(("weights", name)) if chain else ""
         return [Problem(f"weights.{name}", str(error), value=repr(value), origin=origin)]
@@ -263,8 +263,8 @@ def _is_language_model(keys: Mapping[str, Any]) -> bool:
 
 
 def _lay_field(
-    over: Config,
-    under: Config,
+    section: Config,
+    recorded_section: Config,
     name: str,
     path: tuple[str, ...],
     origin: Origin,
@@ -272,27 +272,32 @@ def _lay_field(
     problems: list[Problem],
 ) -> None:
     """Use one section's field as default of the same field in another."""
-    info = type(over).__setpoint__.fields[name]
+    info = type(section).__setpoint__.fields[name]
     place = (*path, name)
-    recorded_value, value_given = value_or_missing(under, name), value_or_missing(over, name)
-    if recorded_value is MISSING or (not chain_of(under, name) and not is_changed(recorded_value)):
+    recorded_value, value_given = (
+        value_or_missing(recorded_section, name),
+        value_or_missing(section, name),
+    )
+    if recorded_value is MISSING or (
+        not chain_of(recorded_section, name) and not is_changed(recorded_value)
+    ):
         return
-    if not chain_of(over, name) and not is_changed(value_given):
+    if not chain_of(section, name) and not is_changed(value_given):
         value = draft_of(recorded_value) if isinstance(recorded_value, Config) else recorded_value
-        recorded = chain_of(under, name)
-        over.store(name, value, recorded[-1][0] if recorded else origin)
+        recorded = chain_of(recorded_section, name)
+        section.store(name, value, recorded[-1][0] if recorded else origin)
     elif isinstance(recorded_value, Config) and _class(value_given) is _class(recorded_value):
         for inner in type(recorded_value).__setpoint__.fields:
             _lay_field(value_given, recorded_value, inner, place, origin, learned, problems)
     elif learned and info.role is not RUNTIME:
-        problems += _contradictions(over, name, place, value_given, recorded_value)
+        problems += _contradictions(section, name, place, value_given, recorded_value)
 
 
 def _contradictions(
-    over: Config, name: str, path: tuple[str, ...], given_value: Any, recorded_value: Any
+    section: Config, name: str, path: tuple[str, ...], given_value: Any, recorded_value: Any
 ) -> list[Problem]:
     """Problems of values that differ from those that the weights were trained with."""
-    info = type(over).__setpoint__.fields[name]
+    info = type(section).__setpoint__.fields[name]
     given, recorded = (
         value if isinstance(value, Config) else plain(info.type.dump(value))
         for value in (given_value, recorded_value)
@@ -303,7 +308,7 @@ def _contradictions(
         and same(given, recorded)
     ):
         return []
-    chain = chain_of(over, name)
+    chain = chain_of(section, name)
     origin = chain[-1][0].describe(path) if chain else ""
     return [
         Problem(
@@ -341,19 +346,19 @@ class WeightsPlace(NamedTuple):
 
 
 def find_weights(
-    path: str, which: int | str | None = None, *, weights: bool = False
+    path: str, selector: int | str | None = None, *, weights: bool = False
 ) -> WeightsPlace:
     """Locate weights without reading them.
 
     Arguments:
         path: a run directory, a checkpoint, a directory of a Hugging Face model, or a Hub id.
-        which: checkpoint of a run: `best`, `latest` or a step; None: the best if there is one, or
-            else the latest.
+        selector: checkpoint of a run: `best`, `latest` or a step; None: the best, or the latest
+            without one.
 
     Raises:
         SetpointError: there are none, or `which` does not apply to them.
     """
-    if which is None:
+    if selector is None:
         place = locate(path, weights=weights)
         if place.kind == "huggingface":
             return WeightsPlace("huggingface", place.directory)
@@ -361,9 +366,9 @@ def find_weights(
     run = Path(os.path.expanduser(path))
     if not is_record(str(run)) or not (run / "checkpoints").is_dir() or find_checkpoint(run):
         raise SetpointError(
-            f"{path} is no run, so weights.checkpoint = {which} has no effect; leave it out"
+            f"{path} is no run, so weights.checkpoint = {selector} has no effect; leave it out"
         )
-    name = which if isinstance(which, str) else directory_name(which)
+    name = selector if isinstance(selector, str) else directory_name(selector)
     checkpoint = find_checkpoint(run / "checkpoints" / name)
     if checkpoint is None:
         raise SetpointError(f"there is no checkpoint {name} in {run / 'checkpoints'}")

@@ -269,9 +269,9 @@ class Inference(
 
         Models of transformers are read whole, and merged before ranks divide them.
         """
-        apart = self.divides_weights and isinstance(self.model, TransformerConfig)
-        apart = apart or (self.export is not None and self.export.adapter)
-        return self.adapter is not None and self.weights.merge_adapter and not apart
+        keeps_adapter = self.divides_weights and isinstance(self.model, TransformerConfig)
+        keeps_adapter = keeps_adapter or (self.export is not None and self.export.adapter)
+        return self.adapter is not None and self.weights.merge_adapter and not keeps_adapter
 
     @property
     def runs_model(self) -> bool:

@@ -78,8 +78,8 @@ def continue_prompts(
         show(GENERATING, first, len(rows))
         numbers = runner.own_of(range(first, min(first + together, len(rows))))
         group = [rows[number] for number in numbers]
-        made = _continue_group(loaded, section, group, stops, seed, numbers, on_text)
-        texts += runner.gather(dict(zip(numbers, made, strict=True)))
+        group_texts = _continue_group(loaded, section, group, stops, seed, numbers, on_text)
+        texts += runner.gather(dict(zip(numbers, group_texts, strict=True)))
     show(GENERATING, len(rows), len(rows))
     return texts
 
@@ -107,7 +107,7 @@ def _continue_group(
         return streams[row].found is not None
 
     with loaded.computing():
-        made = generate(
+        continuations = generate(
             loaded.runner,
             prompts,
             max_tokens=section.max_tokens,
@@ -126,10 +126,10 @@ def _continue_group(
             on_token=on_token,
         )
     texts: list[GeneratedText] = []
-    for place, ((prompt, sample), continuation) in enumerate(zip(rows, made, strict=True)):
-        rest = streams[place].finish()
-        if on_text is not None and rest:
-            on_text(numbers[place], rest)
+    for place, ((prompt, sample), continuation) in enumerate(zip(rows, continuations, strict=True)):
+        tail = streams[place].finish()
+        if on_text is not None and tail:
+            on_text(numbers[place], tail)
         by = (
             streams[place].found
             if continuation.stop is None
@@ -180,8 +180,8 @@ class _Stream:
         return self._add(self._decoder.decode(self._stops.feed(data)))
 
     def finish(self) -> str:
-        rest = b"" if self.found is not None else self._stops.finish()
-        return self._add(self._decoder.decode(rest, final=True))
+        tail = b"" if self.found is not None else self._stops.finish()
+        return self._add(self._decoder.decode(tail, final=True))
 
     def _add(self, piece: str) -> str:
         self.text += piece

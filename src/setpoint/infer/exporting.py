@@ -222,8 +222,8 @@ def write_peft(
     def write(directory: Path) -> None:
         from safetensors.torch import save_file
 
-        wanted = {name: _stored(tensor, dtype) for name, tensor in form.tensors.items()}
-        save_file(wanted, directory / WEIGHTS, metadata={"format": "pt"})
+        tensors = {name: _stored(tensor, dtype) for name, tensor in form.tensors.items()}
+        save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
         (directory / ADAPTER_CONFIG).write_text(json.dumps(document, indent=2) + "\n")
         copy_files(TOKENIZER_FILES, tokenizer, directory)
 
@@ -259,7 +259,7 @@ class _Form:
     ties: bool = False
 
     def add(
-        self, module: str, made: _Made, is_embedding: bool = False, as_parameter: bool = False
+        self, module: str, converted: _Made, is_embedding: bool = False, as_parameter: bool = False
     ) -> None:
         """Add the adapter of a matrix.
 
@@ -267,15 +267,17 @@ class _Form:
             as_parameter: identify it by its parameter instead of its module.
         """
         names = LINEAR_NAMES if not is_embedding else EMBEDDING_NAMES
-        for name, tensor in zip(names, (made.a, made.b, made.magnitude), strict=True):
+        for name, tensor in zip(
+            names, (converted.a, converted.b, converted.magnitude), strict=True
+        ):
             if tensor is not None:
                 self.tensors[f"{BEFORE}{module}.{name}"] = tensor
         name = f"{module}.weight" if as_parameter else module
         if as_parameter:
             self.parameters.append(name)
-            if made.magnitude is not None:
+            if converted.magnitude is not None:
                 raise _no_place(name, "a matrix with a magnitude (DoRA) beside packed experts")
-        self.set_rank(name, made.b.shape[1], made.scale)
+        self.set_rank(name, converted.b.shape[1], converted.scale)
 
     def set_rank(self, name: str, rank: int, scale: float) -> None:
         """Record rank and scale of an adapter."""
@@ -299,30 +301,40 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
     for piece in pieces_of(family_config, model.config, *rows_of(model)):
         pieces[piece.hf_name].append(piece)
     form = _Form()
-    for theirs, of in pieces.items():
-        adapted = [(piece, by_weight[piece.name]) for piece in of if piece.name in by_weight]
-        module = theirs.removesuffix(".weight")
+    for hf_name, weight_pieces in pieces.items():
+        adapted = [
+            (piece, by_weight[piece.name]) for piece in weight_pieces if piece.name in by_weight
+        ]
+        module = hf_name.removesuffix(".weight")
         if adapted and isinstance(adapted[0][1], EmbeddingAdapter):
             form.add(module, _embedding(adapted[0][1], adapted[0][0]), is_embedding=True)
         elif adapted:
-            form.is_turned |= any(piece.transposed for piece in of)
-            form.add(module, _linear(module, of, adapted, by_weight))
+            form.is_turned |= any(piece.transposed for piece in weight_pieces)
+            form.add(module, _linear(module, weight_pieces, adapted, by_weight))
     # PEFT keeps modules whole, trained or not what else is in them.
     trained = _trained_whole(model)
     trained_modules = sorted(
-        {_module(n) for n, of in pieces.items() if any(p.name in trained for p in of)}
+        {
+            _module(n)
+            for n, weight_pieces in pieces.items()
+            if any(p.name in trained for p in weight_pieces)
+        }
     )
     parameters = dict(model.named_parameters())
     form.saved += trained_modules
-    for theirs, of in pieces.items():
-        if _module(theirs) not in trained_modules:
+    for hf_name, weight_pieces in pieces.items():
+        if _module(hf_name) not in trained_modules:
             continue
-        if len(of) > 1 or of[0].hf_block is not None or _module(theirs) in form.ranks:
-            raise _no_place(theirs, "of which a part is fully trained")
-        values, cut = parameters[of[0].name], of[0].block
+        if (
+            len(weight_pieces) > 1
+            or weight_pieces[0].hf_block is not None
+            or _module(hf_name) in form.ranks
+        ):
+            raise _no_place(hf_name, "of which a part is fully trained")
+        values, cut = parameters[weight_pieces[0].name], weight_pieces[0].block
         values = values if cut is None else values[: cut.length]
-        form.tensors[f"{BEFORE}{theirs}"] = values.T if of[0].transposed else values
-        if of[0].name == EMBEDDING and model.config.tie_embeddings:
+        form.tensors[f"{BEFORE}{hf_name}"] = values.T if weight_pieces[0].transposed else values
+        if weight_pieces[0].name == EMBEDDING and model.config.tie_embeddings:
             # PEFT puts a copy in the place of each module that it saves, so both uses are named.
             form.tensors[f"{BEFORE}{HEAD}"] = values
             form.saved.append(_module(HEAD))
@@ -343,12 +355,12 @@ def _form_of_transformers(model: HuggingFaceModel) -> _Form:
         module = name.removesuffix(".adapter")
         if isinstance(adapter, LinearAdapter):
             form.is_turned |= adapter.inputs_first
-            made = _Made(adapter.a, adapter.b, adapter.magnitude, adapter.scale)
-            form.add(module, made, as_parameter=renames and module.endswith(RENAMED))
+            converted = _Made(adapter.a, adapter.b, adapter.magnitude, adapter.scale)
+            form.add(module, converted, as_parameter=renames and module.endswith(RENAMED))
         else:
             assert isinstance(adapter, EmbeddingAdapter)
-            made = _Made(adapter.a.T, adapter.b, adapter.magnitude, adapter.scale)
-            form.add(module, made, is_embedding=True)
+            converted = _Made(adapter.a.T, adapter.b, adapter.magnitude, adapter.scale)
+            form.add(module, converted, is_embedding=True)
     for module, adapters in experts.items():
         _add_experts(form, inner.get_submodule(module), module, adapters)
     for module in sorted(map(_module, _trained_whole(inner))):
@@ -445,8 +457,10 @@ def _by_weight(adapters: Mapping[str, LowRank]) -> dict[str, LowRank]:
     return by_weight
 
 
-def _no_place(name: str, what: str) -> SetpointError:
-    return SetpointError(f"export.adapter: PEFT's format has no place for {name}, {what}\n{MERGED}")
+def _no_place(name: str, reason: str) -> SetpointError:
+    return SetpointError(
+        f"export.adapter: PEFT's format has no place for {name}, {reason}\n{MERGED}"
+    )
 
 
 def _embedding(adapter: LowRank, piece: Piece) -> _Made:
@@ -455,14 +469,17 @@ def _embedding(adapter: LowRank, piece: Piece) -> _Made:
 
 
 def _linear(
-    module: str, of: list[Piece], adapted: list[tuple[Piece, LowRank]], known: Mapping[str, LowRank]
+    module: str,
+    pieces: list[Piece],
+    adapted: list[tuple[Piece, LowRank]],
+    known: Mapping[str, LowRank],
 ) -> _Made:
     if len({adapter.scale for _, adapter in adapted}) > 1:
         raise _no_place(module, "whose parts have different scales")
     parts: dict[tuple[str, int], tuple[Tensor, list[tuple[slice, Tensor]]]] = {}
     magnitudes: list[tuple[slice, Tensor]] = []
     outputs = 0
-    for piece in of:
+    for piece in pieces:
         adapter, cut = known.get(piece.name), piece.hf_block
         if adapter is None:
             assert cut is not None and cut.length is not None, "else it has no adapted part"

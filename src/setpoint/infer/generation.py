@@ -73,8 +73,8 @@ def generate(
     runner = model if isinstance(model, ModelRunner) else ModelRunner(model)
     for number, prompt in enumerate(prompts):
         if not len(prompt):
-            which = f"prompt {number} is empty" if len(prompts) > 1 else "the prompt is empty"
-            raise SetpointError(f"{which}: give at least one token to continue from")
+            subject = f"prompt {number} is empty" if len(prompts) > 1 else "the prompt is empty"
+            raise SetpointError(f"{subject}: give at least one token to continue from")
     done = [Continuation() for _ in prompts]
     rows = list(range(len(prompts)))  # those that have not ended
     texts = [list(prompt) for prompt in prompts]
@@ -94,11 +94,11 @@ def generate(
             drawn: Tensor | None = None
             if logits is not None:
                 logits = logits[:, :vocab_size]
-                seen = None
+                used = None
                 if sampling.repetition_penalty != 1:
-                    seen = _seen(current, stops, logits)
+                    used = _seen(current, stops, logits)
                 random = None if generators is None else [generators[row] for row in rows]
-                drawn = sample(logits, sampling, generators=random, seen=seen)
+                drawn = sample(logits, sampling, generators=random, seen=used)
             going: list[int] = []  # places in the batch
             tokens = runner.agree(drawn, len(rows))
             for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
@@ -120,11 +120,11 @@ def generate(
 
 def _seen(texts: list[list[int]], stops: Collection[int], logits: Tensor) -> Tensor:
     """(B, V) tokens of each row, without stop tokens."""
-    seen = torch.zeros(logits.shape, dtype=torch.bool)
+    used = torch.zeros(logits.shape, dtype=torch.bool)
     for row, text in enumerate(texts):
         tokens = [token for token in set(text) if token not in stops and token < logits.shape[1]]
-        seen[row, tokens] = True
-    return seen.to(logits.device)
+        used[row, tokens] = True
+    return used.to(logits.device)
 
 
 Texts = Sequence[Sequence[int]]
@@ -382,15 +382,15 @@ EXCLUDED = float("-inf")
 the order of their definition, that of Hugging Face's `generate`."""
 
 
-def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Make seen tokens less likely (CTRL, Keskar et al., 2019).
+def repetition(logits: Tensor, used: Tensor, penalty: float) -> Tensor:
+    """Make used tokens less likely (CTRL, Keskar et al., 2019).
 
     Arguments:
-        seen: (B, V) bool, tokens of the prompt and of the generated text.
+        used: (B, V) bool, tokens of the prompt and of the generated text.
         penalty: divides positive logits of these tokens, and multiplies negative ones; 1 has no
             effect, below 1 they become more likely.
     """
-    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+    return torch.where(used, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
 def scaled(logits: Tensor, temperature: float) -> Tensor:

@@ -64,10 +64,10 @@ class Answers:
             SetpointError: the chat template refuses the messages.
         """
         assert self.template is not None
-        asked = [*map(dict, messages)]
-        begun = asked.pop()["content"] if is_open else ""
+        turns = [*map(dict, messages)]
+        begun = turns.pop()["content"] if is_open else ""
         try:
-            pieces = self.template.prompt(Conversation(asked, ()))
+            pieces = self.template.prompt(Conversation(turns, ()))
         except RowError as error:
             raise SetpointError(f"harness: {error}") from error
         marked = (ALIAS.format(text) if control else text for text, control in pieces)
@@ -119,10 +119,10 @@ class Answers:
             groups.setdefault(section_of(settings), []).append(number)
         answers: dict[int, str] = {}
         for section, numbers in groups.items():
-            asked = [self._prompt(requests[number][0]) for number in numbers]
+            prompts = [self._prompt(requests[number][0]) for number in numbers]
             try:
                 texts = continue_prompts(
-                    self.loaded, section, asked, seed=self.seed, micro_size=self.micro_size
+                    self.loaded, section, prompts, seed=self.seed, micro_size=self.micro_size
                 )
             except ConfigError as error:
                 reasons = "; ".join(problem.message for problem in error.problems)
@@ -142,8 +142,8 @@ class Answers:
         if before >= len(tokens):
             raise SetpointError(f"the continuation {continuation!r} adds no token to its context")
         opening = () if self._prompt(context).is_whole else self.loaded.opening
-        seen = [*opening, *tokens[:before]] or list(self._opening())
-        return seen, tokens[before:]
+        before_tokens = [*opening, *tokens[:before]] or list(self._opening())
+        return before_tokens, tokens[before:]
 
     def _prompt(self, context: str) -> Prompt:
         if self.template is None:
@@ -212,9 +212,9 @@ class Answers:
         for place, ((_, after), row) in enumerate(zip(parts, rows, strict=True)):
             end = len(row) - 1
             scores = logits[place, end - len(after) : end].float().log_softmax(dim=-1).cpu()
-            wanted = torch.tensor(list(after))
-            chosen = scores.gather(-1, wanted[:, None]).double().sum()
-            yield Likelihood(float(chosen), bool((scores.argmax(dim=-1) == wanted).all()))
+            labels = torch.tensor(list(after))
+            chosen = scores.gather(-1, labels[:, None]).double().sum()
+            yield Likelihood(float(chosen), bool((scores.argmax(dim=-1) == labels).all()))
 
 
 def section_of(settings: Mapping[str, Any]) -> Generation:

@@ -201,8 +201,10 @@ def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
     try:
         yield
     except DamagedCheckpoint as error:
-        others = [name for name in _whole_beside(checkpoint) if name != error.path.name]
-        hint = f"; {' or '.join(others)} can be taken instead" if others else "; no other is whole"
+        complete = [name for name in _whole_beside(checkpoint) if name != error.path.name]
+        hint = (
+            f"; {' or '.join(complete)} can be taken instead" if complete else "; no other is whole"
+        )
         raise RunError(f"{error}{hint}") from error
 
 

@@ -138,17 +138,17 @@ class Profiles:
         lines: list[str] = []
         for cycle in self.cycles:
             lines += cycle.table.splitlines()
-            what = f"profile of passes {cycle.first} to {cycle.last}"
+            title = f"profile of passes {cycle.first} to {cycle.last}"
             if cycle.trace is not None:
-                lines.append(f"{what}: {cycle.trace}")
+                lines.append(f"{title}: {cycle.trace}")
             if cycle.lost is not None:
-                lines.append(f"{what} could not be written: {cycle.lost}")
+                lines.append(f"{title} could not be written: {cycle.lost}")
         complete = sum(cycle.whole for cycle in self.cycles)
         if complete < (self.wanted or 1):
-            of = "" if self.wanted is None else f" of {self.wanted}"
+            total = "" if self.wanted is None else f" of {self.wanted}"
             lines.append(
                 f"profiling: the job was over after {self.passes} passes through the model, when "
-                f"{complete}{of} cycles were whole"
+                f"{complete}{total} cycles were whole"
             )
         return lines
 

@@ -149,9 +149,9 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
             "`encode_pieces` as in setpoint.data.tokenizers.tokenizer.\n"
             "Valid: --tokenizer huggingface, bytes; null, which takes prompts as text."
         )
-    beside = directory / TEMPLATE
-    if "default" not in facts.templates and beside.is_file():
-        templates = {"default": beside.read_text(encoding="utf-8"), **facts.templates}
+    template_file = directory / TEMPLATE
+    if "default" not in facts.templates and template_file.is_file():
+        templates = {"default": template_file.read_text(encoding="utf-8"), **facts.templates}
         facts = facts._replace(templates=templates, title=str(directory))
     return fitting_template(chat and chat.template, "chat.template", facts)
 
@@ -199,14 +199,14 @@ def stop_ids(
         if [text] == spelled:
             numbers.append(ids[text])
         elif spelled:
-            rest = text
+            remainder = text
             for token in spelled:
-                rest = rest.replace(token, "")
+                remainder = remainder.replace(token, "")
             problems.append(
                 Problem(
                     f"{where}stop.{index}",
                     f"{text!r} never matches: the control token {spelled[0]} stands for no text",
-                    valid=(f"{spelled[0]}", repr(rest)),
+                    valid=(f"{spelled[0]}", repr(remainder)),
                 )
             )
     if problems:
@@ -251,8 +251,8 @@ def _prompt_in(line: str, place: str) -> str | Conversation:
         raise SetpointError(f"{place}: this is not JSON: {error}") from None
     if not isinstance(row, Mapping):
         raise SetpointError(f"{place}: a JSON object is needed.\n{VALID_ROW}")
-    prompt, others = row.get("prompt"), ("messages", "conversations", "tools", "completion")
-    if isinstance(prompt, str) and prompt and not any(row.get(name) for name in others):
+    prompt, chat_keys = row.get("prompt"), ("messages", "conversations", "tools", "completion")
+    if isinstance(prompt, str) and prompt and not any(row.get(name) for name in chat_keys):
         return prompt
     # The answers of training's rows are what is asked for, and need not be there.
     answers = {"prompt": "completion", "instruction": "output"}

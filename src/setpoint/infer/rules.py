@@ -72,9 +72,9 @@ def adapter_problems(job: Inference) -> Iterator[Problem]:
 def pass_problems(job: Inference) -> Iterator[Problem]:
     """Report settings between forward passes that have no effect."""
     profiling, gc = job.profiling, job.resilience.gc
-    asked = {"profiling": profiling, "resilience.gc": gc}
+    sections = {"profiling": profiling, "resilience.gc": gc}
     if not job.runs_model:
-        for path in [path for path, section in asked.items() if section is not None]:
+        for path in [path for path, section in sections.items() if section is not None]:
             yield Problem(
                 path,
                 "has no effect: nothing goes through the model",

@@ -71,16 +71,16 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
                     logits = projection.logits(states, matrix)
                     totals.append(self.sums(logits, targets, weights, projection.columns))
                 else:
-                    found = self._loss_and_grad(
+                    result = self._loss_and_grad(
                         projection, F.linear(states, matrix), targets, weights
                     )
-                    each = found.each if self.per_token else None
-                    totals.append(LossOutput(found.total, found.nats, each))
-                    gradients.add(part, found, states, matrix)
-                    del found  # before the next chunk begins
+                    per_token = result.each if self.per_token else None
+                    totals.append(LossOutput(result.total, result.nats, per_token))
+                    gradients.add(part, result, states, matrix)
+                    del result  # before the next chunk begins
         sums, nats, singles = zip(*totals, strict=True)
-        each = torch.cat(singles) if self.per_token else None
-        return LossOutput(torch.stack(sums).sum(), torch.stack(nats).sum(), each)
+        per_token = torch.cat(singles) if self.per_token else None
+        return LossOutput(torch.stack(sums).sum(), torch.stack(nats).sum(), per_token)
 
     def _loss_and_grad(
         self, projection: Projection, product: Tensor, targets: Tensor, weights: Tensor | None
@@ -89,7 +89,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
         with torch.enable_grad():
             logits = projection.finish(product.requires_grad_())
         exact = logits.detach()
-        found = cross_entropy_grad(
+        result = cross_entropy_grad(
             exact if exact.dtype == torch.float64 else exact.float(),
             targets,
             weights,
@@ -97,10 +97,10 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
             label_smoothing=self.label_smoothing,
             columns=projection.columns,
         )
-        grad = found.grad.to(product.dtype)
+        grad = result.grad.to(product.dtype)
         if logits is not product:
             (grad,) = torch.autograd.grad(logits, product, grad)
-        return found._replace(grad=grad)
+        return result._replace(grad=grad)
 
 
 class _Tokens(NamedTuple):
@@ -127,17 +127,17 @@ class _Gradients:
             else torch.zeros_like(matrix, dtype=torch.promote_types(matrix.dtype, torch.float32))
         )
 
-    def add(self, part: slice, found: CrossEntropyGrad, states: Tensor, matrix: Tensor) -> None:
+    def add(self, part: slice, result: CrossEntropyGrad, states: Tensor, matrix: Tensor) -> None:
         """Take the gradient by the product of (T', D) states and the (V, D) matrix."""
         if self.hidden is not None:
-            self.hidden[part] = (found.grad @ matrix) * found.weights
+            self.hidden[part] = (result.grad @ matrix) * result.weights
         if self.matrix is None:
             return
-        weighted = (states * found.weights).to(states.dtype)
+        weighted = (states * result.weights).to(states.dtype)
         if self.matrix.dtype == states.dtype:
-            self.matrix.addmm_(found.grad.T, weighted)
+            self.matrix.addmm_(result.grad.T, weighted)
         else:
-            self.matrix += found.grad.T @ weighted
+            self.matrix += result.grad.T @ weighted
 
 
 class _ChunkedSums(torch.autograd.Function):
@@ -154,29 +154,34 @@ class _ChunkedSums(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         of_hidden, of_matrix, *_ = ctx.needs_input_grad
         gradients = _Gradients(hidden if of_hidden else None, matrix if of_matrix else None)
-        total, nats, each = loss.run(hidden, projection, tokens, gradients)
+        total, nats, per_token = loss.run(hidden, projection, tokens, gradients)
         ctx.gradients, ctx.retains = gradients, loss.retains
-        ctx.mark_non_differentiable(nats, *(() if each is None else (each,)))
-        return total, nats, each
+        ctx.mark_non_differentiable(nats, *(() if per_token is None else (per_token,)))
+        return total, nats, per_token
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         ctx: Any, above: Tensor, *_: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        found = ctx.gradients
-        if found is None:
+        gradients = ctx.gradients
+        if gradients is None:
             raise RuntimeError(
                 "chunked_cross_entropy: backward was run before, and its gradients, which are "
                 "computed in forward and scaled in place, are given away; call the loss again"
             )
         if ctx.retains:
-            kept = (found.hidden, found.matrix)
-            return *(None if each is None else each * above for each in kept), None, None, None
+            kept = (gradients.hidden, gradients.matrix)
+            return (
+                *(None if gradient is None else gradient * above for gradient in kept),
+                None,
+                None,
+                None,
+            )
         ctx.gradients = None
-        hidden = None if found.hidden is None else found.hidden.mul_(above)
+        hidden = None if gradients.hidden is None else gradients.hidden.mul_(above)
         # Autograd casts it to the dtype of the gradient, which need not be that of the matrix.
-        matrix = None if found.matrix is None else found.matrix.mul_(above)
+        matrix = None if gradients.matrix is None else gradients.matrix.mul_(above)
         return hidden, matrix, None, None, None
 
 
@@ -219,24 +224,24 @@ def cross_entropy_grad(
     valid = targets != IGNORE_INDEX
     # Weights multiply rows, and so do what comes before and after: (T, D) is less to multiply.
     rows = valid.to(logits.dtype) if weights is None else weights.to(logits.dtype)
-    wanted = targets.where(valid, 0)
+    labels = targets.where(valid, 0)
     if columns is None:
         log_p = logits.log_softmax(dim=-1)
-        each = -log_p.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
-        chosen_logits = logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
-        log_z = chosen_logits + each
+        per_token = -log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        chosen_logits = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        log_z = chosen_logits + per_token
         mean = logits.mean(dim=-1) if label_smoothing else None
     else:
         smoothed = label_smoothing > 0
-        log_z, chosen_logits, mean = statistics_of_parts(logits, wanted, columns, smoothed)
+        log_z, chosen_logits, mean = statistics_of_parts(logits, labels, columns, smoothed)
         log_p = logits - log_z.unsqueeze(-1)
-        each = log_z - chosen_logits
-    of_tokens = each.where(valid, 0.0)
+        per_token = log_z - chosen_logits
+    of_tokens = per_token.where(valid, 0.0)
     if mean is not None and label_smoothing:
-        each = each + label_smoothing * (chosen_logits - mean)
+        per_token = per_token + label_smoothing * (chosen_logits - mean)
     if z_loss:
-        each = each + z_loss * log_z.square()
-    total = (each.where(valid, 0.0) * rows).sum()
+        per_token = per_token + z_loss * log_z.square()
+    total = (per_token.where(valid, 0.0) * rows).sum()
     del logits
 
     grad = log_p.exp_()
@@ -246,8 +251,8 @@ def cross_entropy_grad(
         grad -= label_smoothing / (grad.shape[-1] if columns is None else columns.total)
     if columns is None:
         # Not scatter_add_, which has no deterministic form on every device.
-        chosen = wanted.unsqueeze(-1)
+        chosen = labels.unsqueeze(-1)
         grad.scatter_(-1, chosen, grad.gather(-1, chosen) - (1 - label_smoothing))
     else:
-        add_to_targets(grad, wanted, columns, torch.full_like(log_z, label_smoothing - 1))
+        add_to_targets(grad, labels, columns, torch.full_like(log_z, label_smoothing - 1))
     return CrossEntropyGrad(total, of_tokens.sum(), of_tokens, grad, rows.unsqueeze(-1))

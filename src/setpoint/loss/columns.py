@@ -50,8 +50,8 @@ def statistics_of_parts(
     denominator = (logits - highest.unsqueeze(-1)).exp_().sum(dim=-1)
     chosen = torch.zeros_like(denominator)
     if logits.shape[-1]:
-        place, here = _own(targets, columns, logits.shape[-1])
-        chosen = logits.gather(-1, place).squeeze(-1).where(here, 0.0)
+        place, is_local = _own(targets, columns, logits.shape[-1])
+        chosen = logits.gather(-1, place).squeeze(-1).where(is_local, 0.0)
     total = logits.sum(dim=-1) if mean else torch.zeros_like(denominator)
     sums = torch.stack((denominator, chosen, total))
     denominator, chosen, total = columns.peers.reduce(sums).unbind()
@@ -67,17 +67,17 @@ def add_to_targets(grad: Tensor, targets: Tensor, columns: Columns, value: Tenso
     """
     if not grad.shape[-1]:
         return
-    place, here = _own(targets, columns, grad.shape[-1])
+    place, is_local = _own(targets, columns, grad.shape[-1])
     # Not scatter_add_, which has no deterministic form on every device.
-    added = grad.gather(-1, place) + value.where(here, 0.0).unsqueeze(-1)
+    added = grad.gather(-1, place) + value.where(is_local, 0.0).unsqueeze(-1)
     grad.scatter_(-1, place, added)
 
 
 def _own(targets: Tensor, columns: Columns, width: int) -> tuple[Tensor, Tensor]:
     """(T, 1) local columns of targets, and (T,) which of them are local."""
     place = targets - columns.first
-    here = (place >= 0) & (place < width)
-    return place.where(here, 0).unsqueeze(-1), here
+    is_local = (place >= 0) & (place < width)
+    return place.where(is_local, 0).unsqueeze(-1), is_local
 
 
 def count_correct_in_parts(logits: Tensor, targets: Tensor, columns: Columns) -> Tensor:
@@ -86,11 +86,11 @@ def count_correct_in_parts(logits: Tensor, targets: Tensor, columns: Columns) ->
     Arguments:
         targets: (...) int64; negative ones do not count.
     """
-    own = _largest(logits)
-    highest = columns.peers.reduce(own, "max")
+    local_max = _largest(logits)
+    highest = columns.peers.reduce(local_max, "max")
     none = torch.full_like(targets, columns.total)
     if logits.shape[-1]:
-        none = (logits.argmax(dim=-1) + columns.first).where(own == highest, none)
+        none = (logits.argmax(dim=-1) + columns.first).where(local_max == highest, none)
     return (columns.peers.reduce(none, "min") == targets).sum()
 
 
@@ -107,10 +107,10 @@ class _Statistics(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, columns: Columns, mean: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        found = statistics_of_parts(logits, targets, columns, mean)
-        ctx.save_for_backward(logits, targets, found.log_z)
+        statistics = statistics_of_parts(logits, targets, columns, mean)
+        ctx.save_for_backward(logits, targets, statistics.log_z)
         ctx.columns, ctx.mean = columns, mean
-        return found
+        return statistics
 
     @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -161,14 +161,14 @@ def count_correct_from_hidden(
         targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
         chunk: tokens per chunk of logits.
     """
-    states, wanted = hidden.flatten(0, 1), targets.flatten()
+    states, labels = hidden.flatten(0, 1), targets.flatten()
     device, format = hidden.device.type, compute_dtype(hidden)
     # Cast once, not for each chunk.
     matrix = projection.weight.to(format)
     right = torch.zeros((), dtype=torch.int64, device=hidden.device)
     with torch.autocast(device, enabled=False):
-        for start in range(0, len(wanted), chunk):
+        for start in range(0, len(labels), chunk):
             part = slice(start, start + chunk)
             logits = projection.logits(states[part].to(format), matrix)
-            right += count_correct(logits, wanted[part], projection.columns)
+            right += count_correct(logits, labels[part], projection.columns)
     return right

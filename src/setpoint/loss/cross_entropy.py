@@ -191,10 +191,10 @@ class CrossEntropyLoss:
         # log Z is needed by itself, so the cross-entropy is made from it: one pass, not two.
         smoothed = self.label_smoothing > 0
         log_z, chosen, mean = statistics(logits, targets.where(valid, 0), columns, smoothed)
-        each = log_z - chosen
-        of_tokens = each.where(valid, 0.0)
+        per_token = log_z - chosen
+        of_tokens = per_token.where(valid, 0.0)
         nats = of_tokens.sum()
-        total = nats if weights is None else _weighted_sum(each, valid, weights)
+        total = nats if weights is None else _weighted_sum(per_token, valid, weights)
         if self.label_smoothing:
             # (1 - s) (log Z - x_target) + s (log Z - mean(x)) = CE + s (x_target - mean(x))
             pull = chosen - mean
@@ -217,10 +217,10 @@ def summed(logits: Tensor, targets: Tensor, per_token: bool) -> LossOutput:
     return LossOutput(total, total.detach(), (-chosen).where(valid, 0.0))
 
 
-def _weighted_sum(each: Tensor, valid: Tensor, weights: Tensor | None) -> Tensor:
+def _weighted_sum(per_token: Tensor, valid: Tensor, weights: Tensor | None) -> Tensor:
     # What does not count may be infinite or no number, so it is left out, not multiplied by zero.
-    each = each.where(valid, 0.0)
-    return each.sum() if weights is None else (each * weights).sum()
+    per_token = per_token.where(valid, 0.0)
+    return per_token.sum() if weights is None else (per_token * weights).sum()
 
 
 class ImportedLoss:
@@ -246,12 +246,12 @@ class ImportedLoss:
             logits: (B, S, V) in any floating point dtype; computed in fp32 (fp64 stays fp64).
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
         """
-        flat, wanted = logits.flatten(0, 1), targets.flatten()
+        flat, labels = logits.flatten(0, 1), targets.flatten()
         if flat.dtype != torch.float64:
             flat = flat.float()
-        total = self.loss(flat, wanted)
+        total = self.loss(flat, labels)
         with torch.no_grad():
-            plain = summed(flat, wanted, self.per_token)
+            plain = summed(flat, labels, self.per_token)
         return LossOutput(total, plain.nats, plain.each)
 
     def _prove_sum(self) -> None:

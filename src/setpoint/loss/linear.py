@@ -84,7 +84,7 @@ class LinearCrossEntropyLoss(FromHidden):
             )
         if not single:
             return LossOutput(loss, loss.detach())
-        each = loss.float() if format.itemsize < 4 else loss
-        total = each.sum() if weights is None else (each * weights.flatten()).sum()
-        plain = each.detach()
+        per_token = loss.float() if format.itemsize < 4 else loss
+        total = per_token.sum() if weights is None else (per_token * weights.flatten()).sum()
+        plain = per_token.detach()
         return LossOutput(total, plain.sum(), plain if self.per_token else None)

@@ -60,9 +60,9 @@ def parts(config: CheckpointedParts, layers: Layers) -> None:
         SetpointError: there are no layers, or one has no submodule of a known name.
     """
     modules = [
-        _part(name, layer, wanted)
+        _part(name, layer, part)
         for name, layer in _chosen(config, layers)
-        for wanted in dict.fromkeys(config.parts)
+        for part in dict.fromkeys(config.parts)
     ]
     for module in modules:  # all exist
         recompute(module, reentrant=config.reentrant)
@@ -88,15 +88,15 @@ def _chosen(config: CheckpointingConfig, layers: Layers) -> Layers:
     return layers[:: config.every]
 
 
-def _part(name: str, layer: nn.Module, wanted: str) -> nn.Module:
-    for known in NAMES[wanted]:
+def _part(name: str, layer: nn.Module, part: str) -> nn.Module:
+    for known in NAMES[part]:
         module = getattr(layer, known, None)
         if isinstance(module, nn.Module):
             return module
-    there = ", ".join(key for key, _ in layer.named_children()) or "no modules at all"
+    children = ", ".join(key for key, _ in layer.named_children()) or "no modules at all"
     raise SetpointError(
         f"memory.activation_checkpointing.parts: {name}, a {type(layer).__name__}, has no "
-        f"{wanted}, which would be called {' or '.join(NAMES[wanted])}; it has {there}\n"
+        f"{part}, which would be called {' or '.join(NAMES[part])}; it has {children}\n"
         f"Valid: memory.activation_checkpointing.type = full, or operators"
     )
 
@@ -172,8 +172,8 @@ def _reentrant(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) 
 
     # Where no input needs a gradient, as after a frozen embedding, it would leave out those of
     # the parameters, too.
-    wanted = torch.empty(0, requires_grad=True)
-    out = checkpoint(flat, wanted, *leaves, use_reentrant=True)
+    dummy = torch.empty(0, requires_grad=True)
+    out = checkpoint(flat, dummy, *leaves, use_reentrant=True)
     return pytree.tree_unflatten(list(out), results[0])
 
 

@@ -77,16 +77,18 @@ def measure(
         known: bytes of parts that an engine stores in its own form.
     """
     model_params = dict(model.named_parameters())
-    masters = [held for name, held in weights.items() if _is_separate(held, model_params[name])]
+    masters = [
+        weight for name, weight in weights.items() if _is_separate(weight, model_params[name])
+    ]
     state = [
         leaf
         for leaf in pytree.tree_leaves(list(optimizer.state.values()))
         if isinstance(leaf, Tensor)
     ]
     gradients = {
-        name: _gradient(model_params[name], held)
-        for name, held in weights.items()
-        if held.requires_grad
+        name: _gradient(model_params[name], weight)
+        for name, weight in weights.items()
+        if weight.requires_grad
     }
     on_host = 0
     if device.type != "cpu":
@@ -128,14 +130,14 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in map(part_here, tensors))
 
 
-def _gradient(weight: Tensor, held: Tensor) -> int:
+def _gradient(weight: Tensor, owner: Tensor) -> int:
     """Bytes of a gradient, which may have another dtype before the optimizer gets it."""
-    wanted: Any = getattr(weight, "grad_dtype", None) or weight.dtype
-    return part_here(held).numel() * max(wanted.itemsize, held.dtype.itemsize)
+    dtype: Any = getattr(weight, "grad_dtype", None) or weight.dtype
+    return part_here(owner).numel() * max(dtype.itemsize, owner.dtype.itemsize)
 
 
-def _is_separate(held: Tensor, weight: Tensor) -> bool:
-    return held is not weight and part_here(held).data_ptr() != part_here(weight).data_ptr()
+def _is_separate(owner: Tensor, weight: Tensor) -> bool:
+    return owner is not weight and part_here(owner).data_ptr() != part_here(weight).data_ptr()
 
 
 @contextmanager

@@ -95,7 +95,7 @@ class Alert(Callback, ABC):
             "host": socket.gethostname(),
         }
         self.show = run.shown.note
-        self._alerts = [each for each in run.outer_callbacks if isinstance(each, Alert)]
+        self._alerts = [callback for callback in run.outer_callbacks if isinstance(callback, Alert)]
         ending.enter_context(self)
 
     def opened(self, run: Run, within: ExitStack) -> None:
@@ -127,10 +127,10 @@ class Alert(Callback, ABC):
             self.step = details["step"]
         elif event in ("skip", "rollback"):
             step = details["failed"] if event == "rollback" else details["step"]
-            what = "was skipped" if event == "skip" else f"rolled back to step {details['step']}"
+            outcome = "was skipped" if event == "skip" else f"rolled back to step {details['step']}"
             figures = f"loss {details['loss']}, gradient norm {details['grad_norm']}"
             self.step = step
-            self.send(details["cause"], f"step {step} {what}: {figures}")
+            self.send(details["cause"], f"step {step} {outcome}: {figures}")
 
     def send(self, event: str, message: str) -> None:
         """Queue a message, if its event is configured."""

@@ -107,10 +107,10 @@ class BadBatches:
         if not self.root.is_dir():
             return
         folders = [entry for entry in self.root.iterdir() if step_of(entry.name) is not None]
-        others = sorted(
+        older = sorted(
             (entry for entry in folders if entry != folder), key=lambda entry: entry.stat().st_mtime
         )
-        for old in others[: max(0, len(others) + 1 - self.keep)]:
+        for old in older[: max(0, len(older) + 1 - self.keep)]:
             shutil.rmtree(old)
 
 

@@ -223,8 +223,8 @@ class _Tail:
                     return []
                 os.fsync(file.fileno())
                 file.seek(self.offset)
-                *lines, rest = file.read().split(b"\n")
-                self._end = file.tell() - len(rest)
+                *lines, partial = file.read().split(b"\n")
+                self._end = file.tell() - len(partial)
                 return [row_digest(line) for line in lines]
         except FileNotFoundError:
             return []

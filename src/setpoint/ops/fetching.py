@@ -45,27 +45,27 @@ def fetched(url: str, into: Path) -> Path:
         SetpointError: if there is none, or it is damaged.
         RemoteError: if the service does not answer.
     """
-    at, which = split_url(url)
-    run = RemoteRun(at)
-    step = repeated(lambda: run.pointer(which)) if isinstance(which, str) else which
+    run_url, selector = split_url(url)
+    run = RemoteRun(run_url)
+    step = repeated(lambda: run.pointer(selector)) if isinstance(selector, str) else selector
     reasons: list[str] = []
     candidates = (
         repeated(lambda: list(run.wholes(lambda name, why: reasons.append(f"{name}: {why}"))))
-        if which is None
+        if selector is None
         else [repeated(lambda: run.find(step))] if step is not None else []
     )  # fmt: skip
-    for found in candidates:
-        if found is None:
+    for checkpoint in candidates:
+        if checkpoint is None:
             continue
         try:
-            return fetch_whole(run, found, into)
+            return fetch_whole(run, checkpoint, into)
         except DamagedCheckpoint as error:
             reasons.append(f"{error.path.name}: {error.reason}")
     passed = f"; damaged: {'; '.join(reasons)}" if reasons else ""
     raise SetpointError(f"there is no whole checkpoint at {url}{passed}")
 
 
-def fetch_whole(run: RemoteRun, found: RemoteCheckpoint, into: Path) -> Path:
+def fetch_whole(run: RemoteRun, checkpoint: RemoteCheckpoint, into: Path) -> Path:
     """Download a checkpoint, unless it exists; it is renamed when complete.
 
     Raises:
@@ -73,39 +73,39 @@ def fetch_whole(run: RemoteRun, found: RemoteCheckpoint, into: Path) -> Path:
         RemoteError: if the service does not answer.
         RunError: if the disk refuses.
     """
-    target = into / directory_name(found.step)
+    target = into / directory_name(checkpoint.step)
     try:
-        if (target / MANIFEST).is_file() and (target / MANIFEST).read_bytes() == found.text:
+        if (target / MANIFEST).is_file() and (target / MANIFEST).read_bytes() == checkpoint.text:
             return target
-        folder = begin_fetch(found, into)
-        run.download(found, found.manifest.files, folder)
-        return end_fetch(found, folder)
+        folder = begin_fetch(checkpoint, into)
+        run.download(checkpoint, checkpoint.manifest.files, folder)
+        return end_fetch(checkpoint, folder)
     except OSError as error:
         raise RunError(f"{into} cannot be written: {error.strerror}") from error
 
 
-def begin_fetch(found: RemoteCheckpoint, into: Path) -> Path:
+def begin_fetch(checkpoint: RemoteCheckpoint, into: Path) -> Path:
     """Create the folder for downloading a checkpoint.
 
     Raises:
         OSError: if the disk refuses.
     """
     into.mkdir(parents=True, exist_ok=True)
-    folder = temporary(into, directory_name(found.step), os.getpid())
+    folder = temporary(into, directory_name(checkpoint.step), os.getpid())
     folder.mkdir(exist_ok=True)
     return folder
 
 
-def end_fetch(found: RemoteCheckpoint, folder: Path) -> Path:
+def end_fetch(checkpoint: RemoteCheckpoint, folder: Path) -> Path:
     """Rename a downloaded checkpoint; an existing one is set aside.
 
     Raises:
         OSError: if the disk refuses.
     """
     (folder / MANIFEST).unlink(missing_ok=True)
-    write_file(folder / MANIFEST, [found.text])
+    write_file(folder / MANIFEST, [checkpoint.text])
     sync_directory(folder)
-    root, target = folder.parent, folder.parent / directory_name(found.step)
+    root, target = folder.parent, folder.parent / directory_name(checkpoint.step)
     if target.exists():
         os.rename(target, damaged(root, target.name))
     os.rename(folder, target)
@@ -146,10 +146,10 @@ def bring_back(
     def newer() -> RemoteCheckpoint | None:
         return _newer(remote, path / CHECKPOINTS, job, reports)
 
-    found = world.on_main(newer)
-    if found is not None:
+    newest = world.on_main(newer)
+    if newest is not None:
         with locked_directory(world, path):
-            step = fetch_newest(world, remote, path / CHECKPOINTS, found, reports, show)
+            step = fetch_newest(world, remote, path / CHECKPOINTS, newest, reports, show)
             if step is not None:
                 world.on_main(lambda: _fetch_record(remote, path))
 
@@ -178,10 +178,10 @@ def would_fetch(job: Job, path: Path) -> str | None:
     section = job.checkpoint.remote
     assert section is not None
     remote = remote_of(section, path)
-    found = _newer(remote, path / CHECKPOINTS, job, [])
-    if found is None:
+    newest = _newer(remote, path / CHECKPOINTS, job, [])
+    if newest is None:
         return None
-    return f"{directory_name(found.step)} would be fetched from {remote.url} first"
+    return f"{directory_name(newest.step)} would be fetched from {remote.url} first"
 
 
 def fetch_newest(
@@ -204,16 +204,16 @@ def fetch_newest(
     Returns:
         its step; None if there is no valid one newer than the local ones.
     """
-    found: RemoteCheckpoint | None = first
+    candidate: RemoteCheckpoint | None = first
     passed: set[int] = set()
-    while found is not None and not _fetch(world, remote, root, found, reports, show):
-        passed.add(found.step)
+    while candidate is not None and not _fetch(world, remote, root, candidate, reports, show):
+        passed.add(candidate.step)
 
         def next_one() -> RemoteCheckpoint | None:
             return _newer(remote, root, None, [], passed, than)
 
-        found = world.on_main(next_one)
-    if found is None:
+        candidate = world.on_main(next_one)
+    if candidate is None:
         return None
 
     def best_one() -> RemoteCheckpoint | None:
@@ -234,10 +234,10 @@ def fetch_newest(
         step = repeated(lambda: remote.pointer("best"))
         if step is not None and step in list_checkpoints(root):
             point(root, "best", step)
-        point(root, "latest", found.step)
+        point(root, "latest", candidate.step)
 
     world.on_main(name_them)
-    return found.step
+    return candidate.step
 
 
 def fetch_undamaged(run: Run, than: int | None, reports: list[UploadReport]) -> bool:
@@ -253,11 +253,11 @@ def fetch_undamaged(run: Run, than: int | None, reports: list[UploadReport]) -> 
     section, world, root = run.job.checkpoint.remote, run.world, run.store.root
     assert section is not None
     remote, least = remote_of(section, run.directory), -1 if than is None else than
-    found = world.on_main(lambda: _newer(remote, root, None, reports, (), least))
-    if found is None:
+    newest = world.on_main(lambda: _newer(remote, root, None, reports, (), least))
+    if newest is None:
         return False
     show = run.progress.note
-    return fetch_newest(world, remote, root, found, reports, show, least) is not None
+    return fetch_newest(world, remote, root, newest, reports, show, least) is not None
 
 
 def _newer(
@@ -269,8 +269,8 @@ def _newer(
     than: int | None = None,
 ) -> RemoteCheckpoint | None:
     """The newest valid checkpoint at a URL, if newer than all local ones."""
-    here, _ = newest_whole(root)
-    here = here if than is None else than
+    local_step, _ = newest_whole(root)
+    local_step = local_step if than is None else than
     pending = read_pending(root)
 
     def on_damaged(name: str, reason: str) -> None:
@@ -278,17 +278,17 @@ def _newer(
 
     def look() -> RemoteCheckpoint | None:
         reports.clear()
-        for found in remote.wholes(on_damaged):
-            if here is not None and found.step <= here:
+        for candidate in remote.wholes(on_damaged):
+            if local_step is not None and candidate.step <= local_step:
                 return None
-            if found.step not in passed and (pending is None or found.step <= pending):
-                return found
+            if candidate.step not in passed and (pending is None or candidate.step <= pending):
+                return candidate
         return None
 
     try:
-        found = repeated(look)
+        candidate = repeated(look)
     except RemoteError as error:
-        if here is None:
+        if local_step is None:
             raise RemoteError(
                 f"{error}. Whether the run was trained elsewhere is not known; --checkpoint.remote "
                 f"null begins it here"
@@ -296,19 +296,19 @@ def _newer(
         text = f"{error}. The run resumes from its own directory"
         reports.append(UploadReport("fetch_failed", {"url": remote.url, "error": str(error)}, text))
         return None
-    if found is not None and job is not None and job.checkpoint.resume == "never":
+    if candidate is not None and job is not None and job.checkpoint.resume == "never":
         raise SetpointError(
             f"checkpoint.resume = never, but {remote.url} holds checkpoints; choose another "
             f"--name, or --checkpoint.resume auto to resume"
         )
-    return found
+    return candidate
 
 
 def _fetch(
     world: World,
     remote: RemoteRun,
     root: Path,
-    found: RemoteCheckpoint,
+    checkpoint: RemoteCheckpoint,
     reports: list[UploadReport],
     show: Callable[[str], None],
 ) -> bool:
@@ -320,16 +320,16 @@ def _fetch(
 
     def begin() -> Path:
         with _writing(root):
-            return begin_fetch(found, root)
+            return begin_fetch(checkpoint, root)
 
-    name, files = directory_name(found.step), found.manifest.files
-    size = sum(each.size for each in files.values())
+    name, files = directory_name(checkpoint.step), checkpoint.manifest.files
+    size = sum(file_name.size for file_name in files.values())
     show(f"fetching {name} from {remote.url} ({size / 1e6:.1f} MB)")
     folder = world.on_main(begin)
     refused: SetpointError | None = None
     try:
         with _writing(root):
-            remote.download(found, sorted(files)[world.rank :: world.size], folder)
+            remote.download(checkpoint, sorted(files)[world.rank :: world.size], folder)
     except SetpointError as error:
         refused = error
     reason = refused.reason if isinstance(refused, DamagedCheckpoint) else None
@@ -339,13 +339,15 @@ def _fetch(
 
         def end() -> Path:
             with _writing(root):
-                lost = [each for each in sorted(files) if not (folder / each).exists()]
+                lost = [
+                    file_name for file_name in sorted(files) if not (folder / file_name).exists()
+                ]
                 if lost:
                     raise SetpointError(
                         f"{lost[0]} of {name} was fetched by another rank, and is not in {folder}."
                         f"\nValid: a run directory that all ranks share"
                     )
-                return end_fetch(found, folder)
+                return end_fetch(checkpoint, folder)
 
         world.on_main(end)
         details = {"checkpoint": name, "url": remote.url, "bytes": size}

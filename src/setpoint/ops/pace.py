@@ -110,11 +110,11 @@ def advice(section: Loader, spent: Spent, waited: float, seconds: float) -> str:
             "data.loader.workers"
         )
     computing = max(seconds - waited, 1e-9) / batches
-    wanted, cores = math.ceil(making / computing), os.cpu_count() or 1
-    if wanted <= section.workers:
+    needed, cores = math.ceil(making / computing), os.cpu_count() or 1
+    if needed <= section.workers:
         return f"{took}, at times more: raise data.loader.prefetch from {section.prefetch}"
     limit = f" (there are {cores} cores: more help only where making waits for disk or network)"
     return (
         f"{took} and computing it {computing * 1e3:.3g} ms: raise data.loader.workers from "
-        f"{section.workers} to {wanted}{limit * (wanted > cores)}"
+        f"{section.workers} to {needed}{limit * (needed > cores)}"
     )

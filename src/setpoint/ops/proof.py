@@ -88,8 +88,8 @@ def read_chain(path: Path) -> Sealed:
         try:
             _follow(sealed, number, line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            what = str(error) if type(error) is ValueError else "it is no link"
-            sealed.problems.append(f"{path.name}:{number}: {what}")
+            reason = str(error) if type(error) is ValueError else "it is no link"
+            sealed.problems.append(f"{path.name}:{number}: {reason}")
             break  # later links have nothing to follow
     return sealed
 
@@ -115,11 +115,11 @@ def _follow(sealed: Sealed, number: int, line: bytes) -> None:
     if sealed.head is None:
         sealed.rows.extend(_before(link))
         sealed.events.extend(_before(link["events"]))
-    for what, rows, said in (
+    for noun, rows, record in (
         ("rows", sealed.rows, link),
         ("events", sealed.events, link["events"]),
     ):
-        _take(rows, said, what, f"{where}: {{}} {what}", link["time"], sealed.problems)
+        _take(rows, record, noun, f"{where}: {{}} {noun}", link["time"], sealed.problems)
     if "session" in link:
         later = [step for step in sealed.checkpoints if step > link["session"]["step"]]
         for step in later:
@@ -131,32 +131,32 @@ def _follow(sealed: Sealed, number: int, line: bytes) -> None:
     sealed.heads.append(link["hash"])
 
 
-def _before(said: dict[str, Any]) -> list[str | None]:
+def _before(record: dict[str, Any]) -> list[str | None]:
     """Placeholders of the rows from before a chain."""
-    if not 0 <= said["before"] <= MOST_ROWS:
-        raise ValueError(f"it counts {said['before']} rows from before the chain")
-    return [None] * said["before"]
+    if not 0 <= record["before"] <= MOST_ROWS:
+        raise ValueError(f"it counts {record['before']} rows from before the chain")
+    return [None] * record["before"]
 
 
 def _take(
     rows: list[str | None],
-    said: dict[str, Any],
-    what: str,
+    record: dict[str, Any],
+    noun: str,
     gone: str,
     time: str,
     problems: list[str],
 ) -> None:
     """Apply the sealed and dropped rows of a link."""
-    if "cut" in said:
-        del rows[said["cut"] :]
-    if "missing" in said:
+    if "cut" in record:
+        del rows[record["cut"] :]
+    if "missing" in record:
         problems.append(
-            f"{gone.format(said['missing'])} that were sealed were not there any more when a "
+            f"{gone.format(record['missing'])} that were sealed were not there any more when a "
             f"session began, at {time}"
         )
-    rows.extend(said["rows"])
-    if len(rows) != said["total"]:
-        raise ValueError(f"the link counts {said['total']} {what}, and there are {len(rows)}")
+    rows.extend(record["rows"])
+    if len(rows) != record["total"]:
+        raise ValueError(f"the link counts {record['total']} {noun}, and there are {len(rows)}")
 
 
 def row_digest(line: bytes) -> str:
@@ -277,11 +277,11 @@ def _has_ended(run: Path) -> bool:
     return False
 
 
-def _of_file(path: Path, sealed: Sequence[str | None], what: str, seal: Seal) -> int:
+def _of_file(path: Path, sealed: Sequence[str | None], noun: str, seal: Seal) -> int:
     """Compare the rows of a file with the chain.
 
     Arguments:
-        what: their name, for messages.
+        noun: their name, for messages.
         seal: takes the problems.
 
     Returns:
@@ -292,15 +292,15 @@ def _of_file(path: Path, sealed: Sequence[str | None], what: str, seal: Seal) ->
     except OSError as error:
         seal.problems.append(f"{path.name}: {error.strerror}")
         return 0
-    seal.problems.extend(_differences(path, what.removesuffix("s"), sealed, digests))
+    seal.problems.extend(_differences(path, noun.removesuffix("s"), sealed, digests))
     before = sum(digest is None for digest in sealed)
     if before:
-        seal.notes.append(f"not sealed: {before} {what} from before the chain began")
+        seal.notes.append(f"not sealed: {before} {noun} from before the chain began")
     return max(0, len(digests) - len(sealed))
 
 
 def _differences(
-    path: Path, what: str, sealed: Sequence[str | None], digests: list[str]
+    path: Path, noun: str, sealed: Sequence[str | None], digests: list[str]
 ) -> Iterator[str]:
     """Descriptions of differences between the digests of rows and the sealed ones."""
     first = next(
@@ -313,39 +313,41 @@ def _differences(
     )
     if first is None:
         return
-    wanted, there = list(sealed[first:]), digests[first:]
+    expected, written = list(sealed[first:]), digests[first:]
     # Rows that are not sealed may come after those that are.
-    left = next((n for n in range(len(there), 0, -1) if wanted and there[n - 1] == wanted[-1]), 0)
-    there = there[:left] if left else there[: len(wanted)]
-    while wanted and there and wanted[-1] == there[-1]:
-        wanted.pop()
-        there.pop()
+    left = next(
+        (n for n in range(len(written), 0, -1) if expected and written[n - 1] == expected[-1]), 0
+    )
+    written = written[:left] if left else written[: len(expected)]
+    while expected and written and expected[-1] == written[-1]:
+        expected.pop()
+        written.pop()
     row = f"{path.name}:{first + 1}"
     title = f" ({_title(path, first)})" if first < len(digests) else ""
-    last = first + max(len(there), 1)
+    last = first + max(len(written), 1)
     places = row if last == first + 1 else f"{row} to {last}"
-    count = partial(_count, what)
-    if not there:
+    count = partial(_count, noun)
+    if not written:
         where = f", before this one{title}" if title else ", at the end"
-        verb = "is" if len(wanted) == 1 else "are"
-        yield f"{row}: {count(wanted)} that {_was(wanted)} sealed {verb} missing{where}"
-    elif not wanted:
-        yield f"{places}: {count(there)}{title} {_was(there)} inserted"
-    elif sorted(str(digest) for digest in wanted) == sorted(there):
-        yield f"{places}: {what}s were moved: they are in another order than they were sealed in"
-    elif len(wanted) == len(there) == 1:
-        yield f"{row}: the {what}{title} was changed: it is not the one that was sealed"
+        verb = "is" if len(expected) == 1 else "are"
+        yield f"{row}: {count(expected)} that {_was(expected)} sealed {verb} missing{where}"
+    elif not expected:
+        yield f"{places}: {count(written)}{title} {_was(written)} inserted"
+    elif sorted(str(digest) for digest in expected) == sorted(written):
+        yield f"{places}: {noun}s were moved: they are in another order than they were sealed in"
+    elif len(expected) == len(written) == 1:
+        yield f"{row}: the {noun}{title} was changed: it is not the one that was sealed"
     else:
         yield (
-            f"{places}: {what}s were changed: {len(there)} of them are where {len(wanted)} others "
-            f"were sealed"
+            f"{places}: {noun}s were changed: {len(written)} of them are where "
+            f"{len(expected)} others were sealed"
         )
 
 
-def _count(what: str, rows: Sequence[object]) -> str:
+def _count(noun: str, rows: Sequence[object]) -> str:
     if len(rows) == 1:
-        return f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
-    return f"{len(rows)} {what}s"
+        return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+    return f"{len(rows)} {noun}s"
 
 
 def _was(rows: Sequence[object]) -> str:

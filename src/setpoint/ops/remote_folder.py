@@ -109,11 +109,11 @@ class RemoteFolder:
             return None
         if self.by_size:
             return "size"
-        theirs = md5_in(info)
-        if theirs is not None:
+        remote_md5 = md5_in(info)
+        if remote_md5 is not None:
             if not pieces.md5s:
                 pieces.look()
-            if theirs in pieces.md5s:
+            if remote_md5 in pieces.md5s:
                 return "md5"
         # No MD5, or not that of the content, as where the service encrypts with keys of its own.
         return "digest" if self._digest(path) == written else None
@@ -185,8 +185,8 @@ class RemoteFolder:
 
 
 def _protocols(system: Any) -> tuple[str, ...]:
-    found = system.protocol
-    return (found,) if isinstance(found, str) else tuple(found)
+    protocol = system.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
 
 def repeated(act: Callable[[], T], attempts: int = 5) -> T:
@@ -243,8 +243,8 @@ class Pieces:
             parts.append(part.digest())
         # S3 stores large files in parts: https://docs.aws.amazon.com/AmazonS3/latest/userguide/
         # checking-object-integrity-upload.html
-        whole = _md5(b"".join(parts)).hexdigest()
-        self.md5s = {md5.hexdigest(), f"{whole}-{len(parts)}"}
+        combined = _md5(b"".join(parts)).hexdigest()
+        self.md5s = {md5.hexdigest(), f"{combined}-{len(parts)}"}
 
     def _opened(self) -> BinaryIO:
         try:

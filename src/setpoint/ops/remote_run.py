@@ -131,10 +131,10 @@ class RemoteRun(RemoteFolder):
         """
         for step in reversed(self.steps()):
             try:
-                found = self.find(step)
-                if found is not None:
-                    self._require_sizes(found)
-                    yield found
+                checkpoint = self.find(step)
+                if checkpoint is not None:
+                    self._require_sizes(checkpoint)
+                    yield checkpoint
             except DamagedCheckpoint as error:
                 on_damaged(directory_name(step), error.reason)
 
@@ -173,17 +173,17 @@ class RemoteRun(RemoteFolder):
                 return moment
         return None
 
-    def verify(self, found: RemoteCheckpoint) -> None:
+    def verify(self, checkpoint: RemoteCheckpoint) -> None:
         """Verify every byte, without storing the files.
 
         Raises:
             DamagedCheckpoint: naming the file that is missing or differs.
             RemoteError: if the service does not answer.
         """
-        for name, written in sorted(found.manifest.files.items()):
-            with self._reading(found.step, name):
-                arrived = self._digest(self._path(found.step, name))
-            _compare(found.step, name, arrived, written)
+        for name, written in sorted(checkpoint.manifest.files.items()):
+            with self._reading(checkpoint.step, name):
+                arrived = self._digest(self._path(checkpoint.step, name))
+            _compare(checkpoint.step, name, arrived, written)
 
     def pointer(self, name: PointerName) -> int | None:
         """The step of `latest` or `best`; None if missing or invalid."""
@@ -216,10 +216,10 @@ class RemoteRun(RemoteFolder):
         step, folder = manifest.step, self._path(manifest.step)
         self._system.invalidate_cache()
         text = manifest.render()
-        there = self._read(self._path(step, MANIFEST))
+        stored = self._read(self._path(step, MANIFEST))
         sent: list[tuple[int, str]] = []
-        if there != text:
-            if there is not None:
+        if stored != text:
+            if stored is not None:
                 self._remove(self._path(step, MANIFEST))
             if self._read(self._path(step, SET_ASIDE)) is not None:
                 self._remove(self._path(step, SET_ASIDE))
@@ -227,7 +227,7 @@ class RemoteRun(RemoteFolder):
             for name, written in sorted(manifest.files.items()):
                 sent += self._send(directory / name, f"{folder}/{name}", written)
         sent += self.send_record(record)
-        if there != text:
+        if stored != text:
             self._write(self._path(step, MANIFEST), text)
         newest = self.pointer("latest")
         if newest is None or newest <= step or self.find(newest) is None:
@@ -235,7 +235,7 @@ class RemoteRun(RemoteFolder):
         if best is not None and self.pointer("best") != best and self.find(best) is not None:
             self._point("best", best)
         how = [by for _, by in sent]
-        by = next((each for each in ("size", "digest", "md5") if each in how), "none")
+        by = next((key for key in ("size", "digest", "md5") if key in how), "none")
         return Sent(len(sent), sum(size for size, _ in sent), by)
 
     def send_record(self, files: Sequence[Path]) -> list[tuple[int, str]]:
@@ -267,8 +267,8 @@ class RemoteRun(RemoteFolder):
             Exception: what the service raises.
         """
         self._system.invalidate_cache()
-        texts = {each: self._read(self._path(each, MANIFEST)) for each in self.steps()}
-        stay = [each for each, text in texts.items() if each <= step and text is not None]
+        texts = {number: self._read(self._path(number, MANIFEST)) for number in self.steps()}
+        stay = [number for number, text in texts.items() if number <= step and text is not None]
         for name in POINTERS:
             named = self.pointer(name)
             if named is not None and named > step:
@@ -277,11 +277,11 @@ class RemoteRun(RemoteFolder):
                 else:
                     self._remove(f"{self._root}/{CHECKPOINTS}/{name}")
         gone: list[str] = []
-        for each, text in texts.items():
-            if each > step and text is not None:
-                self._write(self._path(each, SET_ASIDE), text)
-                self._remove(self._path(each, MANIFEST))
-                gone.append(directory_name(each))
+        for number, text in texts.items():
+            if number > step and text is not None:
+                self._write(self._path(number, SET_ASIDE), text)
+                self._remove(self._path(number, MANIFEST))
+                gone.append(directory_name(number))
         return gone
 
     def distance(self, step: int, unit: str) -> float | None:
@@ -293,10 +293,10 @@ class RemoteRun(RemoteFolder):
         if unit == "steps":
             return step
         if step not in self._positions:
-            found = self.find(step)
+            checkpoint = self.find(step)
             with self._asking():
                 content = self._read(self._path(step, STATE))
-            self._positions[step] = _position_in(content, found)
+            self._positions[step] = _position_in(content, checkpoint)
         return self._positions[step].get(unit)
 
     def reasons(self, rule: Retention) -> tuple[dict[int, list[str]], list[int]]:
@@ -312,22 +312,22 @@ class RemoteRun(RemoteFolder):
             step = self.pointer(name)
             if step is not None:
                 protected[step] = f"{protected[step]}, {name}" if step in protected else name
-        whole: list[int] = []
+        complete: list[int] = []
         unfinished: list[int] = []
         for step in self.steps():
             try:
-                found = self.find(step)
+                checkpoint = self.find(step)
             except SetpointError as error:
                 if isinstance(error, RemoteError):
                     raise
                 continue
-            if found is not None:
-                whole.append(step)
+            if checkpoint is not None:
+                complete.append(step)
                 continue
             with self._asking():
                 if self._read(self._path(step, SET_ASIDE)) is None:
                     unfinished.append(step)
-        return rule.reasons(whole, protected, self.distance), unfinished
+        return rule.reasons(complete, protected, self.distance), unfinished
 
     def prune(self, rule: Retention, waiting: Collection[int] = ()) -> list[str]:
         """Remove checkpoints without a reason to keep, and leftovers of abandoned uploads.
@@ -344,7 +344,7 @@ class RemoteRun(RemoteFolder):
         reasons, unfinished = self.reasons(rule)
         gone = [step for step, why in reasons.items() if not why]
         newest = max(reasons, default=-1)
-        left = [each for each in unfinished if each < newest and each not in waiting]
+        left = [number for number in unfinished if number < newest and number not in waiting]
         for step in (*gone, *left):
             # From here on it counts no more, and what is left of it goes with the next call.
             self._remove(self._path(step, MANIFEST))
@@ -352,7 +352,7 @@ class RemoteRun(RemoteFolder):
                 self._system.rm(self._path(step), recursive=True)
         return [directory_name(step) for step in gone]
 
-    def download(self, found: RemoteCheckpoint, names: Collection[str], into: Path) -> None:
+    def download(self, checkpoint: RemoteCheckpoint, names: Collection[str], into: Path) -> None:
         """Download files of a checkpoint into a folder, and verify them.
 
         Raises:
@@ -361,15 +361,15 @@ class RemoteRun(RemoteFolder):
             OSError: if the disk fails.
         """
         for name in sorted(names):
-            expected = found.manifest.files[name]
+            expected = checkpoint.manifest.files[name]
 
             def fetch(name: str = name, expected: Written = expected) -> Written:
                 (into / name).unlink(missing_ok=True)
-                with self._reading(found.step, name):
-                    pieces = self._pieces(self._path(found.step, name))
+                with self._reading(checkpoint.step, name):
+                    pieces = self._pieces(self._path(checkpoint.step, name))
                     return write_file(into / name, pieces)
 
-            _compare(found.step, name, repeated(fetch), expected)
+            _compare(checkpoint.step, name, repeated(fetch), expected)
 
     def download_record(self, name: str, path: Path) -> bool:
         """Download a file of the run, replacing the local one.
@@ -399,15 +399,15 @@ class RemoteRun(RemoteFolder):
         folder = f"{self._root}/{CHECKPOINTS}/{directory_name(step)}"
         return f"{folder}/{name}" if name else folder
 
-    def _require_sizes(self, found: RemoteCheckpoint) -> None:
+    def _require_sizes(self, checkpoint: RemoteCheckpoint) -> None:
         """Check each file, as a listing may lag behind."""
         sizes: dict[str, int] = {}
         with self._asking():
-            for name in found.manifest.files:
+            for name in checkpoint.manifest.files:
                 with suppress(FileNotFoundError):
-                    sizes[name] = self._system.info(self._path(found.step, name)).get("size")
-        if wrong := found.manifest.wrong_size(sizes):
-            raise _damage(found.step, wrong)
+                    sizes[name] = self._system.info(self._path(checkpoint.step, name)).get("size")
+        if wrong := checkpoint.manifest.wrong_size(sizes):
+            raise _damage(checkpoint.step, wrong)
 
     @contextmanager
     def _reading(self, step: int, name: str) -> Iterator[None]:
@@ -421,14 +421,14 @@ def _damage(step: int, reason: str) -> DamagedCheckpoint:
     return DamagedCheckpoint(Path(directory_name(step)), reason)
 
 
-def _compare(step: int, name: str, found: Written, expected: Written) -> None:
-    if difference := found.difference(expected):
+def _compare(step: int, name: str, actual: Written, expected: Written) -> None:
+    if difference := actual.difference(expected):
         raise _damage(step, f"{name} {difference}")
 
 
-def _position_in(content: bytes | None, found: RemoteCheckpoint | None) -> dict[str, float]:
+def _position_in(content: bytes | None, checkpoint: RemoteCheckpoint | None) -> dict[str, float]:
     """The recorded position in a state; empty if invalid."""
-    expected = None if found is None else found.manifest.files.get(STATE)
+    expected = None if checkpoint is None else checkpoint.manifest.files.get(STATE)
     if content is None or expected is None or Written.of(content) != expected:
         return {}
     position = decode_state(content).get("position")

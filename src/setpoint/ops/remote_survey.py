@@ -30,12 +30,12 @@ class RemotePlace:
     """
 
     def __init__(self, url: str) -> None:
-        at, which = split_url(url)
-        self.run = RemoteRun(at)
-        self.root = f"{at}/{CHECKPOINTS}"
-        self.only = self.run.pointer(which) if isinstance(which, str) else which
-        if which is not None and self.only is None:
-            raise SetpointError(f"there is no checkpoint {which} at {self.root}")
+        run_url, selector = split_url(url)
+        self.run = RemoteRun(run_url)
+        self.root = f"{run_url}/{CHECKPOINTS}"
+        self.only = self.run.pointer(selector) if isinstance(selector, str) else selector
+        if selector is not None and self.only is None:
+            raise SetpointError(f"there is no checkpoint {selector} at {self.root}")
 
     def survey(self) -> list[CheckpointEntry]:
         """List the checkpoints, by step.
@@ -48,29 +48,29 @@ class RemotePlace:
 
     def pointers(self) -> dict[PointerName, int | str | None]:
         """The step of each pointer, or the reason why it is broken."""
-        found: dict[PointerName, int | str | None] = {}
+        targets: dict[PointerName, int | str | None] = {}
         for name in POINTERS:
             step = self.run.pointer(name)
             lost = step is not None and MANIFEST not in self.run.sizes(step)
-            found[name] = (
+            targets[name] = (
                 f"{self.root}/{name} names step {step}, which is not whole" if lost else step
             )
-        return found
+        return targets
 
-    def compare(self, found: CheckpointEntry) -> Iterator[FileComparison]:
+    def compare(self, entry: CheckpointEntry) -> Iterator[FileComparison]:
         """Compare every byte of a checkpoint with its checksums, file by file.
 
         Raises:
             SetpointError: if its manifest cannot be read.
         """
-        whole = self.run.find(found.step)
-        if whole is None:
+        checkpoint = self.run.find(entry.step)
+        if checkpoint is None:
             raise SetpointError(f"{MANIFEST} is missing")
-        for name, written in sorted(whole.manifest.files.items()):
+        for name, written in sorted(checkpoint.manifest.files.items()):
             part = RemoteCheckpoint(
-                whole.step,
-                Manifest(whole.step, whole.manifest.metric, {name: written}),
-                whole.text,
+                checkpoint.step,
+                Manifest(checkpoint.step, checkpoint.manifest.metric, {name: written}),
+                checkpoint.text,
             )
             try:
                 self.run.verify(part)
@@ -79,9 +79,9 @@ class RemotePlace:
                 problem = reason_of(error)
             yield FileComparison(name, written.size, problem)
 
-    def is_gone(self, found: CheckpointEntry) -> bool:
+    def is_gone(self, entry: CheckpointEntry) -> bool:
         """True if a checkpoint has been removed meanwhile."""
-        return not self.run.sizes(found.step)
+        return not self.run.sizes(entry.step)
 
     def _look(self, step: int) -> CheckpointEntry:
         sizes = self.run.sizes(step)
@@ -89,8 +89,8 @@ class RemotePlace:
         manifest, damage = None, ""
         if kind == "checkpoint":
             try:
-                whole = self.run.find(step)
-                manifest = None if whole is None else whole.manifest
+                checkpoint = self.run.find(step)
+                manifest = None if checkpoint is None else checkpoint.manifest
             except SetpointError as error:
                 damage = reason_of(error)
             if manifest is not None:

@@ -275,7 +275,7 @@ def _phase(watch: ModuleWatch, name: str) -> Iterator[None]:
 
 def _detect(gradients: Callable[[], Tensor]) -> Anomaly | None:
     """Recompute the gradients with anomaly detection, which stops at the first NaN."""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             with torch.autograd.set_detect_anomaly(True):
@@ -283,7 +283,7 @@ def _detect(gradients: Callable[[], Tensor]) -> Anomaly | None:
         except RuntimeError as error:
             if "returned nan values" not in str(error):
                 raise
-            messages = [str(warning.message) for warning in said]
+            messages = [str(warning.message) for warning in caught]
             traces = [message for message in messages if "Traceback" in message]
             return Anomaly(str(error), _within_model(traces[0]) if traces else "")
     return None

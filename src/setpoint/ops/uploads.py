@@ -129,7 +129,7 @@ class Uploads:
         """
         with self._changed:
             self._steps = [other for other in self._steps if other <= step]
-            self._sent = {each: sent for each, sent in self._sent.items() if each <= step}
+            self._sent = {number: sent for number, sent in self._sent.items() if number <= step}
             self._aside = step if self._aside is None else min(step, self._aside)
             try:
                 write_pending(self.root, self._aside)
@@ -224,7 +224,7 @@ class Uploads:
 
     def _do_next(self) -> None:
         with self._changed:
-            aside, asked = self._aside, self._asked
+            aside, request = self._aside, self._asked
             step = self._sending = self._steps[0] if self._steps and aside is None else None
         try:
             if aside is not None:
@@ -233,7 +233,7 @@ class Uploads:
                 self._send(step)
             else:
                 self.run.send_record(self.record)
-                self._answered = asked
+                self._answered = request
         finally:
             with self._changed:
                 self._sending = None

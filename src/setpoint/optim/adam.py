@@ -75,7 +75,7 @@ def adam_of(parameter: Tensor, state: dict[str, Any], dtype: torch.dtype | None)
 
 
 def adam_step(
-    held: Sequence[Adam],
+    states: Sequence[Adam],
     group: dict[str, Any],
     store: Store = Tensor.copy_,
     flag: Tensor | None = None,
@@ -91,14 +91,14 @@ def adam_step(
         flag: an fp32 scalar; 1 skips the step.
     """
     nearest = store is Tensor.copy_
-    _torchs_step([one for one in held if _is_plain(one, nearest)], group, flag)
-    for one in held:
+    _torchs_step([one for one in states if _is_plain(one, nearest)], group, flag)
+    for one in states:
         if _is_plain(one, nearest):
             continue
         wide = torch.float32
         for tensor in one.tensors:
             wide = torch.promote_types(wide, tensor.dtype)
-        parameter, gradient, exp_avg, exp_avg_sq = (each.to(wide) for each in one.tensors)
+        parameter, gradient, exp_avg, exp_avg_sq = (part.to(wide) for part in one.tensors)
         twin = Adam(parameter, gradient, exp_avg, exp_avg_sq, one.step)
         _torchs_step([twin], group, flag)
         for mine, value in zip(one.tensors, twin.tensors, strict=True):
@@ -113,28 +113,28 @@ def _is_plain(one: Adam, nearest: bool) -> bool:
     return len(formats) == 1 and exact
 
 
-def _torchs_step(held: Sequence[Adam], group: dict[str, Any], flag: Tensor | None) -> None:
-    if not held:
+def _torchs_step(states: Sequence[Adam], group: dict[str, Any], flag: Tensor | None) -> None:
+    if not states:
         return
     (beta1, beta2), weight_decay = group["betas"], group["weight_decay"]
-    fused = can_fuse(one.parameter for one in held)
-    changed = [(one.parameter, one.exp_avg, one.exp_avg_sq, one.step) for one in held]
+    fused = can_fuse(one.parameter for one in states)
+    changed = [(one.parameter, one.exp_avg, one.exp_avg_sq, one.step) for one in states]
     cautious = group.get("cautious_weight_decay") and weight_decay
     # Decay is beside the fused kernel, which alone knows the flag.
     kept = () if fused and not cautious else tuple(tensor for one in changed for tensor in one)
     with unless(flag if kept else None, *kept):
         if cautious:
-            for one in held:
+            for one in states:
                 mean = one.exp_avg.lerp(one.gradient, 1 - beta1)
                 decay_where_aligned(one.parameter, mean, group["lr"], weight_decay)
             weight_decay = 0.0
         adamw(
-            [one.parameter for one in held],
-            [one.gradient for one in held],
-            [one.exp_avg for one in held],
-            [one.exp_avg_sq for one in held],
+            [one.parameter for one in states],
+            [one.gradient for one in states],
+            [one.exp_avg for one in states],
+            [one.exp_avg_sq for one in states],
             [],
-            [one.step for one in held],
+            [one.step for one in states],
             fused=fused or None,
             found_inf=flag if fused else None,
             amsgrad=False,
@@ -216,7 +216,9 @@ class AnyPrecisionAdamW(GroupedOptimizer):
         shape = tuple(parameter.shape) or (1,)
         size, offset = box_of(parameter) if is_dtensor(parameter) else (shape, (0,) * len(shape))
         first, last = offset[0], offset[0] + size[0]
-        columns = [slice(at, at + n) for at, n in zip(offset[1:], size[1:], strict=True)]
+        columns = [
+            slice(column, column + n) for column, n in zip(offset[1:], size[1:], strict=True)
+        ]
         width = prod(shape[1:])
         height = max(BLOCK // max(width, 1), 1)
         device = parameter.device

@@ -101,8 +101,8 @@ def unless(flag: Tensor | None, *tensors: Tensor) -> Iterator[None]:
         return
     before = [tensor.detach().clone() for tensor in tensors]
     yield
-    for tensor, was in zip(tensors, before, strict=True):
-        tensor.copy_(was.where(flag.to(tensor.device) > 0, tensor))
+    for tensor, old in zip(tensors, before, strict=True):
+        tensor.copy_(old.where(flag.to(tensor.device) > 0, tensor))
 
 
 def counts_of(optimizer: Optimizer, flag: Tensor) -> Undo:
@@ -116,19 +116,21 @@ def counts_of(optimizer: Optimizer, flag: Tensor) -> Undo:
     """
     if is_on_host(flag) or not getattr(optimizer, "counts_on_host", False):
         return lambda: None
-    kept = [(held, _numbers(held)) for held in (*optimizer.param_groups, *optimizer.state.values())]
+    kept = [
+        (owner, _numbers(owner)) for owner in (*optimizer.param_groups, *optimizer.state.values())
+    ]
 
     def undo() -> None:
-        for held, numbers in kept:
-            held.update(numbers)
+        for owner, numbers in kept:
+            owner.update(numbers)
 
     return undo
 
 
-def _numbers(held: MutableMapping[str, Any]) -> dict[str, Any]:
+def _numbers(owner: MutableMapping[str, Any]) -> dict[str, Any]:
     return {
         name: value.clone() if isinstance(value, Tensor) else value
-        for name, value in held.items()
+        for name, value in owner.items()
         if isinstance(value, int | float)
         or (isinstance(value, Tensor) and not value.ndim and value.device.type == "cpu")
     }
@@ -286,7 +288,7 @@ def foreach_groups(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     for p in parameters:
         if p.device.type == "cpu":
             continue
-        if some and sum(local_shard(each, each).numel() for each in (*some, p)) > AT_ONCE:
+        if some and sum(local_shard(param, param).numel() for param in (*some, p)) > AT_ONCE:
             yield some
             some = []
         some.append(p)

@@ -46,10 +46,10 @@ def clip_gradients(
     Returns:
         The norm before clipping, a scalar tensor, at least fp32; 0 without gradients.
     """
-    held = [parameter for parameter in parameters if parameter.grad is not None]
-    counted = held if not elsewhere else [each for each in held if each not in elsewhere]
+    trained = [parameter for parameter in parameters if parameter.grad is not None]
+    counted = trained if not elsewhere else [param for param in trained if param not in elsewhere]
     norm = global_norm((p.grad for p in counted if p.grad is not None), stages)
-    for together in _by_mesh(held):
+    for together in _by_mesh(trained):
         if max_norm is not None and not _is_within(norm, max_norm):
             clip_grads_with_norm_(together, max_norm, norm)
         if max_value is not None:
@@ -73,7 +73,7 @@ def global_norm(tensors: Iterable[Tensor], stages: ProcessGroup | None = None) -
     Returns:
         a scalar tensor, at least fp32, the same on all ranks; 0 without tensors.
     """
-    norms = [_norm(held) for held in _by_mesh(tensors)]
+    norms = [_norm(group) for group in _by_mesh(tensors)]
     norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
     if stages is None:
         return norm
@@ -100,17 +100,17 @@ def norms_of_sets(
     # A tensor is in several sets, such as its layer and its group.
     places: dict[int, list[int]] = {}
     tensors: dict[int, Tensor] = {}
-    for number, each in enumerate(sets):
-        for tensor in each:
+    for number, tensor_set in enumerate(sets):
+        for tensor in tensor_set:
             tensors[id(tensor)] = tensor
             places.setdefault(id(tensor), []).append(number)
-    for held in _by_mesh(tensors.values()):
-        own = torch.zeros_like(squares)
-        for tensor in held:
-            own[places[id(tensor)]] += _own_square(tensor).to(device)
-        if is_dtensor(held[0]):
-            _sum_over_mesh(own, held[0].device_mesh)
-        squares += own
+    for group in _by_mesh(tensors.values()):
+        local_squares = torch.zeros_like(squares)
+        for tensor in group:
+            local_squares[places[id(tensor)]] += _own_square(tensor).to(device)
+        if is_dtensor(group[0]):
+            _sum_over_mesh(local_squares, group[0].device_mesh)
+        squares += local_squares
     if stages is not None:
         distributed.all_reduce(squares, group=stages)
     return squares.sqrt()
@@ -129,7 +129,11 @@ def _own_square(tensor: Tensor) -> Tensor:
 def _copies(tensor: DTensor) -> int:
     """Number of ranks of its mesh with the same shard of a tensor."""
     mesh = tensor.device_mesh
-    return prod(mesh.size(dim) for dim, each in enumerate(tensor.placements) if each.is_replicate())
+    return prod(
+        mesh.size(dim)
+        for dim, placement in enumerate(tensor.placements)
+        if placement.is_replicate()
+    )
 
 
 def _sum_over_mesh(squares: Tensor, mesh: DeviceMesh) -> None:
@@ -168,5 +172,5 @@ def _local_norm(tensors: list[Tensor]) -> Tensor:
     if all(tensor.dtype.itemsize >= 4 for tensor in tensors):
         return get_total_norm(tensors)
     # In the format of bf16 gradients it would be right to two digits only.
-    exact = (torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors)
+    exact = (torch.linalg.vector_norm(shard, dtype=torch.float32) for shard in tensors)
     return get_total_norm(exact)

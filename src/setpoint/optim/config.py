@@ -403,17 +403,17 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
 
     def treatment(self, parameter: Parameter) -> dict[str, Any]:
         """See `OptimizerConfig.treatment`: the algorithm of a parameter."""
-        wanted = any(re.search(each, parameter.name) for each in self.adamw_patterns)
-        if parameter.kind == "matrix" and len(parameter.shape) >= 2 and not wanted:
+        uses_adamw = any(re.search(pattern, parameter.name) for pattern in self.adamw_patterns)
+        if parameter.kind == "matrix" and len(parameter.shape) >= 2 and not uses_adamw:
             turned = {"inputs_first": True} if parameter.inputs_first else {}
             return {"algorithm": "muon", **turned}
         return {"algorithm": "adamw", "lr_multiplier": self.adamw_lr / self.lr}
 
     def unused_settings(self, parameters: Sequence[Parameter]) -> Iterator[Problem]:
         """See `OptimizerConfig.unused_settings`: Muon without any matrix."""
-        if any(self.treatment(each)["algorithm"] == "muon" for each in parameters):
+        if any(self.treatment(parameter)["algorithm"] == "muon" for parameter in parameters):
             return
-        matrices = sum(each.kind == "matrix" for each in parameters)
+        matrices = sum(parameter.kind == "matrix" for parameter in parameters)
         yield Problem(
             "adamw_patterns",
             f"leaves Muon no parameters: {matrices or 'none'} of {len(parameters)} trained "
@@ -510,9 +510,9 @@ class ImportedOptimizer(
     """Weight decay, passed to the target, which defines it: decoupled or added to the gradient."""
 
     def _mistakes(self) -> Iterator[Problem]:
-        found = list(super()._mistakes())
-        yield from found
-        if any(problem.path == "target" for problem in found):
+        problems = list(super()._mistakes())
+        yield from problems
+        if any(problem.path == "target" for problem in problems):
             return
         parameters = parameters_of(self.target.load())
         if self.groups:
@@ -624,8 +624,10 @@ def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
             except Invalid as error:
                 wrong = True
                 for part in error.parts:
-                    at = ".".join(map(str, part.at))
-                    yield Problem(f"{path}.{at}", part.message, valid=part.valid, hint=part.hint)
+                    option = ".".join(map(str, part.at))
+                    yield Problem(
+                        f"{path}.{option}", part.message, valid=part.valid, hint=part.hint
+                    )
         if values and not wrong and not isinstance(config, ImportedComponent):
             yield from _between(config, path, values)
 

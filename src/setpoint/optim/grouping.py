@@ -80,7 +80,7 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
     Returns:
         problems with paths relative to the section.
     """
-    names = [each.name for each in parameters]
+    names = [parameter.name for parameter in parameters]
     yield from unmatched("frozen", config.frozen, names, "parameters of the model")
     trained = [name for name in names if not is_frozen(config, name)]
     if config.frozen and not trained:
@@ -93,16 +93,17 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
     spans = config.frozen_spans
     for index, span in enumerate(spans):
         if not any(matches([span.pattern], name) for name in trained):
-            path, of = f"frozen_spans.{index}.pattern", "parameters that are trained otherwise"
-            yield matches_nothing(path, span.pattern, trained, of)
+            path = f"frozen_spans.{index}.pattern"
+            otherwise = "parameters that are trained otherwise"
+            yield matches_nothing(path, span.pattern, trained, otherwise)
     for index, span in enumerate(spans):
         # The spans at the start of this one, as far as others are counted in its unit.
         reached = {span.start.unit: span.start.count}
         now = [
             number
-            for number, each in enumerate(spans)
-            if (each.start.unit in reached or not each.start)
-            and each.holds(lambda unit, reached=reached: reached.get(unit, 0))
+            for number, other in enumerate(spans)
+            if (other.start.unit in reached or not other.start)
+            and other.holds(lambda unit, reached=reached: reached.get(unit, 0))
         ]
         if all(matches([spans[number].pattern for number in now], name) for name in trained):
             yield Problem(
@@ -145,21 +146,21 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
     Raises:
         SetpointError: there are no parameters, a pattern matches nothing, or an option is invalid.
     """
-    held = list(parameters)
-    if not held:
+    described = list(parameters)
+    if not described:
         raise SetpointError(
             "there is nothing to train: all parameters are frozen; at least one must be trainable"
         )
-    for problem in grouping_problems(config, held):
+    for problem in grouping_problems(config, described):
         raise SetpointError(in_words(config, problem))
     options = [_options(config, index, group) for index, group in enumerate(config.groups)]
-    found: dict[tuple[Any, ...], Gathered] = {}
-    for parameter in held:
+    groups: dict[tuple[Any, ...], Gathered] = {}
+    for parameter in described:
         rule = rule_of(config, parameter.name)
-        wanted = dict(config.treatment(parameter))
-        rate = wanted.pop("lr_multiplier", 1.0) * parameter.rate
-        algorithm = wanted.get("algorithm")
-        if wanted.get("inputs_first"):
+        treatment = dict(config.treatment(parameter))
+        rate = treatment.pop("lr_multiplier", 1.0) * parameter.rate
+        algorithm = treatment.get("algorithm")
+        if treatment.get("inputs_first"):
             algorithm = f"{algorithm} (in, out)"
         decays: bool | None = keeps_decaying(config, parameter)
         decay = config.weight_decay if decays else 0.0
@@ -168,23 +169,23 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
             rate *= group.lr_multiplier
             if group.weight_decay_multiplier is not None:
                 decay, decays = config.weight_decay * group.weight_decay_multiplier, None
-            wanted |= options[rule]
+            treatment |= options[rule]
         place = -1 if rule is None else rule
-        key = (place, decays is False, decay, rate, repr(sorted(wanted.items())))
-        if key not in found:
+        key = (place, decays is False, decay, rate, repr(sorted(treatment.items())))
+        if key not in groups:
             name = _title(config, rule, algorithm, decays, rate)
-            found[key] = Gathered(name, [], decay, rate, wanted)
-        found[key].parameters.append(parameter)
+            groups[key] = Gathered(name, [], decay, rate, treatment)
+        groups[key].parameters.append(parameter)
     # A sort keeps the order of what is equal: that in which the model names them.
-    return [found[key] for key in sorted(found, key=lambda key: key[:2])]
+    return [groups[key] for key in sorted(groups, key=lambda key: key[:2])]
 
 
 def in_words(config: OptimizerConfig, problem: Problem) -> str:
     """A problem with a path relative to the section, as text for an error without origins."""
     value = _value_at(config, problem.path)
     names = f"; valid: {', '.join(problem.valid)}" if problem.valid else ""
-    said = f"{problem.message}{names}. {problem.hint}".strip()
-    return f"optimizer.{problem.path} = {value!r}: {said}"
+    sentence = f"{problem.message}{names}. {problem.hint}".strip()
+    return f"optimizer.{problem.path} = {value!r}: {sentence}"
 
 
 def rule_of(config: OptimizerConfig, name: str) -> int | None:
@@ -211,22 +212,30 @@ def grouping_problems(
     """
     yield from config.unused_settings(parameters)
     for field, kinds in config.patterns.items():
-        of = f"parameters{f' of kind {_listed(list(kinds))}' if kinds else ''} that are trained"
-        chosen = [each.name for each in parameters if kinds is None or each.kind in kinds]
-        yield from unmatched(field, getattr(config, field), chosen, of)
+        population = (
+            f"parameters{f' of kind {_listed(list(kinds))}' if kinds else ''} that are trained"
+        )
+        chosen = [
+            parameter.name for parameter in parameters if kinds is None or parameter.kind in kinds
+        ]
+        yield from unmatched(field, getattr(config, field), chosen, population)
     groups = config.groups
     if groups and groups[-1].changes_nothing:  # a problem already without names
         groups = groups[:-1]
-    names = [each.name for each in parameters]
-    of = "parameters that are trained"
-    yield from untaken("groups", [group.pattern for group in groups], names, of)
+    names = [parameter.name for parameter in parameters]
+    population = "parameters that are trained"
+    yield from untaken("groups", [group.pattern for group in groups], names, population)
     taken = [rule_of(config, name) for name in names]
     for index, group in enumerate(groups):
-        members = [each for each, rule in zip(parameters, taken, strict=True) if rule == index]
+        members = [
+            parameter for parameter, rule in zip(parameters, taken, strict=True) if rule == index
+        ]
         later = [other.pattern for other in config.groups[index + 1 :]]
         if not members:
             continue
-        if group.changes_nothing and not any(matches(later, each.name) for each in members):
+        if group.changes_nothing and not any(
+            matches(later, parameter.name) for parameter in members
+        ):
             yield Problem(
                 f"groups.{index}.pattern",
                 "has no effect: the group sets nothing, and no later group matches its parameters",
@@ -241,7 +250,7 @@ def _unread(
     """Options that the algorithm of a group's parameters does not read."""
     if not config.read_by:
         return
-    algorithms = {config.treatment(each)["algorithm"] for each in parameters}
+    algorithms = {config.treatment(parameter)["algorithm"] for parameter in parameters}
     known = [option for name in sorted(algorithms) for option in config.read_by[name]]
     for option in config.groups[index].options.dump():
         readers = [name for name, options in config.read_by.items() if option in options]
@@ -325,8 +334,8 @@ def group_rows(groups: Sequence[Gathered], lr: float) -> list[GroupRow]:
             group.weight_decay,
             group.options,
             len(group.parameters),
-            sum(prod(each.shape) for each in group.parameters),
-            tuple(each.name for each in group.parameters[:FIRST]),
+            sum(prod(parameter.shape) for parameter in group.parameters),
+            tuple(parameter.name for parameter in group.parameters[:FIRST]),
         )
         for group in groups
     ]
@@ -347,11 +356,15 @@ def parameter_groups(config: OptimizerConfig, parameters: Iterable[Parameter]) -
     Raises:
         SetpointError: nothing is trainable, a pattern matches nothing, or an option is invalid.
     """
-    trained = [each for each in parameters if each.tensor is not None and each.tensor.requires_grad]
+    trained = [
+        parameter
+        for parameter in parameters
+        if parameter.tensor is not None and parameter.tensor.requires_grad
+    ]
     return [
         {
             "name": group.name,
-            "params": [(each.name, each.tensor) for each in group.parameters],
+            "params": [(parameter.name, parameter.tensor) for parameter in group.parameters],
             "weight_decay": group.weight_decay,
             **({} if group.lr_multiplier == 1.0 else {"lr_multiplier": group.lr_multiplier}),
             **group.options,

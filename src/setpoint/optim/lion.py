@@ -46,11 +46,11 @@ class Lion(GroupedOptimizer):
         self.state_dtype = state_dtype
 
     def update(self, group: dict[str, Any]) -> None:
-        held = [p for p in group["params"] if p.grad is not None]
-        for p in held:
+        params = [p for p in group["params"] if p.grad is not None]
+        for p in params:
             if not self.state[p]:
                 self.state[p]["exp_avg"] = torch.zeros_like(p, dtype=self.state_dtype)
-        for some in foreach_groups(held):
+        for some in foreach_groups(params):
             parameters = [local_shard(p, p) for p in some]
             gradients = [local_shard(p.grad, p) for p in some if p.grad is not None]
             means = [local_shard(self.state[p]["exp_avg"], p) for p in some]

@@ -53,9 +53,9 @@ def split_of(parameter: Tensor) -> MeshSplit | None:
         for number, placement in enumerate(parameter.placements)
         if (dim := getattr(placement, "dim", None)) is not None and mesh.size(number) > 1
     ]
-    found = [each for each in dims if each[1] or parameter.ndim != 3]
+    splits = [split for split in dims if split[1] or parameter.ndim != 3]
     # FSDP2 over tensor parallelism places rows in strides, and a batch may be split both ways.
-    return MeshSplit(*found[0], is_alone=len(dims) == 1) if found else None
+    return MeshSplit(*splits[0], is_alone=len(dims) == 1) if splits else None
 
 
 class Exchange(Protocol):
@@ -101,34 +101,34 @@ class AllToAllExchange(Exchange):
         self.rank, size = mesh.get_local_rank(split.mesh_dim), mesh.size(split.mesh_dim)
         self.dim, self.shape = split.dim, like.shape
         rows = self.shape[self.dim]
-        each = -(-rows // size)
+        per_rank = -(-rows // size)
         # As torch.chunk has it: the last ranks may hold less, or nothing.
-        self.held = [max(0, min(rows, each * (n + 1)) - each * n) for n in range(size)]
+        self.held = [max(0, min(rows, per_rank * (n + 1)) - per_rank * n) for n in range(size)]
         self.order = [[i for i, owner in enumerate(owners) if owner == n] for n in range(size)]
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
-        own = len(self.order[self.rank])
+        local_count = len(self.order[self.rank])
         given = [parts[i].reshape(-1) for owned in self.order for i in owned]
         sent = [len(owned) * self._count(self.rank) for owned in self.order]
-        taken = [own * self._count(n) for n in range(len(self.order))]
-        found = self._swap(torch.cat(given), sent, taken).split(taken)
-        pieces = [each.view(own, *self._part(n)) for n, each in enumerate(found)]
+        taken = [local_count * self._count(n) for n in range(len(self.order))]
+        received = self._swap(torch.cat(given), sent, taken).split(taken)
+        pieces = [shards.view(local_count, *self._part(n)) for n, shards in enumerate(received)]
         return torch.cat(pieces, dim=self.dim + 1)
 
     def parts(self, results: Tensor) -> Sequence[Tensor]:
-        own = len(self.order[self.rank])
+        local_count = len(self.order[self.rank])
         pieces = results.split(self.held, dim=self.dim + 1)
-        sent = [own * self._count(n) for n in range(len(self.order))]
+        sent = [local_count * self._count(n) for n in range(len(self.order))]
         taken = [len(owned) * self._count(self.rank) for owned in self.order]
-        given = torch.cat([each.reshape(-1) for each in pieces])
+        given = torch.cat([piece.reshape(-1) for piece in pieces])
         places = [i for owned in self.order for i in owned]
-        found = self._swap(given, sent, taken).view(len(places), *self._part(self.rank))
-        return [part for _, part in sorted(zip(places, found, strict=True), key=lambda p: p[0])]
+        received = self._swap(given, sent, taken).view(len(places), *self._part(self.rank))
+        return [part for _, part in sorted(zip(places, received, strict=True), key=lambda p: p[0])]
 
     def _swap(self, given: Tensor, sent: list[int], taken: list[int]) -> Tensor:
-        found = given.new_empty(sum(taken))
-        torch.distributed.all_to_all_single(found, given, taken, sent, group=self.group)
-        return found
+        received = given.new_empty(sum(taken))
+        torch.distributed.all_to_all_single(received, given, taken, sent, group=self.group)
+        return received
 
     def _part(self, rank: int) -> tuple[int, ...]:
         return (*self.shape[: self.dim], self.held[rank], *self.shape[self.dim + 1 :])
@@ -151,18 +151,18 @@ class AllGatherExchange(Exchange):
         self.count = len(owners)
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
-        found: list[Tensor] = []
+        gathered: list[Tensor] = []
         for number, part in enumerate(parts):
             full = whole_of(spread_like(part, self.like))
             if number in self.own:
-                found.append(full)
-        return torch.stack(found) if found else parts[0].new_empty(0, *self.like.shape)
+                gathered.append(full)
+        return torch.stack(gathered) if gathered else parts[0].new_empty(0, *self.like.shape)
 
     def parts(self, results: Tensor) -> Sequence[Tensor]:
         every = results.new_zeros(self.count, *self.like.shape)
         every[self.own] = results
         torch.distributed.all_reduce(every, group=self.group)
-        return [part_here(as_placed(each, self.like)) for each in every]
+        return [part_here(as_placed(matrix, self.like)) for matrix in every]
 
 
 def exchange_of(like: Tensor, owners: Sequence[int]) -> Exchange:
@@ -256,8 +256,8 @@ class Muon(GroupedOptimizer):
         self.state_dtype = state_dtype
         # Numbers that each rank of a group has been given in this step.
         self._loads: dict[Any, list[int]] = {}
-        wanted = [group for group in self.param_groups if group["algorithm"] == "muon"]
-        for tensor in given_tensors(wanted):
+        muon_groups = [group for group in self.param_groups if group["algorithm"] == "muon"]
+        for tensor in given_tensors(muon_groups):
             if tensor.ndim < 2:
                 raise SetpointError(
                     f"Muon is for matrices, and a parameter of shape {tuple(tensor.shape)} is in "
@@ -282,20 +282,20 @@ class Muon(GroupedOptimizer):
             with unless(flag_of(self), *parameters, *means):
                 self._muon_step(portion, group)
 
-    def _muon_step(self, held: Sequence[Tensor], group: dict[str, Any]) -> None:
+    def _muon_step(self, params: Sequence[Tensor], group: dict[str, Any]) -> None:
         """Step for matrices of one shape."""
-        exchange, device = exchange_of(held[0], self._owners(held)), _computes(held[0])
-        whole = exchange.whole([self._direction(p, group).to(device) for p in held])
-        matrices = matrices_of(whole)
-        most = max(1, at_once(whole.device) // max(1, matrices.shape[1:].numel()))
+        exchange, device = exchange_of(params[0], self._owners(params)), _computes(params[0])
+        full = exchange.whole([self._direction(p, group).to(device) for p in params])
+        matrices = matrices_of(full)
+        most = max(1, at_once(full.device) // max(1, matrices.shape[1:].numel()))
         updates = [orthogonalize(part, group["steps"]) for part in matrices.split(most)]
         update = torch.cat(updates) if len(updates) > 1 else updates[0]
         lr = group["lr"]
-        sides = rows_and_columns(held[0])
+        sides = rows_and_columns(params[0])
         # The iteration is the same for a transposed matrix, and the adjustment is not.
         outputs, inputs = sides[::-1] if group["inputs_first"] else sides
         adjusted = lr * adjustment(group["adjust_lr"], outputs, inputs)
-        for p, part in zip(held, exchange.parts(update.reshape(whole.shape)), strict=True):
+        for p, part in zip(params, exchange.parts(update.reshape(full.shape)), strict=True):
             mine = local_shard(p, p)
             part = part.to(mine.device)
             if group["cautious_weight_decay"] and group["weight_decay"]:
@@ -304,9 +304,9 @@ class Muon(GroupedOptimizer):
                 mine.mul_(1 - lr * group["weight_decay"])
             mine.add_(part, alpha=-adjusted)
 
-    def _owners(self, held: Sequence[Tensor]) -> list[int]:
+    def _owners(self, params: Sequence[Tensor]) -> list[int]:
         """Assign each matrix to the rank with the least work."""
-        first, split = held[0], split_of(held[0])
+        first, split = params[0], split_of(params[0])
         if split is None:
             return []
         assert is_dtensor(first)
@@ -314,7 +314,7 @@ class Muon(GroupedOptimizer):
         unloaded = [0] * mesh.size(split.mesh_dim)
         loads = self._loads.setdefault((mesh, split.mesh_dim), unloaded)
         owners: list[int] = []
-        for p in held:
+        for p in params:
             owners.append(min(range(len(loads)), key=loads.__getitem__))
             loads[owners[-1]] += p.numel() * min(p.shape)
         return owners
@@ -349,10 +349,10 @@ def _computes(parameter: Tensor) -> torch.device:
     return torch.device(parameter.device_mesh.device_type) if spread else parameter.device
 
 
-def _portions(held: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+def _portions(params: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Parameters of one shape and placement, in batches of bounded size."""
     alike: dict[Any, list[Tensor]] = {}
-    for p in held:
+    for p in params:
         place = (p.device_mesh, p.placements) if is_dtensor(p) else None
         alike.setdefault((p.shape, p.dtype, p.device, place), []).append(p)
     for same in alike.values():

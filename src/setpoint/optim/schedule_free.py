@@ -51,11 +51,11 @@ class ScheduleFreeAdamW(GroupedOptimizer):
         super().__init__(parameters, {**options, **powers, **COUNTERS})
 
     def update(self, group: dict[str, Any]) -> None:
-        held: list[Tensor] = []
+        params: list[Tensor] = []
         for p in group["params"]:
             state = self.state.get(p, {})
             if p.grad is not None:
-                held.append(p)
+                params.append(p)
                 if not state:
                     state = self.state[p]
                     state["z"] = p.detach().clone()
@@ -66,7 +66,7 @@ class ScheduleFreeAdamW(GroupedOptimizer):
                 state.update({name: group[name] for name in COUNTERS})
         of_group = _advance(group, group)
         alike: dict[tuple[int, float], list[Tensor]] = {}
-        for p in held:
+        for p in params:
             state = self.state[p]
             counted = _advance(state, group) if "updates" in state else of_group
             alike.setdefault(counted, []).append(p)
@@ -74,13 +74,15 @@ class ScheduleFreeAdamW(GroupedOptimizer):
             for some in foreach_groups(those):
                 self._update(some, group, number, share)
 
-    def _update(self, held: list[Tensor], group: dict[str, Any], number: int, share: float) -> None:
+    def _update(
+        self, params: list[Tensor], group: dict[str, Any], number: int, share: float
+    ) -> None:
         """Move y, z and the mean square of parameters whose `number`-th step this is."""
         lr, (beta1, beta2) = group["lr"], group["betas"]
-        y = [local_shard(p, p) for p in held]
-        gradients = [local_shard(p.grad, p) for p in held if p.grad is not None]
-        z = [local_shard(self.state[p]["z"], p) for p in held]
-        squares = [local_shard(self.state[p]["exp_avg_sq"], p) for p in held]
+        y = [local_shard(p, p) for p in params]
+        gradients = [local_shard(p.grad, p) for p in params if p.grad is not None]
+        z = [local_shard(self.state[p]["z"], p) for p in params]
+        squares = [local_shard(self.state[p]["exp_avg_sq"], p) for p in params]
         with unless(flag_of(self), *y, *z, *squares):
             _torch._foreach_mul_(squares, beta2)
             _torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)

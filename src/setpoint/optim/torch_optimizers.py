@@ -62,10 +62,10 @@ def divided_step(
     step, lr = float(state["step"]), group["lr"]
     weight = step ** group["beta2_decay"]
     alpha = _at_least(eps2, _norm(p) / sqrt(p.numel())) * min(lr, 1 / sqrt(step))
-    mine, own = local_shard(p, p), local_shard(gradient, p)
+    mine, local_gradient = local_shard(p, p), local_shard(gradient, p)
     # What is loaded of a single row or column has the shape of the weight, and is divided.
     state |= {name: whole_of(state[name]) for name in MEANS if name in state}
-    means = [local_shard(held, p) for name, held in state.items() if name != "step"]
+    means = [local_shard(value, p) for name, value in state.items() if name != "step"]
     with unless(flag, mine, *means):
         if group["weight_decay"]:
             mine.mul_(1 - lr * group["weight_decay"])
@@ -73,9 +73,9 @@ def divided_step(
             estimate = _estimate(gradient, state, weight, eps1)
         else:
             (mean,) = means
-            mean.lerp_(own * own, weight)
+            mean.lerp_(local_gradient * local_gradient, weight)
             estimate = mean.clone()
-        update = estimate.clamp_(min=eps1 * eps1).rsqrt_().mul_(own)
+        update = estimate.clamp_(min=eps1 * eps1).rsqrt_().mul_(local_gradient)
         clipped = _at_least(1.0, _norm(spread_like(update, p)) / (sqrt(p.numel()) * group["d"]))
         rate = -alpha / clipped
         if isinstance(rate, Tensor):
@@ -89,10 +89,10 @@ def _begin(state: dict[str, Any], gradient: Tensor) -> None:
     if gradient.ndim == 1:
         state["variance"] = torch.zeros_like(gradient)
         return
-    *others, rows, columns = gradient.shape
-    here = local_shard(gradient, gradient)
-    state["row_var"] = here.new_zeros(*others, rows, 1)
-    state["col_var"] = here.new_zeros(*others, 1, columns)
+    *leading, rows, columns = gradient.shape
+    local_gradient = local_shard(gradient, gradient)
+    state["row_var"] = local_gradient.new_zeros(*leading, rows, 1)
+    state["col_var"] = local_gradient.new_zeros(*leading, 1, columns)
 
 
 def _estimate(gradient: Tensor, state: dict[str, Any], weight: float, eps1: float) -> Tensor:
@@ -117,14 +117,14 @@ def _at_least(least: float, number: Number) -> Number:
     return number.clamp(min=least) if isinstance(number, Tensor) else max(least, number)
 
 
-def _part(means: Tensor, like: Tensor, *over: int) -> Tensor:
+def _part(means: Tensor, like: Tensor, *dims: int) -> Tensor:
     """Local part of means over some dimensions of a weight."""
     if not is_dtensor(like):
         return means
     from torch.distributed.tensor import Replicate, distribute_tensor
 
     placements = [
-        Replicate() if getattr(placement, "dim", None) in over else placement
+        Replicate() if getattr(placement, "dim", None) in dims else placement
         for placement in like.placements
     ]
     return distribute_tensor(means, like.device_mesh, placements, src_data_rank=None).to_local()
@@ -150,10 +150,10 @@ def implementation_flags(
     Raises:
         SetpointError: `fused` is requested, and torch has no such kernel.
     """
-    held = list(tensors)
-    fused = can_fuse(held)
+    params = list(tensors)
+    fused = can_fuse(params)
     if implementation == "fused" and not fused:
-        devices = ", ".join(sorted({tensor.device.type for tensor in held}))
+        devices = ", ".join(sorted({tensor.device.type for tensor in params}))
         raise SetpointError(
             f"optimizer.implementation = fused: PyTorch has no fused kernel for all of these "
             f"parameters (devices: {devices}; it has one for floating-point numbers on "
@@ -172,8 +172,8 @@ def _apart(step: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(step)
     def run(self: BuiltOptimizer, closure: Callable[[], float] | None = None) -> Any:
         groups = self.param_groups
-        held = [group["params"] for group in groups]
-        if len({is_dtensor(p) for parameters in held for p in parameters}) < 2:
+        param_lists = [group["params"] for group in groups]
+        if len({is_dtensor(p) for parameters in param_lists for p in parameters}) < 2:
             return step(self, closure)
         loss = None
         if closure is not None:
@@ -181,11 +181,11 @@ def _apart(step: Callable[..., Any]) -> Callable[..., Any]:
                 loss = closure()
         try:
             for divided in (True, False):
-                for group, parameters in zip(groups, held, strict=True):
+                for group, parameters in zip(groups, param_lists, strict=True):
                     group["params"] = [p for p in parameters if is_dtensor(p) is divided]
                 step(self)
         finally:
-            for group, parameters in zip(groups, held, strict=True):
+            for group, parameters in zip(groups, param_lists, strict=True):
                 group["params"] = parameters
         return loss
 
@@ -281,9 +281,9 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
         """True if some, but not all, parameters of a group get their first gradient."""
         if not group["momentum"]:
             return False
-        held = [p for p in group["params"] if p.grad is not None]
-        has = [self.state[p].get("momentum_buffer") is not None for p in held if p in self.state]
-        return any(has) and (len(has) < len(held) or not all(has))
+        params = [p for p in group["params"] if p.grad is not None]
+        has = [self.state[p].get("momentum_buffer") is not None for p in params if p in self.state]
+        return any(has) and (len(has) < len(params) or not all(has))
 
     @classmethod
     def arguments(cls, config: sections.SGDConfig, groups: list[dict[str, Any]]) -> dict[str, Any]:
@@ -321,18 +321,18 @@ class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
         Arguments:
             closure: computes the loss again, before the update.
         """
-        held = [(p, group) for group in self.param_groups for p in group["params"]]
+        params = [(p, group) for group in self.param_groups for p in group["params"]]
         flag, loss = flag_of(self), None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if is_left_out(flag):
             return loss
-        if all(is_on_host(p) and not is_dtensor(p) for p, _ in held):
+        if all(is_on_host(p) and not is_dtensor(p) for p, _ in params):
             with without_flag(self):
                 self._step()
             return loss
-        for p, group in held:
+        for p, group in params:
             if p.grad is not None:
                 divided_step(p, self.state[p], group, flag)
         return loss
@@ -347,5 +347,5 @@ class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
                 group["d"] = group.pop("clip_threshold")
             if "eps1" in group or "eps2" in group:
                 group["eps"] = (group.pop("eps1", config.eps1), group.pop("eps2", config.eps2))
-        own = {"eps": (config.eps1, config.eps2), "d": config.clip_threshold}
-        return {**super().arguments(config, groups), **own}
+        options = {"eps": (config.eps1, config.eps2), "d": config.clip_threshold}
+        return {**super().arguments(config, groups), **options}

@@ -95,8 +95,8 @@ class Float8(Config):
         Arguments:
             reshard: `parallel.reshard`; FSDP2 keeps weights for so many ranks as they are stored.
         """
-        whole = reshard is None or isinstance(reshard, bool)
-        return self.recipe == "tensorwise" and self.gather is not False and whole
+        gathers_whole = reshard is None or isinstance(reshard, bool)
+        return self.recipe == "tensorwise" and self.gather is not False and gathers_whole
 
     def is_small(self, rows: int, columns: int) -> bool:
         """True if `skip_small` leaves out a layer of so many outputs and inputs."""
@@ -289,27 +289,27 @@ def layer_problems(
         yield Problem("experts", f"finds no packed experts: {why}", valid=("false",))
     if config.skip != SKIP:  # which are for several kinds of model
         names = [*layers, *experts] if config.experts else [*layers]
-        of = "linear layers and packed experts" if config.experts else "linear layers"
-        yield from unmatched("skip", config.skip, names, of)
-    wanted = converted(config, layers)
-    if not wanted and not config.experts:
-        others = " and that is large enough" if config.skip_small else ""
+        population = "linear layers and packed experts" if config.experts else "linear layers"
+        yield from unmatched("skip", config.skip, names, population)
+    to_convert = converted(config, layers)
+    if not to_convert and not config.experts:
+        qualifier = " and that is large enough" if config.skip_small else ""
         yield Problem(
             "skip_small" if config.skip_small else "",
-            f"finds no linear layer: the model has none that skip does not match{others}",
+            f"finds no linear layer: the model has none that skip does not match{qualifier}",
             valid=("false",) if config.skip_small else (),
         )
     multiple = multiple_of(config.recipe)
     sizes = {**layers, **experts}
-    wanted += wanted_experts if config.experts else []
-    wrong = [name for name in wanted if any(size % multiple for size in sizes[name])]
+    to_convert += wanted_experts if config.experts else []
+    wrong = [name for name in to_convert if any(size % multiple for size in sizes[name])]
     if wrong:
         rows, columns = sizes[wrong[0]]
-        others = f"; {len(wrong) - 1} other layers do not fit either" if len(wrong) > 1 else ""
+        qualifier = f"; {len(wrong) - 1} other layers do not fit either" if len(wrong) > 1 else ""
         yield Problem(
             "",
             f"multiplies matrices whose sides are a multiple of {multiple}, and {wrong[0]} is "
-            f"{rows} x {columns}{others}",
+            f"{rows} x {columns}{qualifier}",
             hint="Change the sizes of the model, or put these layers into float8.skip, or set "
             "float8.skip_small to true.",
         )

@@ -59,9 +59,9 @@ class LossScaler(torch.amp.GradScaler):
         """
         if not self.is_enabled():
             return []
-        found: dict[Any, torch.Tensor]
-        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        return list(found.values())
+        per_device: dict[Any, torch.Tensor]
+        per_device = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        return list(per_device.values())
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """Adjust the scale after each step with unscaled gradients, taken or skipped."""
@@ -153,7 +153,7 @@ def compute_in(compute: str, stored: str, device: torch.device) -> AbstractConte
     return torch.autocast(device.type, DType(compute).torch(), cache_enabled=False)
 
 
-def cast_parameters(model: nn.Module, dtype: torch.dtype, others: Collection[int] = ()) -> None:
+def cast_parameters(model: nn.Module, dtype: torch.dtype, excluded: Collection[int] = ()) -> None:
     """Store a model's parameters in a format; buffers keep theirs.
 
     Buffers hold what is counted or computed once, such as angles and biases of routers, which
@@ -162,16 +162,16 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype, others: Collection[int
     Arguments:
         model: whose floating point parameters are changed in place; what is tied stays tied, and
             scales of quantized weights are what they are.
-        others: ids of parameters that keep their format.
+        excluded: ids of parameters that keep their format.
     """
-    keep = {id(part) for part in stored_parts(model).values()} | set(others)
-    params = [each for each in model.parameters() if id(each) not in keep]
-    if all(each.dtype == dtype for each in params if each.is_floating_point()):
+    keep = {id(part) for part in stored_parts(model).values()} | set(excluded)
+    params = [param for param in model.parameters() if id(param) not in keep]
+    if all(param.dtype == dtype for param in params if param.is_floating_point()):
         return
 
     def cast(tensor: Tensor) -> Tensor:
-        wanted = isinstance(tensor, nn.Parameter) and tensor.is_floating_point()
-        return tensor.to(dtype) if wanted and id(tensor) not in keep else tensor
+        is_float = isinstance(tensor, nn.Parameter) and tensor.is_floating_point()
+        return tensor.to(dtype) if is_float and id(tensor) not in keep else tensor
 
     model._apply(cast)
 
@@ -193,14 +193,14 @@ class OptimizerParams:
         # (of the model, of the optimizer), where these are two.
         self.pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         for name, weight in model.named_parameters():
-            held = weight
+            param = weight
             if weight.requires_grad and weight.is_floating_point():
-                held = self._held(name, weight, reduce or weight.dtype)
+                param = self._held(name, weight, reduce or weight.dtype)
                 if reduce not in (None, weight.dtype):
                     weight.grad_dtype = reduce
-            if held is not weight:
-                self.pairs.append((weight, held))
-            self.held[name] = held
+            if param is not weight:
+                self.pairs.append((weight, param))
+            self.held[name] = param
 
     def _held(self, name: str, weight: nn.Parameter, reduce: torch.dtype) -> nn.Parameter:
         """The parameter that the optimizer gets for a trained weight."""
@@ -213,7 +213,7 @@ class OptimizerParams:
 
     def parameters(self) -> list[nn.Parameter]:
         """The trained parameters, which are updated and clipped."""
-        return [held for held in self.held.values() if held.requires_grad]
+        return [param for param in self.held.values() if param.requires_grad]
 
     def grads_to_master(self) -> None:
         """Move the gradients to the optimizer's parameters, in their dtype.
@@ -221,8 +221,8 @@ class OptimizerParams:
         After the last backward pass of a step; the model's own gradients are given away one by
         one, so that no two copies of all are held.
         """
-        for weight, held in self.pairs:
-            held.grad = None if weight.grad is None else weight.grad.to(held.dtype)
+        for weight, master in self.pairs:
+            master.grad = None if weight.grad is None else weight.grad.to(master.dtype)
             weight.grad = None
 
     def master_to_params(self) -> None:
@@ -259,14 +259,14 @@ class OptimizerParams:
         Raises:
             RunError: if one is missing.
         """
-        trained = {name: held for name, held in self.held.items() if held.requires_grad}
+        trained = {name: param for name, param in self.held.items() if param.requires_grad}
         missing = [name for name in trained if name not in tensors]
         if missing and not partial:
-            others = f", nor {len(missing) - 1} others" if len(missing) > 1 else ""
-            raise RunError(f"the checkpoint holds no weight {missing[0]} to go on from{others}")
-        for name, held in trained.items():
+            more = f", nor {len(missing) - 1} others" if len(missing) > 1 else ""
+            raise RunError(f"the checkpoint holds no weight {missing[0]} to go on from{more}")
+        for name, param in trained.items():
             if name in tensors:
-                put(held, tensors[name])
+                put(param, tensors[name])
         self.master_to_params()
 
 
@@ -313,10 +313,10 @@ class MasterWeights(OptimizerParams):
             torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def state(self) -> dict[str, Tensor]:
-        return {name: held.detach() for name, held in self.held.items() if held.requires_grad}
+        return {name: param.detach() for name, param in self.held.items() if param.requires_grad}
 
     def model_state(self) -> dict[str, Tensor]:
-        trained = {name for name, held in self.held.items() if held.requires_grad}
+        trained = {name for name, param in self.held.items() if param.requires_grad}
         state = super().model_state()
         return {n: t.to(self.params) if n in trained else t for n, t in state.items()}
 
@@ -374,25 +374,25 @@ def state_dtype(config: Precision) -> torch.dtype | None:
 def convert_state(
     config: Precision,
     optimizer: torch.optim.Optimizer,
-    others: Mapping[Tensor, torch.dtype] | None = None,
+    saved_dtypes: Mapping[Tensor, torch.dtype] | None = None,
 ) -> None:
     """Convert the optimizer state of a checkpoint to the configured dtypes.
 
     Arguments:
         optimizer: with the state of a checkpoint; counts of steps stay as they are.
-        others: for an optimizer whose formats are its own business, not Setpoint's: the format of
-            each weight in the checkpoint. Only state of a weight's shape and format follows it.
+        saved_dtypes: dtype of each weight in the checkpoint, for an optimizer that chooses its own
+            dtypes; only state with the weight's shape and dtype is converted.
     """
-    wanted = state_dtype(config)
+    dtype = state_dtype(config)
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if not isinstance(value, Tensor) or not value.ndim or not value.is_floating_point():
                 continue
-            if others is not None and (
-                value.shape != parameter.shape or value.dtype != others[parameter]
+            if saved_dtypes is not None and (
+                value.shape != parameter.shape or value.dtype != saved_dtypes[parameter]
             ):
                 continue
-            state[name] = value.to(wanted or parameter.dtype)
+            state[name] = value.to(dtype or parameter.dtype)
 
 
 def sharding_policy(config: Precision) -> MixedPrecisionPolicy:

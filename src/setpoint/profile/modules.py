@@ -106,9 +106,11 @@ class ModuleWatch:
     def count_weights(self, gradients: Mapping[str, Tensor | None]) -> None:
         """Add the direct parameters of each module, and their gradients by the model's names."""
         for name, module in self.model.named_modules():
-            for own, weight in module.named_parameters(recurse=False, remove_duplicate=False):
+            for parameter_name, weight in module.named_parameters(
+                recurse=False, remove_duplicate=False
+            ):
                 self._count(name, module, "weight", weight)
-                gradient = gradients.get(f"{name}.{own}" if name else own)
+                gradient = gradients.get(f"{name}.{parameter_name}" if name else parameter_name)
                 if gradient is not None:
                     self._count(name, module, "weight_grad", gradient)
 
@@ -139,11 +141,11 @@ def _tensors(output: Any) -> Iterator[Tensor]:
         if output.is_floating_point():
             yield output
     elif isinstance(output, Mapping):
-        for each in output.values():
-            yield from _tensors(each)
+        for item in output.values():
+            yield from _tensors(item)
     elif isinstance(output, list | tuple):
-        for each in output:
-            yield from _tensors(each)
+        for item in output:
+            yield from _tensors(item)
     elif is_dataclass(output):
-        for each in fields(output):
-            yield from _tensors(getattr(output, each.name))
+        for item in fields(output):
+            yield from _tensors(getattr(output, item.name))

@@ -92,13 +92,13 @@ _PYTHON = re.compile(r"<|nn\.Module: |.*\(\d+\): ")
 LONGEST = 64
 
 
-def operator_table(seen: profile, section: Profiling, steps: int, unit: str = "steps") -> str:
+def operator_table(profiled: profile, section: Profiling, steps: int, unit: str = "steps") -> str:
     """Format a table of operators by time.
 
     The time of an operator is its own, without what it calls: the rows add up to the whole. On a
     GPU the rows are ordered by its time, which is that of the kernels that an operator starts.
     """
-    averages = seen.key_averages(group_by_input_shape=section.shapes)
+    averages = profiled.key_averages(group_by_input_shape=section.shapes)
     rows = [row for row in averages if _is_operator(row)]
     on_gpu = any(row.self_device_time_total for row in rows)
     rows.sort(key=_gpu_time if on_gpu else _cpu_time, reverse=True)
@@ -125,10 +125,10 @@ def operator_table(seen: profile, section: Profiling, steps: int, unit: str = "s
         if section.shapes:
             line.append(str(row.input_shapes))
         cells.append(line)
-    whole = f"{cpu / 1e3:,.1f} ms of CPU" + (f", {gpu / 1e3:,.1f} ms of GPU" if on_gpu else "")
+    totals = f"{cpu / 1e3:,.1f} ms of CPU" + (f", {gpu / 1e3:,.1f} ms of GPU" if on_gpu else "")
     if section.flops:
-        whole += f", {sum(row.flops for row in rows) / 1e9:,.3f} GFLOP counted"
-    title = f"{steps} {unit}, {len(rows)} operators, {whole}"
+        totals += f", {sum(row.flops for row in rows) / 1e9:,.3f} GFLOP counted"
+    title = f"{steps} {unit}, {len(rows)} operators, {totals}"
     return "\n".join([title, *_aligned(cells, text_last=section.shapes)])
 
 
@@ -146,8 +146,8 @@ def _gpu_time(row: Any) -> float:
     return row.self_device_time_total
 
 
-def _time(microseconds: float, whole: float) -> list[str]:
-    share = microseconds / whole if whole else 0.0
+def _time(microseconds: float, total: float) -> list[str]:
+    share = microseconds / total if total else 0.0
     return [f"{microseconds / 1e3:,.3f}", f"{share:.1%}"]
 
 
@@ -172,7 +172,7 @@ EVENTS = '"traceEvents": ['
 COUNTER = "allocated since the trace began"
 
 
-def write_trace(seen: profile, path: Path, memory: bool) -> Path:
+def write_trace(profiled: profile, path: Path, memory: bool) -> Path:
     """Write the trace of a profile atomically.
 
     Arguments:
@@ -183,7 +183,7 @@ def write_trace(seen: profile, path: Path, memory: bool) -> Path:
     """
     plain = path.with_name(f"{path.name}{STAGED}{os.getpid()}.json")
     try:
-        seen.export_chrome_trace(str(plain))
+        profiled.export_chrome_trace(str(plain))
         with replacing(path) as packed:
             # Level 1 is three times as fast as the default, and traces are long.
             with (
@@ -194,7 +194,7 @@ def write_trace(seen: profile, path: Path, memory: bool) -> Path:
                 before, mark, after = head.partition(EVENTS)
                 target.write(before + mark)
                 if memory and mark:
-                    target.writelines(f"\n{event}," for event in _curves(seen, before))
+                    target.writelines(f"\n{event}," for event in _curves(profiled, before))
                 target.write(after)
                 shutil.copyfileobj(source, target, HEAD)
             with packed.open("rb") as file:
@@ -214,16 +214,16 @@ def drop_staged(directory: Path) -> None:
         staged.unlink()
 
 
-def _curves(seen: profile, head: str) -> Iterator[str]:
+def _curves(profiled: profile, head: str) -> Iterator[str]:
     """Counter events, a curve for each device.
 
     Kineto writes allocations as instants, which viewers do not draw.
     """
-    found = re.search(r'"baseTimeNanoseconds": (\d+)', head)
-    results = seen.profiler and seen.profiler.kineto_results
-    if found is None or not results:
+    base_time = re.search(r'"baseTimeNanoseconds": (\d+)', head)
+    results = profiled.profiler and profiled.profiler.kineto_results
+    if base_time is None or not results:
         return
-    base, totals = int(found[1]), dict[str, int]()
+    base, totals = int(base_time[1]), dict[str, int]()
     changes: list[Any] = [event for event in results.events() if event.name() == "[memory]"]
     for event in sorted(changes, key=lambda event: event.start_ns()):
         kind = event.device_type().name.lower()
@@ -377,7 +377,7 @@ class StepProfiler:
             self._first = self._step + 1
             begin_snapshot(self.section, self.device)
 
-    def _keep(self, seen: profile) -> None:
+    def _keep(self, profiled: profile) -> None:
         """Write the recording of a cycle; called by torch at its end."""
         first, last, self._first = self._first, self._step, None
         if first is None or last < first:
@@ -391,9 +391,11 @@ class StepProfiler:
         try:
             if self.section.snapshot:
                 files["snapshot"] = write_snapshot(path.with_suffix(".pickle"))
-            files["trace"] = write_trace(seen, path.with_suffix(".json.gz"), self.section.memory)
+            files["trace"] = write_trace(
+                profiled, path.with_suffix(".json.gz"), self.section.memory
+            )
             if self.section.top:
-                table = operator_table(seen, self.section, count, self.unit)
+                table = operator_table(profiled, self.section, count, self.unit)
                 files["table"] = table
                 path.with_suffix(".txt").write_text(table + "\n", encoding="utf-8")
                 files["table_path"] = path.with_suffix(".txt")

@@ -208,7 +208,7 @@ def dropped(
 def _sessions(events: Sequence[Row]) -> list[_Session]:
     """The sessions that trained."""
     sessions: list[_Session] = []
-    over = False
+    ended = False
     for event in events:
         time, name = _seconds(event.get("time")), event.get("event")
         if time is None:
@@ -222,11 +222,11 @@ def _sessions(events: Sequence[Row]) -> list[_Session]:
             began = time if began is None else began
             step, seconds = int(_number(event, "step")), _number(event, "seconds")
             sessions.append(_Session(began, time, time, step, seconds))
-            over = False
+            ended = False
         elif (
-            sessions and name != "restart" and not over
+            sessions and name != "restart" and not ended
         ):  # after its end others prune and set aside
-            over = name == "end"
+            ended = name == "end"
             session = sessions[-1]
             session.ended = max(session.ended, time)
             if name in ("end", "fault"):
@@ -234,9 +234,9 @@ def _sessions(events: Sequence[Row]) -> list[_Session]:
                 session.reached = _number(event, "seconds") if "seconds" in event else None
                 session.is_done = name == "end" and event.get("status") == 0
     return [
-        each
-        for before, each in zip([None, *sessions], sessions, strict=False)
-        if not (before and before.is_done and before.end == each.step == each.end)
+        current
+        for before, current in zip([None, *sessions], sessions, strict=False)
+        if not (before and before.is_done and before.end == current.step == current.end)
     ]
 
 

@@ -57,9 +57,9 @@ class Table:
         """
         place = self.index(name)
         known = [row for row in self.rows if _is_known(row[place])]
-        rest = [row for row in self.rows if not _is_known(row[place])]
+        unknown = [row for row in self.rows if not _is_known(row[place])]
         known.sort(key=lambda row: _order(row[place]), reverse=reverse)
-        self.rows = [*known, *rest]
+        self.rows = [*known, *unknown]
 
     def cells(self) -> list[list[str]]:
         """The rows as texts for people; floats have six digits."""

@@ -144,8 +144,8 @@ class Launcher:
         if status == 0:
             task.status = FINISHED
         else:
-            asked = bool(self._signals)
-            task.status = STOPPED if status in STOPS or asked else FAILED
+            stopped = bool(self._signals)
+            task.status = STOPPED if status in STOPS or stopped else FAILED
             task.reason = reason_of(task, status)
         self._changed(task)
 

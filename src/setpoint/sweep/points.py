@@ -71,14 +71,14 @@ class SweepCommandLine:
         Returns:
             what files set first, then the overrides in the order in which they were typed.
         """
-        here = {entry for entry in self.flags if isinstance(entry, tuple)}
-        others = [item.flag() for path, item in chosen.items() if path not in here]
+        typed_paths = {entry for entry in self.flags if isinstance(entry, tuple)}
+        chosen_flags = [item.flag() for path, item in chosen.items() if path not in typed_paths]
         typed = [
             entry if isinstance(entry, Flag) else chosen[entry].flag()
             for entry in self.flags
             if isinstance(entry, Flag) or entry in chosen
         ]
-        return [*others, *typed]
+        return [*chosen_flags, *typed]
 
 
 def read_command_line(
@@ -151,9 +151,9 @@ def explain(error: Invalid) -> str:
     """Format the problems of a value on one line."""
     reasons: list[str] = []
     for part in error.parts:
-        at = ".".join(map(str, part.at))
+        place = ".".join(map(str, part.at))
         valid = f"; valid: {', '.join(part.valid)}" if part.valid else ""
-        reasons.append(f"{at} {part.message}{valid}".strip())
+        reasons.append(f"{place} {part.message}{valid}".strip())
     return "; ".join(reasons)
 
 
@@ -241,8 +241,8 @@ class SweepError(ConfigError):
         pairs = self.together()
         count = f"{len(pairs)} problem{'s' * (len(pairs) != 1)}"
         wrong = len(self.by_point)
-        of = f"{wrong} of {self.total} points" if wrong < self.total else all_points(self.total)
-        blocks = [f"{count} in {of}; nothing was started"]
+        scope = f"{wrong} of {self.total} points" if wrong < self.total else all_points(self.total)
+        blocks = [f"{count} in {scope}; nothing was started"]
         last: list[str] = []
         for problem, names in pairs:
             alone = len(pairs) == 1 and len(names) == self.total > 1  # the headline says it
@@ -271,9 +271,9 @@ def _with_values(same: Sequence[P]) -> P:
     values = list(dict.fromkeys(str(problem.value) for problem in same))
     if len(values) == 1:
         return same[0]
-    rest = f" and {len(values) - NAMED} more" if len(values) > NAMED else ""
+    more = f" and {len(values) - NAMED} more" if len(values) > NAMED else ""
     problem = copy(same[0])
-    problem.value = ", ".join(values[:NAMED]) + rest
+    problem.value = ", ".join(values[:NAMED]) + more
     return problem
 
 
@@ -281,8 +281,8 @@ def format_points(names: Sequence[str], total: int) -> str:
     """The names of some points of a sweep, or for instance `all 4 points`."""
     if len(names) == total and total > 1:
         return all_points(total)
-    rest = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return "; ".join(names[:NAMED]) + rest
+    more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return "; ".join(names[:NAMED]) + more
 
 
 def all_points(total: int) -> str:
@@ -363,9 +363,9 @@ class PointChecker(Generic[C]):
             notes.append(PointNote("dropped", names, line, format_points(names, total)))
         for by_point in cautions.values():
             # Where the numbers differ from point to point, those of one of them will do.
-            (first, names), *others = together(by_point)
+            (first, names), *remaining = together(by_point)
             where = format_points(list(by_point), total)
-            if others:
+            if remaining:
                 where += f"; for {names[0]}"
             notes.append(PointNote("caution", list(by_point), first.render(), where))
         return notes

@@ -144,19 +144,19 @@ def measured(job: Job) -> list[str]:
     return [*scores, *(f"train.{column}" for column in TRAINED)]
 
 
-def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
+def unmeasured(job: Job, objective: MetricPath) -> Problem | None:
     """The problem of an objective that a job does not measure; None if it may."""
     known = measured(job)
-    name = wanted.column if wanted.kind is None else f"{wanted.kind}.{wanted.column}"
-    if name in known or (wanted.kind is None and any(k.endswith(f".{name}") for k in known)):
+    name = objective.column if objective.kind is None else f"{objective.kind}.{objective.column}"
+    if name in known or (objective.kind is None and any(k.endswith(f".{name}") for k in known)):
         return None
     # Callbacks of sections of the user's own may write rows; those of training may have more
     # columns, such as those of experts.
-    more = wanted.kind == "train" or (wanted.kind is None and getattr(job.model, "moe", None))
+    more = objective.kind == "train" or (objective.kind is None and getattr(job.model, "moe", None))
     open_ = bool(added_sections(job)) or bool(more)
     columns = [name.partition(".")[2] for name in known]
     close = nearest(name, known, 1, likeness=0.75)
-    close = close or [known[columns.index(c)] for c in nearest(wanted.column, columns, 1, 0.75)]
+    close = close or [known[columns.index(c)] for c in nearest(objective.column, columns, 1, 0.75)]
     if open_ and not close:
         return None
     return Problem(
@@ -174,17 +174,17 @@ def require(path: str, runs: Iterable[RunMetrics]) -> MetricPath:
     Raises:
         SetpointError: with the nearest names, if no run has it.
     """
-    wanted = MetricPath.parse(path)
+    metric = MetricPath.parse(path)
     known: dict[str, None] = {}
     for metrics in runs:
-        if metrics.value(wanted) is not None:
-            return wanted
+        if metrics.value(metric) is not None:
+            return metric
         known.update(dict.fromkeys(metrics.columns()))
     names = [STEP, *known]
     words = {name.rpartition(".")[2]: name for name in names}
-    kind = f"{wanted.kind}." if wanted.kind else ""
-    close = nearest(kind + wanted.column, names, 1) or [
-        words[word] for word in nearest(wanted.column, words, 1)
+    kind = f"{metric.kind}." if metric.kind else ""
+    close = nearest(kind + metric.column, names, 1) or [
+        words[word] for word in nearest(metric.column, words, 1)
     ]
     meant = f" Did you mean {close[0]}?" if close else ""
     known_metrics = f" Metrics: {', '.join(names)}" if known else " There are no metrics at all."

@@ -71,12 +71,14 @@ class JobPointChecker(PointChecker[Job]):
             reason = "is null, so that it would be drawn anew each time, and no point found again"
             hint = "Give a seed, or several: --seed 1,2,3"
             problems.append(Problem("seed", reason, value="null", hint=hint))
-        wanted = self.objective
-        if wanted is not None and wanted.kind == EVALUATION and job.evaluation is None:
-            reason = f"is null, so that the objective {EVALUATION}.{wanted.column} is not measured"
+        objective = self.objective
+        if objective is not None and objective.kind == EVALUATION and job.evaluation is None:
+            reason = (
+                f"is null, so that the objective {EVALUATION}.{objective.column} is not measured"
+            )
             hint = f"Search for another metric, such as --objective {TRAINING_LOSS}, or evaluate."
             problems.append(Problem(EVALUATION, reason, value="null", hint=hint))
-        elif wanted is not None and (wrong := unmeasured(job, wanted)) is not None:
+        elif objective is not None and (wrong := unmeasured(job, objective)) is not None:
             problems.append(wrong)
         return problems, list(report.cautions)
 

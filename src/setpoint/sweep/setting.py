@@ -134,23 +134,23 @@ def split_points(text: str) -> list[str]:
         brackets or quotes do not match, which its reader will say better.
     """
     parts: list[str] = []
-    begin, at = 0, 0
+    begin, index = 0, 0
     open_: list[str] = []
     before = ","  # the sign before this one, without spaces
-    while at < len(text):
-        sign = text[at]
+    while index < len(text):
+        character = text[index]
         # A quote inside a word, as in `don't`, opens nothing.
-        if sign in QUOTES and before in "[{(,=:":
-            at = _closing_quote(text, at)
-        elif sign in CLOSING:
-            open_.append(CLOSING[sign])
-        elif open_ and sign == open_[-1]:
+        if character in QUOTES and before in "[{(,=:":
+            index = _closing_quote(text, index)
+        elif character in CLOSING:
+            open_.append(CLOSING[character])
+        elif open_ and character == open_[-1]:
             open_.pop()
-        elif sign == "," and not open_:
-            parts.append(text[begin:at].strip())
-            begin = at + 1
-        before = before if sign.isspace() else sign
-        at += 1
+        elif character == "," and not open_:
+            parts.append(text[begin:index].strip())
+            begin = index + 1
+        before = before if character.isspace() else character
+        index += 1
     if open_ or not parts:
         return [text]
     return [*parts, text[begin:].strip()]
@@ -169,16 +169,16 @@ def point_value(part: str) -> str:
     return PlainScalar(part)
 
 
-def _closing_quote(text: str, at: int) -> int:
+def _closing_quote(text: str, start: int) -> int:
     """The index of the end of a quote that begins at `at`; `at` if it never ends."""
-    end = at + 1
+    end = start + 1
     while end < len(text):
-        if text[end] == "\\" and text[at] == '"':
+        if text[end] == "\\" and text[start] == '"':
             end += 1
-        elif text[end] == text[at]:
+        elif text[end] == text[start]:
             return end
         end += 1
-    return at
+    return start
 
 
 def labels(paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
@@ -208,10 +208,10 @@ def name_of(point: Point, short: Mapping[tuple[str, ...], str]) -> str:
     Returns:
         for instance `lr=3e-4,seed=1`; one that would be too long ends in a hash.
     """
-    whole = ",".join(f"{short[item.path]}={value_text(item.value)}" for item in point)
-    if len(whole) <= MAX_NAME_LENGTH:
-        return whole or BASE
-    return f"{whole[: MAX_NAME_LENGTH - 9].rstrip('=,.')}~{_digest(whole)}"
+    name = ",".join(f"{short[item.path]}={value_text(item.value)}" for item in point)
+    if len(name) <= MAX_NAME_LENGTH:
+        return name or BASE
+    return f"{name[: MAX_NAME_LENGTH - 9].rstrip('=,.')}~{_digest(name)}"
 
 
 def value_text(value: object) -> str:
@@ -230,7 +230,7 @@ def value_text(value: object) -> str:
     if (
         _is_exact(value, data)
         and 0 < len(text) <= MAX_VALUE_LENGTH
-        and all(sign in SAFE or sign == "+" for sign in text)
+        and all(character in SAFE or character == "+" for character in text)
     ):
         return text
     return (
@@ -287,7 +287,7 @@ def _is_exact(value: object, data: Any) -> bool:
 
 
 def _safe(text: str) -> str:
-    return "".join(sign if sign in SAFE else "_" for sign in text)
+    return "".join(character if character in SAFE else "_" for character in text)
 
 
 def _digest(text: str) -> str:

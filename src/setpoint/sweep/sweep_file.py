@@ -98,8 +98,8 @@ class Sweep(Config):
                     yield Problem(f"{name}.{key}", "is no field, and cannot be varied", hint=hint)
                 for index, raw in enumerate(values):
                     if isinstance(raw.value, str) and is_call(raw.value):
-                        at = f"{name}.{key}.{index}"
-                        yield Problem(at, "is a distribution, not a value", hint=TO_DRAW)
+                        path = f"{name}.{key}.{index}"
+                        yield Problem(path, "is a distribution, not a value", hint=TO_DRAW)
         for index, row in enumerate(self.points):
             if not row:
                 yield Problem(f"points.{index}", "sets nothing")
@@ -114,7 +114,7 @@ class Sweep(Config):
             yield Problem("", "says nothing of what is varied", hint="Give it a grid.")
 
 
-def space_of(sweep: Sweep, place: Place, at: Path) -> Space:
+def space_of(sweep: Sweep, place: Place, path: Path) -> Space:
     """The points that a table describes.
 
     Returns:
@@ -123,16 +123,16 @@ def space_of(sweep: Sweep, place: Place, at: Path) -> Space:
     Raises:
         SetpointError: if two parts set the same field, or the lists of a zip differ in length.
     """
-    parts: list[Space] = _axes(sweep.grid, place, (*at, "grid"))
+    parts: list[Space] = _axes(sweep.grid, place, (*path, "grid"))
     if sweep.zip:
         try:
-            parts.append(Zip(_axes(sweep.zip, place, (*at, "zip"))))
+            parts.append(Zip(_axes(sweep.zip, place, (*path, "zip"))))
         except SetpointError as error:
-            raise SetpointError(f"{place((*at, 'zip'))}: {error}") from None
+            raise SetpointError(f"{place((*path, 'zip'))}: {error}") from None
     if sweep.points:
         rows = [
             tuple(
-                Setting(path_of(key), raw.value, _origin(key, place, (*at, "points", index, key)))
+                Setting(path_of(key), raw.value, _origin(key, place, (*path, "points", index, key)))
                 for key, raw in row.items()
             )
             for index, row in enumerate(sweep.points)
@@ -140,28 +140,29 @@ def space_of(sweep: Sweep, place: Place, at: Path) -> Space:
         parts.append(Listed(rows))
     if sweep.random is not None:
         drawn = sweep.random
-        where = (*at, "random", "axes")
+        where = (*path, "random", "axes")
         axes = {
             path_of(key): (value.distribution, _origin(key, place, (*where, key)))
             for key, value in drawn.axes.items()
         }
         parts.append(RandomPoints(axes, drawn.count, drawn.seed))
     for index, inner in enumerate(sweep.product):
-        parts.append(space_of(inner, place, (*at, "product", index)))
+        parts.append(space_of(inner, place, (*path, "product", index)))
     if sweep.chain:
         chained = [
-            space_of(inner, place, (*at, "chain", index)) for index, inner in enumerate(sweep.chain)
+            space_of(inner, place, (*path, "chain", index))
+            for index, inner in enumerate(sweep.chain)
         ]
         parts.append(Chained(chained))
     try:
         return parts[0] if len(parts) == 1 else Product(parts)
     except SetpointError as error:
-        raise SetpointError(f"{place(at)}: {error}") from None
+        raise SetpointError(f"{place(path)}: {error}") from None
 
 
-def _axes(table: Mapping[str, tuple[Raw, ...]], place: Place, at: Path) -> list[Space]:
+def _axes(table: Mapping[str, tuple[Raw, ...]], place: Place, path: Path) -> list[Space]:
     return [
-        Axis(path_of(key), [raw.value for raw in values], _origin(key, place, (*at, key)))
+        Axis(path_of(key), [raw.value for raw in values], _origin(key, place, (*path, key)))
         for key, values in table.items()
     ]
 
@@ -258,9 +259,13 @@ def read_table(root: type[R], document: Document) -> R:
     editor = Editor(draft)
     editor.merge({TABLE: data}, Origin(FILE, document.name, place_in(document)))
     for problem in editor.problems:
-        at = problem.path.split(".")
+        names = problem.path.split(".")
         text = (problem.value or "").strip("'\"")
-        if len(at) > 2 and at[1] in ("grid", "zip") and (is_call(text) or misspelt_call(text)):
+        if (
+            len(names) > 2
+            and names[1] in ("grid", "zip")
+            and (is_call(text) or misspelt_call(text))
+        ):
             problem.hint = TO_DRAW
     if editor.problems:
         # What is missing because it could not be read need not be reported twice.
@@ -279,11 +284,13 @@ def _as_written(data: Any, path: Path) -> Path:
     for part in path:
         parts.extend(part.split(".") if isinstance(part, str) else [part])
     written: list[str | int] = []
-    node, at = data, 0
-    while at < len(parts):
+    node, index = data, 0
+    while index < len(parts):
         # The longest key that is there; what is not there has no place of its own.
-        for end in range(len(parts), at, -1):
-            key: str | int = parts[at] if end == at + 1 else ".".join(map(str, parts[at:end]))
+        for end in range(len(parts), index, -1):
+            key: str | int = (
+                parts[index] if end == index + 1 else ".".join(map(str, parts[index:end]))
+            )
             if isinstance(node, dict) and key in node:
                 node = cast(dict[object, Any], node)[key]
                 break
@@ -294,7 +301,7 @@ def _as_written(data: Any, path: Path) -> Path:
         else:
             break
         written.append(key)
-        at = end
+        index = end
     return tuple(written)
 
 

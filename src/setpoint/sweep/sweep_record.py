@@ -222,8 +222,8 @@ class SweepRecord:
         Raises:
             RunError: if it cannot be written; what was there before is unchanged.
         """
-        here = {task.point.fingerprint for task in tasks}
-        earlier = [point for point in self._before if point["fingerprint"] not in here]
+        present = {task.point.fingerprint for task in tasks}
+        earlier = [point for point in self._before if point["fingerprint"] not in present]
         record = {
             "schema": SCHEMA,
             "source": self._source,

@@ -240,8 +240,8 @@ def quantize_problems(
         matrices: rows and columns of quantizable layers, by name.
     """
     yield from backend_problems(config)
-    of = "layers that can be quantized"
-    yield from unmatched("exclude", config.exclude, list(matrices), of, 8)
+    population = "layers that can be quantized"
+    yield from unmatched("exclude", config.exclude, list(matrices), population, 8)
     quantized = {
         name: shape for name, shape in matrices.items() if not matches(config.exclude, name)
     }
@@ -257,12 +257,12 @@ def quantize_problems(
     }
     if wrong:
         name, (rows, columns) = next(iter(wrong.items()))
-        others = f", nor those of {len(wrong) - 1} others" if len(wrong) > 1 else ""
+        more = f", nor those of {len(wrong) - 1} others" if len(wrong) > 1 else ""
         blocks = f"{size} x {size}" if config.rows > 1 else f"{size}"
         has_size = "group_size" in type(config).__setpoint__.fields
         yield Problem(
             "group_size" if has_size else "",
-            f"blocks of {blocks} do not divide the {rows} x {columns} weights of {name}{others}",
+            f"blocks of {blocks} do not divide the {rows} x {columns} weights of {name}{more}",
             valid=_sizes(quantized.values(), size, config.rows > 1) if has_size else (),
             hint="Or leave layers out by quantize.exclude.",
         )
@@ -282,41 +282,41 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
     kept, values = keeping(form)
     rows, columns = form.block
     blocks = f"{columns}" if rows == 1 else f"{rows} x {columns}"
-    held = f"the files have {form.numbers} in blocks of {blocks} ({name})"
+    stored = f"the files have {form.numbers} in blocks of {blocks} ({name})"
     if kept == tag:
         for field, value in values.items():
             if getattr(config, field) != value:
                 yield Problem(
                     field,
-                    f"{held}, which would be rounded a second time instead of being kept",
+                    f"{stored}, which would be rounded a second time instead of being kept",
                     valid=(str(value).lower(),),
                 )
     elif kept is None and form.numbers == form_of(config, forms[name][1]).numbers:
         yield Problem(
             "",
-            f"{held}, blocks that type = {tag} does not have, so they would be rounded a second "
+            f"{stored}, blocks that type = {tag} does not have, so they would be rounded a second "
             f"time instead of being kept",
             hint="Set it to null for dense weights; another type rounds them a second time.",
         )
     else:
-        wanted = "" if kept is None else f"type = {kept} keeps them"
+        advice = "" if kept is None else f"type = {kept} keeps them"
         given = ", ".join(f"{field} = {str(value).lower()}" for field, value in values.items())
         yield Caution(
             ROUNDED_AGAIN,
             "",
-            f"{held}, which are dequantized and rounded a second time to {tag}",
-            hint=f"{wanted}{f', {given}' if given else ''}." if wanted else "",
+            f"{stored}, which are dequantized and rounded a second time to {tag}",
+            hint=f"{advice}{f', {given}' if given else ''}." if advice else "",
         )
 
 
 def dense_layers(
-    config: Quantization, dense: Sequence[str], others: Sequence[str]
+    config: Quantization, dense: Sequence[str], quantized: Sequence[str]
 ) -> Iterator[Caution]:
     """Caution about layers that are dense in quantized files and that the section quantizes.
 
     Arguments:
         dense: names of these.
-        others: names of the other quantizable layers.
+        quantized: names of the other quantizable layers.
     """
     if not dense:
         return
@@ -326,7 +326,7 @@ def dense_layers(
         short = [re.escape(".".join(parts[-count:])) + "$" for count in (1, 2)]
         layers = re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", re.escape(name))
         candidates = (*short, f"^{layers}$", f"^{re.escape(name)}$")
-        patterns[next(p for p in candidates if not any(matches([p], n) for n in others))] = None
+        patterns[next(p for p in candidates if not any(matches([p], n) for n in quantized))] = None
     import json  # which most commands do without
 
     exclude = json.dumps([*config.exclude, *patterns])

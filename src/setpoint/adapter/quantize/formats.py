@@ -151,8 +151,8 @@ class Format(ABC):
 
     def bits(self, rows: int, columns: int) -> float:
         """Storage bits per weight, including scales."""
-        held = self.parts(rows, columns).values()
-        total = sum(part.dtype.itemsize * torch.Size(part.shape).numel() for part in held)
+        parts = self.parts(rows, columns).values()
+        total = sum(part.dtype.itemsize * torch.Size(part.shape).numel() for part in parts)
         return 8 * total / (rows * columns)
 
 
@@ -171,11 +171,11 @@ class _Rowwise(Format):
     def _amax(self, matrix: Tensor) -> Tensor:
         """Largest magnitude of each block: (rows, blocks)."""
         size = self.block(matrix.shape[1])
-        found = torch.empty(matrix.shape[0], matrix.shape[1] // size, device=matrix.device)
-        for here in _chunks(matrix):
-            blocks = matrix[here].unflatten(1, (-1, size))
-            found[here] = torch.linalg.vector_norm(blocks, torch.inf, dim=-1, dtype=torch.float32)
-        return found
+        amax = torch.empty(matrix.shape[0], matrix.shape[1] // size, device=matrix.device)
+        for chunk in _chunks(matrix):
+            blocks = matrix[chunk].unflatten(1, (-1, size))
+            amax[chunk] = torch.linalg.vector_norm(blocks, torch.inf, dim=-1, dtype=torch.float32)
+        return amax
 
     def _codes(
         self, matrix: Tensor, scales: Tensor, encode: Callable[[Tensor], Tensor], codes: Tensor
@@ -183,9 +183,9 @@ class _Rowwise(Format):
         """Encode weights divided by their scales into `codes`."""
         size = self.block(matrix.shape[1])
         divisors = scales.where(scales > 0, 1.0)
-        for here in _chunks(matrix):
-            blocks = matrix[here].float().unflatten(1, (-1, size))
-            codes[here] = encode((blocks / divisors[here].unsqueeze(-1)).flatten(1))
+        for chunk in _chunks(matrix):
+            blocks = matrix[chunk].float().unflatten(1, (-1, size))
+            codes[chunk] = encode((blocks / divisors[chunk].unsqueeze(-1)).flatten(1))
         return codes
 
     def _scaled(self, values: Tensor, scales: Tensor) -> Tensor:
@@ -227,10 +227,10 @@ class NF4Format(_Rowwise):
         largest = torch.linalg.vector_norm(flat, torch.inf, dim=1)
         units = flat / largest.where(largest > 0, 1.0).unsqueeze(1)
         between = _between(SCALE_LEVELS, matrix.device)
-        found = torch.bucketize(units, between).to(torch.uint8)
+        scale_codes = torch.bucketize(units, between).to(torch.uint8)
         return {
             "codes": codes,
-            "scale_codes": found.flatten()[: amax.numel()].view_as(amax),
+            "scale_codes": scale_codes.flatten()[: amax.numel()].view_as(amax),
             "scale_scales": largest,
             "scale_mean": mean,
         }
@@ -246,14 +246,14 @@ class NF4Format(_Rowwise):
         size, parts = self.block(columns), coded.parts
         if not _equal(parts["levels"], NF4_LEVELS):
             return None
-        found = {"codes": parts["codes"].view(rows, -1)}
+        renamed = {"codes": parts["codes"].view(rows, -1)}
         shape = (rows, columns // size)
         if not self.double:
-            return {**found, "scales": parts["absmax"].float().view(shape)}
+            return {**renamed, "scales": parts["absmax"].float().view(shape)}
         if not _equal(parts["nested_levels"], SCALE_LEVELS):
             return None
         return {
-            **found,
+            **renamed,
             "scale_codes": parts["absmax"].view(shape),
             "scale_scales": parts["nested_absmax"].float(),
             "scale_mean": torch.tensor([coded.mean]),
@@ -323,7 +323,7 @@ class _E2M1Format(_Rowwise):
     def dequantize(
         self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        values = _unpacked(parts["codes"], (*E2M1, *(-each for each in E2M1)), high=False)
+        values = _unpacked(parts["codes"], (*E2M1, *(-level for level in E2M1)), high=False)
         return self._scaled(values, self._scales(parts, box)).to(dtype)
 
 
@@ -348,10 +348,10 @@ class NVFP4Format(_E2M1Format):
         amax = self._amax(matrix)
         scale = self._scale(amax, before)
         blocks = amax / E2M1_MAX / scale.where(scale > 0, 1.0)
-        found = blocks.clamp(E4M3_LEAST, E4M3_MAX).to(torch.float8_e4m3fn)
+        block_scales = blocks.clamp(E4M3_LEAST, E4M3_MAX).to(torch.float8_e4m3fn)
         codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
-        self._codes(matrix, found.float() * scale, _e2m1, codes)
-        return {"codes": codes, "scales": found.view(torch.uint8), "scale": scale}
+        self._codes(matrix, block_scales.float() * scale, _e2m1, codes)
+        return {"codes": codes, "scales": block_scales.view(torch.uint8), "scale": scale}
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
         del rows, columns
@@ -424,13 +424,13 @@ class FP8Format(Format):
         del before
         parts = {k: _empty(part, matrix) for k, part in self.parts(*matrix.shape).items()}
         codes, scales = parts["codes"], parts["scales"]
-        for here in _chunks(matrix, self.rows):
-            squares = self._squares(matrix[here].float())
-            found = squares.abs().amax((1, 3)) / E4M3_MAX
-            scales[here.start // self.rows : here.stop // self.rows] = found
-            units = squares / found.where(found > 0, 1.0)[:, None, :, None]
+        for chunk in _chunks(matrix, self.rows):
+            squares = self._squares(matrix[chunk].float())
+            block_scales = squares.abs().amax((1, 3)) / E4M3_MAX
+            scales[chunk.start // self.rows : chunk.stop // self.rows] = block_scales
+            units = squares / block_scales.where(block_scales > 0, 1.0)[:, None, :, None]
             flat = units.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
-            codes[here] = flat.flatten(2).flatten(0, 1)
+            codes[chunk] = flat.flatten(2).flatten(0, 1)
         return parts
 
     def dequantize(
@@ -474,15 +474,17 @@ def _table(levels: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(levels, dtype=torch.float32, device=device)
 
 
-def _equal(found: Tensor, levels: tuple[float, ...]) -> bool:
+def _equal(stored: Tensor, levels: tuple[float, ...]) -> bool:
     """True if levels are equal up to rounding."""
-    wanted = _table(levels, found.device)
-    return found.shape == wanted.shape and torch.allclose(found.float(), wanted, rtol=0, atol=1e-6)
+    expected = _table(levels, stored.device)
+    return stored.shape == expected.shape and torch.allclose(
+        stored.float(), expected, rtol=0, atol=1e-6
+    )
 
 
 def _between(levels: tuple[float, ...], device: torch.device) -> Tensor:
-    found = _table(levels, device)
-    return (found[1:] + found[:-1]) / 2
+    table = _table(levels, device)
+    return (table[1:] + table[:-1]) / 2
 
 
 def _padded(scales: Tensor) -> Tensor:

@@ -129,13 +129,13 @@ class QuantizedWeight(nn.Module):
         first = matrices[0]
         if len(matrices) == 1 or first.form != form_of(self.config, self.columns):
             return first
-        factors = [float(each.parts["factor"]) for each in matrices if "factor" in each.parts]
-        rows = [len(each.parts["codes"]) for each in matrices]
-        why = why_not_joined(self.name, [each.form for each in matrices], rows, factors)
+        factors = [float(matrix.parts["factor"]) for matrix in matrices if "factor" in matrix.parts]
+        rows = [len(matrix.parts["codes"]) for matrix in matrices]
+        why = why_not_joined(self.name, [matrix.form for matrix in matrices], rows, factors)
         if why is not None:
             raise SetpointError(f"adapter.quantize: {why}\nValid: {UNJOINED}")
         names = [name for name in first.parts if name not in WHOLE]
-        parts = {name: torch.cat([each.parts[name] for each in matrices]) for name in names}
+        parts = {name: torch.cat([matrix.parts[name] for matrix in matrices]) for name in names}
         return first._replace(parts={**first.parts, **parts})
 
     def extra_repr(self) -> str:
@@ -174,9 +174,9 @@ class QuantizedWeight(nn.Module):
     def take(self, parts: Mapping[str, Tensor], first: int = 0) -> None:
         """See `setpoint.shapes.stored.Stored`."""
         assert first == 0
-        held = dict(self.named_parameters())
+        stored = dict(self.named_parameters())
         for name, part in parts.items():
-            put(held[name], part)
+            put(stored[name], part)
 
     @torch.no_grad()
     def parts_of(self, full: Tensor) -> dict[str, Tensor]:
@@ -200,7 +200,7 @@ class QuantizedWeight(nn.Module):
 
     def _whole_parts(self) -> dict[str, Tensor]:
         """Whole parts; a collective if they are sharded."""
-        return {name: whole_of(each.detach()) for name, each in self.named_parameters()}
+        return {name: whole_of(part.detach()) for name, part in self.named_parameters()}
 
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
@@ -263,19 +263,19 @@ class QuantizedWeight(nn.Module):
         box = Box(self.first, (self.rows, self.columns))
         format = format_of(self.config, parts[0].device)
         if key is None:
-            found = format.dequantize(named, box, dtype)
+            dense = format.dequantize(named, box, dtype)
         else:
-            found = format.dequantize(named, box)
+            dense = format.dequantize(named, box)
             steps = format.half_step(named, box).mul_(key.std)
-            down, along = (found.shape[dim] // steps.shape[dim] for dim in (-2, -1))
-            blocks = found.unflatten(-1, (-1, along)).unflatten(-3, (-1, down))
-            drawn = self._draw(key, found).unflatten(-1, (-1, along)).unflatten(-3, (-1, down))
+            down, across = (dense.shape[dim] // steps.shape[dim] for dim in (-2, -1))
+            blocks = dense.unflatten(-1, (-1, across)).unflatten(-3, (-1, down))
+            drawn = self._draw(key, dense).unflatten(-1, (-1, across)).unflatten(-3, (-1, down))
             blocks.addcmul_(drawn, steps.unsqueeze(-2).unsqueeze(-1))
-            found = found.to(dtype)
+            dense = dense.to(dtype)
         if self.picked:
-            pieces = [found.narrow(0, first, count) for first, count in self.picked]
-            found = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        return found
+            pieces = [dense.narrow(0, first, count) for first, count in self.picked]
+            dense = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return dense
 
     def _draw(self, key: NoiseKey, like: Tensor) -> Tensor:
         """Standard normal numbers, the same for a weight on any rank."""
@@ -333,7 +333,7 @@ class QuantizedExperts(QuantizedWeight):
         """See `setpoint.shapes.stored.Stored`: one expert each."""
         first, last = 0, self.whole[0]
         if not every:
-            ranges = [self._held(each)[1][0] for each in self.parameters()]
+            ranges = [self._held(part)[1][0] for part in self.parameters()]
             first, last = min(low for low, _ in ranges), max(high for _, high in ranges)
         return [(expert, expert + 1) for expert in range(first, last)]
 
@@ -346,39 +346,46 @@ class QuantizedExperts(QuantizedWeight):
             first: index of the first.
         """
         before = self._whole_parts() if again else None
-        held = [self._held(each)[1][0] for each in self.parameters()]
+        ranges = [self._held(each)[1][0] for each in self.parameters()]
         for expert, matrix in enumerate(full.unbind(), first):
-            if not any(low <= expert < high for low, high in held):
+            if not any(low <= expert < high for low, high in ranges):
                 continue
-            own = None if before is None else {name: each[expert] for name, each in before.items()}
-            found = self._quantize(self._turned(matrix).contiguous(), own)
-            self.take({name: part.unsqueeze(0) for name, part in found.items()}, expert)
+            previous = (
+                None if before is None else {name: each[expert] for name, each in before.items()}
+            )
+            quantized = self._quantize(self._turned(matrix).contiguous(), previous)
+            self.take({name: part.unsqueeze(0) for name, part in quantized.items()}, expert)
 
     @torch.no_grad()
     def take(self, parts: Mapping[str, Tensor], first: int = 0) -> None:
-        held = {name: self._held(each) for name, each in self.named_parameters()}
+        stored = {name: self._held(bounds) for name, bounds in self.named_parameters()}
         for name, part in parts.items():
-            local, (experts, *others) = held[name]
-            for expert, own in enumerate(part.unbind(), first):
+            local, (experts, *sides) = stored[name]
+            for expert, expert_part in enumerate(part.unbind(), first):
                 if experts[0] <= expert < experts[1]:
-                    local[expert - experts[0]].copy_(own[tuple(slice(*each) for each in others)])
+                    local[expert - experts[0]].copy_(
+                        expert_part[tuple(slice(*bounds) for bounds in sides)]
+                    )
 
     def parts_from(self, coded: Coded) -> dict[str, Tensor] | None:
         """See `setpoint.shapes.stored.Stored`; of one expert."""
-        found = super().parts_from(coded)
-        return found and {name: part.unsqueeze(0) for name, part in found.items()}
+        parts = super().parts_from(coded)
+        return parts and {name: part.unsqueeze(0) for name, part in parts.items()}
 
     @torch.no_grad()
     def parts_of(self, full: Tensor) -> dict[str, Tensor]:
-        each = [
+        experts = [
             self._quantized(self._turned(matrix).contiguous(), None) for matrix in full.unbind()
         ]
-        return {name: torch.stack([of[name] for of in each]) for name in self.described}
+        return {
+            name: torch.stack([expert_parts[name] for expert_parts in experts])
+            for name in self.described
+        }
 
     def _held(self, parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
-        found = local_ranges(parameter)
-        assert found is not None, "ranks hold ranges of experts, or of their sides"
-        return found
+        ranges = local_ranges(parameter)
+        assert ranges is not None, "ranks hold ranges of experts, or of their sides"
+        return ranges
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """See `QuantizedWeight.dense`, of the local experts."""
@@ -394,9 +401,9 @@ class QuantizedExperts(QuantizedWeight):
         return multiply(rows, self, product, ends)
 
     def _draw(self, key: NoiseKey, like: Tensor) -> Tensor:
-        path, _, own = self.name.rpartition(".")
+        path, _, weight_name = self.name.rpartition(".")
         first = self._held(next(self.parameters()))[1][0][0]
-        names = (f"{path}.{first + number}.{own}.weight" for number in range(len(like)))
+        names = (f"{path}.{first + number}.{weight_name}.weight" for number in range(len(like)))
         drawn = torch.stack([self._drawn_by(key, name, like.device) for name in names])
         row, column = self.first
         return drawn[:, row : row + like.shape[1], column : column + like.shape[2]]
@@ -407,11 +414,11 @@ class _QuantizedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, held: QuantizedWeight, inputs_first: bool, *parts: Tensor
+        ctx: Any, x: Tensor, weight: QuantizedWeight, inputs_first: bool, *parts: Tensor
     ) -> Tensor:
-        ctx.held, ctx.inputs_first, ctx.key = held, inputs_first, held.key()
+        ctx.held, ctx.inputs_first, ctx.key = weight, inputs_first, weight.key()
         ctx.save_for_backward(*parts)
-        dense = held.dense_of(parts, ctx.key, x.dtype)
+        dense = weight.dense_of(parts, ctx.key, x.dtype)
         return x @ dense if inputs_first else F.linear(x, dense)
 
     @staticmethod
@@ -432,14 +439,14 @@ class _ExpertProduct(torch.autograd.Function):
     def forward(
         ctx: Any,
         rows: Tensor,
-        held: QuantizedExperts,
+        weight: QuantizedExperts,
         product: Product,
         ends: Tensor,
         *parts: Tensor,
     ) -> Tensor:
-        ctx.held, ctx.product, ctx.key = held, product, held.key()
+        ctx.held, ctx.product, ctx.key = weight, product, weight.key()
         ctx.save_for_backward(ends, *parts)
-        return product(rows, held.dense_of(parts, ctx.key, rows.dtype).transpose(1, 2), ends)
+        return product(rows, weight.dense_of(parts, ctx.key, rows.dtype).transpose(1, 2), ends)
 
     @staticmethod
     @once_differentiable
@@ -451,7 +458,7 @@ class _ExpertProduct(torch.autograd.Function):
         return back, None, None, None, *(None for _ in parts)
 
 
-def product(x: Tensor, held: QuantizedWeight, inputs_first: bool = False) -> Tensor:
+def product(x: Tensor, weight: QuantizedWeight, inputs_first: bool = False) -> Tensor:
     """Multiply by a quantized weight, in the compute dtype.
 
     Arguments:
@@ -460,16 +467,18 @@ def product(x: Tensor, held: QuantizedWeight, inputs_first: bool = False) -> Ten
     """
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    multiply = held.noise.multiply if held.noise is not None and held.training else _multiply
-    return multiply(x, held, inputs_first)
+    multiply = weight.noise.multiply if weight.noise is not None and weight.training else _multiply
+    return multiply(x, weight, inputs_first)
 
 
-def _multiply(x: Tensor, held: QuantizedWeight, inputs_first: bool) -> Any:
-    return _QuantizedProduct.apply(x, held, inputs_first, *held.parts())
+def _multiply(x: Tensor, weight: QuantizedWeight, inputs_first: bool) -> Any:
+    return _QuantizedProduct.apply(x, weight, inputs_first, *weight.parts())
 
 
-def _multiply_experts(rows: Tensor, held: QuantizedExperts, product: Product, ends: Tensor) -> Any:
-    return _ExpertProduct.apply(rows, held, product, ends, *held.parts())
+def _multiply_experts(
+    rows: Tensor, weight: QuantizedExperts, product: Product, ends: Tensor
+) -> Any:
+    return _ExpertProduct.apply(rows, weight, product, ends, *weight.parts())
 
 
 class _Quantized:
@@ -487,8 +496,8 @@ class _QuantizedLinear(_Quantized):
     bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        found = product(x, self.quantized)
-        return found if self.bias is None else found + self.bias.to(found.dtype)
+        output = product(x, self.quantized)
+        return output if self.bias is None else output + self.bias.to(output.dtype)
 
 
 class _QuantizedConv1D(_Quantized):
@@ -497,8 +506,8 @@ class _QuantizedConv1D(_Quantized):
     bias: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        found = product(x, self.quantized, inputs_first=True)
-        return found + self.bias.to(found.dtype)
+        output = product(x, self.quantized, inputs_first=True)
+        return output + self.bias.to(output.dtype)
 
 
 def quantize_module(
@@ -517,8 +526,8 @@ def quantize_module(
     """
     weight = module._parameters.pop("weight")
     assert weight is not None
-    own = QuantizedWeight(config, weight.detach(), f"{name}.weight", noise, coded=coded)
-    module.add_module(CHILD, own)
+    quantized = QuantizedWeight(config, weight.detach(), f"{name}.weight", noise, coded=coded)
+    module.add_module(CHILD, quantized)
     is_linear = isinstance(module, nn.Linear)
     module.__class__ = class_with(type(module), _QuantizedLinear if is_linear else _QuantizedConv1D)
 
@@ -539,16 +548,16 @@ def quantize_experts(
         coded: see `QuantizedWeight`.
         outputs_first: see `QuantizedExperts`.
     """
-    own = name.rpartition(".")[2]
-    weight = experts._parameters[own]
+    weight_name = name.rpartition(".")[2]
+    weight = experts._parameters[weight_name]
     assert weight is not None
-    experts.register_parameter(own, None)
-    held: Any = getattr(experts, CHILD, None)
-    if held is None:
-        held = nn.ModuleDict()
-        setattr(experts, CHILD, held)
-    given = (config, weight.detach(), name, noise, own, coded)
-    held[own] = QuantizedExperts(*given, outputs_first=outputs_first)
+    experts.register_parameter(weight_name, None)
+    children: Any = getattr(experts, CHILD, None)
+    if children is None:
+        children = nn.ModuleDict()
+        setattr(experts, CHILD, children)
+    given = (config, weight.detach(), name, noise, weight_name, coded)
+    children[weight_name] = QuantizedExperts(*given, outputs_first=outputs_first)
 
 
 @cache
@@ -585,8 +594,8 @@ def quantize_base(
 
 def noise_of(model: nn.Module) -> StepNoise | None:
     """Noise of a model's quantized weights; None without."""
-    held = (m.noise for m in model.modules() if isinstance(m, QuantizedWeight))
-    return next((each for each in held if each is not None), None)
+    noises = (m.noise for m in model.modules() if isinstance(m, QuantizedWeight))
+    return next((noise for noise in noises if noise is not None), None)
 
 
 @torch.no_grad()
@@ -600,15 +609,15 @@ def make_dense(
         weight: of a linear layer; None: dequantized.
         dtype: of that.
     """
-    held = layer._modules.get(CHILD)
-    if isinstance(held, QuantizedWeight):
-        weight = held.dense(dtype) if weight is None else weight
+    child = layer._modules.get(CHILD)
+    if isinstance(child, QuantizedWeight):
+        weight = child.dense(dtype) if weight is None else weight
         del layer._modules[CHILD]
         layer.__class__ = type(layer).__bases__[1]  # the class that it had before
         layer.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
-    elif isinstance(held, nn.ModuleDict):
-        for name, each in held.items():
-            assert isinstance(each, QuantizedWeight)
-            dense = nn.Parameter(each.dense(dtype).contiguous(), requires_grad=False)
+    elif isinstance(child, nn.ModuleDict):
+        for name, quantized in child.items():
+            assert isinstance(quantized, QuantizedWeight)
+            dense = nn.Parameter(quantized.dense(dtype).contiguous(), requires_grad=False)
             layer.register_parameter(name, dense)
         setattr(layer, CHILD, None)

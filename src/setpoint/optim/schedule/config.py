@@ -142,16 +142,16 @@ class Moving(ScheduleConfig):
     def _check_by(self) -> Iterator[Problem]:
         if self.by == "step":
             return
-        over = [] if self.runs_over is None else [limit.unit for limit in self.runs_over.limits]
+        units = [] if self.runs_over is None else [limit.unit for limit in self.runs_over.limits]
         moving = [length.unit for length in self.lengths if length]
-        if not (over or moving):
+        if not (units or moving):
             yield Problem(
                 "by",
                 "has no effect: without a warm-up nothing moves",
                 also=("warmup",),
                 hint="Remove it, or give a warm-up.",
             )
-        elif self.by == "tokens" and "steps" not in (*over, *moving):
+        elif self.by == "tokens" and "steps" not in (*units, *moving):
             yield Problem(
                 "by",
                 "has no effect: nothing of the schedule is counted in steps",
@@ -191,8 +191,8 @@ class Decaying(Moving, Warmed):
     @property
     def outlasting_warmup(self) -> bool:
         """True if the warm-up is longer than the horizon, which leaves no decay."""
-        warmup, whole = _in(self.horizon, self.warmup), self.horizon.limits[0].count
-        return warmup is not None and warmup > whole
+        warmup, total = _in(self.horizon, self.warmup), self.horizon.limits[0].count
+        return warmup is not None and warmup > total
 
 
 def _part(horizon: Duration, parts: int, least: int = 0) -> Length:
@@ -205,9 +205,9 @@ def _part(horizon: Duration, parts: int, least: int = 0) -> Length:
 
 def _in(horizon: Duration, length: Length) -> float | None:
     """A length in the unit of a horizon; None if only the run can tell."""
-    unit, whole = horizon.limits[0].unit, horizon.limits[0].count
+    unit, total = horizon.limits[0].unit, horizon.limits[0].count
     if length.share is not None:
-        return rounded(length.share * whole, unit)
+        return rounded(length.share * total, unit)
     comparable = len(horizon.limits) == 1 and (length.unit == unit or not length)
     return length.count if comparable else None
 
@@ -269,9 +269,9 @@ class Wsd(Decaying, type="wsd"):
         lengths = [_in(self.horizon, length) for length in self.lengths]
         if None in lengths:
             return
-        whole = self.horizon.limits[0].count
+        total = self.horizon.limits[0].count
         warmup, decay = (length or 0 for length in lengths)
-        room = rounded(whole - warmup, self.horizon.limits[0].unit)
+        room = rounded(total - warmup, self.horizon.limits[0].unit)
         if decay > room > 0:
             left = _said(self.horizon.limits[0].unit, room)
             yield Caution(
@@ -370,11 +370,11 @@ class Piecewise(Moving, Spanning, type="piecewise"):
         if any(phase.length is None for phase in self.phases):
             return self.horizon
         # Without a horizon all are measured in the unit of the first.
-        whole = self.horizon or Duration(_said(self.own_unit, 1))
-        found = [_in(whole, length) for length in self.lengths]
-        first, *others = whole.limits
-        total = rounded(sum(filter(None, found)), first.unit)
-        if None in found or not total or others:
+        horizon = self.horizon or Duration(_said(self.own_unit, 1))
+        counts = [_in(horizon, length) for length in self.lengths]
+        first, *more = horizon.limits
+        total = rounded(sum(filter(None, counts)), first.unit)
+        if None in counts or not total or more:
             return None
         return Duration(_said(first.unit, total))
 
@@ -416,18 +416,18 @@ class Piecewise(Moving, Spanning, type="piecewise"):
             return
         # What is in another unit only makes it longer.
         known = [count for length in self.lengths if (count := _in(self.horizon, length))]
-        unit, whole = self.horizon.limits[0].unit, self.horizon.limits[0].count
+        unit, total = self.horizon.limits[0].unit, self.horizon.limits[0].count
         given = rounded(sum(known), unit)
         unknown = next((i for i, phase in enumerate(self.phases) if phase.length is None), None)
-        if given > whole:
+        if given > total:
             yield Caution(
                 LONG_PHASES,
                 "phases",
-                f"together {given:g} {unit} do not fit into {whole:g}: "
+                f"together {given:g} {unit} do not fit into {total:g}: "
                 f"{' + '.join(f'{length:g}' for length in known)}; what lies beyond is not reached",
                 also=("horizon",),
             )
-        elif unknown is not None and given == whole:
+        elif unknown is not None and given == total:
             yield Caution(
                 LONG_PHASES,
                 f"phases.{unknown}",

@@ -64,7 +64,9 @@ def polynomial(t: float, *, power: float) -> float:
     return (1.0 - t) ** power
 
 
-def warmup_factor(at: float, *, warmup: float, warmup_from: float = 0.0, ahead: float = 1) -> float:
+def warmup_factor(
+    position: float, *, warmup: float, warmup_from: float = 0.0, ahead: float = 1
+) -> float:
     """Compute the factor of a linear warm-up, which is 1 after it.
 
     With W = warmup and a = warmup_from: a + (1 - a) * min(1, (at + ahead) / W).
@@ -72,13 +74,13 @@ def warmup_factor(at: float, *, warmup: float, warmup_from: float = 0.0, ahead: 
     Arguments:
         warmup: W; in steps, step W - 1 is the first with factor 1, and none has factor a.
     """
-    if at + ahead >= warmup:
+    if position + ahead >= warmup:
         return 1.0
-    return warmup_from + (1.0 - warmup_from) * ((at + ahead) / warmup)
+    return warmup_from + (1.0 - warmup_from) * ((position + ahead) / warmup)
 
 
 def decay_factor(
-    at: float,
+    position: float,
     *,
     shape: Shape,
     warmup: float,
@@ -101,16 +103,16 @@ def decay_factor(
         warmup: at most B; B itself where the decay follows it at once.
         length: T - B, as it was given.
     """
-    if at < begin:
-        return warmup_factor(at, warmup=warmup, warmup_from=warmup_from, ahead=ahead)
-    if at >= end:
+    if position < begin:
+        return warmup_factor(position, warmup=warmup, warmup_from=warmup_from, ahead=ahead)
+    if position >= end:
         return floor
-    left = shape((at - begin) / length)
+    left = shape((position - begin) / length)
     return max(floor, left) if hard_floor else floor + (1.0 - floor) * left
 
 
 def inverse_sqrt_factor(
-    at: float,
+    position: float,
     *,
     warmup: float,
     warmup_from: float,
@@ -128,9 +130,9 @@ def inverse_sqrt_factor(
     Arguments:
         timescale: tau; tau steps after the warm-up the factor is sqrt(1 / 2).
     """
-    if at < warmup:
-        return warmup_factor(at, warmup=warmup, warmup_from=warmup_from, ahead=ahead)
-    return max(floor, math.sqrt(timescale / (at - warmup + timescale)))
+    if position < warmup:
+        return warmup_factor(position, warmup=warmup, warmup_from=warmup_from, ahead=ahead)
+    return max(floor, math.sqrt(timescale / (position - warmup + timescale)))
 
 
 class Stretch(NamedTuple):
@@ -173,23 +175,23 @@ def between(source: float, target: float, t: float, *, curve: Curve, power: floa
     return source + (target - source) * t
 
 
-def spans(lengths: Sequence[float | None], whole: float, unit: str) -> list[tuple[float, float]]:
+def spans(lengths: Sequence[float | None], total: float, unit: str) -> list[tuple[float, float]]:
     """Begin and end of each phase.
 
     Arguments:
         lengths: of the phases; None for one that takes the remainder.
     """
-    rest = max(whole - sum(length for length in lengths if length is not None), 0)
-    found: list[tuple[float, float]] = []
+    rest = max(total - sum(length for length in lengths if length is not None), 0)
+    ends: list[tuple[float, float]] = []
     begin = 0.0
     for length in lengths:
         end = rounded(begin + (rest if length is None else length), unit)
-        found.append((begin, end))
+        ends.append((begin, end))
         begin = end
-    return found
+    return ends
 
 
-def piecewise_factor(at: float, stretches: Sequence[Stretch], ahead: float = 1) -> float:
+def piecewise_factor(position: float, stretches: Sequence[Stretch], ahead: float = 1) -> float:
     """Factor of a piecewise curve; constant after the last phase.
 
     A step is an interval of the curve, from at to at + ahead, and has the higher of the factors at
@@ -201,9 +203,9 @@ def piecewise_factor(at: float, stretches: Sequence[Stretch], ahead: float = 1) 
         stretches: the phases in order, without gaps.
     """
     for begin, end, source, target, curve, power in stretches:
-        if at < end:
-            here = at + ahead if target > source else at
-            t = (here - begin) / (end - begin)
+        if position < end:
+            point = position + ahead if target > source else position
+            t = (point - begin) / (end - begin)
             return between(source, target, t, curve=curve, power=power)
     return stretches[-1].target
 
@@ -220,9 +222,13 @@ class ScheduleTime(NamedTuple):
     extent: Mapping[str, float]
 
     @classmethod
-    def of(cls, at: ScheduleTime | float) -> ScheduleTime:
+    def of(cls, position: ScheduleTime | float) -> ScheduleTime:
         """Time of a step, also from its number alone."""
-        return at if isinstance(at, ScheduleTime) else cls({"steps": at}, {"steps": 1})
+        return (
+            position
+            if isinstance(position, ScheduleTime)
+            else cls({"steps": position}, {"steps": 1})
+        )
 
     def at(self, unit: str) -> float:
         """Begin of the step in a unit.
@@ -248,7 +254,7 @@ def nearest(horizon: Duration, place: ScheduleTime) -> tuple[str, int | float]:
     return limit.unit, limit.count
 
 
-def measure(length: Length, unit: str, whole: float, place: ScheduleTime) -> float:
+def measure(length: Length, unit: str, total: float, place: ScheduleTime) -> float:
     """Convert a length to another unit.
 
     A count in steps is converted to epochs, for instance, by the mean over the run so far: exact if
@@ -258,7 +264,7 @@ def measure(length: Length, unit: str, whole: float, place: ScheduleTime) -> flo
         place: current time of the run; at its start other units are 0.
     """
     if length.share is not None:
-        return rounded(length.share * whole, unit)
+        return rounded(length.share * total, unit)
     if length.unit == unit or not length:
         return length.count
     done = place.at(length.unit)
@@ -304,21 +310,21 @@ def _shape_of(config: Decaying) -> Shape:
             return linear
 
 
-def _warmup(config: Warmed, at: ScheduleTime | float) -> float:
+def _warmup(config: Warmed, position: ScheduleTime | float) -> float:
     """The warm-up in its own unit; a share is in the unit of the horizon."""
-    place, length = ScheduleTime.of(at), config.warmup
-    unit, whole = length.unit, 0.0
+    place, length = ScheduleTime.of(position), config.warmup
+    unit, total = length.unit, 0.0
     if length.share is not None and config.horizon is not None:
-        unit, whole = nearest(config.horizon, place)
+        unit, total = nearest(config.horizon, place)
     return warmup_factor(
         place.at(unit),
-        warmup=measure(length, unit, whole, place),
+        warmup=measure(length, unit, total, place),
         warmup_from=config.warmup_from,
         ahead=place.extent.get(unit, 0.0),
     )
 
 
-def _start(config: Warmed, place: ScheduleTime, unit: str, whole: float) -> dict[str, float] | None:
+def _start(config: Warmed, place: ScheduleTime, unit: str, total: float) -> dict[str, float] | None:
     """Warm-up and extent of a step in the unit of a curve, for its formula.
 
     Returns:
@@ -327,60 +333,60 @@ def _start(config: Warmed, place: ScheduleTime, unit: str, whole: float) -> dict
     length = config.warmup
     if length and length.unit not in ("%", unit) and place.at(length.unit) < length.count:
         return None
-    warmup = measure(length, unit, whole, place)
+    warmup = measure(length, unit, total, place)
     ahead = place.extent.get(unit, 0.0)
     return {"warmup": warmup, "warmup_from": config.warmup_from, "ahead": ahead}
 
 
-def _decaying(config: Decaying, shape: Shape, at: ScheduleTime | float) -> float:
-    place = ScheduleTime.of(at)
-    unit, whole = nearest(config.horizon, place)
-    start = _start(config, place, unit, whole)
+def _decaying(config: Decaying, shape: Shape, position: ScheduleTime | float) -> float:
+    place = ScheduleTime.of(position)
+    unit, total = nearest(config.horizon, place)
+    start = _start(config, place, unit, total)
     if start is None:
         return _warmup(config, place)
     begin = start["warmup"]
-    length = whole - begin
+    length = total - begin
     if isinstance(config, Wsd):  # the decay takes what a long warm-up leaves
-        decay = measure(config.decay_length, unit, whole, place)
-        if whole - decay > begin:
-            begin, length = whole - decay, decay
+        decay = measure(config.decay_length, unit, total, place)
+        if total - decay > begin:
+            begin, length = total - decay, decay
     return decay_factor(
         place.at(unit),
         shape=shape,
         begin=begin,
         length=length,
-        end=whole,
+        end=total,
         floor=config.floor,
         hard_floor=isinstance(config, Polynomial) and config.hard_floor,
         **start,
     )
 
 
-def _inverse_sqrt(config: InverseSqrt, at: ScheduleTime | float) -> float:
-    place, scale = ScheduleTime.of(at), config.timescale
-    unit, whole = scale.unit, 0.0
+def _inverse_sqrt(config: InverseSqrt, position: ScheduleTime | float) -> float:
+    place, scale = ScheduleTime.of(position), config.timescale
+    unit, total = scale.unit, 0.0
     is_share = scale.share is not None or config.warmup.share is not None
     if is_share and config.horizon is not None:
-        unit, whole = nearest(config.horizon, place)
-    start = _start(config, place, unit, whole)
+        unit, total = nearest(config.horizon, place)
+    start = _start(config, place, unit, total)
     if start is None:
         return _warmup(config, place)
-    timescale = measure(scale, unit, whole, place)
+    timescale = measure(scale, unit, total, place)
     return inverse_sqrt_factor(place.at(unit), timescale=timescale, floor=config.floor, **start)
 
 
-def _piecewise(config: Piecewise, at: ScheduleTime | float) -> float:
-    place = ScheduleTime.of(at)
-    unit, whole = config.own_unit, 0.0
+def _piecewise(config: Piecewise, position: ScheduleTime | float) -> float:
+    place = ScheduleTime.of(position)
+    unit, total = config.own_unit, 0.0
     if config.horizon is not None:
-        unit, whole = nearest(config.horizon, place)
+        unit, total = nearest(config.horizon, place)
     lengths = [
-        None if phase.length is None else measure(phase.length, unit, whole, place)
+        None if phase.length is None else measure(phase.length, unit, total, place)
         for phase in config.phases
     ]
     stretches: list[Stretch] = []
     source = config.start
-    for (begin, end), phase in zip(spans(lengths, whole, unit), config.phases, strict=True):
+    for (begin, end), phase in zip(spans(lengths, total, unit), config.phases, strict=True):
         stretches.append(Stretch(begin, end, source, phase.target, phase.curve, phase.power))
         source = phase.target
     return piecewise_factor(place.at(unit), stretches, place.extent.get(unit, 0.0))
@@ -404,9 +410,9 @@ class PlateauCurve:
         self.waited = 0
         self.cooling = 0
 
-    def __call__(self, at: ScheduleTime | float) -> float:
+    def __call__(self, position: ScheduleTime | float) -> float:
         """Factor of the warm-up times the level."""
-        return _warmup(self.config, at) * self.level
+        return _warmup(self.config, position) * self.level
 
     def observe(self, value: float) -> None:
         """Record an evaluation.

@@ -179,13 +179,13 @@ def _cautions(run: RunData) -> Iterator[list[str]]:
 
 
 def _event(event: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {key: value for key, value in event.items() if key not in ("time", "event", "step")}
+    details = {key: value for key, value in event.items() if key not in ("time", "event", "step")}
     step = event.get("step")
     return {
         "time": _epoch(event.get("time")),
         "event": bounded(str(event.get("event"))),
         "step": step if isinstance(step, int | float) and abs(step) < 2**53 else None,
-        "details": pruned(rest),
+        "details": pruned(details),
     }
 
 

@@ -54,8 +54,8 @@ def html_of(content: Mapping[str, Any]) -> str:
 def json_block(value: Any) -> str:
     """JSON for a `script` element: ASCII without <, > and &."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 

@@ -131,10 +131,10 @@ def panels(runs: Sequence[RunData]) -> list[dict[str, Any]]:
             result.append({"title": title, "columns": present, "main": is_main})
 
     for title, columns, more in MAIN:
-        others = () if more is None else [
+        more_columns = () if more is None else [
             name for name in names if name.startswith(more[0]) and name.endswith(more[1])
         ]  # fmt: skip
-        add(title, dict.fromkeys([*columns, *others]), True)
+        add(title, dict.fromkeys([*columns, *more_columns]), True)
     for prefix in GROUPS:
         add(f"{prefix.rstrip('_.')} by part", [n for n in names if n.startswith(prefix)], False)
     for name in list(names):
