@@ -156,7 +156,7 @@ BREAKS = [
         "data",
     ),
     # Losses.
-    Break("loss/cross_entropy.py", "each = each.where(valid, 0.0)", "each = each * valid", "loss"),
+    Break("loss/cross_entropy.py", "per_token = per_token.where(valid, 0.0)", "per_token = per_token * valid", "loss"),
     Break(
         "loss/cross_entropy.py",
         "log_z.square(), valid, weights",
@@ -285,8 +285,8 @@ BREAKS = [
     ),
     Break(
         "optim/schedule/curves.py",
-        "((at + ahead) / warmup)",
-        "(at / warmup)",
+        "((position + ahead) / warmup)",
+        "(position / warmup)",
         "optim/schedule",
     ),
     Break(
