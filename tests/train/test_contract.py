@@ -15,6 +15,7 @@ from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
 from setpoint.train.contract import check_contract, describe_accepted
 from setpoint.train.run import Run, train
+from setpoint.train.run_name import find_run
 
 from .small import Kept, essence, events, rows, small_job, snapshot
 
@@ -169,34 +170,24 @@ def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
     assert train(job, run, accept=["schedule.evaluated_on"]).final_position.step == 9
 
 
-def test_what_counts_the_load_of_experts_may_not_change(tmp_path: Path) -> None:
-    """It follows from the micro-batch, and that from the ranks: the way back is named."""
-    flags = ("duration=4 steps", "schedule=constant", "model.moe.experts=4")
-    run = train(small_job(tmp_path, *flags)).directory
-    with pytest.raises(SetpointError) as caught:
-        resume(run, "duration=6 steps", "batch.micro_size=1", "batch.accumulation=4")
-    assert "model.moe.load_sequences follows from batch.micro_size" in str(caught.value)
-    assert "To count it as before, add --batch.micro_size 2." in str(caught.value)
-    assert resume(run, "duration=6 steps", "batch.micro_size=2").final_position.step == 6
-
-
-def test_a_new_run_of_another_load_of_experts_names_the_one_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ("duration=2 steps", "model.moe.experts=4", "tracking.progress=lines")
-    first = train(small_job(tmp_path, *flags)).directory
-    assert "new run" not in str(capsys.readouterr())
-    other = small_job(tmp_path, *flags, "batch.micro_size=1", "batch.accumulation=4")
-    second = train(other).directory
-    note = (
-        f"this is a new run, and does not resume {first}: model.moe.load_sequences is 2 there and "
-        f"1 here, as batch.micro_size is; to resume that run, add --batch.micro_size 2"
-    )
-    assert second != first and note in "".join(capsys.readouterr())
-    train(other)  # which resumes
-    differing = small_job(tmp_path, *flags, "batch.micro_size=1", "batch.accumulation=4", "seed=9")
-    train(differing)
-    assert "new run" not in str(capsys.readouterr())
+def test_a_run_keeps_counting_the_load_of_experts(tmp_path: Path) -> None:
+    """The number of sequences follows from the micro-batch, and that from the ranks."""
+    flags = ("schedule=constant", "model.moe.experts=4")
+    run = train(small_job(tmp_path, *flags, "duration=4 steps")).directory
+    larger = ("batch.micro_size=4", "batch.accumulation=1")
+    other = small_job(tmp_path, *flags, *larger, "duration=6 steps")
+    assert find_run(other) == str(run)
+    resumed = train(other)
+    assert (resumed.directory, resumed.final_position.step) == (run, 6)
+    assert json.loads((run / "config.json").read_text())["model"]["moe"]["load_sequences"] == 2
+    assert resume(run, *larger, "duration=8 steps").final_position.step == 8
+    smaller = ("batch.micro_size=1", "batch.accumulation=4")
+    with pytest.raises(ConfigError, match="2 does not divide the 1 sequences of a micro-batch"):
+        resume(run, *smaller, "duration=9 steps")
+    with pytest.raises(ConfigError, match="record"):
+        train(small_job(tmp_path, *flags, *smaller))
+    given = (*smaller, "model.moe.load_sequences=1", "duration=2 steps")
+    assert train(small_job(tmp_path, *flags, *given)).directory != run
 
 
 def test_a_problem_tells_what_was_recorded_from_what_is_typed(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def losses(job: Job) -> list[float]:
 def test_another_micro_size_is_another_run_or_the_same_one(tmp_path: Path) -> None:
     small = small_job(tmp_path, *EXPERTS)
     sizes = ("batch.micro_size=4", "batch.accumulation=1")
-    other = small_job(tmp_path, *EXPERTS, *sizes)
+    other = small_job(tmp_path, *EXPERTS, *sizes, "name=other")
     same = small_job(tmp_path, *EXPERTS, *sizes, "model.moe.load_sequences=2", "name=same")
     assert fingerprint(small) == fingerprint(same) != fingerprint(other)
     found = losses(small)

@@ -50,7 +50,7 @@ from setpoint.config.words.names import within
 from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.parallel.config import Parallel
 from setpoint.train.config import Job
-from setpoint.train.run_name import find_run
+from setpoint.train.run_name import find_run, follow_load
 
 CHECKPOINT_OPTION = Option(
     "--checkpoint best|latest|N", "Default: best, if there is one; N: a step.", at_least=0
@@ -114,7 +114,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         _refuse_what_is_over(job, arguments, only_instead=True)
         # A run that took up another value under --accept keeps the name of its directory.
         if is_record(path):
-            _refuse_another_model(path, job)
+            _refuse_another_model(path, follow_load(job, path))
     from setpoint.infer.adopt import adopt
 
     weights = InferenceWeights(path=path)

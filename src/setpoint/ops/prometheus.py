@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
+from setpoint.files.threads import Periodic
 from setpoint.track.trackers import RunFacts, Tracker
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class PrometheusTracker(Tracker):
         self._rows: dict[str, dict[str, Any]] = {}
         self._written: dict[str, float] = {}
         self._facts: RunFacts | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         try:
             family = socket.getaddrinfo(config.address, config.port)[0][0]
             server = type("Server", (_Server,), {"address_family": family})
@@ -64,10 +65,9 @@ class PrometheusTracker(Tracker):
                 f"{error.strerror}.\nValid: a port that is free, or 0 for any"
             ) from error
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(POLL,), name="setpoint-prometheus", daemon=True
-        )
-        self._thread.start()
+        self._server.timeout = POLL
+        self._periodic = Periodic(0.0, self._server.handle_request, "setpoint-prometheus")
+        self._periodic.start()
 
     def describe(self, facts: RunFacts) -> None:
         """See `Tracker.describe`."""
@@ -85,9 +85,8 @@ class PrometheusTracker(Tracker):
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
+        self._periodic.end()
         self._server.server_close()
-        self._thread.join()
 
     def page(self) -> str:
         """The page as of now."""

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Condition, Thread
+from threading import Condition
 from typing import Any, NamedTuple
 
 from setpoint.checkpoint.folder import (
@@ -25,6 +25,7 @@ from setpoint.checkpoint.manifest import (
 )
 from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import replacing, write_file
+from setpoint.files.threads import Worker
 from setpoint.hub.fetch import url_reason
 from setpoint.ops.proof import CHAIN
 from setpoint.ops.remote_run import RemoteRun
@@ -94,8 +95,7 @@ class Uploads:
         self._asked, self._answered = 0, 0
         self._failure = ""
         self._is_closed = False
-        self._thread = Thread(target=self._work, name="setpoint-uploads", daemon=True)
-        self._thread.start()
+        self._worker = Worker("setpoint-uploads")
 
     def add(self, step: int) -> None:
         """Queue a checkpoint, replacing a queued one of the same step."""
@@ -113,7 +113,7 @@ class Uploads:
                 name = directory_name(spare[0])
                 text = f"{name} is not uploaded: {self.waiting} newer ones wait (remote.waiting)"
                 self._report("upload_skipped", text, checkpoint=name)
-            self._changed.notify_all()
+        self._worker.submit(self._work)
 
     def add_named(self) -> None:
         """Queue the checkpoints of `latest` and `best`."""
@@ -135,13 +135,13 @@ class Uploads:
                 write_pending(self.root, self._aside)
             except OSError as error:
                 raise RunError(f"{self.root} cannot be written: {error.strerror}") from error
-            self._changed.notify_all()
+        self._worker.submit(self._work)
 
     def add_record(self) -> None:
         """Queue the files of the run again."""
         with self._changed:
             self._asked += 1
-            self._changed.notify_all()
+        self._worker.submit(self._work)
 
     @property
     def protected(self) -> frozenset[int]:
@@ -185,7 +185,7 @@ class Uploads:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._thread.join(timeout=5.0)
+        self._worker.end(patience=5.0)
 
     def _is_due(self) -> bool:
         return bool(self._steps) or self._aside is not None or self._asked > self._answered
@@ -195,12 +195,9 @@ class Uploads:
             raise _Closed("the uploads are closed")
 
     def _work(self) -> None:
+        """Upload all that is due; the task of the thread after each change."""
         pause = self.pause
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_due() or self._is_closed)
-                if self._is_closed:
-                    return
+        while self._is_due() and not self._is_closed:
             try:
                 self._do_next()
             except _Closed:

@@ -33,7 +33,7 @@ from setpoint.train.contract import (
     refuse_resharding,
     split_paths,
 )
-from setpoint.train.run_name import draw_seed, find_run, find_run_of_other_load
+from setpoint.train.run_name import draw_seed, find_run, follow_load
 from setpoint.train.run_status import (
     command_again,
     stop_message,
@@ -78,14 +78,6 @@ def open_run(
         callback.before_build(run, ending)
     ending.enter_context(settings_of(run.job))
     shown.note(device_line(run.job, world.device))
-    if directory is None and world.is_main and not (run.directory / CONFIG).exists():
-        other = find_run_of_other_load(run.job)
-        if other is not None:
-            shown.note(
-                f"this is a new run, and does not resume {other[0]}: model.moe.load_sequences is "
-                f"{other[1]} there and {run.job.batch.micro_size} here, as batch.micro_size is; to "
-                f"resume that run, add --batch.micro_size {other[1]}"
-            )
     stop.resumable, stop.grace = True, run.job.resilience.grace_period
     again = command_again(run.job, run.directory)
     stop.outlook = partial(stop_message, run.directory / "checkpoints", again=again)
@@ -133,11 +125,12 @@ def compare(
         draw_seed(draft)
         job = resolve(draft)
     _refuse_ranks(job)
+    path = Path(directory or place or find_run(job))
+    job = follow_load(job, path)
     # What needs nothing was checked at resolve; missing files are found while the data is read.
     problems = verify(job, set(NEEDS) - {"files"}).problems
     if problems:
         raise ConfigError(problems)
-    path = Path(directory or place or find_run(job))
     refuse_stopped(job, path)
     stamp = stamp_of(path)
     run = Run(job, path, accept, stamp, fallback_files(job, path), RunDirectory.look(path))

@@ -117,13 +117,6 @@ def identity_refusal(
             "  schedule.evaluated_on follows from the section evaluation: a plateau schedule sets "
             "the rate by what is evaluated, and how often."
         )
-    load = next((item for item in refused if item.path == "model.moe.load_sequences"), None)
-    if load is not None and load.right_origin.startswith(DERIVED) and isinstance(load.left, int):
-        lines.append(
-            "  model.moe.load_sequences follows from batch.micro_size, and that may follow from "
-            "the number of ranks: over so many sequences the load of experts is counted.\n"
-            f"  To count it as before, add --batch.micro_size {load.left}."
-        )
     for item in refused:
         if item.path == "schedule.horizon" and isinstance(item.left, str | list):
             text = ", ".join(item.left) if isinstance(item.left, list) else item.left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 from setpoint.config import (
@@ -19,17 +20,19 @@ from setpoint.config import (
     for_error,
     leaves,
     plain,
+    resolve,
     same,
 )
 from setpoint.config.record.record import SHORT, canonical_json, digest, identity_leaves
-from setpoint.config.values.origin import REFERENCE, Recorded
-from setpoint.config.words.names import MAX_NAME, MAX_PATH, Path, within
+from setpoint.config.values.origin import RECORD, REFERENCE, Recorded
+from setpoint.config.words.names import MAX_NAME, MAX_PATH, within
+from setpoint.config.words.names import Path as FieldPath
 from setpoint.track.config import MARK
 from setpoint.train.config import Job
 
 DRAWN = "drawn, since seed is null"
 LOAD = "model.moe.load_sequences"
-"""Derived from batch.micro_size, which may be derived from the number of ranks."""
+"""Derived from batch.micro_size, and so perhaps from the number of ranks; a run keeps its value."""
 
 
 def run_directory_of(job: Job, digest: str | None = None) -> str:
@@ -84,7 +87,8 @@ def find_run(job: Job) -> str:
 
     Returns:
         the directory of the run with this very configuration; else that of one which differs in
-        its duration and in what its schedule derives from that; else the one of a new run.
+        its duration, in what its schedule derives from that, and in a derived `LOAD`; else the one
+        of a new run.
     """
     path = run_directory_of(job)
     if job.seed is None or os.path.isdir(path):
@@ -93,7 +97,7 @@ def find_run(job: Job) -> str:
     values = [
         (leaf.path, plain(leaf.value))
         for leaf in (leaves(job) if beside else ())
-        if leaf.role is IDENTITY and not _follows_duration(leaf.key, leaf.origin.layer)
+        if leaf.role is IDENTITY and not _may_differ(leaf.key, leaf.origin.layer)
     ]
     digest, of_other_length = fingerprint(job), None
     for other in beside:
@@ -102,23 +106,28 @@ def find_run(job: Job) -> str:
             return other
         # A quick look first: the comparison that counts reads the origins, too.
         if of_other_length is None and all(_has(record, *value) for value in values):
-            of_other_length = other if _differing(other, job) == {} else None
+            of_other_length = other if _is_same(other, job) else None
     return of_other_length or path
 
 
-def find_run_of_other_load(job: Job) -> tuple[str, int] | None:
-    """Find the run from which a new one differs in nothing but a derived `LOAD`.
+def follow_load(job: Job, folder: str | Path) -> Job:
+    """Count the load of experts over as many sequences as the run, unless the job says how many.
 
-    Returns:
-        its directory, and the value there; None without such a run.
+    Raises:
+        ConfigError: the micro-batch is not a multiple of that.
     """
-    if all(leaf.key != LOAD or leaf.origin.layer != DERIVED for leaf in identity_leaves(job)):
-        return None
-    for other in _runs_beside(job, run_directory_of(job)):
-        differing = _differing(other, job)
-        if differing is not None and differing.keys() == {LOAD}:
-            return other, differing[LOAD]
-    return None
+    load = next((leaf for leaf in identity_leaves(job) if leaf.key == LOAD), None)
+    if load is None or load.origin.layer != DERIVED:
+        return job
+    count: object = _recorded(folder)
+    for key in LOAD.split("."):
+        count = count.get(key) if isinstance(count, dict) else None
+    if not isinstance(count, int) or count == load.value:
+        return job
+    draft = job.evolve()
+    section: Any = draft.model
+    section.moe.set_field("load_sequences", count, Origin(RECORD, str(folder)))
+    return resolve(draft)
 
 
 def _runs_beside(job: Job, path: str) -> list[str]:
@@ -135,13 +144,15 @@ def _runs_beside(job: Job, path: str) -> list[str]:
     return [other for other in beside if os.path.exists(os.path.join(other, mark))]
 
 
-def _follows_duration(key: str, layer: str) -> bool:
-    """True for identity values of the schedule that are derived from the duration."""
+def _may_differ(key: str, layer: str) -> bool:
+    """True for identity values that are derived from the duration or the micro-batch."""
+    if key == LOAD:
+        return layer == DERIVED
     computed = layer in (DERIVED, REFERENCE) and key != "schedule.evaluated_on"
     return computed and within(key, "schedule")
 
 
-def _recorded(folder: str) -> dict[str, Any]:
+def _recorded(folder: str | Path) -> dict[str, Any]:
     """The configuration in a record; empty if it cannot be read."""
     # Few calls read records, and the imports take time.
     import json
@@ -156,7 +167,7 @@ def _recorded(folder: str) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _has(record: Any, path: Path, value: object) -> bool:
+def _has(record: Any, path: FieldPath, value: object) -> bool:
     for key in path:
         try:
             record = record[key]
@@ -165,24 +176,19 @@ def _has(record: Any, path: Path, value: object) -> bool:
     return same(record, value)
 
 
-def _differing(folder: str, job: Job) -> dict[str, Any] | None:
-    """The identity values of a record that a job has others of, but for those of the duration.
-
-    Returns:
-        values by path; None where the record cannot be read.
-    """
+def _is_same(folder: str, job: Job) -> bool:
+    """True if a record has a job's identity values, except those that may differ."""
     from setpoint.config.record.record import recorded_differences
 
     try:
         differences = recorded_differences(folder, job)
     except SetpointError:
-        return None  # a run that cannot be read is not continued
+        return False  # a run that cannot be read is not continued
     layers = {leaf.key: leaf.origin.layer for leaf in leaves(job)}
-    return {
-        item.path: item.left
+    return not any(
+        item.role is IDENTITY and not _may_differ(item.path, layers.get(item.path, ""))
         for item in differences
-        if item.role is IDENTITY and not _follows_duration(item.path, layers.get(item.path, ""))
-    }
+    )
 
 
 def draw_seed(draft: Job) -> None:
