@@ -18,7 +18,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from setpoint.cli.main import is_said_elsewhere
-from setpoint.config import ConfigError, RunError, SetpointError, log_of, resolve
+from setpoint.config import ConfigError, RunError, SetpointError, log_of, resolve, verify
 from setpoint.config.values.user_code import LOG_OF
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.hangs import HangWatch
@@ -185,11 +185,10 @@ def test_another_number_of_ranks_than_the_launcher_has_started_is_refused(tmp_pa
 def test_a_backend_that_the_device_lacks_is_refused() -> None:
     cpu = torch.device("cpu")
     assert backend_of(Parallel(), cpu) == "gloo" == backend_of(Parallel(backend="gloo"), cpu)
-    with pytest.raises(SetpointError, match=r"parallel\.backend = nccl needs a GPU"):
-        backend_of(Parallel(backend="nccl"), cpu)
-    draft = Parallel(backend="nccl", device="cpu")
     with pytest.raises(ConfigError, match="nccl runs on GPUs, and the device is cpu"):
-        resolve(draft)
+        resolve(Parallel(backend="nccl", device="cpu"))
+    (problem,) = verify(resolve(Parallel(backend="nccl")), {"torch"}).problems
+    assert problem.message == "nccl runs on GPUs, and PyTorch sees no GPU on this machine"
 
 
 def test_a_disk_that_fails_costs_the_file_of_stacks_alone(tmp_path: Path) -> None:

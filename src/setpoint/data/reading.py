@@ -416,13 +416,10 @@ def held_out_count(documents: int, held_out: float) -> int:
     if held_out < 1:
         return min(max(round(held_out * documents), 1), documents - 1)
     if held_out >= documents:
-        few = "a share below 1, which cuts it in two"
-        if documents > 1:
-            few = f"a whole number up to {documents - 1}, or a share below 1"
-        what = "document" if held_out == 1 else "documents"
+        few = f"1 to {documents - 1}, or a share below 1" if documents > 1 else "a share below 1"
         raise SetpointError(
-            f"data.held_out: {held_out:.15g} {what} of {documents} would leave none to train on.\n"
-            f"Valid: {few}."
+            f"data.held_out: {held_out:.15g} of {documents} document{'s' * (documents != 1)} "
+            f"would leave none for training\nValid: {few}"
         )
     return int(held_out)
 

@@ -287,22 +287,11 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
 
     @classmethod
     def arguments(cls, config: sections.SGDConfig, groups: list[dict[str, Any]]) -> dict[str, Any]:
-        """See `BuiltOptimizer.arguments`.
-
-        Raises:
-            SetpointError: the fused kernel is requested, and does not support the parameters.
-        """
         tensors = list(given_tensors(groups))
         fused, foreach = implementation_flags(config.implementation, tensors)
-        if fused and any(tensor.device.type == "cpu" and tensor.itemsize < 4 for tensor in tensors):
-            # In torch 2.11 to 2.13 it leaves all but the last few elements as they are, silently.
-            if config.implementation == "fused":
-                raise SetpointError(
-                    "optimizer.implementation = fused: PyTorch's fused SGD does not update bf16 "
-                    "weights on a CPU\nValid: auto, foreach or loop"
-                )
-            fused = None
-        if any(is_dtensor(tensor) for tensor in tensors):  # for which there is no fused kernel
+        # On a CPU that of torch 2.11 to 2.13 leaves all but the last few bf16 elements as they are,
+        # silently; and there is none for sharded weights. Where one is asked for, a job refuses it.
+        if any((t.device.type == "cpu" and t.itemsize < 4) or is_dtensor(t) for t in tensors):
             fused = None
         return {**super().arguments(config, groups), "fused": fused, "foreach": foreach}
 

@@ -499,15 +499,25 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
         for shard in [n for n in range(1, left + 1) if left % n == 0][:6]:
             yield f"replicate * shard{same} = {left // shard} * {shard}{sizes}"
 
-    @rule
+    @rule(
+        needs=lambda parallel: () if parallel.device == "cpu" else ("torch",),
+        when=lambda parallel: parallel.backend == "nccl" and parallel.device != "cuda",
+    )
     def _check_backend(self) -> Iterator[Problem]:
-        if self.backend == "nccl" and self.device == "cpu":
-            yield Problem(
-                "backend",
-                "nccl runs on GPUs, and the device is cpu",
-                valid=("null", "gloo"),
-                also=("device",),
-            )
+        """NCCL without a GPU."""
+        reason = "the device is cpu"
+        if self.device == "auto":
+            from setpoint.parallel.device import choose_device
+
+            if choose_device(self).type == "cuda":
+                return
+            reason = "PyTorch sees no GPU on this machine"
+        yield Problem(
+            "backend",
+            f"nccl runs on GPUs, and {reason}",
+            valid=("null", "gloo"),
+            also=("device",),
+        )
 
     @rule
     def _check_experts(self) -> Iterator[Problem]:

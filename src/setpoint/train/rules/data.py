@@ -161,15 +161,13 @@ def held_out_problems(job: Job) -> Iterator[Problem]:
                 "data.held_out", message, hint="Add more conversations, or data.validation."
             )
         return
-    if job.data.held_out < total:
-        return
-    yield Problem(
-        "data.held_out",
-        f"{job.data.held_out:.15g} of {total} document{'s' * (total != 1)} would leave none for "
-        "training",
-        valid=(f"1 to {total - 1}", "a share below 1") if total > 1 else ("a share below 1",),
-        also=("data.sources",),
-    )
+    from setpoint.data.reading import held_out_count
+
+    try:
+        held_out_count(total, job.data.held_out)
+    except SetpointError as error:
+        message, _, valid = str(error).removeprefix("data.held_out: ").partition("\nValid: ")
+        yield Problem("data.held_out", message, hint=f"Valid: {valid}", also=("data.sources",))
 
 
 def _documents(source: SourceConfig) -> int | None:
