@@ -574,14 +574,7 @@ class CheckpointStore:
         # Saved again at the same step, the best must prove itself against nothing but itself.
         if best is None or best == step:
             return True
-        directory = list_checkpoints(self.root).get(best)
-        if directory is None:
-            return True
-        try:
-            record = read_manifest(directory).metric
-        except DamagedCheckpoint:
-            self._set_aside(directory, best)
-            return True
+        record = self._metric_of(best)
         return record is None or metric < record
 
     def _metric_of(self, step: int) -> float | None:

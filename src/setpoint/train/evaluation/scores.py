@@ -195,7 +195,7 @@ class BestMetric:
         measure: the metric and its data; only values of equal measures can be compared.
         step: of the last evaluation; -1 before the first.
         best: the lowest value that was a gain; None before the first.
-        lowest: the lowest of all, by which the best checkpoint is chosen.
+        lowest: the lowest of all; among those that were saved, the store finds the best checkpoint.
         due: an evaluation at the present step that a stop cut short, True if it counts for
             patience and plateaus; None if there is none.
         changed: fields in which the measure differs from that of the checkpoint.
