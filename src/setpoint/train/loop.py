@@ -17,17 +17,15 @@ from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog
 from setpoint.train.engine import CompleteStep, Engine, Rates, complete_retaken
+from setpoint.train.hooks import SessionHooks, is_ours
 from setpoint.train.objective import count_over_ranks
 from setpoint.train.position import Freezing, Position, is_due, is_over, share_done
 from setpoint.train.step_clock import StepSync, StepTimes, measuring_waits
 from setpoint.train.verdict import StepResult, Verdict
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
-    from setpoint.parallel.world import World
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.batch import Count, StepBatch
     from setpoint.shapes.logged import Reduce
@@ -61,7 +59,7 @@ PARTS_OF_PHASES = {Phase.EVALUATE: "evaluation", Phase.KEEP: "save"}
 """Time category of the callbacks of a phase; see `StepTimes`."""
 
 
-class Callback:
+class Callback(SessionHooks):
     """Base of callbacks: does nothing; subclasses override the methods they need.
 
     Callbacks of one phase run in the order in which they were added. By default a callback runs
@@ -71,51 +69,6 @@ class Callback:
     phase: Phase = Phase.OBSERVE
     min_interval = 0.0
     """Minimum seconds between two calls of `after_step`."""
-
-    def before_open(
-        self, job: Job, directory: Path | None, world: World, show: Callable[[str], None]
-    ) -> None:
-        """Called on all ranks before the run directory is compared with the job and opened.
-
-        Only for callbacks that exist by then: objects passed to `train`, and operations.
-
-        Arguments:
-            directory: the run directory; None for a new one.
-            show: prints a line.
-        """
-
-    def rehearsed(self, job: Job, directory: Path | None) -> tuple[str, str] | None:
-        """Row of `train --dry-run` about `before_open`; nothing is written."""
-
-    def before_build(self, run: Any, ending: ExitStack) -> None:
-        """Called on all ranks once the job matches its record, before anything is built.
-
-        For the same callbacks as `before_open`.
-
-        Arguments:
-            run: has `job`, `directory`, `world`, and `shown`, which prints lines.
-            ending: closed at the end of the session, with the error that ends it.
-        """
-
-    def opened(self, run: Any, within: ExitStack) -> None:
-        """Called when the run directory is locked, before the newest checkpoint is loaded.
-
-        Arguments:
-            run: has `job`, `directory`, `events`, `progress`, `trackers`, and the `store` of
-                checkpoints.
-            within: closed at the end of the session, when all is recorded.
-        """
-
-    def fetch(self, newer_than: int | None) -> bool:
-        """Fetch a valid checkpoint if newer local ones are damaged; called on all ranks.
-
-        Arguments:
-            newer_than: step of the newest valid checkpoint; None without one.
-
-        Returns:
-            True if the store has a newer one now.
-        """
-        return False
 
     def start(self, loop: Loop) -> None:
         """Called once, before the first step of this session."""
@@ -175,21 +128,12 @@ class Callback:
             done: True if the run is finished, so there is no later session.
         """
 
-    def summary(self) -> list[tuple[str, str]]:
-        """Rows for the summary table at the end of training."""
-        return []
-
     def close(self, loop: Loop) -> None:
         """Called once at the end of the loop, also after an error or Ctrl-C, even in `start`.
 
         Arguments:
             loop: at the end of the session. Undo here all changes of `start`.
         """
-
-
-def is_ours(callback: Callback) -> bool:
-    """True if a callback belongs to Setpoint, so its declared methods are all it does."""
-    return type(callback).__module__.partition(".")[0] == "setpoint"
 
 
 def _interval(callback: Callback) -> float:
